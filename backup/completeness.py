@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from backup.format import names
 from backup.format.encoding import UnknownBackupFormat
-from backup.format.header import Header, TableEntry, TreeEntry
+from backup.format.header import BackupHeader, TableEntry, TreeEntry
 from backup.format.lists import FileEntry, FileList, InBlob, InBucket, InPack, PartitionEntry, PartitionList
 from backup.format.names import Ref
 from backup.objects import Holdings
@@ -100,7 +100,9 @@ def walk(
                 yield NamedFile(tree.name, files, part.name, file)
 
 
-def walk_backup(storage: Storage, holdings: Holdings | None, header: Header, flaws: list[Flaw]) -> Iterator[NamedFile]:
+def walk_backup(
+    storage: Storage, holdings: Holdings | None, header: BackupHeader, flaws: list[Flaw]
+) -> Iterator[NamedFile]:
     """Every file that a backup names."""
     return walk(storage, holdings, header.tables, flaws, header.trees)
 

@@ -30,18 +30,18 @@ _CREATE = """CREATE TABLE IF NOT EXISTS copies
 logger = logging.getLogger(__name__)
 
 
-class Copies:
+class RepositoryCopies:
     """The copies of one repository. Without a path there are none."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
 
     @contextmanager
-    def of(self, prefix: str, wanted: Collection[str]) -> Iterator[Copied]:
+    def of(self, prefix: str, wanted: Collection[str]) -> Iterator[CopiesSeen]:
         """Those of the objects below a prefix. What is read meanwhile is kept when it is worth it; then copies of what
         is not among the wanted keys go."""
         known = self._load(prefix) if self._path is not None else {}
-        copied = Copied(known)
+        copied = CopiesSeen(known)
         yield copied
         if self._path is not None and len(copied.read) >= WORTH_KEEPING:
             self._keep({key for key in known if key not in wanted}, copied.read)
@@ -88,7 +88,7 @@ class Copies:
                 remove_file(self._path, missing_ok=True)
 
 
-class Copied:
+class CopiesSeen:
     """The copies that were there when somebody began to read. Thread-safe."""
 
     def __init__(self, known: dict[str, tuple[int, str, bytes]]) -> None:

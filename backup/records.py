@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from backup.copies import Copied
+from backup.copies import CopiesSeen
 from backup.format import encoding, names
 from backup.format.encoding import UnknownBackupFormat
-from backup.format.header import DrillRecord, Record
+from backup.format.header import DrillRecord, VerificationRecord
 from backup.objects import document, put_once
 from backup.storage import Storage
 from disks.stores.base import ObjectInfo
 from oplog.errors import Damaged, NotFound
 
-_R = TypeVar("_R", Record, DrillRecord)
+_R = TypeVar("_R", VerificationRecord, DrillRecord)
 
 
-def put(storage: Storage, record: Record | DrillRecord) -> None:
+def put(storage: Storage, record: VerificationRecord | DrillRecord) -> None:
     """Keep what a verification or a drill found."""
     put_once(storage.store, names.record_key(record.prefix, record.backup, record.time), encoding.sealed(record))
 
 
-def keys(storage: Storage, kind: type[Record] | type[DrillRecord] = Record) -> dict[str, list[ObjectInfo]]:
+def keys(
+    storage: Storage, kind: type[VerificationRecord] | type[DrillRecord] = VerificationRecord
+) -> dict[str, list[ObjectInfo]]:
     """The records of this kind by backup id as a listing shows them, the newest last."""
     found: dict[str, list[ObjectInfo]] = {}
     for item in storage.store.list(kind.prefix):
@@ -44,7 +46,7 @@ def newest(storage: Storage, backups: Iterable[str], kind: type[_R]) -> dict[str
     return {record.backup: record for record in read(storage, wanted, kind)}
 
 
-def _one(storage: Storage, item: ObjectInfo, kind: type[_R], copied: Copied) -> _R | None:
+def _one(storage: Storage, item: ObjectInfo, kind: type[_R], copied: CopiesSeen) -> _R | None:
     try:
         data = copied.get(item, lambda: document(storage.store, item))
         return encoding.unsealed(data, kind, f"{storage.name}{item.key}")

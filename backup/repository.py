@@ -20,12 +20,12 @@ from typing import Any, Self
 import msgspec
 
 from backup import records
-from backup.copies import Copies
+from backup.copies import RepositoryCopies
 from backup.create.attempts import key_of, pin_name
 from backup.create.create import create
 from backup.create.request import CreateRequest, CreateResult
 from backup.format import names
-from backup.format.header import DrillRecord, Header, Record, Unfinished
+from backup.format.header import BackupHeader, DrillRecord, UnfinishedBackup, VerificationRecord
 from backup.format.names import LATEST
 from backup.place import check_no_disk_around, repository_config
 from backup.recover.contents import changes, one_file
@@ -65,10 +65,10 @@ logger = logging.getLogger(__name__)
 class Listed:
     """A backup as a listing shows it. Exactly one of `header`, `unfinished` and `broken` is there."""
 
-    header: Header | None = None
-    unfinished: Unfinished | None = None
+    header: BackupHeader | None = None
+    unfinished: UnfinishedBackup | None = None
     broken: BrokenBackup | None = None
-    verified: Record | None = None
+    verified: VerificationRecord | None = None
     """The newest verification."""
     drilled: DrillRecord | None = None
     """The newest drill."""
@@ -107,7 +107,7 @@ class Repository:
         settings = config or load()
         wanted = repository_config(settings, url)
         storage = Storage.open(open_store(wanted, limiter=limiter))
-        storage.copies = Copies(settings.state_directory / "backup" / storage.id / "copies.sqlite")
+        storage.copies = RepositoryCopies(settings.state_directory / "backup" / storage.id / "copies.sqlite")
         return cls(storage, wanted.url, settings, limiter, progress, workers or settings.limits.workers)
 
     @classmethod
@@ -156,15 +156,18 @@ class Repository:
             *(Listed(broken=item) for item in broken),
         ]
 
-    def checked(self, headers: Sequence[Header]) -> list[Listed]:
+    def checked(self, headers: Sequence[BackupHeader]) -> list[Listed]:
         """These backups, each with its newest verification and drill."""
         ids = [header.id for header in headers]
-        verified, drilled = records.newest(self.storage, ids, Record), records.newest(self.storage, ids, DrillRecord)
+        verified, drilled = (
+            records.newest(self.storage, ids, VerificationRecord),
+            records.newest(self.storage, ids, DrillRecord),
+        )
         return [Listed(header, verified=verified.get(header.id), drilled=drilled.get(header.id)) for header in headers]
 
     def _remember(
         self,
-        headers: Sequence[Header],
+        headers: Sequence[BackupHeader],
         verified: Mapping[str, Proof] = NONE,
         drilled: Mapping[str, Proof] = NONE,
         *,
@@ -179,7 +182,7 @@ class Repository:
         with suppress(FrostlineError):
             self.backups()
 
-    def find(self, name: str) -> list[Header]:
+    def find(self, name: str) -> list[BackupHeader]:
         """The backup of this name or id, or the newest that can be read (`latest`, which says so where a header cannot
         be, for it may be a newer one's); several machines' backups of one name are a set.
         Raises `NotFound`, saying so when it was never completed, and the error of a header that cannot be read."""

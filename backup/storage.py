@@ -17,10 +17,19 @@ from typing import TypeVar
 
 import msgspec
 
-from backup.copies import Copied, Copies
+from backup.copies import CopiesSeen, RepositoryCopies
 from backup.format import encoding, header, lists, names
 from backup.format.encoding import UnknownBackupFormat
-from backup.format.header import DrillRecord, Header, Marker, Record, Revoked, TableEntry, TreeEntry, Unfinished
+from backup.format.header import (
+    BackupHeader,
+    DrillRecord,
+    Marker,
+    Revoked,
+    TableEntry,
+    TreeEntry,
+    UnfinishedBackup,
+    VerificationRecord,
+)
 from backup.format.lists import PartitionList, TableList, TreeList
 from backup.format.names import Ref
 from backup.objects import Holdings, StoredObject, document, put_once, read_twice
@@ -31,9 +40,9 @@ from oplog.errors import AlreadyExists, Conflict, Damaged, FrostlineError, NotFo
 
 READERS = 32
 _SEALED: dict[str, type[msgspec.Struct]] = {
-    names.UNFINISHED_PREFIX: Unfinished,
-    names.CLAIMS_PREFIX: Header,
-    Record.prefix: Record,
+    names.UNFINISHED_PREFIX: UnfinishedBackup,
+    names.CLAIMS_PREFIX: BackupHeader,
+    VerificationRecord.prefix: VerificationRecord,
     DrillRecord.prefix: DrillRecord,
 }
 _Q = TypeVar("_Q")
@@ -59,7 +68,7 @@ class Storage:
         self.store = store
         self.id = marker.id
         self.name = store.name
-        self.copies = Copies()
+        self.copies = RepositoryCopies()
         self._read: dict[tuple[str, str], TableList | PartitionList | TreeList] = {}
         self._lock = threading.Lock()
 
@@ -140,7 +149,9 @@ class Storage:
             raise Damaged(f"{self.name}{key} is not the list of {entry.directory}", hint=encoding.VERIFY)
         return found
 
-    def copied_list(self, ref: Ref, modified: datetime, copied: Copied, *, table: bool) -> TableList | PartitionList:
+    def copied_list(
+        self, ref: Ref, modified: datetime, copied: CopiesSeen, *, table: bool
+    ) -> TableList | PartitionList:
         """A list, of which a copy on this machine will do: who lets a backup name it reads the list itself."""
         key = names.content_key(names.LISTS_PREFIX, ref.sha256, ref.nonce)
         read: Callable[[bytes, str], TableList | PartitionList] = lists.read_table if table else lists.read_partition
@@ -183,7 +194,7 @@ class Storage:
 
     # -- backups -----------------------------------------------------------------------------------------------------
 
-    def put_header(self, made: Header) -> None:
+    def put_header(self, made: BackupHeader) -> None:
         """The commit point of a backup: from now on it exists. Raises `Conflict` for one that was given up."""
         try:
             put_once(self.store, made.key, encoding.sealed(made))
@@ -193,23 +204,23 @@ class Storage:
                 hint="run it again: what is there is not sent twice",
             ) from error
 
-    def headers(self, *, remembered: bool = False) -> tuple[list[Header], list[BrokenBackup]]:
+    def headers(self, *, remembered: bool = False) -> tuple[list[BackupHeader], list[BrokenBackup]]:
         """All backups, oldest first, and those whose header cannot be read. `remembered`: copies of headers on this
         machine will do."""
         items = list(self.store.list(names.BACKUPS_PREFIX))
-        found: list[Header] = []
+        found: list[BackupHeader] = []
         broken: list[BrokenBackup] = []
-        copies = self.copies if remembered else Copies()
+        copies = self.copies if remembered else RepositoryCopies()
         with copies.of(names.BACKUPS_PREFIX, {item.key for item in items}) as copied:
             answers = self.each(lambda item: self._header(item, copied), items)
         for item, answer in zip(items, answers, strict=True):
-            if isinstance(answer, Header):
+            if isinstance(answer, BackupHeader):
                 found.append(answer)
             elif answer is not None:
                 broken.append(BrokenBackup(item.key, answer))
         return sorted(found, key=lambda made: (made.taken, made.key)), broken
 
-    def _header(self, item: ObjectInfo, copied: Copied) -> Header | FrostlineError | None:
+    def _header(self, item: ObjectInfo, copied: CopiesSeen) -> BackupHeader | FrostlineError | None:
         where, last = f"{self.name}{item.key}", None
         for _ in range(2):  # a bit may flip on the way
             try:
@@ -229,12 +240,12 @@ class Storage:
     def is_complete(self, key: str) -> bool:
         """Whether a backup's header is there; one that cannot be read is."""
         try:
-            return self._header(self.store.head(key), Copied({})) is not None
+            return self._header(self.store.head(key), CopiesSeen({})) is not None
         except NotFound:
             return False
 
     @contextmanager
-    def reading(self, headers: Sequence[Header]) -> Iterator[None]:
+    def reading(self, headers: Sequence[BackupHeader]) -> Iterator[None]:
         """Read backups, which nothing keeps from being deleted meanwhile: what is missing or refused then is
         `DeletedMeanwhile`, for a header goes before anything that it names."""
         try:
@@ -250,23 +261,23 @@ class Storage:
         keys = [item.key for item in self.store.list(f"{names.BACKUPS_PREFIX}{name}/")]
         return any((names.parse_header_key(key) or ("", ""))[1] == machine and self.is_complete(key) for key in keys)
 
-    def unfinished(self, complete: Iterable[Header]) -> list[Unfinished]:
+    def unfinished(self, complete: Iterable[BackupHeader]) -> list[UnfinishedBackup]:
         """The marks of backups that have no header."""
         finished = {made.id for made in complete}
         items = self.store.list(names.UNFINISHED_PREFIX)
         wanted = [item for item in items if names.parse_unfinished_key(item.key) not in finished]
         return [mark for mark in self.each(self._unfinished, wanted) if mark is not None]
 
-    def _unfinished(self, item: ObjectInfo) -> Unfinished | None:
+    def _unfinished(self, item: ObjectInfo) -> UnfinishedBackup | None:
         try:
-            return encoding.unsealed(document(self.store, item), Unfinished, f"{self.name}{item.key}")
+            return encoding.unsealed(document(self.store, item), UnfinishedBackup, f"{self.name}{item.key}")
         except NotFound:
             return None
         except (Damaged, UnknownBackupFormat):  # that it is there says enough
             backup_id = names.parse_unfinished_key(item.key) or item.key
-            return Unfinished(id=backup_id, name="?", machine="?", actor="?", started=item.modified)
+            return UnfinishedBackup(id=backup_id, name="?", machine="?", actor="?", started=item.modified)
 
-    def mark_unfinished(self, mark: Unfinished) -> None:
+    def mark_unfinished(self, mark: UnfinishedBackup) -> None:
         """Say that a backup is being made."""
         put_once(self.store, names.unfinished_key(mark.id), encoding.sealed(mark))
 
@@ -276,18 +287,18 @@ class Storage:
             if error is not None:
                 raise error
 
-    def claim(self, made: Header) -> None:
+    def claim(self, made: BackupHeader) -> None:
         """Say what a backup is about to name: from now on a collection leaves it alone. Whoever claims looks after it
         for what collections have announced, which look for claims after they did: so one of the two sees the other."""
         put_once(self.store, names.claim_key(made.id), encoding.sealed(made))
 
-    def claims(self) -> list[Header | BrokenBackup]:
+    def claims(self) -> list[BackupHeader | BrokenBackup]:
         """The claims. Whoever looks for all that is named lists these first, and the headers afterwards: a claim stays
         until its header is there."""
         items = list(self.store.list(names.CLAIMS_PREFIX))
-        answers = zip(items, self.each(lambda item: self._header(item, Copied({})), items), strict=True)
+        answers = zip(items, self.each(lambda item: self._header(item, CopiesSeen({})), items), strict=True)
         found = ((item, answer) for item, answer in answers if answer is not None)
-        return [one if isinstance(one, Header) else BrokenBackup(item.key, one) for item, one in found]
+        return [one if isinstance(one, BackupHeader) else BrokenBackup(item.key, one) for item, one in found]
 
     def forget_mark(self, backup_id: str) -> None:
         """Take mark and claim away. Where Object Lock keeps them, the header beside them says that it is finished."""
@@ -313,7 +324,11 @@ class Storage:
         Reads each."""
         prefixes = (names.UNFINISHED_PREFIX, names.CLAIMS_PREFIX, INTENTS_PREFIX)
         items = [item for prefix in prefixes for item in self.store.list(prefix)]
-        items += [item for kind in (Record, DrillRecord) for item in self.store.list(kind.prefix)] if records else []
+        items += (
+            [item for kind in (VerificationRecord, DrillRecord) for item in self.store.list(kind.prefix)]
+            if records
+            else []
+        )
         answers = zip(items, self.each(self._fault_of, items), strict=True)
         return [BrokenBackup(item.key, fault) for item, fault in answers if fault is not None]
 
@@ -338,7 +353,7 @@ class Storage:
             return list(pool.map(answer, items))
 
 
-def deleted_meanwhile(made: Header) -> DeletedMeanwhile:
+def deleted_meanwhile(made: BackupHeader) -> DeletedMeanwhile:
     """The error of a backup that was there when somebody began to read it."""
     return DeletedMeanwhile(
         f"backup {made.name} of {made.machine} was deleted while it was read",

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 from backup import records
 from backup.create.known import StoredBlob, StoredInPack
-from backup.create.tree import PlacedFile, PlacedPart, partition_lists, totals
+from backup.create.tree import PlacedFile, TreePart, partition_lists, totals
 from backup.format import encoding, names, packs
-from backup.format.header import Header, Record, TableEntry
+from backup.format.header import BackupHeader, TableEntry, VerificationRecord
 from backup.format.lists import PartitionEntry, TableList
 from backup.storage import Storage
 from benchmarks import bench_check
@@ -95,7 +95,7 @@ def quick_verify(parts: int, rounds: int) -> list[Figure]:
 
 def _made_by_hand(storage: Storage, parts: int) -> None:
     """A backup of so many parts in a hundred partitions, each with a blob and a `part.json` in a pack."""
-    placed: list[PlacedPart] = []
+    placed: list[TreePart] = []
     with ThreadPoolExecutor(WRITERS) as pool:
         for first in range(0, parts, _PARTS_A_PACK):
             numbers = range(first, min(first + _PARTS_A_PACK, parts))
@@ -114,7 +114,7 @@ def _made_by_hand(storage: Storage, parts: int) -> None:
                     ),
                 )
                 partition = str(number % 100)
-                placed.append(PlacedPart(f"{partition}_{number}_{number}_0", partition, "ssd", 1, files))
+                placed.append(TreePart(f"{partition}_{number}_{number}_0", partition, "ssd", 1, files))
     table = _table(storage, placed)
     storage.put_header(_header(0, (table,)))
 
@@ -127,7 +127,7 @@ def _blob(storage: Storage, number: int) -> tuple[str, str, int]:
     return digest.hexdigest(), nonce, len(data)
 
 
-def _table(storage: Storage, placed: list[PlacedPart]) -> TableEntry:
+def _table(storage: Storage, placed: list[TreePart]) -> TableEntry:
     listed = list(partition_lists(placed))
     entries = tuple(
         PartitionEntry(
@@ -149,9 +149,9 @@ def _table(storage: Storage, placed: list[PlacedPart]) -> TableEntry:
     )
 
 
-def _header(number: int, tables: tuple[TableEntry, ...]) -> Header:
+def _header(number: int, tables: tuple[TableEntry, ...]) -> BackupHeader:
     taken = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=number)
-    return Header(
+    return BackupHeader(
         id=names.fresh_nonce(),
         name=f"backup-{number:05d}",
         machine="bench-000000",
@@ -195,7 +195,9 @@ def _listed(storage: Storage, number: int, tables: tuple[TableEntry, ...]) -> No
     header = _header(number, tables)
     storage.put_header(header)
     time = header.taken + timedelta(hours=1)
-    records.put(storage, Record(backup=header.id, time=time, actor="bench", depth="quick", files=0, size_bytes=0))
+    records.put(
+        storage, VerificationRecord(backup=header.id, time=time, actor="bench", depth="quick", files=0, size_bytes=0)
+    )
 
 
 def _config(server: Server, url: str) -> ObjectDiskConfig:

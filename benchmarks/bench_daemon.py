@@ -35,7 +35,7 @@ from tiering.daemon.jobs.status import job_documents
 from tiering.facts.metrics import exposition
 from tiering.facts.metrics.families import families
 from tiering.facts.metrics.process import Process
-from tiering.facts.metrics.seen import Amount, DiskSeen, Overdue, Place, Seen
+from tiering.facts.metrics.seen import Amount, DiskSeen, Overdue, PartsSeen, Seen
 from tiering.policy.decide import Options, decide
 from tiering.policy.placement import DiskState
 from tiering.table.part import ColumnRange, Part, PartName
@@ -64,7 +64,7 @@ def main() -> None:
 def _scrape() -> Figure:
     """The answer of a store of 100 tables and 100,000 parts on three tiers. What it is made of was seen by a pass."""
     places = {
-        Place(f"db.table{number}", disk, volume, "active"): Amount(333, 10**6, 10**9)
+        PartsSeen(f"db.table{number}", disk, volume, "active"): Amount(333, 10**6, 10**9)
         for number in range(100)
         for disk, volume in (("ssd", "hot"), ("hdd", "warm"), ("s3", "cold"))
     }

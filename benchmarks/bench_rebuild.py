@@ -22,7 +22,7 @@ from oplog.kinds import Inserted
 from oplog.replay import FileRow
 from oplog.revision import BLOBS_PREFIX
 from restore.rebuild.rebuild import restore
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 
 FILES = 100_000
 FILES_A_COMMIT = 50
@@ -148,7 +148,7 @@ def rebuild(store: MemoryStore, state: Path, *, files: int) -> tuple[float, dict
     metered = MeteredStore(store)
     disk = ObjectDisk("s3", metered, state, snapshot_every_commits=SNAPSHOT_EVERY)
     start = time.perf_counter()
-    result = restore(disk, RestoreRequest(apply=True))
+    result = restore(disk, RebuildRequest(apply=True))
     seconds = time.perf_counter() - start
     assert result.files == files, result.files
     assert not result.missing_objects

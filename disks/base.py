@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
-from disks.file_table.blob_sets import Marks, Reference
+from disks.file_table.blob_sets import BlobMarks, BlobReference
 from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable
 from disks.stores.base import ByteRange, ObjectStore, S3Connection
@@ -135,7 +135,7 @@ class Transaction(ABC):
         logs share the objects they are told before the first byte goes up, in one request; without it, of each file
         by itself."""
 
-    def mark(self, references: Collection[Reference]) -> None:  # noqa: B027 - the same
+    def mark(self, references: Collection[BlobReference]) -> None:  # noqa: B027 - the same
         """Tell the other logs of the prefix now that this one uses these blob sets, before the caller looks at their
         objects. Raises `NotFound` when a set is gone."""
 
@@ -427,7 +427,7 @@ class LoggedDisk(BucketDisk):
     """A disk with a log of commits in its store, which is the truth; the file table is a cache of it."""
 
     log: OperationsLog
-    marks: Marks | None = None
+    marks: BlobMarks | None = None
     """Where other logs share the objects: what tells them that this one uses some. None: the logs alone do."""
 
     @property

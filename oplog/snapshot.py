@@ -31,7 +31,7 @@ _WINDOW_LIMIT_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 20
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The first line. `digest` is that of the commit `revision`: the chain goes on from it."""
 
     format: int = FORMAT
@@ -46,7 +46,7 @@ class _End(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.json.Encoder()
-_header_decoder = msgspec.json.Decoder(Header)
+_header_decoder = msgspec.json.Decoder(SnapshotHeader)
 _row_decoder = msgspec.json.Decoder(FileRow)
 _end_decoder = msgspec.json.Decoder(_End)
 _OBJECT = ord("{")
@@ -63,7 +63,7 @@ def encode(revision: int, digest: str, rows: Iterable[FileRow]) -> bytes:
             checksum.update(line)
             stream.write(line)
 
-        write(_encoder.encode(Header(revision=revision, digest=digest, time=now())) + b"\n")
+        write(_encoder.encode(SnapshotHeader(revision=revision, digest=digest, time=now())) + b"\n")
         for row in rows:
             write(line_of(row))
             files += 1
@@ -73,7 +73,7 @@ def encode(revision: int, digest: str, rows: Iterable[FileRow]) -> bytes:
 
 def decode(
     data: bytes, *, name: str, digest: TableDigest | None = None, safe: bool = True
-) -> tuple[Header, Iterator[FileRow]]:
+) -> tuple[SnapshotHeader, Iterator[FileRow]]:
     """The header, and the rows as they are decompressed. Raises `Damaged`, at the latest after the last row: a caller
     keeps the rows only when the iterator ended by itself. `digest` takes every row. Unless they are to be `safe`, paths
     and keys may be anything, and in any order: for who only compares them with what is known to be safe.
@@ -189,7 +189,7 @@ def revisions(store: LogStore) -> list[int]:
 
 def read(
     store: LogStore, revision: int, *, digest: TableDigest | None = None, safe: bool = True
-) -> tuple[Header, Iterator[FileRow]]:
+) -> tuple[SnapshotHeader, Iterator[FileRow]]:
     """The snapshot of exactly this revision. Raises `NotFound`, `Damaged`. `digest` and `safe` as for `decode`."""
     key = snapshot_key(revision)
     header, rows = decode(store.get(key), name=f"{store.name}{key}", digest=digest, safe=safe)
@@ -202,7 +202,7 @@ def read(
 class Confirmed:
     """A snapshot that belongs to its log. Its rows are to be read once, to their end."""
 
-    header: Header
+    header: SnapshotHeader
     rows: Iterator[FileRow]
     digest: TableDigest
     """Of the rows that were read."""

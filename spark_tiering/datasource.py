@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from spark_tiering.scan_planning import Piece, Scan
+    from spark_tiering.scan_planning import Piece, PlannedScan
     from tiering.engine.write_job import WriteOptions
     from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart
 
@@ -209,7 +209,7 @@ class FrostlineReader(DataSourceReader):
             yield from read_share(partition.pieces, wanted, partition.until)
 
 
-def shares_of(scan: Scan) -> list[InputPartition]:
+def shares_of(scan: PlannedScan) -> list[InputPartition]:
     """What each task reads."""
     return [Share(pieces, scan.until, scan.predicate) for pieces in scan.shares]
 

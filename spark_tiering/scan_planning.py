@@ -72,7 +72,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class PlannedScan:
     """A planned read."""
 
     definition: TableDefinition
@@ -107,12 +107,12 @@ def definition_of(store: Store, options: ReadOptions) -> TableDefinition:
     return context.catalog.table(options.table)
 
 
-def plan_scan(options: ReadOptions) -> Scan:
+def plan_scan(options: ReadOptions) -> PlannedScan:
     """Prune, hold what is left, and divide it. Raises `Refused` for rows that the executors could not reach."""
     with opened_store(options) as store:
         found = choose_files(store, options)
     shares = divide(found.pieces, options.partition_bytes, options.cores)
-    return Scan(found.definition, shares, found.until, found.predicate)
+    return PlannedScan(found.definition, shares, found.until, found.predicate)
 
 
 def choose_files(store: Store, options: ReadOptions) -> Chosen:

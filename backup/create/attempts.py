@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from backup.format import names
-from backup.format.header import Unfinished
+from backup.format.header import UnfinishedBackup
 from backup.storage import Storage
 from disks.effects import fsync_directory, remove_tree, replace_file
 from disks.host.locks import OwnedDirectory, abandoned, sweep
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _NOTE = "attempt.json"
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class BackupAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """A backup that is being made on this machine."""
 
     id: str
@@ -39,7 +39,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Those that it pins for good."""
 
 
-_decoder = msgspec.json.Decoder(Attempt)
+_decoder = msgspec.json.Decoder(BackupAttempt)
 
 
 def pin_name(backup_id: str) -> str:
@@ -48,7 +48,9 @@ def pin_name(backup_id: str) -> str:
 
 
 @contextmanager
-def attempt(storage: Storage, context: Context, directory: Path, mark: Unfinished, made: Attempt) -> Iterator[Path]:
+def attempt(
+    storage: Storage, context: Context, directory: Path, mark: UnfinishedBackup, made: BackupAttempt
+) -> Iterator[Path]:
     """A backup is being made while it lasts; gives a directory for what is on its way. However it ends, what it pinned
     stays only if its header is there."""
     own = OwnedDirectory(directory)
@@ -78,7 +80,7 @@ def settle(storage: Storage, context: Context, directory: Path) -> None:
     sweep(directory)
 
 
-def _settle(storage: Storage, context: Context, made: Attempt) -> None:
+def _settle(storage: Storage, context: Context, made: BackupAttempt) -> None:
     if not storage.is_complete(made.key):
         for name in made.disks:
             disk = context.disks.get(name)
@@ -87,6 +89,6 @@ def _settle(storage: Storage, context: Context, made: Attempt) -> None:
     storage.forget_mark(made.id)
 
 
-def key_of(mark: Unfinished) -> str:
+def key_of(mark: UnfinishedBackup) -> str:
     """Where the header of the backup will be."""
     return names.header_key(mark.name, mark.machine, mark.id)

@@ -15,7 +15,7 @@ from pathlib import Path
 from backup.create.instant import SourceFile
 from backup.create.known import Known, Place
 from backup.create.sending import NewFile, Sender
-from backup.create.tree import PlacedFile, PlacedPart, listed_parts
+from backup.create.tree import PlacedFile, TreePart, listed_parts
 from backup.format import packs
 from backup.format.lists import TreeList
 from backup.scope import Scope
@@ -201,7 +201,7 @@ class SentTree:
             if not row.sha256 and row.blobs:
                 sources[self._source(row)] = content
         named, entries = listed_parts(
-            [PlacedPart(name, "", self._tree.disk, 0, tuple(files)) for name, files in sorted(parts.items())]
+            [TreePart(name, "", self._tree.disk, 0, tuple(files)) for name, files in sorted(parts.items())]
         )
         listed = tuple((source, *sources[source]) for source in sorted(sources))
         return TreeList(directory=self._tree.directory, packs=named, parts=entries, sources=listed)

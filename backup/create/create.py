@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from backup.completeness import Flaw, missing, walk_backup
 from backup.create import attempts
-from backup.create.attempts import Attempt
+from backup.create.attempts import BackupAttempt
 from backup.create.clickhouse import SentTree, Tree, trees_of, with_trees
 from backup.create.instant import BlobSource, Instant, SourceFile, TableNow, one_instant
 from backup.create.known import Known, Place, StayedInBucket, known_content
@@ -35,11 +35,20 @@ from backup.create.request import (
     table_words,
 )
 from backup.create.sending import NewFile, Sender, Sent
-from backup.create.tree import PlacedFile, PlacedPart, partition_lists, totals
+from backup.create.tree import PlacedFile, TreePart, partition_lists, totals
 from backup.format import encoding, names
 from backup.format.encoding import UnknownBackupFormat
-from backup.format.header import Cold, DiskEntry, Header, NotHeld, PinnedDisk, TableEntry, TreeEntry, Unfinished
-from backup.format.lists import BlockRange, KeptPart, KeptPolicy, PartitionEntry, PartitionList, TableList, TreeList
+from backup.format.header import (
+    BackupHeader,
+    Cold,
+    DiskEntry,
+    NotHeld,
+    PinnedDisk,
+    TableEntry,
+    TreeEntry,
+    UnfinishedBackup,
+)
+from backup.format.lists import BlockRange, KeptPolicy, PartitionEntry, PartitionList, PinnedPart, TableList, TreeList
 from backup.format.names import Ref
 from backup.storage import Storage
 from disks.config import ObjectDiskConfig
@@ -67,7 +76,7 @@ class _Plan:
 
 
 def create(
-    storage: Storage, context: Context, request: CreateRequest, *, made: Callable[[Header], None]
+    storage: Storage, context: Context, request: CreateRequest, *, made: Callable[[BackupHeader], None]
 ) -> CreateResult:
     """Make the backup; `made` hears of it. Raises `AlreadyExists` for a name that this machine used, `Locked` while it
     makes another."""
@@ -85,7 +94,7 @@ def create(
         trees = trees_of(context, request.scope)
         request = replace(request, scope=with_trees(request.scope, trees))
         words = table_words(context, request.scope)
-        attempt = Attempt(id=mark.id, key=attempts.key_of(mark), disks=_pinned_disks(context, request))
+        attempt = BackupAttempt(id=mark.id, key=attempts.key_of(mark), disks=_pinned_disks(context, request))
         with attempts.attempt(storage, context, state / "attempts", mark, attempt) as scratch:
             headers, _ = storage.headers(remembered=True)  # after the mark: a collection knows how long it may matter
             known = known_content(storage, headers, words, context.clock())
@@ -106,9 +115,9 @@ class _Making:
         storage: Storage,
         context: Context,
         request: CreateRequest,
-        mark: Unfinished,
+        mark: UnfinishedBackup,
         known: Known,
-        headers: Sequence[Header],
+        headers: Sequence[BackupHeader],
         trees: Sequence[Tree],
         scratch: Path,
     ) -> None:
@@ -117,7 +126,7 @@ class _Making:
         self._mark, self._known, self._headers, self._scratch = mark, known, headers, scratch
         self._workers = context.workers
 
-    def run(self, began: float, made: Callable[[Header], None]) -> CreateResult:
+    def run(self, began: float, made: Callable[[BackupHeader], None]) -> CreateResult:
         with one_instant(self._context, self._request.scope, self._known.files) as instant:
             check_not_empty(instant.tables, self._headers, self._mark.machine, self._request)
             plan = planned(self._context, instant, self._known, self._request.cold)
@@ -184,8 +193,8 @@ class _Making:
         trees: Sequence[TreeEntry],
         sent: Sent,
         others: tuple[NotHeld, ...] = (),
-    ) -> Header:
-        plain = Header(
+    ) -> BackupHeader:
+        plain = BackupHeader(
             id=self._mark.id,
             name=self._mark.name,
             machine=self._mark.machine,
@@ -218,14 +227,14 @@ class _Making:
             if (config := self._context.config.buckets()[name]) and revision > 0
         )
 
-    def _pin(self, header: Header) -> None:
+    def _pin(self, header: BackupHeader) -> None:
         for pinned in header.pinned:
             disk = self._context.disk(pinned.disk).logged
             assert disk is not None
             holder = f"backup {header.name} ({header.id}) in {self._storage.name}"
             pins.create(disk.store, pinned.pin, pinned.revision, holder=holder, reason="a backup names its files")
 
-    def _probe(self, header: Header) -> None:
+    def _probe(self, header: BackupHeader) -> None:
         """Ask for all that the backup names, inherited or new: one listing. Raises `Damaged`. What it names is claimed
         by now: what is there, and not about to go, stays."""
         holdings, flaws = self._storage.holdings(to_count_on=True), list[Flaw]()
@@ -259,11 +268,11 @@ def planned(context: Context, instant: Instant, known: Known, cold: Cold) -> _Pl
     return plan
 
 
-def _placed(stored: StoredPart, plan: _Plan) -> PlacedPart:
+def _placed(stored: StoredPart, plan: _Plan) -> TreePart:
     files = tuple(
         PlacedFile(file.name, file.size_bytes, file.sha256, _place(file, plan)) for file in plan.files[_key(stored)]
     )
-    return PlacedPart(stored.facts.name, stored.name.partition, stored.disk, stored.facts.rows, files)
+    return TreePart(stored.facts.name, stored.name.partition, stored.disk, stored.facts.rows, files)
 
 
 def _place(file: SourceFile, plan: _Plan) -> Place:
@@ -286,7 +295,7 @@ def _described(context: Context, table: TableNow, partitions: tuple[PartitionEnt
         policy=KeptPolicy.of(policy) if policy is not None else None,
         pins=tuple(
             sorted(
-                (KeptPart(pin.scope, pin.name, pin.volume, pin.actor) for pin in wishes.pins(definition.uuid)),
+                (PinnedPart(pin.scope, pin.name, pin.volume, pin.actor) for pin in wishes.pins(definition.uuid)),
                 key=lambda kept: (kept.scope, kept.name),
             )
         ),
@@ -312,7 +321,7 @@ def _disks(context: Context, tables: Sequence[TableNow]) -> tuple[DiskEntry, ...
     )
 
 
-def _result(header: Header, sent: Sent, plan: _Plan, began: float) -> CreateResult:
+def _result(header: BackupHeader, sent: Sent, plan: _Plan, began: float) -> CreateResult:
     return CreateResult(
         name=header.name,
         id=header.id,

@@ -25,7 +25,7 @@ from restore.rebuild.held_revision import HeldRevision, pinned
 from tiering.catalog import copying, reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.catalog.looks.stored import KeptPart
+from tiering.catalog.looks.stored import LazyPart
 from tiering.table.part import PART_FILE, PartFile, PartFiles, files_of
 from tiering.table.schema import TableDefinition
 
@@ -244,16 +244,16 @@ def _documents(
     """Each `part.json` that is kept on this machine as the look saw it, or lies on a local disk; those of
     a bucket are asked for at once. Raises `NotFound` when one is gone."""
     found: dict[tuple[str, str], Document] = {}
-    kept: list[tuple[tuple[str, str], KeptPart]] = []
+    kept: list[tuple[tuple[str, str], LazyPart]] = []
     for table in tables:
         for stored in table.parts:
             disk, path = stored.disk, stored.path(PART_FILE)
-            if isinstance(stored.described, KeptPart):
+            if isinstance(stored.described, LazyPart):
                 kept.append(((disk, path), stored.described))
             elif context.disk(disk).bucket is None:
                 data = context.disk(disk).read(path)
                 found[disk, path] = Document.of(data, files_of(data, path=f"{disk}:{path}"), has)
-    documents = KeptPart.documents([part for _, part in kept])
+    documents = LazyPart.documents([part for _, part in kept])
     for (where, _), (data, files) in zip(kept, documents, strict=True):
         found[where] = Document.of(data, files, has)
     return found

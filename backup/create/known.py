@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from backup.copies import Copied
+from backup.copies import CopiesSeen
 from backup.format import names, packs
 from backup.format.encoding import UnknownBackupFormat
-from backup.format.header import Header
+from backup.format.header import BackupHeader
 from backup.format.lists import FileList, InBlob, InPack, PartitionList, TableList
 from backup.format.names import Ref
 from backup.objects import Holdings
@@ -64,7 +64,7 @@ class Known:
     """Content by the digest of the names of its objects, of files whose digest a disk does not know."""
 
 
-def known_content(storage: Storage, headers: Sequence[Header], tables: Collection[str], now: datetime) -> Known:
+def known_content(storage: Storage, headers: Sequence[BackupHeader], tables: Collection[str], now: datetime) -> Known:
     """What is there of these tables (uuids and names), as a listing made now shows it."""
     holdings = storage.holdings(to_count_on=True)
     known = Known()
@@ -82,7 +82,7 @@ def known_content(storage: Storage, headers: Sequence[Header], tables: Collectio
     return known
 
 
-def _add_trees(storage: Storage, known: Known, headers: Sequence[Header], holdings: Holdings) -> None:
+def _add_trees(storage: Storage, known: Known, headers: Sequence[BackupHeader], holdings: Holdings) -> None:
     """What is there of the directories that ClickHouse wrote, as their newest backups name it."""
     newest = {(tree.disk, tree.directory): tree.list for header in headers for tree in header.trees}
     for ref in newest.values():
@@ -95,7 +95,7 @@ def _add_trees(storage: Storage, known: Known, headers: Sequence[Header], holdin
 
 
 def _readable(
-    storage: Storage, refs: set[Ref], holdings: Holdings, known: Known, copied: Copied, *, tables: bool
+    storage: Storage, refs: set[Ref], holdings: Holdings, known: Known, copied: CopiesSeen, *, tables: bool
 ) -> list[TableList | PartitionList]:
     """The lists that are there and sound; what others name is sent again, and `verify` tells of them."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from backup.create.instant import TableNow
 from backup.format import names
-from backup.format.header import Cold, Header, NotHeld, Unfinished
+from backup.format.header import BackupHeader, Cold, NotHeld, UnfinishedBackup
 from backup.scope import Scope
 from backup.storage import Storage
 from oplog.entry import now
@@ -61,7 +61,7 @@ def machine_of(context: Context) -> str:
     return names.machine_word(socket.gethostname(), str(context.config.state_directory.absolute()))
 
 
-def begun(storage: Storage, context: Context, request: CreateRequest) -> Unfinished:
+def begun(storage: Storage, context: Context, request: CreateRequest) -> UnfinishedBackup:
     """The mark of the backup that is to be made. Raises `AlreadyExists` for a name that this machine has used."""
     machine, moment = machine_of(context), now()
     if request.name is None:
@@ -71,7 +71,7 @@ def begun(storage: Storage, context: Context, request: CreateRequest) -> Unfinis
         if storage.is_taken(name, machine):
             hint = "choose another name, or give none"
             raise AlreadyExists(f"this machine has made a backup named {name}", hint=hint)
-    return Unfinished(id=names.fresh_nonce(), name=name, machine=machine, actor=context.actor, started=moment)
+    return UnfinishedBackup(id=names.fresh_nonce(), name=name, machine=machine, actor=context.actor, started=moment)
 
 
 def _free_name(storage: Storage, machine: str, wanted: str) -> str:
@@ -108,7 +108,7 @@ def check_tiers(context: Context, request: CreateRequest) -> None:
 
 
 def check_not_empty(
-    tables: Sequence[TableNow], headers: Sequence[Header], machine: str, request: CreateRequest
+    tables: Sequence[TableNow], headers: Sequence[BackupHeader], machine: str, request: CreateRequest
 ) -> None:
     """A table that had parts in the newest backup before and has none now: its disk may be an empty mount point."""
     if request.allow_empty:

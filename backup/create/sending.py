@@ -19,7 +19,7 @@ from backup.create.known import Place, StoredBlob, StoredInPack
 from backup.format import names, packs
 from backup.storage import Storage
 from disks.stores.base import ObjectStore
-from disks.workers.object_copier import Copy, ObjectCopier
+from disks.workers.object_copier import ObjectCopier, ObjectCopy
 from disks.workers.parallel import in_parallel
 from disks.workers.progress import Progress, Task
 from oplog.errors import Damaged, NotFound
@@ -143,7 +143,7 @@ class Sender:
                 copier = ObjectCopier(self._store, bucket, self._scratch, inside_store=inside_store)
                 self._copiers[source.disk] = copier
         try:
-            copier.copy(Copy(((source.key, new.file.size_bytes),), key, new.file.sha256))
+            copier.copy(ObjectCopy(((source.key, new.file.size_bytes),), key, new.file.sha256))
         except NotFound as error:
             raise _gone(new) from error
         except Damaged as error:

@@ -22,7 +22,7 @@ class PlacedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedPart:
+class TreePart:
     """A part whose files are all in place."""
 
     name: str
@@ -32,21 +32,21 @@ class PlacedPart:
     files: tuple[PlacedFile, ...]
 
 
-def partition_lists(parts: Iterable[PlacedPart]) -> Iterator[PartitionList]:
+def partition_lists(parts: Iterable[TreePart]) -> Iterator[PartitionList]:
     """The list of each partition, in the order of their names. Equal parts in equal places give equal lists."""
-    by_partition: dict[str, list[PlacedPart]] = {}
+    by_partition: dict[str, list[TreePart]] = {}
     for part in parts:
         by_partition.setdefault(part.partition, []).append(part)
     for partition in sorted(by_partition):
         yield _partition_list(partition, sorted(by_partition[partition], key=lambda part: part.name))
 
 
-def _partition_list(partition: str, parts: list[PlacedPart]) -> PartitionList:
+def _partition_list(partition: str, parts: list[TreePart]) -> PartitionList:
     packs, entries = listed_parts(parts)
     return PartitionList(partition=partition, packs=packs, parts=entries)
 
 
-def listed_parts(parts: list[PlacedPart]) -> tuple[tuple[Ref, ...], tuple[PartEntry, ...]]:
+def listed_parts(parts: list[TreePart]) -> tuple[tuple[Ref, ...], tuple[PartEntry, ...]]:
     """The packs that hold files of the parts, and the parts as a list names them."""
     packs = sorted(
         {file.place.pack for part in parts for file in part.files if isinstance(file.place, StoredInPack)},

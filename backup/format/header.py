@@ -71,7 +71,7 @@ class NotHeld(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class BackupHeader(msgspec.Struct, frozen=True, kw_only=True):
     """One backup of one machine. Backups of several machines under one name are a set."""
 
     format: int = PLAIN_FORMAT
@@ -104,7 +104,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         if not all(0 <= count <= bounds.LARGEST_COUNT for count in counts):
             raise ValueError("a count of it is none")
 
-    def with_trees(self, trees: Sequence[TreeEntry]) -> Header:
+    def with_trees(self, trees: Sequence[TreeEntry]) -> BackupHeader:
         """The same backup with what ClickHouse wrote, readable by who knows such."""
         if not trees:
             return self
@@ -146,7 +146,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("its id is none")
 
 
-class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
+class UnfinishedBackup(msgspec.Struct, frozen=True, kw_only=True):
     """`unfinished/<id>.json`: a backup is being made, or its maker is gone."""
 
     format: int = PLAIN_FORMAT
@@ -172,7 +172,7 @@ class Revoked(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class VerificationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a verification found. `slice` of `slices`: which share of the data it read; 0 of 0: none, 0 of 1: all."""
 
     prefix: ClassVar[str] = names.VERIFIED_PREFIX
@@ -227,9 +227,9 @@ def is_revoked(data: bytes, where: str) -> bool:
     return True
 
 
-def read_header(data: bytes, key: str, where: str) -> Header:
+def read_header(data: bytes, key: str, where: str) -> BackupHeader:
     """The header, from its key or from that of its claim. Raises `UnknownBackupFormat` or `Damaged`."""
-    header = encoding.unsealed(data, Header, where)
+    header = encoding.unsealed(data, BackupHeader, where)
     sound = key in (header.key, names.claim_key(header.id)) and all(names.is_ref(entry.list) for entry in header.listed)
     sound = sound and all(is_safe(tree.directory) for tree in header.trees)
     if not sound or names.parse_header_key(header.key) is None:

@@ -126,7 +126,7 @@ class BlockRange(msgspec.Struct, frozen=True, array_like=True):
     own: bool
 
 
-class KeptPart(msgspec.Struct, frozen=True, omit_defaults=True):
+class PinnedPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """A part or partition that somebody pinned to its place."""
 
     scope: Literal["partition", "part"]
@@ -159,7 +159,7 @@ class TableList(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes of `table.json`."""
     policy: KeptPolicy | None = None
     """The policy that it followed, so that the tiers can be told apart elsewhere."""
-    pins: tuple[KeptPart, ...] = ()
+    pins: tuple[PinnedPart, ...] = ()
     pauses: tuple[str, ...] = ()
     """What automatic work was told to leave alone."""
     ranges: tuple[BlockRange, ...] = ()

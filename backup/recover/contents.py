@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backup.completeness import NamedFile, walk_backup
-from backup.format.header import Header
+from backup.format.header import BackupHeader
 from backup.format.lists import PartEntry
 from backup.recover.reading import BackupReader
 from backup.storage import Storage
@@ -16,7 +16,7 @@ from oplog.errors import NotFound, UsageError
 _LARGEST_BYTES = 4 << 30
 
 
-def changes(storage: Storage, first: Sequence[Header], second: Sequence[Header]) -> dict[str, Any]:
+def changes(storage: Storage, first: Sequence[BackupHeader], second: Sequence[BackupHeader]) -> dict[str, Any]:
     """Tables and parts that only one of two backups has. A part that has moved is the same part."""
     before, after = _parts(storage, first), _parts(storage, second)
     tables: list[dict[str, Any]] = []
@@ -30,7 +30,7 @@ def changes(storage: Storage, first: Sequence[Header], second: Sequence[Header])
     return {"from": first[0].name, "to": second[0].name, "tables": tables}
 
 
-def _parts(storage: Storage, headers: Sequence[Header]) -> dict[str, dict[str, PartEntry]]:
+def _parts(storage: Storage, headers: Sequence[BackupHeader]) -> dict[str, dict[str, PartEntry]]:
     found: dict[str, dict[str, PartEntry]] = {}
     for header in headers:
         for table in header.tables:
@@ -46,7 +46,7 @@ def _change(part: PartEntry, change: str) -> dict[str, Any]:
     return {"part": part.name, "change": change, "rows": part.rows, "bytes": part.size_bytes}
 
 
-def one_file(storage: Storage, headers: Sequence[Header], path: str, reader: BackupReader) -> bytes:
+def one_file(storage: Storage, headers: Sequence[BackupHeader], path: str, reader: BackupReader) -> bytes:
     """The bytes of `TABLE/PART/FILE`. Raises `NotFound`; `UsageError` for one that is too large for memory."""
     check_path(path)
     for header in headers:

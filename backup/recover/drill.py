@@ -16,7 +16,7 @@ from typing import Any
 
 from backup import records
 from backup.completeness import object_key
-from backup.format.header import DrillRecord, Header, TreeEntry
+from backup.format.header import BackupHeader, DrillRecord, TreeEntry
 from backup.format.lists import PartEntry
 from backup.recover.reading import BackupReader
 from backup.recover.recover import restore
@@ -111,7 +111,7 @@ class _Table:
 def drill(
     storage: Storage,
     config: Config,
-    headers: Sequence[Header],
+    headers: Sequence[BackupHeader],
     buckets: PinnedBuckets,
     request: DrillRequest,
     *,
@@ -168,7 +168,7 @@ def _tree_document(tree: TreeEntry) -> dict[str, Any]:
     return {"table": tree.name, "partitions": [], "parts": tree.parts, "rows": 0, "bytes": tree.size_bytes}
 
 
-def _held(storage: Storage, headers: Sequence[Header], problems: list[str]) -> _Held:
+def _held(storage: Storage, headers: Sequence[BackupHeader], problems: list[str]) -> _Held:
     """All that the backups hold; lists that cannot be read are problems."""
     held: dict[tuple[str, str], tuple[dict[str, PartEntry], dict[str, list[str]]]] = {}
     for header in headers:
@@ -203,7 +203,7 @@ def _within(held: _Held, limit: int, turn: int) -> list[tuple[str, str]]:
 
 
 def _tables(
-    headers: Sequence[Header], held: _Held, wanted: Sequence[tuple[str, str]], problems: Sequence[str]
+    headers: Sequence[BackupHeader], held: _Held, wanted: Sequence[tuple[str, str]], problems: Sequence[str]
 ) -> list[_Table]:
     """What is restored of each table; one without parts, too. A table whose list cannot be read is left out."""
     tables = {table.name: _Table(table.name) for header in headers for table in header.tables}
@@ -235,10 +235,10 @@ def _check_room(drills: Path, size_bytes: int) -> None:
 
 def _restored(
     storage: Storage,
-    headers: Sequence[Header],
+    headers: Sequence[BackupHeader],
     buckets: PinnedBuckets,
     tables: Sequence[_Table],
-    trees: Sequence[tuple[Header, TreeEntry]],
+    trees: Sequence[tuple[BackupHeader, TreeEntry]],
     scratch: Path,
     actor: str,
     workers: int,
@@ -301,7 +301,7 @@ def _compared(store: Store, table: _Table) -> list[str]:
     return problems
 
 
-def _record(result: DrillResult, header: Header, actor: str) -> DrillRecord:
+def _record(result: DrillResult, header: BackupHeader, actor: str) -> DrillRecord:
     return DrillRecord(
         backup=header.id,
         time=now(),

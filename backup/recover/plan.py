@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from backup.format.header import Header
-from backup.format.lists import BlockRange, KeptPart, PartEntry, PartitionList, TableList
+from backup.format.header import BackupHeader
+from backup.format.lists import BlockRange, PartEntry, PartitionList, PinnedPart, TableList
 from backup.recover.request import RestoreRequest
 from oplog.errors import Conflict, Refused, UsageError
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
@@ -24,7 +24,7 @@ class PlacedEntry:
 
     entry: PartEntry
     partition: PartitionList
-    header: Header
+    header: BackupHeader
     disk: str
 
 
@@ -38,23 +38,23 @@ class TablePlan:
     parts: tuple[PlacedEntry, ...]
     ranges: tuple[BlockRange, ...]
     """`own`: of a machine whose backup is restored."""
-    pins: tuple[KeptPart, ...]
+    pins: tuple[PinnedPart, ...]
     pauses: tuple[str, ...]
     machines: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTable:
+class BackupTable:
     """A table of one backup, read."""
 
-    header: Header
+    header: BackupHeader
     listed: TableList
     partitions: tuple[PartitionList, ...]
 
 
 def plan_table(
-    source: str, found: Sequence[SourceTable], request: RestoreRequest, config: Config, usable: Mapping[str, bool]
+    source: str, found: Sequence[BackupTable], request: RestoreRequest, config: Config, usable: Mapping[str, bool]
 ) -> TablePlan:
     """Make one table of what the backups of a set have of it. `usable`: the disks that can be written, and whether each
     is remote. Raises `Refused`, `Conflict` or `UsageError` for what does not fit together."""
@@ -134,14 +134,14 @@ def _volume_instead(name: str, policy: PolicyConfig, before: PolicyConfig | None
 
 
 def _entries(
-    found: Sequence[SourceTable],
+    found: Sequence[BackupTable],
     request: RestoreRequest,
     policy: PolicyConfig,
     usable: Mapping[str, bool],
     notes: list[str],
 ) -> Iterable[PlacedEntry]:
     """The parts of all the backups, each once and without those that another one covers."""
-    chosen: dict[str, tuple[PartEntry, PartitionList, SourceTable]] = {}
+    chosen: dict[str, tuple[PartEntry, PartitionList, BackupTable]] = {}
     for item in found:
         for partition in item.partitions:
             if not request.scope.has(partition.partition):
@@ -168,7 +168,7 @@ def _content(entry: PartEntry) -> tuple[tuple[str, str], ...]:
 
 
 def target_disk(
-    disk: str, source: SourceTable, policy: PolicyConfig, usable: Mapping[str, bool], notes: list[str]
+    disk: str, source: BackupTable, policy: PolicyConfig, usable: Mapping[str, bool], notes: list[str]
 ) -> str:
     """The disk that a part of `disk` goes to: the one of this name, else one of the same volume, else one that is as
     hot or as cold. Raises `Refused` when the policy has no disk that can be written."""
@@ -191,7 +191,7 @@ def target_disk(
     return named[0]
 
 
-def _ranges(found: Sequence[SourceTable]) -> tuple[BlockRange, ...]:
+def _ranges(found: Sequence[BackupTable]) -> tuple[BlockRange, ...]:
     merged: dict[int, BlockRange] = {}
     for item in found:
         for listed in item.listed.ranges:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from backup.completeness import object_key
 from backup.format import names, packs
-from backup.format.header import Header, PinnedDisk
+from backup.format.header import BackupHeader, PinnedDisk
 from backup.format.lists import FileEntry, FileList, InBlob, InBucket, InPack
 from backup.format.names import Ref
 from backup.objects import read_twice
@@ -34,18 +34,18 @@ class BackupReader:
         self._packs: OrderedDict[Ref, bytes] = OrderedDict()
         self._lock = threading.Lock()
 
-    def bucket_of(self, header: Header, file: FileEntry) -> ObjectStore | None:
+    def bucket_of(self, header: BackupHeader, file: FileEntry) -> ObjectStore | None:
         """The bucket that a file stayed in; None for one in the repository. Raises `NotFound`."""
         if not isinstance(file.at, InBucket):
             return None
         return self._buckets.opened(_pinned(header, file.at))
 
-    def is_kept(self, header: Header, file: FileEntry) -> bool:
+    def is_kept(self, header: BackupHeader, file: FileEntry) -> bool:
         """Whether the object of a file that stayed in its bucket is there, and kept by the backup's pin."""
         at = file.at
         return isinstance(at, InBucket) and self._buckets.keeps(_pinned(header, at), at.key, file.size_bytes)
 
-    def read(self, header: Header, partition: FileList, file: FileEntry) -> bytes:
+    def read(self, header: BackupHeader, partition: FileList, file: FileEntry) -> bytes:
         """The whole file. Raises `Damaged` when its bytes are not what was written."""
         if isinstance(file.at, InPack):
             data = self._from_pack(partition, file, file.at)
@@ -76,14 +76,14 @@ class BackupReader:
             raise _changed(str(path), file)
         return path
 
-    def download(self, header: Header, partition: FileList, file: FileEntry, path: Path) -> None:
+    def download(self, header: BackupHeader, partition: FileList, file: FileEntry, path: Path) -> None:
         """Write a large file to a path; whoever takes it compares the digest."""
         store, key = self._object(header, partition, file)
         with op("fs.write", path), path.open("xb") as output:
             for start in range(0, file.size_bytes, _PIECE_BYTES):
                 output.write(store.get(key, ByteRange(start, min(start + _PIECE_BYTES, file.size_bytes))))
 
-    def _object(self, header: Header, partition: FileList, file: FileEntry) -> tuple[ObjectStore, str]:
+    def _object(self, header: BackupHeader, partition: FileList, file: FileEntry) -> tuple[ObjectStore, str]:
         return self.bucket_of(header, file) or self._storage.store, object_key(partition, file)
 
     def _from_pack(self, partition: FileList, file: FileEntry, at: InPack) -> bytes:
@@ -106,7 +106,7 @@ class BackupReader:
         return data
 
 
-def _pinned(header: Header, at: InBucket) -> PinnedDisk:
+def _pinned(header: BackupHeader, at: InBucket) -> PinnedDisk:
     pinned = next((pinned for pinned in header.pinned if pinned.disk == at.disk), None)
     if pinned is None:
         raise NotFound(f"backup {header.name} names no bucket of disk {at.disk}", hint="verify it; use another one")

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from backup.format.header import Header, TableEntry
-from backup.format.lists import KeptPart
-from backup.recover.plan import SourceTable, TablePlan, plan_table
+from backup.format.header import BackupHeader, TableEntry
+from backup.format.lists import PinnedPart
+from backup.recover.plan import BackupTable, TablePlan, plan_table
 from backup.recover.reading import BackupReader
 from backup.recover.request import RestoredTable, RestoreRequest, RestoreResult
 from backup.recover.reserved import recorded, reservation_path, reserved_uuid
@@ -41,7 +41,7 @@ from tiering.table.schema import TableDefinition
 
 
 def restore(
-    storage: Storage, context: Context, headers: Sequence[Header], buckets: PinnedBuckets, request: RestoreRequest
+    storage: Storage, context: Context, headers: Sequence[BackupHeader], buckets: PinnedBuckets, request: RestoreRequest
 ) -> RestoreResult:
     """Restore the chosen tables of these backups, which are one or a set. Tables are restored one after the other, each
     whole or not at all. Raises `AlreadyExists` for a name that is taken, unless `drop_existing`."""
@@ -81,7 +81,9 @@ def restore(
     )
 
 
-def _plans(storage: Storage, context: Context, headers: Sequence[Header], request: RestoreRequest) -> list[TablePlan]:
+def _plans(
+    storage: Storage, context: Context, headers: Sequence[BackupHeader], request: RestoreRequest
+) -> list[TablePlan]:
     known = {table.name for header in headers for table in header.tables}
     for renaming in request.renamings:
         if not any(renaming.applies(name) for name in known):
@@ -101,10 +103,10 @@ def _plans(storage: Storage, context: Context, headers: Sequence[Header], reques
     return plans
 
 
-def _source(storage: Storage, header: Header, table: TableEntry) -> SourceTable:
+def _source(storage: Storage, header: BackupHeader, table: TableEntry) -> BackupTable:
     listed = storage.table(table)
     partitions = storage.each(storage.partition_list, [entry.list for entry in listed.partitions])
-    return SourceTable(header, listed, tuple(partitions))
+    return BackupTable(header, listed, tuple(partitions))
 
 
 def _check_names(
@@ -150,7 +152,7 @@ def _check_space(context: Context, plans: Sequence[TablePlan]) -> None:
 def _restore_table(
     storage: Storage,
     context: Context,
-    headers: Sequence[Header],
+    headers: Sequence[BackupHeader],
     buckets: PinnedBuckets,
     plan: TablePlan,
     record: Path,
@@ -178,7 +180,7 @@ def _restore_table(
 def _bring(
     storage: Storage,
     context: Context,
-    headers: Sequence[Header],
+    headers: Sequence[BackupHeader],
     buckets: PinnedBuckets,
     plan: TablePlan,
     definition: TableDefinition,
@@ -213,11 +215,11 @@ def _take_away(context: Context, record: Path) -> None:
         unrevealed.take_away(context, note)
 
 
-def _source_text(storage: Storage, headers: Sequence[Header]) -> str:
+def _source_text(storage: Storage, headers: Sequence[BackupHeader]) -> str:
     return f"backup {headers[0].name} in {storage.name}"
 
 
-def _word(headers: Sequence[Header], plan: TablePlan, request: RestoreRequest) -> str:
+def _word(headers: Sequence[BackupHeader], plan: TablePlan, request: RestoreRequest) -> str:
     """Names this very restore of this table: when it is asked for again, it goes on."""
     parts = [*sorted(header.id for header in headers), plan.source, plan.definition.full_name, *request.scope.text]
     return hashlib.sha256("\n".join([*parts, str(request.schema_only)]).encode()).hexdigest()[:32]
@@ -269,7 +271,7 @@ def _own_ranges(context: Context, plan: TablePlan, definition: TableDefinition) 
     return set()
 
 
-def _keep(context: Context, definition: TableDefinition, kept: KeptPart) -> None:
+def _keep(context: Context, definition: TableDefinition, kept: PinnedPart) -> None:
     where = {"partition": kept.name} if kept.scope == "partition" else {"part": kept.name}
     context.journal.wishes.pin(definition.uuid, volume=kept.volume, actor=kept.actor, **where)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backup.format.header import Header, TreeEntry
+from backup.format.header import BackupHeader, TreeEntry
 from backup.format.lists import FileEntry, TreeList
 from backup.recover.reading import BackupReader
 from backup.recover.request import RestoredTable, RestoreRequest
@@ -21,7 +21,7 @@ from tiering.catalog.context import Context
 _IN_MEMORY_BYTES = 16 * 1024 * 1024
 
 
-def newest_trees(headers: Sequence[Header]) -> list[tuple[Header, TreeEntry]]:
+def newest_trees(headers: Sequence[BackupHeader]) -> list[tuple[BackupHeader, TreeEntry]]:
     """Each directory once: what several machines saw of one bucket is in the backup of each."""
     found = {
         (tree.disk, tree.directory): (header, tree)
@@ -32,8 +32,8 @@ def newest_trees(headers: Sequence[Header]) -> list[tuple[Header, TreeEntry]]:
 
 
 def chosen_trees(
-    headers: Sequence[Header], request: RestoreRequest
-) -> tuple[list[tuple[Header, TreeEntry]], list[str]]:
+    headers: Sequence[BackupHeader], request: RestoreRequest
+) -> tuple[list[tuple[BackupHeader, TreeEntry]], list[str]]:
     """Those that are meant, and a sentence where some are left out."""
     trees = newest_trees(headers)
     if trees and (request.schema_only or request.scope.partitions):
@@ -42,7 +42,7 @@ def chosen_trees(
     return [(header, tree) for header, tree in trees if request.scope.has_tree(tree.name)], []
 
 
-def check_trees(context: Context, trees: Sequence[tuple[Header, TreeEntry]]) -> None:
+def check_trees(context: Context, trees: Sequence[tuple[BackupHeader, TreeEntry]]) -> None:
     """Raise `NotFound` for a disk that is not configured, `AlreadyExists` for a directory that is there."""
     for _, tree in trees:
         disk = context.disks.get(tree.disk)
@@ -59,7 +59,7 @@ def check_trees(context: Context, trees: Sequence[tuple[Header, TreeEntry]]) -> 
 
 
 def restore_tree(
-    storage: Storage, context: Context, reader: BackupReader, disk: Disk, header: Header, tree: TreeEntry
+    storage: Storage, context: Context, reader: BackupReader, disk: Disk, header: BackupHeader, tree: TreeEntry
 ) -> None:
     """Bring one directory to the disk."""
     listed = storage.tree(tree)
@@ -81,7 +81,7 @@ def restore_tree(
 
 
 def _create(
-    reader: BackupReader, transaction: Transaction, header: Header, listed: TreeList, file: FileEntry, number: int
+    reader: BackupReader, transaction: Transaction, header: BackupHeader, listed: TreeList, file: FileEntry, number: int
 ) -> None:
     path = f"{listed.directory}/{file.name}"
     if file.size_bytes <= _IN_MEMORY_BYTES:

@@ -20,14 +20,14 @@ from datetime import UTC, datetime, timedelta
 
 from backup.create import attempts
 from backup.format import names
-from backup.format.header import Header
+from backup.format.header import BackupHeader
 from backup.retention.references import Named, named_by, roots
 from backup.storage import Storage
 from disks.garbage.announcements import Announced, check_clocks, delete_announced, remove_stale
 from disks.garbage.collect import GUARD_FLOOR_SECONDS
 from disks.garbage.report import GcReport, SafetyStop
 from disks.garbage.rules import GcRules, by_age, check_caps, count_verdict, out_of_quarantine, within_limit
-from disks.object_disk.references import INTENTS_PREFIX, Blobs, Verdict, disagreement, sane_time
+from disks.object_disk.references import INTENTS_PREFIX, Blobs, BlobVerdict, disagreement, sane_time
 from disks.stores.base import ObjectInfo, Upload
 from oplog.errors import FrostlineError, Refused
 
@@ -123,7 +123,7 @@ class _Collection:
         """Backups that were begun too long ago can never become complete from now on; then they protect nothing."""
         if not self._store.capabilities.conditional_put:
             return  # nothing would decide between their header and us: they stay
-        claims = {claim.id: claim.key for claim in self._storage.claims() if isinstance(claim, Header)}
+        claims = {claim.id: claim.key for claim in self._storage.claims() if isinstance(claim, BackupHeader)}
         begun = {mark.id: attempts.key_of(mark) for mark in self._storage.unfinished(())}
         for backup, key in {**begun, **claims}.items():
             seen = listing.unfinished.get(backup) or listing.claims.get(backup)
@@ -152,7 +152,7 @@ class _Collection:
         self._report.uploads = len(uploads)
         return uploads
 
-    def _delete(self, listing: _Listing, named: Named, verdict: Verdict, uploads: Iterable[Upload]) -> None:
+    def _delete(self, listing: _Listing, named: Named, verdict: BlobVerdict, uploads: Iterable[Upload]) -> None:
         surprising = tuple(blob for blob in verdict.orphaned if blob.key not in self._expected)
         check_caps(listing.content, replace(verdict, orphaned=surprising), self._rules)
         self._remove_stale(listing)

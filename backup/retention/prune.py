@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from backup import records
-from backup.format.header import DrillRecord, Header, Record
+from backup.format.header import BackupHeader, DrillRecord, VerificationRecord
 from backup.retention.collect import collect
 from backup.retention.references import named_by, roots
-from backup.retention.rules import Candidate, Choice, KeepRules, choose, is_proved
+from backup.retention.rules import Candidate, KeepRules, RetentionChoice, choose, is_proved
 from backup.storage import Storage
 from disks.garbage.report import GcReport
 from disks.garbage.rules import GcRules
@@ -33,7 +33,7 @@ class PruneRequest:
 class PruneResult:
     """What was decided, and done unless it was a dry run."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[RetentionChoice, ...]
     freed_bytes: int
     """Of objects that only the dropped backups name, each once; they go when they are older than the guard interval."""
     locked: dict[str, datetime | None]
@@ -42,7 +42,7 @@ class PruneResult:
     dry_run: bool
 
     @property
-    def dropped(self) -> list[Choice]:
+    def dropped(self) -> list[RetentionChoice]:
         return [choice for choice in self.choices if not choice.keep]
 
     def document(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class PruneResult:
         }
 
 
-def _document(choice: Choice) -> dict[str, Any]:
+def _document(choice: RetentionChoice) -> dict[str, Any]:
     backup = choice.backup
     return {
         "name": backup.name,
@@ -69,7 +69,7 @@ def _document(choice: Choice) -> dict[str, Any]:
 
 
 def prune(
-    storage: Storage, request: PruneRequest, release: Callable[[Header], None], now: datetime | None = None
+    storage: Storage, request: PruneRequest, release: Callable[[BackupHeader], None], now: datetime | None = None
 ) -> PruneResult:
     """Drop and collect. `release` lets go of what a dropped backup holds elsewhere. Raises `Refused`, with nothing
     dropped, when what the others name is not known: nothing could be collected then."""
@@ -94,7 +94,7 @@ def prune(
 
 
 def drop(
-    storage: Storage, header: Header, release: Callable[[Header], None], locked: dict[str, datetime | None]
+    storage: Storage, header: BackupHeader, release: Callable[[BackupHeader], None], locked: dict[str, datetime | None]
 ) -> None:
     """Drop one backup. What is beside its header goes first: alone it would look like a backup that is being made."""
     try:
@@ -117,9 +117,9 @@ def retained(where: str, locked: Mapping[str, datetime | None]) -> Retained:
     )
 
 
-def _candidates(storage: Storage, headers: Sequence[Header]) -> list[Candidate]:
+def _candidates(storage: Storage, headers: Sequence[BackupHeader]) -> list[Candidate]:
     ids = [header.id for header in headers]
-    verified, drilled = records.newest(storage, ids, Record), records.newest(storage, ids, DrillRecord)
+    verified, drilled = records.newest(storage, ids, VerificationRecord), records.newest(storage, ids, DrillRecord)
     return [
         Candidate(
             id=header.id,

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from backup.completeness import object_key
 from backup.format import names
-from backup.format.header import Header
+from backup.format.header import BackupHeader
 from backup.format.lists import FileList, InBucket
 from backup.format.names import Ref
 from backup.storage import BrokenBackup, Storage
@@ -27,19 +27,19 @@ class Named:
     """The ids of those that were read."""
 
 
-def named_by(storage: Storage, headers: Iterable[Header], *, strict: bool = True) -> Named:
+def named_by(storage: Storage, headers: Iterable[BackupHeader], *, strict: bool = True) -> Named:
     """The repository's objects that these backups name; each list is read once. With `strict` raises `Damaged` when a
     list cannot be read; else what it names is left out."""
     found, headers = Named(), list(headers)
-    tables: dict[Ref, Header] = {}
+    tables: dict[Ref, BackupHeader] = {}
     for header in headers:
         found.backups.add(header.id)
         tables.update({table.list: header for table in header.tables})
-    partitions: dict[Ref, Header] = {}
+    partitions: dict[Ref, BackupHeader] = {}
     trees = {tree.list: header for header in headers for tree in header.trees}
     for listed, header in _read(storage, storage.table_list, tables, strict, found):
         partitions.update({entry.list: header for entry in listed.partitions})
-    files: list[tuple[FileList, Header]] = [*_read(storage, storage.partition_list, partitions, strict, found)]
+    files: list[tuple[FileList, BackupHeader]] = [*_read(storage, storage.partition_list, partitions, strict, found)]
     files += _read(storage, storage.tree_list, trees, strict, found)
     for partition, _ in files:
         found.sizes.update(
@@ -56,8 +56,8 @@ def named_by(storage: Storage, headers: Iterable[Header], *, strict: bool = True
 
 
 def _read(
-    storage: Storage, read: Callable[[Ref], _L], wanted: Mapping[Ref, Header], strict: bool, found: Named
-) -> list[tuple[_L, Header]]:
+    storage: Storage, read: Callable[[Ref], _L], wanted: Mapping[Ref, BackupHeader], strict: bool, found: Named
+) -> list[tuple[_L, BackupHeader]]:
     def answer(ref: Ref) -> _L | None:
         key = names.content_key(names.LISTS_PREFIX, ref.sha256, ref.nonce)
         try:
@@ -77,12 +77,12 @@ def _read(
     return [(listed, wanted[ref]) for ref, listed in answers if listed is not None]
 
 
-def roots(storage: Storage) -> list[Header]:
+def roots(storage: Storage) -> list[BackupHeader]:
     """All backups that are complete, or have claimed what they are about to name. Raises `Damaged` when one cannot be
     read."""
     claims = storage.claims()  # before the headers: a claim stays until its header is there
     headers, broken = storage.headers()
-    found: dict[str, Header] = {}
+    found: dict[str, BackupHeader] = {}
     for root in (*claims, *headers, *broken):
         if isinstance(root, BrokenBackup):
             backup_id = root.key.removesuffix(".json")[-16:]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from backup.format.header import DrillRecord, Record
+from backup.format.header import DrillRecord, VerificationRecord
 from oplog.errors import UsageError
 
 CLOCKS_DIFFER = timedelta(days=1)
@@ -57,7 +57,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RetentionChoice:
     """A backup, whether it stays, and each reason why or why not."""
 
     backup: Candidate
@@ -65,7 +65,7 @@ class Choice:
     reasons: tuple[str, ...]
 
 
-def is_proved(verified: Record | None, drilled: DrillRecord | None) -> bool:
+def is_proved(verified: VerificationRecord | None, drilled: DrillRecord | None) -> bool:
     """Whether a backup counts as verified: the newest finding is clean, and what the other kind found wrong before it
     is only outweighed by one that read everything."""
     found = sorted((record for record in (verified, drilled) if record is not None), key=lambda record: record.time)
@@ -74,7 +74,7 @@ def is_proved(verified: Record | None, drilled: DrillRecord | None) -> bool:
     return not found[0].problem_count or _read_all(found[-1])
 
 
-def _read_all(record: Record | DrillRecord) -> bool:
+def _read_all(record: VerificationRecord | DrillRecord) -> bool:
     return record.whole if isinstance(record, DrillRecord) else record.depth == "data"
 
 
@@ -87,23 +87,23 @@ _PERIODS: dict[str, Callable[[datetime], str]] = {
 }
 
 
-def choose(backups: Iterable[Candidate], rules: KeepRules, now: datetime | None = None) -> list[Choice]:
+def choose(backups: Iterable[Candidate], rules: KeepRules, now: datetime | None = None) -> list[RetentionChoice]:
     """Every backup with its reasons, the oldest first. The newest of a series that no rule keeps anything of stays, and
     the newest that verified where none that stays has. One that says it was taken after `now` stays and counts for
     nothing: newer ones would go for it. Raises `UsageError` for rules that say nothing."""
     rules.check()
     series: dict[tuple[str, tuple[str, ...]], list[Candidate]] = {}
-    found: list[Choice] = []
+    found: list[RetentionChoice] = []
     for backup in backups:
         if now is not None and backup.taken - now > CLOCKS_DIFFER:
-            found.append(Choice(backup, True, ("from the future: the clock was wrong when it was made",)))
+            found.append(RetentionChoice(backup, True, ("from the future: the clock was wrong when it was made",)))
         else:
             series.setdefault((backup.machine, backup.scope), []).append(backup)
     found += [choice for members in series.values() for choice in _of_series(members, rules)]
     return sorted(found, key=lambda choice: (choice.backup.taken, choice.backup.id))
 
 
-def _of_series(members: Sequence[Candidate], rules: KeepRules) -> list[Choice]:
+def _of_series(members: Sequence[Candidate], rules: KeepRules) -> list[RetentionChoice]:
     newest_first = sorted(members, key=lambda backup: (backup.taken, backup.id), reverse=True)
     keep: dict[str, list[str]] = {backup.id: [] for backup in newest_first}
     drop: dict[str, list[str]] = {backup.id: [] for backup in newest_first}
@@ -132,7 +132,10 @@ def _of_series(members: Sequence[Candidate], rules: KeepRules) -> list[Choice]:
         proved = next((backup for backup in newest_first if backup.verified), None)
         if proved is not None:
             keep[proved.id].append("the newest that verified")
-    return [Choice(backup, bool(keep[backup.id]), tuple(keep[backup.id] or drop[backup.id])) for backup in newest_first]
+    return [
+        RetentionChoice(backup, bool(keep[backup.id]), tuple(keep[backup.id] or drop[backup.id]))
+        for backup in newest_first
+    ]
 
 
 def _by_period(

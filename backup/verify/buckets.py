@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from backup.completeness import Flaw, NamedFile
-from backup.format.header import Header, PinnedDisk
+from backup.format.header import BackupHeader, PinnedDisk
 from backup.format.lists import InBucket
 from disks.stores.base import ObjectStore
 from oplog import pins
@@ -60,14 +60,14 @@ class PinnedBuckets:
             objects = self.opened(pinned).list(BLOBS_PREFIX)
             self._sizes[pinned.url] = {item.key: item.size_bytes for item in objects}
 
-    def of(self, header: Header, named: NamedFile) -> str:
+    def of(self, header: BackupHeader, named: NamedFile) -> str:
         """The URL of the bucket that the file stayed in; empty for one in the repository."""
         if not isinstance(named.file.at, InBucket):
             return ""
         disk = named.file.at.disk
         return next((pinned.url for pinned in header.pinned if pinned.disk == disk), "")
 
-    def flaws(self, header: Header, named: Sequence[NamedFile]) -> list[Flaw]:
+    def flaws(self, header: BackupHeader, named: Sequence[NamedFile]) -> list[Flaw]:
         """Pins that are gone, and objects that a listing of the bucket lacks or shows with another size."""
         stayed = [(file, file.file.at) for file in named if isinstance(file.file.at, InBucket)]
         if not stayed:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from backup.format.header import DrillRecord, Header, Record
+from backup.format.header import BackupHeader, DrillRecord, VerificationRecord
 from backup.place import VARIABLE, repository_config, repository_url
 from disks.effects import make_directory, remove_file, replace_file
 from oplog.entry import now
@@ -65,7 +65,7 @@ _decoder = msgspec.json.Decoder(LastSeen)
 def remember(
     config: Config,
     repository: tuple[str, str],
-    headers: Iterable[Header],
+    headers: Iterable[BackupHeader],
     verified: Mapping[str, Proof] = NONE,
     drilled: Mapping[str, Proof] = NONE,
     *,
@@ -108,9 +108,9 @@ def remember(
         logger.debug("what was seen of %s is not kept: %s", repository[1], error)
 
 
-def proof(name: str, record: Record | DrillRecord) -> Proof:
+def proof(name: str, record: VerificationRecord | DrillRecord) -> Proof:
     """What is kept here of a record about a backup of this name."""
-    how = record.depth if isinstance(record, Record) else ("whole" if record.whole else "share")
+    how = record.depth if isinstance(record, VerificationRecord) else ("whole" if record.whole else "share")
     return Proof(name, record.time, how, record.problem_count)
 
 

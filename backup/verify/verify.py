@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from backup import records
 from backup.completeness import Flaw, NamedFile, missing, walk_backup
-from backup.format.header import Header, Record
+from backup.format.header import BackupHeader, VerificationRecord
 from backup.format.lists import InPack
 from backup.objects import Holdings
 from backup.storage import BrokenBackup, Storage, deleted_meanwhile
@@ -64,8 +64,8 @@ class VerifyResult:
 
 def verify(
     storage: Storage,
-    headers: Sequence[Header],
-    everything: Sequence[Header],
+    headers: Sequence[BackupHeader],
+    everything: Sequence[BackupHeader],
     buckets: PinnedBuckets,
     request: VerifyRequest,
     *,
@@ -100,8 +100,8 @@ def verify(
 
 
 def _deleted_meanwhile(
-    storage: Storage, headers: Sequence[Header], results: Sequence[VerifyResult]
-) -> Iterator[Header]:
+    storage: Storage, headers: Sequence[BackupHeader], results: Sequence[VerifyResult]
+) -> Iterator[BackupHeader]:
     """Those that have flaws because they are no more: a header goes before anything that it names."""
     flawed = {result.id for result in results if not result.ok}
     for header in headers:
@@ -118,14 +118,16 @@ class _Share:
     number: int
 
     @classmethod
-    def of(cls, storage: Storage, headers: Sequence[Header], share: float) -> _Share:
+    def of(cls, storage: Storage, headers: Sequence[BackupHeader], share: float) -> _Share:
         if share <= 0:
             return cls(0, 0)
         slices = max(1, round(1 / share))
         if slices == 1:
             return cls(1, 0)
         keys = records.keys(storage)
-        found = records.read(storage, [key for header in headers for key in keys.get(header.id, ())], Record)
+        found = records.read(
+            storage, [key for header in headers for key in keys.get(header.id, ())], VerificationRecord
+        )
         done = [record.slice for record in sorted(found, key=lambda record: record.time) if record.slices == slices]
         return cls(slices, next_slice(done, slices))
 
@@ -137,7 +139,7 @@ def _read(
     storage: Storage,
     holdings: Holdings,
     found: dict[str, tuple[list[NamedFile], list[Flaw]]],
-    headers: Sequence[Header],
+    headers: Sequence[BackupHeader],
     buckets: PinnedBuckets,
     chosen: _Share,
     workers: int,
@@ -174,7 +176,7 @@ def _object(key: str, files: list[NamedFile]) -> ObjectToRead:
 
 
 def _result(
-    header: Header,
+    header: BackupHeader,
     named: list[NamedFile],
     flaws: list[Flaw],
     read: dict[tuple[str, str], tuple[list[Flaw], int]],
@@ -202,7 +204,7 @@ def _result(
     )
 
 
-def _problem(header: Header, flaw: Flaw) -> dict[str, Any]:
+def _problem(header: BackupHeader, flaw: Flaw) -> dict[str, Any]:
     return {
         "backup": header.name,
         "table": flaw.table,
@@ -216,7 +218,9 @@ def _problem(header: Header, flaw: Flaw) -> dict[str, Any]:
     }
 
 
-def _with_others(storage: Storage, results: list[VerifyResult], everything: Sequence[Header]) -> list[VerifyResult]:
+def _with_others(
+    storage: Storage, results: list[VerifyResult], everything: Sequence[BackupHeader]
+) -> list[VerifyResult]:
     """Say of each problem which other backups count on the same object. Reads their lists, when there is a problem."""
     wanted = {problem["object"] for result in results for problem in result.problems}
     if not wanted:
@@ -232,7 +236,7 @@ def _with_others(storage: Storage, results: list[VerifyResult], everything: Sequ
     return results
 
 
-def _keys_of(storage: Storage, header: Header) -> set[str]:
+def _keys_of(storage: Storage, header: BackupHeader) -> set[str]:
     flaws: list[Flaw] = []
     found = {named.key for named in walk_backup(storage, None, header, flaws)}
     return found | {flaw.key for flaw in flaws}
@@ -254,8 +258,8 @@ def broken_result(broken: BrokenBackup, name: str, machine: str, backup_id: str)
     return VerifyResult(name, backup_id, machine, 0, 0, 0, "quick", "", (problem,))
 
 
-def _record(result: VerifyResult, request: VerifyRequest, chosen: _Share) -> Record:
-    return Record(
+def _record(result: VerifyResult, request: VerifyRequest, chosen: _Share) -> VerificationRecord:
+    return VerificationRecord(
         backup=result.id,
         time=now(),
         actor=request.actor,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 
-class Reference(NamedTuple):
+class BlobReference(NamedTuple):
     """Files of a directory on a disk are blobs of this set."""
 
     blob_set: str
@@ -22,24 +22,24 @@ class NewSet(NamedTuple):
     directory: str
 
     @property
-    def reference(self) -> Reference:
-        return Reference(self.blob_set, self.directory)
+    def reference(self) -> BlobReference:
+        return BlobReference(self.blob_set, self.directory)
 
 
-class Marks(Protocol):
+class BlobMarks(Protocol):
     """Those of one log. Thread-safe. Every method may raise `Transient` where nobody answers."""
 
     def create(self, sets: Sequence[NewSet]) -> None:
         """Make new sets, each with the mark of this log, before anything of them is uploaded."""
 
-    def add(self, references: Collection[Reference]) -> None:
+    def add(self, references: Collection[BlobReference]) -> None:
         """Mark sets that are there already, before the commit that names them. Raises `NotFound` when a set is gone."""
 
-    def missing(self, references: Collection[Reference], log: str | None = None) -> Collection[Reference]:
+    def missing(self, references: Collection[BlobReference], log: str | None = None) -> Collection[BlobReference]:
         """Which of the marks are not there: of this log, or of another one."""
 
-    def seen(self, references: Collection[Reference]) -> Mapping[Reference, int]:
+    def seen(self, references: Collection[BlobReference]) -> Mapping[BlobReference, int]:
         """The marks that are there now, each with what `remove` wants to know them by."""
 
-    def remove(self, seen: Mapping[Reference, int]) -> None:
+    def remove(self, seen: Mapping[BlobReference, int]) -> None:
         """Take marks away that are still as they were seen."""

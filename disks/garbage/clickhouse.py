@@ -21,7 +21,7 @@ from disks.object_disk.references import (
     FUTURE_TOLERANCE,
     INTENTS_PREFIX,
     Blobs,
-    Verdict,
+    BlobVerdict,
     clock_objection,
     disagreement,
     is_set_aside,
@@ -171,7 +171,7 @@ def _check_present(disk: ClickHouseLogDisk, listing: _Listing) -> None:
 
 
 def _delete(
-    disk: ClickHouseLogDisk, listing: _Listing, verdict: Verdict, rules: GcRules, now: datetime, report: GcReport
+    disk: ClickHouseLogDisk, listing: _Listing, verdict: BlobVerdict, rules: GcRules, now: datetime, report: GcReport
 ) -> None:
     check_caps(listing.files, verdict, rules)
     try:

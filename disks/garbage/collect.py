@@ -26,8 +26,8 @@ from disks.garbage.witnesses import References, Witnesses
 from disks.object_disk.history import TableAsOf
 from disks.object_disk.references import (
     INTENTS_PREFIX,
+    BlobVerdict,
     Inventory,
-    Verdict,
     classify,
     collectable_log,
     newest_at_or_below,
@@ -182,7 +182,7 @@ class _Collection:
         except FrostlineError as error:
             raise SafetyStop(f"the references cannot be read whole: {error.message}") from error
 
-    def _judge(self, found: Inventory, evidence: LiveReferences) -> Verdict:
+    def _judge(self, found: Inventory, evidence: LiveReferences) -> BlobVerdict:
         # The next entry was asked for by name and is not there: what was uploaded for it waits for nothing but its age.
         head = max(found.head, self._witnesses.head) + 1
         verdict = classify(found.blobs, self._witnesses.named, head=head, now=self._now, guard=self._rules.guard)
@@ -218,7 +218,9 @@ class _Collection:
 
     # Deleting
 
-    def _delete(self, found: Inventory, evidence: LiveReferences, verdict: Verdict, uploads: Sequence[Upload]) -> None:
+    def _delete(
+        self, found: Inventory, evidence: LiveReferences, verdict: BlobVerdict, uploads: Sequence[Upload]
+    ) -> None:
         self._compare_clocks()  # before anything is written: pins and announcements end by the clock, too
         check_caps(found.blobs, verdict, self._rules)
         remove_stale(self._store, found.intents, self._now)

@@ -38,7 +38,7 @@ from disks.host.locks import file_lock, try_file_lock
 from disks.host.reserve import Reserve
 from disks.local.changes import Changes
 from disks.local.hidden import HiddenFiles, inode_of
-from disks.local.plan import CommitPlan, CommitRecord, Rename, has_chains
+from disks.local.plan import CommitPlan, CommitRecord, LocalRename, has_chains
 from disks.local.transaction import RECORD, LocalTransaction
 from disks.local.trash import Trash
 from disks.local.tree import OWN_DIRECTORY, LocalTree, TreeNow, is_other_than_directory
@@ -193,7 +193,7 @@ class LocalCommits:
         for parent in {move.source.rpartition("/")[0]: None for move in record.moves}:
             remove_empty_directories(self._root / parent, self._root)
 
-    def _do_moves(self, moves: tuple[Rename, ...], committed: Path, touched: set[str]) -> None:
+    def _do_moves(self, moves: tuple[LocalRename, ...], committed: Path, touched: set[str]) -> None:
         """Every rename and removal that has not been done. What readers may still open is hidden, all at once."""
         chained = has_chains(moves)
         with try_file_lock(self.hidden.readers_lock) as idle:
@@ -212,7 +212,7 @@ class LocalCommits:
             self.hidden.hide(hiding, committed.name)
 
     def _do_move(
-        self, move: Rename, number: int, transaction: str, touched: set[str], *, hiding: dict[str, int] | None
+        self, move: LocalRename, number: int, transaction: str, touched: set[str], *, hiding: dict[str, int] | None
     ) -> None:
         source = f"{self._root}/{move.source}"
         if inode_of(source) != move.inode:

@@ -18,7 +18,7 @@ from oplog import paths
 from oplog.errors import Conflict
 
 
-class Rename(msgspec.Struct, frozen=True, array_like=True):
+class LocalRename(msgspec.Struct, frozen=True, array_like=True):
     """What has this inode at `source` goes to `target`, or away when that is None."""
 
     source: str
@@ -26,7 +26,7 @@ class Rename(msgspec.Struct, frozen=True, array_like=True):
     inode: int
 
 
-class Arrival(msgspec.Struct, frozen=True, array_like=True):
+class LocalArrival(msgspec.Struct, frozen=True, array_like=True):
     """The staged file of this number takes its path."""
 
     number: int
@@ -38,8 +38,8 @@ class CommitRecord(msgspec.Struct, frozen=True):
 
     kind: str
     reason: str
-    moves: tuple[Rename, ...]
-    arrivals: tuple[Arrival, ...]
+    moves: tuple[LocalRename, ...]
+    arrivals: tuple[LocalArrival, ...]
 
     def paths(self) -> Iterator[str]:
         """All that it touches."""
@@ -50,7 +50,7 @@ class CommitRecord(msgspec.Struct, frozen=True):
         yield from (arrival.path for arrival in self.arrivals)
 
 
-def has_chains(moves: tuple[Rename, ...]) -> bool:
+def has_chains(moves: tuple[LocalRename, ...]) -> bool:
     """Whether one move touches the names of another. Then an inode found at a source does not prove that the move has
     not been done: it may have come back there."""
     names = sorted(f"{name}/" for move in moves for name in (move.source, move.target) if name is not None)
@@ -78,7 +78,7 @@ class CommitPlan:
 
     def __init__(self, tree: VisibleFiles) -> None:
         self._tree = tree
-        self._moves: list[Rename] = []
+        self._moves: list[LocalRename] = []
         self._removed: set[str] | None = set()
         """The sources of all moves while each is a removal, so that thousands of them stay cheap; then None."""
         self._landed: set[str] = set()
@@ -89,7 +89,7 @@ class CommitPlan:
 
     def record(self, kind: str, reason: str) -> CommitRecord:
         """The steps so far."""
-        arrivals = tuple(Arrival(number, path) for path, number in sorted(self._arrivals.items()))
+        arrivals = tuple(LocalArrival(number, path) for path, number in sorted(self._arrivals.items()))
         return CommitRecord(kind, reason, tuple(self._moves), arrivals)
 
     def exists(self, path: str) -> bool:
@@ -163,7 +163,7 @@ class CommitPlan:
             inode = None if present is None else self._tree.inode(present)
             if inode is not None:
                 goal = None if target is None else target + root[len(source) :]
-                self._moves.append(Rename(root, goal, inode))
+                self._moves.append(LocalRename(root, goal, inode))
                 after = (_after(place, root, goal) for place in self._landed)
                 self._landed = {place for place in (*after, goal) if place is not None}
                 if target is not None:

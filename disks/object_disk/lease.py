@@ -55,7 +55,7 @@ _MOST_SWEPT = 100
 _NAME = re.compile(rf"{LEASES_PREFIX}([0-9a-f]{{16}})-([0-9]{{1,18}})\.json\Z")
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseClaim(msgspec.Struct, frozen=True, kw_only=True):
     """One claim. `since` is when the store dated the first claim of this tenure; None in the first itself."""
 
     owner: str
@@ -74,12 +74,12 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 class _Held(msgspec.Struct, frozen=True, kw_only=True):
     """Our own claim as this machine remembers it: the steady clock until when it is ours, and of which boot that is."""
 
-    claim: Claim
+    claim: LeaseClaim
     boot: str
     steady_until: float
 
 
-_claim_decoder = msgspec.json.Decoder(Claim)
+_claim_decoder = msgspec.json.Decoder(LeaseClaim)
 _held_decoder = msgspec.json.Decoder(_Held)
 
 
@@ -158,12 +158,12 @@ class Lease:
         held = self._remembered()
         return held.steady_until - _steady() if held is not None and held.boot == _boot() else 0.0
 
-    def _leave_word(self, mine: Claim, key: str) -> None:
+    def _leave_word(self, mine: LeaseClaim, key: str) -> None:
         """A claim that has ended, which stays for a month. Where it cannot be put, this machine alone knows."""
         with suppress(FrostlineError):
             _write(self._store, msgspec.structs.replace(mine, number=mine.number + 1, until=_ENDED, overslept=key))
 
-    def _end(self, mine: Claim) -> None:
+    def _end(self, mine: LeaseClaim) -> None:
         """Take the claim away or, where it cannot be deleted, add one that has ended."""
         if any(error is not None for error in self._store.delete([mine.key]).values()):
             _write(self._store, msgspec.structs.replace(mine, number=mine.number + 1, until=_ENDED))
@@ -171,7 +171,7 @@ class Lease:
     def _acquire(self) -> None:
         self._refuse_if_held()
         holder = f"{socket.gethostname()}:{os.getpid()}"
-        claim = Claim(owner=secrets.token_hex(8), number=1, until=now() + self._term, holder=holder)
+        claim = LeaseClaim(owner=secrets.token_hex(8), number=1, until=now() + self._term, holder=holder)
         _write(self._store, claim)
         try:
             time.sleep(self._settle_seconds)
@@ -183,7 +183,7 @@ class Lease:
         self._store.delete([claim.key])
         self._sweep()
 
-    def _refuse_if_held(self, mine: Claim | None = None) -> datetime | None:
+    def _refuse_if_held(self, mine: LeaseClaim | None = None) -> datetime | None:
         """Raise `Locked` when another live claim comes before ours; returns when the store dated ours. A clock of ours
         that is ahead must not end the claims of others: the store's counts as well."""
         claims = self._claims()
@@ -201,7 +201,7 @@ class Lease:
             raise Locked(f"{self._store.name}: the claim {mine.key} disappeared", hint="try again")
         return own.modified if own is not None else None
 
-    def _claims(self) -> list[tuple[ObjectInfo, Claim]]:
+    def _claims(self) -> list[tuple[ObjectInfo, LeaseClaim]]:
         """The last claim of each owner, unless it is so old that it cannot count. Listed again when one went away
         meanwhile: its renewal may not have been in the listing."""
         while True:
@@ -229,7 +229,7 @@ class Lease:
         except (Damaged, NotFound):
             return False
 
-    def _put(self, claim: Claim) -> None:
+    def _put(self, claim: LeaseClaim) -> None:
         until = _steady() + self._term.total_seconds()  # before the put, which may take its time
         _write(self._store, claim)
         make_directory(self._path.parent)
@@ -266,7 +266,7 @@ def _parsed(key: str) -> tuple[str, int]:
     return (found[1], int(found[2])) if found else (key, 0)
 
 
-def overslept(store: ObjectStore) -> Iterator[Claim]:
+def overslept(store: ObjectStore) -> Iterator[LeaseClaim]:
     """The claims whose owners put an entry after their turn was over. Raises `Damaged` for one that cannot be read."""
     for item in store.list(LEASES_PREFIX):
         try:
@@ -277,7 +277,7 @@ def overslept(store: ObjectStore) -> Iterator[Claim]:
             yield claim
 
 
-def _read(store: ObjectStore, item: ObjectInfo) -> Claim:
+def _read(store: ObjectStore, item: ObjectInfo) -> LeaseClaim:
     try:
         if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
             raise ValueError(f"it has {item.size_bytes} bytes")
@@ -292,6 +292,6 @@ def _read(store: ObjectStore, item: ObjectInfo) -> Claim:
     return claim
 
 
-def _write(store: ObjectStore, claim: Claim) -> None:
+def _write(store: ObjectStore, claim: LeaseClaim) -> None:
     data = msgspec.json.encode(claim)
     store.put(claim.key, data, sha256=hashlib.sha256(data).digest())

@@ -172,7 +172,7 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BlobVerdict:
     """Every blob of a listing in exactly one class."""
 
     referenced: int
@@ -254,7 +254,9 @@ def clock_objection(skew: timedelta | None) -> str | None:
     return f"the clocks of this machine and of the store differ by {abs(skew)}: ages cannot be judged"
 
 
-def classify(blobs: ListedBlobs, referenced: Collection[str], *, head: int, now: datetime, guard: timedelta) -> Verdict:
+def classify(
+    blobs: ListedBlobs, referenced: Collection[str], *, head: int, now: datetime, guard: timedelta
+) -> BlobVerdict:
     """Put every blob into its class. `head` is the last revision that is settled, taken or proved to be free: a blob
     uploaded for a later one hints at entries that are not known, and stays."""
     pending: list[ObjectInfo] = []
@@ -270,7 +272,7 @@ def classify(blobs: ListedBlobs, referenced: Collection[str], *, head: int, now:
             orphaned.append(blob)
     orphaned.sort(key=lambda blob: (blob.modified, blob.key))
     named = len(blobs) - len(pending) - len(orphaned) - len(suspicious)
-    return Verdict(named, tuple(pending), tuple(orphaned), tuple(suspicious))
+    return BlobVerdict(named, tuple(pending), tuple(orphaned), tuple(suspicious))
 
 
 def retained_from(commits: Mapping[int, ObjectInfo], *, now: datetime, retention: timedelta) -> int:

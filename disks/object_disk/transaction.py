@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disks.base import INLINE_LIMIT_BYTES, FileInfo, Transaction, check_path
-from disks.file_table.blob_sets import Marks, Reference
+from disks.file_table.blob_sets import BlobMarks, BlobReference
 from disks.host.locks import OwnedDirectory
 from disks.host.moment import Moment
 from disks.object_disk.basis import Basis
@@ -41,7 +41,7 @@ class Target:
     commit: Callable[[Commit, Basis], int]
     shares: bool = False
     """Other logs may name the disk's blobs."""
-    marks: Marks | None = None
+    marks: BlobMarks | None = None
     """Where they learn that this one does."""
 
 
@@ -78,7 +78,7 @@ class ObjectTransaction(Transaction):
             paths = [check_path(path) for path, size in sizes.items() if not self._rides_along(path, size)]
             self._marking.reserve(paths, self._newest())
 
-    def mark(self, references: Collection[Reference]) -> None:
+    def mark(self, references: Collection[BlobReference]) -> None:
         self._check_open()
         if self._marking is not None:
             self._marking.mark(references)

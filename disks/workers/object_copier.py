@@ -23,7 +23,7 @@ Blobs = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class ObjectCopy:
     """One object to make."""
 
     blobs: Blobs
@@ -57,14 +57,14 @@ class ObjectCopier:
         self.inside_store = inside_store
         """Whether the store makes the copies itself; None as long as nothing was copied."""
 
-    def copy(self, wanted: Copy) -> str:
+    def copy(self, wanted: ObjectCopy) -> str:
         """Make the object; its SHA-256 (hex). An object that an earlier try has made stays. Raises `NotFound` when one
         is gone from the source, and `SourceDamaged` when its bytes are not those of the digest."""
         if wanted.sha256 and len(wanted.blobs) == 1 and self.inside_store is not False and self._inside(wanted):
             return wanted.sha256
         return self._stream(wanted)
 
-    def _inside(self, wanted: Copy) -> bool:
+    def _inside(self, wanted: ObjectCopy) -> bool:
         """Whether the store made the copy itself. One that cannot, or may not, is not asked again."""
         try:
             self._target.copy(wanted.blobs[0][0], wanted.key, source=self._source)
@@ -78,7 +78,7 @@ class ObjectCopier:
         self.inside_store = True
         return True
 
-    def _stream(self, wanted: Copy) -> str:
+    def _stream(self, wanted: ObjectCopy) -> str:
         self.inside_store = False if self.inside_store is None else self.inside_store
         if wanted.size_bytes <= _IN_MEMORY_BYTES:
             data = b"".join(self._whole(key, size_bytes) for key, size_bytes in wanted.blobs)
@@ -96,7 +96,7 @@ class ObjectCopier:
             raise SourceDamaged(f"object {key} has {len(data)} bytes instead of {size_bytes}")
         return data
 
-    def _download(self, wanted: Copy, path: Path) -> bytes:
+    def _download(self, wanted: ObjectCopy, path: Path) -> bytes:
         digest = hashlib.sha256()
         with op("fs.write", path), path.open("xb") as file:
             for data in pieces(self._source, wanted.blobs):
@@ -104,7 +104,7 @@ class ObjectCopier:
                 file.write(data)
         return digest.digest()
 
-    def _put(self, wanted: Copy, payload: bytes | Path, digest: bytes) -> str:
+    def _put(self, wanted: ObjectCopy, payload: bytes | Path, digest: bytes) -> str:
         sha256 = digest.hex()
         if wanted.sha256 and sha256 != wanted.sha256:
             raise SourceDamaged(f"its bytes have SHA-256 {sha256} instead of {wanted.sha256}")

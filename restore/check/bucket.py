@@ -35,7 +35,7 @@ from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, snapshot_key
 from restore.check.cache import CachedTable
 from restore.check.findings import Checked, CheckResult, Findings, Problem
-from restore.check.listing import Listing, still_kept
+from restore.check.listing import PrefixListing, still_kept
 from restore.check.merged_over import MergedOver
 from restore.check.options import CheckOptions, CountedPin
 from restore.check.strays import (
@@ -79,7 +79,7 @@ class BucketTree:
     cache: CachedTable
     log: Inventory
     """The entries and snapshots, listed before everything else."""
-    listing: Listing
+    listing: PrefixListing
     checked: Checked
     look_at_all: bool = False
     """Look up every blob that the listing lacks, and not only the first: a repair acts on it."""
@@ -190,7 +190,7 @@ def check_bucket(
     log = inventory([*store.list(OPERATIONS_PREFIX), *store.list(SNAPSHOTS_PREFIX)])
     check_uncounted(disk, log, findings)
     with ExitStack() as stack:
-        listing = stack.enter_context(closing(Listing(disk, how.lister(disk.name), progress, head=log.head)))
+        listing = stack.enter_context(closing(PrefixListing(disk, how.lister(disk.name), progress, head=log.head)))
         cache = stack.enter_context(closing(CachedTable(disk)))
         past, over = _replay(disk, log, cache, findings, every_snapshot=how.read_data)
         table = past if past is not None else cache.rows_or_nothing()

@@ -8,7 +8,7 @@ from operator import itemgetter
 
 from oplog.errors import Damaged, NotFound
 from restore.check.findings import FileTree, Findings, Problem
-from restore.check.parts import Copy, Survey, copy_of, read_part
+from restore.check.parts import PartCopy, Survey, copy_of, read_part
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.lineage import Lineage, claims
 from tiering.table.part import PART_FILE, PartName
@@ -30,7 +30,7 @@ def check_copies(
     under_way = set(moving)
     for uuid, copies in found.copies.items():
         copies.sort()
-        parts: list[Copy] = []
+        parts: list[PartCopy] = []
         for _, group in groupby(copies, _NAME):
             first, *others = group
             parts.append(next((copy for copy in (first, *others) if copy.readable), first))
@@ -38,7 +38,7 @@ def check_copies(
                 disks = " and ".join(copy.disk for copy in (first, *others))
                 what = f"part {first.name} is on {disks}, and no move is under way"
                 findings.add(Problem("I1", what, first.disk, table=uuid, part=str(first.name)))
-        active: list[Copy] = []
+        active: list[PartCopy] = []
         for part, cover in _covered(parts):
             if cover is None:
                 active.append(part)
@@ -53,9 +53,9 @@ def check_copies(
             findings.add(Problem("I2", what, other.disk, table=uuid, part=str(other.name)))
 
 
-def _covered(parts: Iterable[Copy]) -> Iterator[tuple[Copy, Copy | None]]:
+def _covered(parts: Iterable[PartCopy]) -> Iterator[tuple[PartCopy, PartCopy | None]]:
     """Each part, in order, with the active one that covers it: the rule of `part.active`."""
-    active: Copy | None = None
+    active: PartCopy | None = None
     for part in parts:
         covered = (
             active is not None
@@ -72,8 +72,8 @@ def _covered(parts: Iterable[Copy]) -> Iterator[tuple[Copy, Copy | None]]:
 
 def _check_hidden(
     uuid: str,
-    hidden: Copy,
-    cover: Copy,
+    hidden: PartCopy,
+    cover: PartCopy,
     found: Survey,
     trees: Mapping[str, FileTree],
     findings: Findings,
@@ -96,7 +96,7 @@ def _check_hidden(
         findings.add(Problem("I1", what, hidden.disk, table=uuid, part=str(hidden.name)))
 
 
-def _part(definition: TableDefinition, copy: Copy, trees: Mapping[str, FileTree]) -> StoredPart | None:
+def _part(definition: TableDefinition, copy: PartCopy, trees: Mapping[str, FileTree]) -> StoredPart | None:
     """Read again: few parts are covered at any time, so none is kept for this."""
     tree, name = trees[copy.disk], str(copy.name)
     try:
@@ -115,8 +115,8 @@ def overlaps(active: Iterable[PartName]) -> list[tuple[PartName, PartName]]:
     return [(one.name, other.name) for one, other in _overlaps(copies)]
 
 
-def _overlaps(active: Iterable[Copy]) -> Iterator[tuple[Copy, Copy]]:
-    furthest: Copy | None = None
+def _overlaps(active: Iterable[PartCopy]) -> Iterator[tuple[PartCopy, PartCopy]]:
+    furthest: PartCopy | None = None
     for part in active:
         if furthest is None or furthest.partition != part.partition:
             furthest = part

@@ -14,7 +14,7 @@ from disks.base import Disk, Mark, SmallFile
 from oplog.errors import Damaged, FrostlineError
 from restore.check.findings import CheckResult, Findings, Problem
 from restore.check.options import CheckOptions
-from tiering.journal.kept_parts import UNSETTLED, Kept, KeptParts, Place, everything, looks
+from tiering.journal.kept_parts import UNSETTLED, Kept, KeptParts, PartsPlace, everything, looks
 from tiering.policy import part_sums
 from tiering.table import kept_facts
 from tiering.table.part import PART_FILE
@@ -29,7 +29,7 @@ def check_kept(
     is then read again."""
     problems: list[Problem] = []
     try:
-        marks: dict[Place, dict[str, Mark]] = defaultdict(dict)
+        marks: dict[PartsPlace, dict[str, Mark]] = defaultdict(dict)
         for kept in everything(path):
             marks[kept.place][kept.path] = kept.mark
         current = {place: _current(disks[place.disk], place, marks[place]) for place in marks if place.disk in disks}
@@ -62,13 +62,13 @@ def _problem(kept: Kept, name: str) -> Problem:
     return Problem("I7", what, kept.place.disk, table=table, part=kept.path.split("/")[-2], path=kept.path)
 
 
-def _problem_of_look(place: Place, name: str) -> Problem:
+def _problem_of_look(place: PartsPlace, name: str) -> Problem:
     located = locate(f"{place.directory}/{TABLE_FILE}")
     what = f"{name} keeps other parts or sums of the table than {place.disk} shows"
     return Problem("I7", what, place.disk, table=located.uuid if located is not None else None, path=place.directory)
 
 
-def _wrong_looks(disks: Mapping[str, Disk], path: Path) -> Iterator[Place]:
+def _wrong_looks(disks: Mapping[str, Disk], path: Path) -> Iterator[PartsPlace]:
     """Those that would be believed, or followed by what was committed since, and did not find what is there."""
     for place, look, kept in looks(path):
         disk = disks.get(place.disk)
@@ -87,7 +87,7 @@ def _wrong_looks(disks: Mapping[str, Disk], path: Path) -> Iterator[Place]:
             yield place
 
 
-def _differing(place: Place, found: Sequence[SmallFile], kept: Mapping[str, tuple[Mark, bytes]]) -> set[str]:
+def _differing(place: PartsPlace, found: Sequence[SmallFile], kept: Mapping[str, tuple[Mark, bytes]]) -> set[str]:
     """The paths of files that are kept and not there, there and not kept, or kept otherwise than they are."""
     same = {
         file.path
@@ -101,7 +101,7 @@ def _differing(place: Place, found: Sequence[SmallFile], kept: Mapping[str, tupl
     return {*(file.path for file in found), *kept} - same
 
 
-def _current(disk: Disk, place: Place, marks: Mapping[str, Mark]) -> Collection[str]:
+def _current(disk: Disk, place: PartsPlace, marks: Mapping[str, Mark]) -> Collection[str]:
     """The paths of which what is kept would be used: their files have their mark still, or had none. In a bucket
     all."""
     if disk.bucket is not None:

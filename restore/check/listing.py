@@ -21,7 +21,7 @@ from oplog.errors import Damaged, NotFound
 from restore.check.cache import CachedTable
 
 
-class Listing:
+class PrefixListing:
     """One listing of a disk's prefix. It begins at once and comes in while the check does something else, so it must be
     made after the entries of the log were listed.
 

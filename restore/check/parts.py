@@ -22,7 +22,7 @@ from tiering.table.places import directory_of, locate, part_name
 from tiering.table.schema import TABLE_FILE, TableDefinition
 
 
-class Copy(NamedTuple):
+class PartCopy(NamedTuple):
     """A part directory on a disk, so that sorting brings a part behind those that may cover it."""
 
     partition: str
@@ -38,9 +38,9 @@ class Copy(NamedTuple):
         return PartName(self.partition, self.min_block, -self.minus_max_block, -self.minus_level, -self.minus_mutation)
 
 
-def copy_of(name: PartName, disk: str, *, readable: bool = True) -> Copy:
+def copy_of(name: PartName, disk: str, *, readable: bool = True) -> PartCopy:
     """The record of a part."""
-    return Copy(name.partition, name.min_block, -name.max_block, -name.level, -name.mutation, disk, readable)
+    return PartCopy(name.partition, name.min_block, -name.max_block, -name.level, -name.mutation, disk, readable)
 
 
 @dataclass(slots=True)
@@ -49,9 +49,9 @@ class Survey:
 
     definitions: dict[str, dict[str, TableDefinition]] = field(default_factory=lambda: defaultdict(dict))
     """uuid -> disk -> what that disk's table.json says"""
-    copies: dict[str, list[Copy]] = field(default_factory=lambda: defaultdict(list))
+    copies: dict[str, list[PartCopy]] = field(default_factory=lambda: defaultdict(list))
     """uuid -> its part directories"""
-    replaces: dict[tuple[str, Copy], tuple[str, ...]] = field(default_factory=dict)
+    replaces: dict[tuple[str, PartCopy], tuple[str, ...]] = field(default_factory=dict)
     """Part directory -> the parts that it names as those it replaces"""
     tombstones: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
     """uuid -> disk -> the version at which that disk's tombstone says that the table went"""

@@ -27,7 +27,7 @@ from restore.clickhouse.bucket import ClickHouseTree, read_tree_of_bucket
 from restore.clickhouse.findings import losses, sentences
 from restore.clickhouse.tree import MetadataTree, key_prefix, read_tree, rows_of
 from restore.rebuild.plan import MissingObject, Tally, compare, in_scope, missing_objects
-from restore.rebuild.result import RestoreResult
+from restore.rebuild.result import RebuildResult
 
 NOT_IN_THE_LOG = (
     "the table was rebuilt from a log of ClickHouse's, which tells neither of frozen parts nor of deletions"
@@ -41,7 +41,7 @@ def rebuild(
     scope: Sequence[str] | None = None,
     apply: bool = False,
     askers: Askers = HERE,
-) -> RestoreResult:
+) -> RebuildResult:
     """Compare the table on this machine with what the log says, and with `apply` replace the table by that.
 
     Raises `UsageError` for an older revision of a disk that is written to: the log cannot go back.
@@ -71,7 +71,7 @@ def rebuild(
         scope,
     )
     findings = [finding for finding in tree.findings if finding.path is None or in_scope(finding.path, scope)]
-    result = RestoreResult(
+    result = RebuildResult(
         disk=disk.name,
         revision=tree.revision,
         head=tree.head,

@@ -20,7 +20,7 @@ from oplog.errors import NotFound
 _SHOWN_EVERY_SECONDS = 0.2
 
 
-class Question(NamedTuple):
+class MetadataQuestion(NamedTuple):
     """An object whose user metadata is wanted. `whole`: its bytes too, if they are checksums, as is likely."""
 
     key: str
@@ -95,10 +95,10 @@ def _record(listed: ListedObject, known: Mapping[str, Mapping[str, str] | None])
     return record(listed, metadata) if metadata is not None else None
 
 
-def _questions(objects: Iterable[ListedObject]) -> list[Question]:
+def _questions(objects: Iterable[ListedObject]) -> list[MetadataQuestion]:
     renames = {listed.revision for listed in objects if listed.name.kind == RENAME}
     return [
-        Question(listed.key, are_likely_checksums(listed.name, listed.size_bytes, renames))
+        MetadataQuestion(listed.key, are_likely_checksums(listed.name, listed.size_bytes, renames))
         for listed in objects
         if _bears_paths(listed.name)
     ]
@@ -118,7 +118,7 @@ def are_likely_checksums(name: Name, size_bytes: int, renames: Collection[int]) 
     return name.kind == FILE and name.revision + 1 in renames and size_bytes in SIZES_BYTES
 
 
-def look(store: ObjectStore, question: Question) -> ObjectAnswer:
+def look(store: ObjectStore, question: MetadataQuestion) -> ObjectAnswer:
     """Ask one object."""
     try:
         if not question.whole:
@@ -135,7 +135,7 @@ class PathsAhead:
     def __init__(self, store: ObjectStore, workers: int) -> None:
         self._store = store
         self._workers = workers
-        self._questions: SimpleQueue[Question | None] = SimpleQueue()
+        self._questions: SimpleQueue[MetadataQuestion | None] = SimpleQueue()
         self._renames: set[int] = set()
         self._answers = Answers()
         self._stopped = threading.Event()
@@ -159,7 +159,7 @@ class PathsAhead:
             self._renames.add(name.revision)
         if not self._running:
             self._running = [self._pool.submit(self._read) for _ in range(self._workers)]
-        self._questions.put(Question(info.key, are_likely_checksums(name, info.size_bytes, self._renames)))
+        self._questions.put(MetadataQuestion(info.key, are_likely_checksums(name, info.size_bytes, self._renames)))
 
     def finish(self, task: Task) -> Answers:
         """What all of them said. Raises the first error."""

@@ -18,7 +18,7 @@ from oplog.errors import Damaged, NotFound
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.journal.records import MergeRecord, MoveRecord
-from tiering.policy.part_events import Event, created_part, event
+from tiering.policy.part_events import PartEffect, created_part, event
 from tiering.table import schema
 from tiering.table.part import Part, PartName
 from tiering.table.schema import TABLE_FILE, TableDefinition
@@ -185,10 +185,10 @@ class _Inquiry:
         own += self._moves(part, own)
         for record in self._merges:
             if record.output == part and not any(deed.verb == "merged" for deed in own):
-                own.append(_from_merge(record, part, Event("merged", arrived=True, sources=record.inputs)))
+                own.append(_from_merge(record, part, PartEffect("merged", arrived=True, sources=record.inputs)))
                 sources = sources or record.inputs
             if part in record.inputs and not any(deed.verb == "merged away" for deed in own):
-                own.append(_from_merge(record, part, Event("merged away", arrived=False, other=record.output)))
+                own.append(_from_merge(record, part, PartEffect("merged away", arrived=False, other=record.output)))
         if known is not None and not any(deed.verb in ("inserted", "merged") for deed in own):
             own.append(_from_part(known))
         self._deeds += own
@@ -258,7 +258,7 @@ def _tells(deed: PartEvent, record: MoveRecord) -> bool:
     return arrived or (deed.verb == "moved out" and deed.disk == record.source)
 
 
-def _from_merge(record: MergeRecord, part: str, seen: Event) -> PartEvent:
+def _from_merge(record: MergeRecord, part: str, seen: PartEffect) -> PartEvent:
     return PartEvent(
         time=record.updated,
         part=part,
@@ -276,7 +276,7 @@ def _from_merge(record: MergeRecord, part: str, seen: Event) -> PartEvent:
 def _from_part(part: Part) -> PartEvent:
     """All that is left of a beginning on a disk without a log: when, and from what."""
     merged = bool(part.sources)
-    seen = Event("merged" if merged else "inserted", arrived=True, sources=part.sources)
+    seen = PartEffect("merged" if merged else "inserted", arrived=True, sources=part.sources)
     return PartEvent(
         time=part.created,
         part=part.name,

@@ -27,7 +27,7 @@ from oplog.errors import Damaged, NotFound, UsageError
 from oplog.replay import ChangedPath, FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
 from restore.history.part_changes import Changed, FileCounts, altered, compare_parts
-from tiering.policy.part_events import Event, event
+from tiering.policy.part_events import PartEffect, event
 from tiering.table import part as parts_format
 from tiering.table import schema
 from tiering.table.part import Part
@@ -188,12 +188,12 @@ def _describe(
 def _part_change(disk: LoggedDisk, names: _Names, change: Changed, commit: Commit | None) -> PartChange:
     row = change.after or change.before
     part = _read_part(disk, row) if row is not None else None
-    seen: Event | None = event(commit, change.directory) if commit is not None else None
+    seen: PartEffect | None = event(commit, change.directory) if commit is not None else None
     counts = change.files
     mixed = counts.changed or (counts.added and counts.removed)
     kind = "changed" if mixed else "removed" if counts.removed else "added"
     if seen is not None and seen.verb == "merged" and part is not None:
-        seen = Event("merged", arrived=True, sources=part.sources)
+        seen = PartEffect("merged", arrived=True, sources=part.sources)
     return PartChange(
         table=names.of(change.table_directory),
         part=change.name,

@@ -42,7 +42,7 @@ class DetachedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Commits:
+class PartitionCommits:
     """What was changed: the parts, and of each disk with a log that was changed the revision that did it."""
 
     parts: tuple[tuple[str, Part], ...]
@@ -76,7 +76,7 @@ def parts_of(context: Context, definition: TableDefinition, partition: str) -> l
     return found
 
 
-def drop(context: Context, definition: TableDefinition, partition: str) -> Commits:
+def drop(context: Context, definition: TableDefinition, partition: str) -> PartitionCommits:
     """Drop all parts of the partition on every disk; a crash half way is finished on open.
 
     What lay in a bucket comes back by `undo` of the revision there, while the retention lasts; what lay elsewhere
@@ -86,14 +86,14 @@ def drop(context: Context, definition: TableDefinition, partition: str) -> Commi
     if definition.is_replicated:
         doomed = parts_of(context, definition, partition)
         replicated.work().drop_partition(context, definition, partition, why)
-        return Commits(tuple((stored.disk, stored.part) for stored in doomed), {})  # no undo brings them back
+        return PartitionCommits(tuple((stored.disk, stored.part) for stored in doomed), {})  # no undo brings them back
     doomed = _begin(context, definition, partition, "dropping partitions of")
     before = _revisions(context)
     tables.drop_parts(context, doomed, reason=why)
-    return Commits(tuple((stored.disk, stored.part) for stored in doomed), _changed(context, before, why))
+    return PartitionCommits(tuple((stored.disk, stored.part) for stored in doomed), _changed(context, before, why))
 
 
-def detach(context: Context, definition: TableDefinition, partition: str) -> Commits:
+def detach(context: Context, definition: TableDefinition, partition: str) -> PartitionCommits:
     """Rename all parts of the partition into `detached/`, where no answer, rule or merge sees them, one commit a disk.
 
     Copies that these parts have replaced are dropped first: they would answer in their place.
@@ -113,10 +113,10 @@ def detach(context: Context, definition: TableDefinition, partition: str) -> Com
     ]
     with context.journal.claim(definition.uuid, [stored.facts.name for stored in parts], "detach"):
         _rename(context, definition, moves, why)
-    return Commits(tuple((stored.disk, stored.part) for stored in parts), _changed(context, before, why))
+    return PartitionCommits(tuple((stored.disk, stored.part) for stored in parts), _changed(context, before, why))
 
 
-def attach(context: Context, definition: TableDefinition, partition: str) -> Commits:
+def attach(context: Context, definition: TableDefinition, partition: str) -> PartitionCommits:
     """Bring all detached parts of the partition back under their names, one commit a disk.
 
     Raises `NotFound` when there are none, `Refused` when some row of them is in the table already, or may be.
@@ -130,7 +130,7 @@ def attach(context: Context, definition: TableDefinition, partition: str) -> Com
         uuid = definition.uuid
         moves = [(found.disk, found.place(uuid), directory_of(uuid, found.part.name)) for found in coming]
         _rename(context, definition, moves, why)
-    return Commits(tuple((found.disk, found.part) for found in coming), _changed(context, before, why))
+    return PartitionCommits(tuple((found.disk, found.part) for found in coming), _changed(context, before, why))
 
 
 def _claims(coming: Iterable[DetachedPart]) -> set[str]:

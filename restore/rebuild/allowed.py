@@ -15,8 +15,8 @@ from restore.rebuild.held_revision import require_clock
 from restore.rebuild.moments import nothing_yet
 from restore.rebuild.plan import in_scope
 from restore.rebuild.presence import Elsewhere, name_taken
-from restore.rebuild.request import RestoreRequest
-from restore.rebuild.result import RestoreResult
+from restore.rebuild.request import RebuildRequest
+from restore.rebuild.result import RebuildResult
 from tiering.config.units import counted
 from tiering.table import schema
 from tiering.table.schema import TABLE_FILE, TableDefinition
@@ -38,7 +38,7 @@ def objection_of(*checks: Callable[[], None]) -> str:
     return ""
 
 
-def check_arrivals(result: RestoreResult) -> None:
+def check_arrivals(result: RebuildResult) -> None:
     """Raise `Refused` for a part of which some rows are there, or that would hide one of another disk."""
     for one in result.in_the_way[:1]:
         more = f" (and {len(result.in_the_way) - 1} more)" if len(result.in_the_way) > 1 else ""
@@ -46,7 +46,7 @@ def check_arrivals(result: RestoreResult) -> None:
 
 
 def check_names(
-    disk: LoggedDisk, result: RestoreResult, wanted: FileTable, elsewhere: Elsewhere, *, hidden: Collection[str] = ()
+    disk: LoggedDisk, result: RebuildResult, wanted: FileTable, elsewhere: Elsewhere, *, hidden: Collection[str] = ()
 ) -> None:
     """A table that comes back must not bear the name of one that stays, here or on another disk. Those `hidden`, by
     uuid, come back for nobody to see."""
@@ -77,7 +77,7 @@ def _definition(row: FileRow) -> TableDefinition | None:
         return None
 
 
-def check_revision(disk: LoggedDisk, found: Inventory, request: RestoreRequest, result: RestoreResult) -> None:
+def check_revision(disk: LoggedDisk, found: Inventory, request: RebuildRequest, result: RebuildResult) -> None:
     """Raise `Refused` for a time that the empty disk would be restored of, and where a pin would end at a time that
     others do not know."""
     if request.time is not None and result.revision == 0:
@@ -86,7 +86,7 @@ def check_revision(disk: LoggedDisk, found: Inventory, request: RestoreRequest, 
         require_clock(disk.store)
 
 
-def check_objects(disk: LoggedDisk, result: RestoreResult, wanted: FileTable, scope: Sequence[str] | None) -> None:
+def check_objects(disk: LoggedDisk, result: RebuildResult, wanted: FileTable, scope: Sequence[str] | None) -> None:
     """Raise `Refused` where objects are gone, `Locked` where a collection deletes them."""
     missing = [lost for lost in result.missing_objects if not is_set_aside(lost.path)]
     if missing:

@@ -64,7 +64,7 @@ class _Said:
 
 
 @dataclass(slots=True)
-class Settled:
+class SettledDefinition:
     """What the wanted table has to say otherwise than it did then: a file by its path, None for one that is not."""
 
     rows: dict[str, FileRow | None] = field(default_factory=dict)
@@ -123,14 +123,14 @@ def settle(
     given: Sequence[FileRow] = (),
     coming: Sequence[FileRow] = (),
     hiding: Callable[[TableDefinition], list[str]] = lambda table: [],
-) -> Settled:
+) -> SettledDefinition:
     """What the wanted table is to say of tables, after the newest one.
 
     `others_stay`: of tables that are not wanted only those below the scope's own entries go. `given`: files that say of
     more names that they were given. `coming`: files that belong to what is asked for.
     `hiding`: the other disks that a way back took a table from. What is asked for by name comes back all the same.
     """
-    then, now, settled = _Said.by(wanted), _Said.by(newest), Settled()
+    then, now, settled = _Said.by(wanted), _Said.by(newest), SettledDefinition()
     settled.rows.update((row.path, row) for row in given)
     settled._belongs(coming)
     _keep_outside(wanted, newest, settled)
@@ -192,7 +192,7 @@ def _staying_hidden(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:
         yield name
 
 
-def _keep_outside(wanted: FileTable, newest: FileTable, settled: Settled) -> None:
+def _keep_outside(wanted: FileTable, newest: FileTable, settled: SettledDefinition) -> None:
     """Names, tombstones and versions that are taken, as they are now: those of the tables asked for follow."""
     with newest.read() as now, wanted.read() as then:
         for directory in (NAMES_DIRECTORY, DROPPED_DIRECTORY):

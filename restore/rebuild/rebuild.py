@@ -38,7 +38,7 @@ from restore.rebuild.allowed import (
 )
 from restore.rebuild.arrivals import Arrivals, sort_arrivals
 from restore.rebuild.cache import UNREADABLE, Cache, opened_cache, unreadable
-from restore.rebuild.definitions import Settled, settle
+from restore.rebuild.definitions import SettledDefinition, settle
 from restore.rebuild.held_revision import pinned
 from restore.rebuild.moments import past_at_time
 from restore.rebuild.naming import in_words, table_name, table_names
@@ -52,8 +52,8 @@ from restore.rebuild.plan import (
     lost_objects,
 )
 from restore.rebuild.presence import Elsewhere, Look, nothing_known
-from restore.rebuild.request import RestoreRequest
-from restore.rebuild.result import RestoreResult
+from restore.rebuild.request import RebuildRequest
+from restore.rebuild.result import RebuildResult
 from restore.rebuild.scope import scope_of
 from tiering.table import part as parts_format
 from tiering.table.part import PART_FILE, Part
@@ -64,8 +64,8 @@ _COMMIT_ATTEMPTS = 20
 
 
 def restore(
-    disk: LoggedDisk, request: RestoreRequest, *, progress: Progress = SILENT, look: Look = nothing_known
-) -> RestoreResult:
+    disk: LoggedDisk, request: RebuildRequest, *, progress: Progress = SILENT, look: Look = nothing_known
+) -> RebuildResult:
     """Compare, and with `request.apply` restore. `look`: what the other disks hold, asked before each decision.
 
     Neither revision nor time: the local cache against the bucket; `apply` replaces the whole cache, whatever the
@@ -83,7 +83,7 @@ def restore(
     return result
 
 
-def located(disk: LoggedDisk, request: RestoreRequest) -> RestoreRequest:
+def located(disk: LoggedDisk, request: RebuildRequest) -> RebuildRequest:
     """The same request with the paths of its tables and partitions, by the names they had then: a dropped table is
     found in the past. Raises `NotFound` for what there was not."""
     if not request.tables and not request.partitions:
@@ -103,7 +103,7 @@ def requests_so_far(store: ObjectStore) -> dict[str, int]:
 # The cache
 
 
-def _rebuild_cache(disk: LoggedDisk, request: RestoreRequest, progress: Progress) -> RestoreResult:
+def _rebuild_cache(disk: LoggedDisk, request: RebuildRequest, progress: Progress) -> RebuildResult:
     scope = request.scope
     found = log_inventory(disk.store)
     with progress.task(f"reading the log of {disk.name}"):
@@ -216,13 +216,13 @@ def _result(
     difference: TableDifference,
     tally: Tally,
     notes: list[str],
-) -> RestoreResult:
+) -> RebuildResult:
     listing = _BlobListing(disk.store)
     listed = iter(listing)
     lost = list(lost_objects((blob for blob in wanted.blobs_by_key() if in_scope(blob[2], scope)), listed))
     for _ in listed:  # the rest counts too
         pass
-    return RestoreResult(
+    return RebuildResult(
         disk=disk.name,
         revision=0,
         head=found.head,
@@ -240,7 +240,7 @@ def _result(
 # An old revision
 
 
-def _go_back(disk: LoggedDisk, request: RestoreRequest, look: Look) -> RestoreResult:
+def _go_back(disk: LoggedDisk, request: RebuildRequest, look: Look) -> RebuildResult:
     if request.apply:
         check_writable(disk)
     past = _at_time(disk, request.time) if request.time is not None else None
@@ -268,7 +268,7 @@ def _go_back(disk: LoggedDisk, request: RestoreRequest, look: Look) -> RestoreRe
         return result
 
 
-def _check_allowed(disk: LoggedDisk, request: RestoreRequest, result: RestoreResult, tables: _ThenAndNow) -> None:
+def _check_allowed(disk: LoggedDisk, request: RebuildRequest, result: RebuildResult, tables: _ThenAndNow) -> None:
     """Raise `Refused` or `Locked` where the restore may not be done as things are."""
     check_revision(disk, tables.found, request, result)
     check_arrivals(result)
@@ -300,14 +300,14 @@ class _ThenAndNow:
     wanted: FileTable
     newest: FileTable
     moved_in: Collection[str]
-    settled: Settled
+    settled: SettledDefinition
     levels: Sequence[FileRow]
     elsewhere: Elsewhere
 
 
 @contextmanager
 def _tables(
-    disk: LoggedDisk, past: TableAsOf | None, target: int, request: RestoreRequest, look: Look
+    disk: LoggedDisk, past: TableAsOf | None, target: int, request: RebuildRequest, look: Look
 ) -> Iterator[_ThenAndNow]:
     """The wanted table and the newest, and what is elsewhere. Closes the past."""
     with ExitStack() as stack:
@@ -370,7 +370,7 @@ def level_marks(wanted: FileTable, merged: Mapping[str, int]) -> list[FileRow]:
         ]
 
 
-def _compared(disk: LoggedDisk, tables: _ThenAndNow, target: int, scope: Sequence[str] | None) -> RestoreResult:
+def _compared(disk: LoggedDisk, tables: _ThenAndNow, target: int, scope: Sequence[str] | None) -> RebuildResult:
     """How the newest table differs from the wanted one."""
     tally, elsewhere = Tally(scope), tables.elsewhere
     wanted_rows = tables.settled.over(tally.counting(by_path(tables.wanted)))
@@ -410,7 +410,7 @@ def arriving(
     return sort_arrivals(disk.name, difference, scope, elsewhere, read=read, name=name)
 
 
-def _note_moves(disk: LoggedDisk, result: RestoreResult, tables: _ThenAndNow) -> None:
+def _note_moves(disk: LoggedDisk, result: RebuildResult, tables: _ThenAndNow) -> None:
     """A part that was on another disk at the time, and has come here since, is on no disk once it goes from here."""
     parts = {path.rpartition("/")[0] for path in result.difference.removed if path in tables.moved_in}
     if parts:
@@ -424,7 +424,7 @@ def _note_moves(disk: LoggedDisk, result: RestoreResult, tables: _ThenAndNow) ->
 
 
 def _commit(
-    disk: LoggedDisk, tables: _ThenAndNow, result: RestoreResult, request: RestoreRequest, look: Look
+    disk: LoggedDisk, tables: _ThenAndNow, result: RebuildResult, request: RebuildRequest, look: Look
 ) -> int | None:
     """Commit the difference to the newest table; again with a new difference when another writer came between."""
     wanted = tables.wanted

@@ -10,7 +10,7 @@ from oplog.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreRequest:
+class RebuildRequest:
     """To which state, of what, and whether to do it. Raises `UsageError` for a revision and a time at once."""
 
     revision: int | None = None

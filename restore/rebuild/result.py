@@ -12,7 +12,7 @@ from restore.rebuild.presence import Elsewhere
 
 
 @dataclass(slots=True)
-class Copies:
+class CopyCounts:
     """The objects that a restore from another bucket copies, or would copy."""
 
     source: str
@@ -37,7 +37,7 @@ class Copies:
 
 
 @dataclass(slots=True)
-class RestoreResult:
+class RebuildResult:
     """What a restore found, and what it changed or would change. Counts are of files within the scope."""
 
     disk: str
@@ -68,7 +68,7 @@ class RestoreResult:
     """Of a preview: why it would be refused."""
     names: dict[str, str] = field(default_factory=dict)
     """Of tables that `missing_objects` are about, by uuid."""
-    copy: Copies | None = None
+    copy: CopyCounts | None = None
     """For a restore from another bucket: what has to come over."""
     problems: list[LogProblem] = field(default_factory=list)
     """What a ClickHouse bucket is known to have lost of the files within the scope: the restored parts lack it."""

@@ -22,7 +22,7 @@ from disks.base import LoggedDisk
 from disks.effects import remove_file, replace_file
 from disks.stores.base import ObjectStore
 from disks.workers.batches import cut
-from disks.workers.object_copier import Copy, ObjectCopier, SourceDamaged, pieces
+from disks.workers.object_copier import ObjectCopier, ObjectCopy, SourceDamaged, pieces
 from disks.workers.parallel import in_parallel
 from disks.workers.progress import Progress, Silent, Task
 from disks.workers.runner import OpensStore, Remote, Runner
@@ -45,7 +45,7 @@ class SourceChanged(NotFound):
     """An object that the plan needs is gone from the source: its log has moved on."""
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class CopyAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """What an interrupted restore needs to go on."""
 
     source: str
@@ -61,22 +61,22 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         return derived_blob_key(self.number, "\n".join([self.nonce, self.source, *(key for key, _ in blobs)]).encode())
 
 
-_decoder = msgspec.json.Decoder(Attempt)
+_decoder = msgspec.json.Decoder(CopyAttempt)
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopiedObject:
     """One object of the target."""
 
     key: str
     sha256: str
 
 
-CopiedBlobs = dict[tuple[tuple[str, int], ...], Copied]
+CopiedBlobs = dict[tuple[tuple[str, int], ...], CopiedObject]
 """By the objects in the source: where their bytes are now."""
 
 
-def begin_copy_journal(disk: LoggedDisk, source: str, *, fresh: bool = False) -> tuple[Attempt, bool]:
+def begin_copy_journal(disk: LoggedDisk, source: str, *, fresh: bool = False) -> tuple[CopyAttempt, bool]:
     """The attempt to go on with, and whether it had begun before. `fresh` takes new keys for it."""
     path = disk.state_path / _STATE_NAME
     now = datetime.now(UTC)
@@ -84,7 +84,7 @@ def begin_copy_journal(disk: LoggedDisk, source: str, *, fresh: bool = False) ->
     same = before is not None and before.source == source
     if before is not None and same and not fresh and now - before.started < RESUME_WITHIN:
         return before, True
-    attempt = Attempt(
+    attempt = CopyAttempt(
         source=source,
         epoch=before.epoch if before is not None and same else secrets.token_hex(8),
         nonce=secrets.token_hex(16),
@@ -95,7 +95,7 @@ def begin_copy_journal(disk: LoggedDisk, source: str, *, fresh: bool = False) ->
     return attempt, False
 
 
-def _read(path: Path) -> Attempt | None:
+def _read(path: Path) -> CopyAttempt | None:
     try:
         return _decoder.decode(path.read_bytes())
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
@@ -139,7 +139,7 @@ class BlobCopier:
         self,
         disk: LoggedDisk,
         source: ObjectStore,
-        attempt: Attempt,
+        attempt: CopyAttempt,
         *,
         resumed: bool,
         workers: int,
@@ -224,7 +224,7 @@ class CopyBatch:
 
     target: OpensStore
     source: OpensStore
-    attempt: Attempt
+    attempt: CopyAttempt
     there: Mapping[str, int]
     rows: Sequence[FileRow]
 
@@ -253,7 +253,7 @@ class Copying:
         self,
         target: ObjectStore,
         source: ObjectStore,
-        attempt: Attempt,
+        attempt: CopyAttempt,
         there: Mapping[str, int],
         scratch: Path,
     ) -> None:
@@ -278,16 +278,16 @@ class Copying:
         in_parallel(copy, len(rows), workers)
         return copied
 
-    def _bring(self, row: FileRow) -> Copied:
+    def _bring(self, row: FileRow) -> CopiedObject:
         key = self._attempt.key(row.blobs)
         if self.there.get(key) == row.size_bytes:
             if row.sha256:
-                return Copied(key, row.sha256)
+                return CopiedObject(key, row.sha256)
             sha256 = self._target.head(key).metadata.get("sha256", "")
             if digest_of(self._source, row) == sha256:  # a source without digests may also write to its objects again
-                return Copied(key, sha256)
+                return CopiedObject(key, sha256)
             key = self._attempt.key((*row.blobs, (sha256, 0)))
-        wanted = Copy(row.blobs, key, row.sha256, {"path": quote(row.path, safe="/=+,@ ")})
+        wanted = ObjectCopy(row.blobs, key, row.sha256, {"path": quote(row.path, safe="/=+,@ ")})
         try:
             sha256 = self.copier.copy(wanted)
         except NotFound as error:
@@ -301,4 +301,4 @@ class Copying:
             ) from error
         with self._lock:
             self.done += 1
-        return Copied(key, sha256)
+        return CopiedObject(key, sha256)

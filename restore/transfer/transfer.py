@@ -58,13 +58,13 @@ from restore.rebuild.rebuild import (
     log_inventory,
     requests_so_far,
 )
-from restore.rebuild.request import RestoreRequest
-from restore.rebuild.result import Copies, RestoreResult
+from restore.rebuild.request import RebuildRequest
+from restore.rebuild.result import CopyCounts, RebuildResult
 from restore.rebuild.scope import scope_of
 from restore.transfer.blob_copies import (
-    Attempt,
     BlobCopier,
     CopiedBlobs,
+    CopyAttempt,
     RemoteCopying,
     SourceChanged,
     begin_copy_journal,
@@ -89,13 +89,13 @@ the disk has already go back in one commit, however large."""
 def restore_from(
     disk: LoggedDisk,
     source: ObjectStore,
-    request: RestoreRequest,
+    request: RebuildRequest,
     *,
     workers: int = WORKERS,
     progress: Progress = SILENT,
     elsewhere: RemoteCopying | None = None,
     look: Look = nothing_known,
-) -> RestoreResult:
+) -> RebuildResult:
     """Compare the disk with the source at a revision or a time (by default the newest), and with `apply` restore it.
     `look`: what the other disks of this machine hold, asked before each decision.
 
@@ -138,13 +138,13 @@ class _Transfer:
 
     disk: LoggedDisk
     source: ObjectStore
-    request: RestoreRequest
+    request: RebuildRequest
     workers: int
     progress: Progress
     elsewhere: RemoteCopying | None
     look: Look
 
-    def preview(self) -> RestoreResult:
+    def preview(self) -> RebuildResult:
         """What would come over and what would go."""
         with ExitStack() as stack:
             tree = stack.enter_context(self._read())
@@ -179,7 +179,7 @@ class _Transfer:
         where = f"in {tree.store.name} at revision {tree.revision}"
         return [*scope_of(request.tables, request.partitions, tree.table, newest, where), *request.paths]
 
-    def carry_out(self) -> RestoreResult:
+    def carry_out(self) -> RebuildResult:
         """Copy and commit; once more when the source's log has moved on meanwhile."""
         require_clock(self.disk.store)
         make_directory(self.disk.state_path)
@@ -193,10 +193,10 @@ class _Transfer:
                         raise
             raise AssertionError("unreachable")
 
-    def _copy_and_commit(self, tree: SourceTree) -> RestoreResult:
+    def _copy_and_commit(self, tree: SourceTree) -> RebuildResult:
         """Batch after batch, each planned anew against the newest table."""
         disk = self.disk
-        result: RestoreResult | None = None
+        result: RebuildResult | None = None
         proved: dict[str, str] = {}
         lost: Collection[str] = ()
         fresh = False
@@ -274,7 +274,7 @@ class _Transfer:
         return alike
 
     def _commit(
-        self, tree: SourceTree, batch: _Batch, copied: CopiedBlobs, attempt: Attempt, revision: int
+        self, tree: SourceTree, batch: _Batch, copied: CopiedBlobs, attempt: CopyAttempt, revision: int
     ) -> int | None:
         kind = Restored(
             source=tree.store.name,
@@ -300,7 +300,7 @@ def lost_here(disk: LoggedDisk, files: FileTable) -> set[str]:
         return {lost.path for lost in lost_objects(view.blobs_by_key(), listed)}
 
 
-def _note(result: RestoreResult, copier: BlobCopier) -> None:
+def _note(result: RebuildResult, copier: BlobCopier) -> None:
     assert result.copy is not None
     result.copy.done += copier.done
     if copier.inside_store is not None:
@@ -377,7 +377,7 @@ class _Changes:
             return f"store/{uuid[:3]}/{uuid}" in self._tables
         return any(directory in self._tables for directory in paths.ancestors(path))
 
-    def read_result(self) -> RestoreResult:
+    def read_result(self) -> RebuildResult:
         """The plan as the command line shows it."""
         copies: dict[tuple[tuple[str, int], ...], int] = {}
         for row in self._created():
@@ -387,7 +387,7 @@ class _Changes:
         with self._newest.read() as view:
             head, _ = view.head()
         findings = [one for one in self._tree.findings if one.path is None or in_scope(one.path, self.scope)]
-        result = RestoreResult(
+        result = RebuildResult(
             disk=self._disk.name,
             revision=self._tree.revision,
             head=head,
@@ -399,7 +399,7 @@ class _Changes:
             digest=self._tally.digest,
             notes=sentences(findings),
             problems=losses(findings),
-            copy=Copies(self._tree.store.name, len(copies), sum(copies.values())),
+            copy=CopyCounts(self._tree.store.name, len(copies), sum(copies.values())),
         )
         result.take(self.arrivals, self._around)
         return result
@@ -417,7 +417,7 @@ class _Changes:
             wanted = (blob for blob in view.blobs_by_key() if blob[2] in created)
             return sorted(lost_objects(wanted, listed), key=lambda lost: lost.path)
 
-    def check(self, result: RestoreResult) -> None:
+    def check(self, result: RebuildResult) -> None:
         """Raise `Refused` when a part must not come, or an object that has to be copied is not there."""
         check_arrivals(result)
         if result.missing_objects:

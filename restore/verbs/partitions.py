@@ -11,7 +11,7 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 
 if TYPE_CHECKING:
-    from restore.history.partitions import Commits
+    from restore.history.partitions import PartitionCommits
     from tiering.table.part import Part
 
 Partition = Annotated[str, typer.Argument(metavar="PARTITION", help="as 'partition list' shows it, such as 202601")]
@@ -155,7 +155,7 @@ def _report(
     table: str,
     partition: str,
     parts: "Iterable[tuple[str, Part]]",
-    done: "Commits | None",
+    done: "PartitionCommits | None",
     what: str,
 ) -> None:
     """What was done, or with a dry run would be. A part that lies on two disks counts once."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from disks.base import ClickHouseLogDisk, LoggedDisk
     from restore.rebuild.presence import Look
-    from restore.rebuild.request import RestoreRequest
-    from restore.rebuild.result import RestoreResult
+    from restore.rebuild.request import RebuildRequest
+    from restore.rebuild.result import RebuildResult
     from restore.transfer.blob_copies import RemoteCopying
 
 
@@ -67,11 +67,11 @@ def restore(
     not to be whole.
     """
     from disks.base import with_commits
-    from restore.rebuild.request import RestoreRequest
+    from restore.rebuild.request import RebuildRequest
 
     if revision is not None and time is not None:
         raise UsageError("say either --revision or --time")
-    request = RestoreRequest(
+    request = RebuildRequest(
         revision=revision,
         time=_end_of_second(time) if time else None,
         tables=table or (),
@@ -105,7 +105,7 @@ def restore(
         _restore_here(session, with_commits(opened), request)
 
 
-def _restore_here(session: Session, disk: "LoggedDisk", request: "RestoreRequest") -> None:
+def _restore_here(session: Session, disk: "LoggedDisk", request: "RebuildRequest") -> None:
     from restore.rebuild.rebuild import located
     from restore.rebuild.rebuild import restore as restore_disk
 
@@ -123,7 +123,7 @@ def _restore_here(session: Session, disk: "LoggedDisk", request: "RestoreRequest
     _show(session, result)
 
 
-def _refuse_replicated(session: Session, disk: "LoggedDisk", request: "RestoreRequest") -> None:
+def _refuse_replicated(session: Session, disk: "LoggedDisk", request: "RebuildRequest") -> None:
     """Raise `Refused` where tables would be put back behind the backs of their replicas. Where the store cannot be
     opened, as may be after a disaster, nothing is known of tables; `_look` says so."""
     from oplog.errors import FrostlineError
@@ -162,7 +162,7 @@ def _look(session: Session) -> "Look":
     return look
 
 
-def _tell_other_disks(session: Session, result: "RestoreResult") -> None:
+def _tell_other_disks(session: Session, result: "RebuildResult") -> None:
     """Definitions that came back are written to the other disks, as each verb does that opens the store."""
     from oplog.errors import FrostlineError
 
@@ -184,7 +184,7 @@ def _end_of_second(time: str) -> "datetime":
     return moment + timedelta(seconds=1, microseconds=-1) if whole else moment
 
 
-def _effective(session: Session, request: "RestoreRequest") -> "RestoreRequest":
+def _effective(session: Session, request: "RebuildRequest") -> "RebuildRequest":
     """The request as it is carried out: a dry run applies nothing."""
     return replace(request, apply=request.apply and not session.dry_run)
 
@@ -194,7 +194,7 @@ def _named(table: list[str] | None, partition: list[str] | None, path: list[str]
     return " ".join([*(table or []), *partitions, *(path or [])]) or "everything"
 
 
-def _show(session: Session, result: "RestoreResult") -> None:
+def _show(session: Session, result: "RebuildResult") -> None:
     document = result.document()
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})
@@ -216,7 +216,7 @@ def _restore_from(
     session: Session,
     disk: "LoggedDisk",
     url: str,
-    request: "RestoreRequest",
+    request: "RebuildRequest",
     start: "Callable[[], SparkWork] | None",
 ) -> None:
     from restore.transfer.source import has_our_log
@@ -260,7 +260,7 @@ def _elsewhere(session: Session, work: SparkWork, disk: str, url: str) -> "Remot
 def _restore_clickhouse(
     session: Session,
     disk: "ClickHouseLogDisk",
-    request: "RestoreRequest",
+    request: "RebuildRequest",
     start: "Callable[[], SparkWork] | None",
 ) -> None:
     from disks.workers.parallel import Askers
@@ -276,7 +276,7 @@ def _restore_clickhouse(
     _show(session, result)
 
 
-def _print_restore(session: Session, result: "RestoreResult", document: dict[str, Any]) -> None:
+def _print_restore(session: Session, result: "RebuildResult", document: dict[str, Any]) -> None:
     from restore.rebuild.naming import in_words
     from tiering.config.units import format_size
 

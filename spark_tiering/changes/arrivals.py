@@ -18,7 +18,7 @@ from oplog.entry import Commit, Create, Remove, Rename, changed_paths
 from oplog.errors import Refused
 from oplog.kinds import Dropped, Merged, Tidied, Undone
 from oplog.replay import FileRow
-from tiering.policy.part_events import Event, event
+from tiering.policy.part_events import PartEffect, event
 from tiering.table import part as parts_format
 from tiering.table.part import PART_FILE, Part, PartName
 from tiering.table.places import part_name
@@ -30,7 +30,7 @@ _REARRANGES = ("merge", "move", "tidy")
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class ArrivedPart:
     """A part with new rows, as it came: it may have been merged or moved since."""
 
     revision: int
@@ -61,7 +61,7 @@ def check_kept(disk: LoggedDisk, definition: TableDefinition, since: int) -> Non
 
 def arrivals(
     disk: LoggedDisk, definition: TableDefinition, since: int, until: int, *, skip_deletes: bool = False
-) -> Iterator[Arrival]:
+) -> Iterator[ArrivedPart]:
     """What came with since < revision <= until, in the order of the commits. Raises `Refused` for a commit that took
     rows away or brought some back, unless that is to be skipped; in any case where new rows cannot be told from old."""
     for entry in disk.commits().touching(definition.directory, since, until):
@@ -85,7 +85,7 @@ def _parts_touched(commit: Commit, definition: TableDefinition) -> list[str]:
     return [f"{begin}{name}" for name in names if part_name(name) is not None]
 
 
-def _brings_rows(disk: LoggedDisk, commit: Commit, directory: str, seen: Event) -> bool:
+def _brings_rows(disk: LoggedDisk, commit: Commit, directory: str, seen: PartEffect) -> bool:
     match seen.verb:
         case "inserted":
             return True
@@ -96,7 +96,7 @@ def _brings_rows(disk: LoggedDisk, commit: Commit, directory: str, seen: Event) 
     return False
 
 
-def _changes_rows(commit: Commit, seen: Event) -> bool:
+def _changes_rows(commit: Commit, seen: PartEffect) -> bool:
     """Whether rows went, or came back, that are no new ones."""
     kind = commit.kind
     if seen.verb in ("merged", "merged away", "moved in", "moved out") or isinstance(kind, Tidied):
@@ -108,7 +108,9 @@ def _changes_rows(commit: Commit, seen: Event) -> bool:
     return seen.text != "removed (every row was past its TTL)"
 
 
-def _took_away(disk: LoggedDisk, definition: TableDefinition, commit: Commit, directory: str, seen: Event) -> Refused:
+def _took_away(
+    disk: LoggedDisk, definition: TableDefinition, commit: Commit, directory: str, seen: PartEffect
+) -> Refused:
     part, revision = directory.rpartition("/")[2], commit.revision
     return Refused(
         f"part {part} of {definition.full_name} was {seen.text} by revision {revision} of disk {disk.name}: that is "
@@ -161,7 +163,7 @@ def _came_merged(disk: LoggedDisk, commit: Commit, directory: str) -> bool:
     return bool(elsewhere)
 
 
-def _arrival(disk: LoggedDisk, commit: Commit, directory: str) -> Arrival:
+def _arrival(disk: LoggedDisk, commit: Commit, directory: str) -> ArrivedPart:
     created = _created(commit, directory)
     described = created[PART_FILE]
     row = FileRow(
@@ -175,7 +177,7 @@ def _arrival(disk: LoggedDisk, commit: Commit, directory: str) -> Arrival:
     )
     part = parts_format.decode(read_row(disk.store, row, disk=disk.name), path=f"{disk.name}:{row.path}")
     keys = {name: found.key for name, found in created.items() if found.key is not None}
-    return Arrival(commit.revision, part, keys)
+    return ArrivedPart(commit.revision, part, keys)
 
 
 def _created(commit: Commit, directory: str) -> dict[str, Create]:

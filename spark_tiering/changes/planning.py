@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 
 from disks.base import LoggedDisk
 from oplog.errors import NotFound, Refused
-from spark_tiering.changes.arrivals import Arrival, arrivals, check_kept
+from spark_tiering.changes.arrivals import ArrivedPart, arrivals, check_kept
 from spark_tiering.read_options import ReadOptions
 from spark_tiering.scan_planning import (
     Piece,
-    Scan,
+    PlannedScan,
     asked_revision,
     divide,
     hold_revision,
@@ -54,7 +54,7 @@ def check_changes(options: ReadOptions) -> TableDefinition:
         return definition
 
 
-def plan_changes(options: ReadOptions) -> Scan:
+def plan_changes(options: ReadOptions) -> PlannedScan:
     """The rows after `changes_since`, up to the revision that was asked for, or now."""
     with opened_store(options) as store:
         disk, definition = _source(store, options)
@@ -62,7 +62,7 @@ def plan_changes(options: ReadOptions) -> Scan:
         return _scan(store, disk, definition, options, until)
 
 
-def plan_batch(options: ReadOptions, until: Until) -> Scan:
+def plan_batch(options: ReadOptions, until: Until) -> PlannedScan:
     """The rows after `changes_since`, up to the revision. Raises `Refused` when the table is not the one it was."""
     with opened_store(options) as store:
         disk, definition = _source(store, options)
@@ -117,7 +117,7 @@ def _source(store: Store, options: ReadOptions) -> tuple[LoggedDisk, TableDefini
 
 def _scan(
     store: Store, disk: LoggedDisk, definition: TableDefinition, options: ReadOptions, until_revision: int
-) -> Scan:
+) -> PlannedScan:
     since = options.changes_since or 0
     check_kept(disk, definition, since)
     until = datetime.now(UTC) + options.lease
@@ -126,11 +126,11 @@ def _scan(
     came = list(arrivals(disk, definition, since, until_revision, skip_deletes=options.skip_deletes))
     pieces = list(_pieces(store, disk, definition, came, predicate))
     _check_there(disk, definition, pieces)
-    return Scan(definition, divide(pieces, options.partition_bytes, options.cores), until, predicate)
+    return PlannedScan(definition, divide(pieces, options.partition_bytes, options.cores), until, predicate)
 
 
 def _pieces(
-    store: Store, disk: LoggedDisk, definition: TableDefinition, came: Sequence[Arrival], predicate: Predicate
+    store: Store, disk: LoggedDisk, definition: TableDefinition, came: Sequence[ArrivedPart], predicate: Predicate
 ) -> Iterator[Piece]:
     address = shared_store(store.context, disk.name)
     for arrival in came:

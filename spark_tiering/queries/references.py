@@ -17,7 +17,7 @@ _QUERY_HINT = "spark.sql runs statements; df.write.format('frostline') writes"
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class TableReference:
     """A name that Spark does not know, at these characters of the text."""
 
     start: int
@@ -31,7 +31,7 @@ class Reference:
         return self.name.rpartition(".")[2]
 
 
-def find_references(session: SparkSession, text: str) -> list[Reference]:
+def find_references(session: SparkSession, text: str) -> list[TableReference]:
     """The names of two parts that the session cannot resolve, in the order of the text.
 
     Raises `UsageError` for a statement that is no query; Spark's own error for what is no SQL.
@@ -47,12 +47,12 @@ def find_references(session: SparkSession, text: str) -> list[Reference]:
             start, stop = leaf.origin().startIndex(), leaf.origin().stopIndex()
             if len(names) == 2 and start.isDefined() and stop.isDefined():
                 place = int(start.get()), int(stop.get()) + 1
-                found[place] = Reference(*place, ".".join(names))
+                found[place] = TableReference(*place, ".".join(names))
     return [found[place] for place in sorted(found)]
 
 
 def replace_references(
-    session: SparkSession, text: str, references: Sequence[Reference], views: Mapping[str, str]
+    session: SparkSession, text: str, references: Sequence[TableReference], views: Mapping[str, str]
 ) -> str:
     """The text with the name of a view in each place; columns can be qualified by the table's name as before."""
     for reference in sorted(references, key=lambda reference: reference.start, reverse=True):

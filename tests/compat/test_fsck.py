@@ -14,7 +14,7 @@ from disks.stores.memory import MemoryStore
 from oplog.kinds import OtherKind
 from restore.check.check import check
 from restore.clickhouse.rebuild import import_tree
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from restore.transfer.transfer import restore_from
 from tests.compat.buckets import TABLE, ClickHouse, captured, checksums_txt, in_memory
 from tests.compat.captures import CLICKHOUSE
@@ -78,7 +78,7 @@ class TestPartsOnADiskOfOurs:
     @pytest.fixture
     def ours(self, store: MemoryStore, tmp_path: Path) -> Iterator[ObjectDisk]:
         disk = ObjectDisk("s3", MemoryStore("ours"), tmp_path / "state")
-        restore_from(disk, store, RestoreRequest(apply=True))
+        restore_from(disk, store, RebuildRequest(apply=True))
         yield disk
         disk.close()
 
@@ -128,7 +128,7 @@ class TestPartsOnADiskOfOurs:
         server.part(f"{TABLE}/all_1_1_0/p.proj", "k.bin", checksums={"k.bin": 10, "empty.bin": 0})
         server.part(f"{TABLE}/all_1_1_0", "k.bin", checksums={"k.bin": 10, "p.proj": 20})
         disk = ObjectDisk("s3", MemoryStore("ours"), tmp_path / "state")
-        restore_from(disk, server.store(), RestoreRequest(apply=True))
+        restore_from(disk, server.store(), RebuildRequest(apply=True))
         if lost is not None:
             with disk.transaction(OtherKind("test")) as transaction:
                 transaction.remove(f"{TABLE}/all_1_1_0/{lost}")

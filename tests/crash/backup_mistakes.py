@@ -244,9 +244,9 @@ def _others_passed_over() -> None:
 def _plain_trees() -> None:
     import msgspec
 
-    from backup.format.header import Header
+    from backup.format.header import BackupHeader
 
-    Header.with_trees = lambda self, trees: msgspec.structs.replace(self, trees=tuple(trees))  # type: ignore[method-assign]
+    BackupHeader.with_trees = lambda self, trees: msgspec.structs.replace(self, trees=tuple(trees))  # type: ignore[method-assign]
 
 
 def _trees_unnamed() -> None:

@@ -14,9 +14,9 @@ _COVERS = "tests/integration/test_covered_by_sources.py"
 
 
 def _nothing_settled(*arguments: Any, **options: Any) -> Any:
-    from restore.rebuild.definitions import Settled
+    from restore.rebuild.definitions import SettledDefinition
 
-    return Settled()
+    return SettledDefinition()
 
 
 def _old_version(old: Any, newest: Any) -> Any:

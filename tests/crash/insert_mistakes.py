@@ -43,10 +43,10 @@ def _block_is_bad() -> None:
 
 def _lines_are_records() -> None:
     from tiering.insert import source_csv
-    from tiering.insert.intake import Record
+    from tiering.insert.intake import TextRecord
 
     source_csv._records = lambda block, first: [
-        Record(line, text + b"\n") for line, text in enumerate(block.rstrip(b"\n").split(b"\n"), first)
+        TextRecord(line, text + b"\n") for line, text in enumerate(block.rstrip(b"\n").split(b"\n"), first)
     ]
 
 

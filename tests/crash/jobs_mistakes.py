@@ -16,23 +16,23 @@ _KILLED = "tests/crash/test_jobs.py::test_killed_at_every_effect"
 
 def _lost_on_coalesce() -> None:
     """What is asked for while the job runs is taken for the run that is under way."""
-    from tiering.daemon.jobs.jobs import Jobs
+    from tiering.daemon.jobs.jobs import DaemonJobs
 
-    original = Jobs._note_end
+    original = DaemonJobs._note_end
 
     def note_end(self: Any, name: str, report: Any) -> None:
         original(self, name, report)
         self.records.note(name, wanted=False)
 
-    Jobs._note_end = note_end  # type: ignore[method-assign]
+    DaemonJobs._note_end = note_end  # type: ignore[method-assign]
 
 
 def _ended_before_it_ran() -> None:
     """The record says that a run is done before it has begun."""
-    from tiering.daemon.jobs.jobs import Jobs
+    from tiering.daemon.jobs.jobs import DaemonJobs
     from tiering.daemon.jobs.runs import RunReport
 
-    original = Jobs._may_begin
+    original = DaemonJobs._may_begin
 
     def may_begin(self: Any, name: str) -> bool:
         begins = original(self, name)
@@ -46,43 +46,43 @@ def _ended_before_it_ran() -> None:
             self._run = run_late
         return begins
 
-    Jobs._may_begin = may_begin  # type: ignore[method-assign]
+    DaemonJobs._may_begin = may_begin  # type: ignore[method-assign]
 
 
 def _asked_for_in_memory() -> None:
     """Who asks for a run hears that it comes before that is on the disk."""
-    from tiering.daemon.jobs.jobs import Jobs
+    from tiering.daemon.jobs.jobs import DaemonJobs
 
     def trigger(self: Any, name: str) -> None:
         self.records.note(name, durably=False, wanted=True)
         self.plan(name)
 
-    Jobs.trigger = trigger  # type: ignore[method-assign]
+    DaemonJobs.trigger = trigger  # type: ignore[method-assign]
 
 
 def _paused_in_memory() -> None:
     """A pause is forgotten with the daemon."""
-    from tiering.daemon.jobs.jobs import Jobs
+    from tiering.daemon.jobs.jobs import DaemonJobs
 
     def set_paused(self: Any, names: list[str], *, paused: bool) -> None:
         for name in names:
             self.records.note(name, durably=False, paused=paused)
             self.plan(name)
 
-    Jobs._set_paused = set_paused  # type: ignore[method-assign]
+    DaemonJobs._set_paused = set_paused  # type: ignore[method-assign]
 
 
 def _beginning_not_on_record() -> None:
     """That a run begins is not on the disk: whoever comes after a crash does not know which run a report is of."""
-    from tiering.daemon.jobs.record import Records
+    from tiering.daemon.jobs.record import JobRecords
 
-    original = Records.note
+    original = JobRecords.note
 
     def note(self: Any, job: str, *, durably: bool = True, **changes: Any) -> Any:
         begins = changes.get("begun") is not None and "ended" in changes
         return original(self, job, durably=durably and not begins, **changes)
 
-    Records.note = note  # type: ignore[method-assign]
+    JobRecords.note = note  # type: ignore[method-assign]
 
 
 def _hooks_in_memory() -> None:

@@ -54,7 +54,7 @@ def _gate_left_open() -> None:
     original = census._release
 
     def release(keeper: Any, nodes: Any, names: Any, gate: Any) -> bool:
-        return original(keeper, nodes, names, census.Gate(gate.path))
+        return original(keeper, nodes, names, census.CollectionGate(gate.path))
 
     census._release = release
 

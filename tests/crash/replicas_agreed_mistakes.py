@@ -146,8 +146,8 @@ def _any_clock_for_merges() -> None:
 def _older_definition_not_awaited() -> None:
     from zerocopy.execution import perform
 
-    original = perform._Run._alter
-    perform._Run._alter = lambda self, queued, entry: original(self, queued, entry) or True  # type: ignore[method-assign]
+    original = perform._QueueRun._alter
+    perform._QueueRun._alter = lambda self, queued, entry: original(self, queued, entry) or True  # type: ignore[method-assign]
 
 
 def _deleted_by_a_rule_that_is_gone() -> None:

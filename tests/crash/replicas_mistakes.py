@@ -36,12 +36,12 @@ def _pointer_first() -> None:
 
 def _digest_after_the_entry() -> None:
     from zerocopy.keeper.client import Keeper
-    from zerocopy.keeper.operations import Create
+    from zerocopy.keeper.operations import CreateNode
 
     original = Keeper.multi
 
     def multi(self: Any, operations: Any, *, witness: Any = None) -> Any:
-        last = [one for one in operations if isinstance(one, Create) and "/blocks/" in one.path]
+        last = [one for one in operations if isinstance(one, CreateNode) and "/blocks/" in one.path]
         answers = original(self, [one for one in operations if one not in last], witness=witness)
         if last:
             original(self, last)

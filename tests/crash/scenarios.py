@@ -28,7 +28,7 @@ from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused
 from oplog.kinds import Dropped, OtherKind, undone_revision
 from restore.history.undo import undo
 from restore.rebuild.rebuild import restore
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from tiering.config.settings import Config, LimitsConfig, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
@@ -349,7 +349,7 @@ def _rebuild(store: Store, site: Site) -> None:
     disk = open_disk("s3", config.disks["s3"], config.state_directory)
     try:
         assert isinstance(disk, ObjectDisk)
-        restore(disk, RestoreRequest(apply=True))
+        restore(disk, RebuildRequest(apply=True))
     finally:
         disk.close()
 
@@ -363,7 +363,7 @@ def _undo_the_drop(store: Store, site: Site) -> None:
     """`restore s3 --revision N --apply`, to the revision before the first drop."""
     disk = store.object_disk("s3")
     dropped = min(found.commit.revision for found in disk.entries() if isinstance(found.commit.kind, Dropped))
-    restore(disk, RestoreRequest(revision=dropped - 1, apply=True))
+    restore(disk, RebuildRequest(revision=dropped - 1, apply=True))
     store.refresh()
 
 

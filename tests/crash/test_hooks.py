@@ -13,7 +13,7 @@ from tests.crash.conftest import RecordTally
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
 from tests.crash.scenarios import Site
 from tiering.config.settings import HookConfig
-from tiering.daemon.hooks.outbox import Event, Outbox
+from tiering.daemon.hooks.outbox import HookMessage, Outbox
 
 pytestmark = pytest.mark.crash
 
@@ -28,7 +28,7 @@ class World:
         self.box = Outbox(site.root / "state", HOOKS, deliver=self._deliver)
 
     def _deliver(self, hook: HookConfig, event: bytes) -> None:
-        told = msgspec.json.decode(event, type=Event)
+        told = msgspec.json.decode(event, type=HookMessage)
         self.note(f"heard {hook.command[0]} {told.id} {told.text}")
 
     def note(self, line: str) -> None:

@@ -16,9 +16,9 @@ from tests.crash.conftest import RecordTally
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
 from tests.crash.scenarios import Site
 from tiering.config.settings import JobConfig
-from tiering.daemon.jobs.jobs import Jobs
+from tiering.daemon.jobs.jobs import DaemonJobs
 from tiering.daemon.jobs.kinds import JobKind, Told
-from tiering.daemon.jobs.runs import Place, RunReport
+from tiering.daemon.jobs.runs import JobFiles, RunReport
 from tiering.daemon.jobs.schedule import schedule_of
 
 pytestmark = pytest.mark.crash
@@ -59,7 +59,9 @@ class World:
             for name in GIVEN
         }
         schedules = {name: schedule_of(given, None) for name, given in GIVEN.items()}
-        self.jobs = Jobs(kinds, schedules, self.state, run=self._run, timer=self, clock=lambda: self.now, stop=Event())
+        self.jobs = DaemonJobs(
+            kinds, schedules, self.state, run=self._run, timer=self, clock=lambda: self.now, stop=Event()
+        )
         self.jobs.begin()
 
     def arrange(self, job: str, moment: datetime) -> None:
@@ -86,7 +88,7 @@ class World:
         if kind.name == "backup":
             self.jobs.fire("drill")  # which needs what the backup has
         report = RunReport(run=run, result="done", said="all of it")
-        Place(self.state, kind.name).write(report)
+        JobFiles(self.state, kind.name).write(report)
         return report
 
     def ask(self, job: str) -> None:
@@ -146,7 +148,7 @@ def _owed(site: Site, diary: list[str], job: str) -> set[int]:
     for index, line in enumerate(diary):
         if line.startswith(f"begin {job} "):
             run = line.split()[2]
-            is_told = Place(site.root / "state", job).report(run) is not None
+            is_told = JobFiles(site.root / "state", job).report(run) is not None
             if is_told or any(later.startswith(f"begin {job} ") for later in diary[index + 1 :]):
                 last, at = datetime.fromisoformat(run), index
     assert last is None or report.exists()

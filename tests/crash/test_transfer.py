@@ -16,7 +16,7 @@ from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from restore.transfer import transfer
 from restore.transfer.transfer import restore_from
 from tests.integration.test_rebuild import put
@@ -53,14 +53,14 @@ def test_dying_and_running_again(
 
         set_hook(die)
         try:
-            restore_from(target, source.store, RestoreRequest(apply=True), workers=1)
+            restore_from(target, source.store, RebuildRequest(apply=True), workers=1)
         except Died:
             pass
         finally:
             set_hook(None)
         again = ObjectDisk("target", DirectoryStore(place / "to"), place / "target")
         again.recover()
-        restore_from(again, source.store, RestoreRequest(apply=True), workers=1)
+        restore_from(again, source.store, RebuildRequest(apply=True), workers=1)
         assert content(again) == content(source)
         assert len(blobs(again)) == 3, "two copies, and the object that was there before"
         assert not (place / "target" / "restore.json").exists()

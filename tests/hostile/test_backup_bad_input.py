@@ -22,7 +22,7 @@ import pytest
 from backup.create import create as making
 from backup.create.sending import Sender
 from backup.format import encoding, names
-from backup.format.header import Header
+from backup.format.header import BackupHeader
 from backup.recover import staging
 from oplog import pins
 from tests import worm
@@ -187,7 +187,7 @@ class TestPlaces:
         frostline("backup", "create", "old")
         root = Path(machine.repository_url.removeprefix("file://"))
         (path,) = (root / names.BACKUPS_PREFIX / "old").iterdir()
-        header = encoding.unsealed(path.read_bytes(), Header, "")
+        header = encoding.unsealed(path.read_bytes(), BackupHeader, "")
         later = msgspec.structs.replace(header, id="0" * 16, name="later", format=9, minimum_reader=9)
         path = root / later.key
         path.parent.mkdir()

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from backup.format import encoding, names
-from backup.format.header import Header, Unfinished
+from backup.format.header import BackupHeader, UnfinishedBackup
 from disks.object_disk.doomed import Announcement
 from oplog.entry import now
 from tests import worm
@@ -245,9 +245,9 @@ def test_each_kind_of_object_that_is_changed_is_named(here: Machine, on: On) -> 
 def notes(root: Path) -> dict[Path, bytes]:
     """What a backup that is being made and a collection that runs would have put."""
     (path,) = (root / names.BACKUPS_PREFIX / "one").iterdir()
-    header: Any = encoding.unsealed(path.read_bytes(), Header, "")
+    header: Any = encoding.unsealed(path.read_bytes(), BackupHeader, "")
     claim = msgspec.structs.replace(header, id="ab" * 8, name="next")
-    mark = Unfinished(id=claim.id, name=claim.name, machine=claim.machine, actor="x", started=now())
+    mark = UnfinishedBackup(id=claim.id, name=claim.name, machine=claim.machine, actor="x", started=now())
     announced = msgspec.json.encode(Announcement(time=now(), keys=("blobs/none",)))
     return {
         root / names.unfinished_key(claim.id): encoding.sealed(mark),

@@ -19,7 +19,7 @@ from tiering.config.settings import Config, DaemonConfig, JobConfig, embedded
 from tiering.daemon import daemon
 from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.jobs.record import read
-from tiering.daemon.jobs.runs import Place, RunOrder, run
+from tiering.daemon.jobs.runs import JobFiles, RunOrder, run
 from tiering.daemon.jobs.status import job_documents
 from tiering.daemon.status import DaemonStatus, read_status
 from tiering.engine.store import Store
@@ -172,5 +172,5 @@ def test_a_process_whose_daemon_is_gone_ends(store: Store) -> None:
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(100) in (143, -15)
-    assert Place(state, "cold_merges").report("1") is None
-    assert not Place(state, "cold_merges").is_held
+    assert JobFiles(state, "cold_merges").report("1") is None
+    assert not JobFiles(state, "cold_merges").is_held

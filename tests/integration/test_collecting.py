@@ -25,7 +25,7 @@ from oplog.errors import FrostlineError, Refused
 from oplog.kinds import Dropped, Inserted
 from oplog.revision import blob_key, commit_key
 from restore.rebuild.rebuild import restore
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from tests.committed import put, remove
 from tests.meddling import Exchange, meddling
 from tests.servers import Server
@@ -250,7 +250,7 @@ def test_a_versioned_bucket(server: Server, opened: Opened, delete_versions: boo
         assert again.old_versions == 2
         assert again.old_version_bytes == 5
     fresh = opened(f"s3://{bucket}/p/", state="fresh")
-    restore(fresh, RestoreRequest(apply=True))
+    restore(fresh, RebuildRequest(apply=True))
     assert [(info.path, info.key) for info in fresh.walk()] == [("a/live", live)]
 
 

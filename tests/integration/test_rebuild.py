@@ -30,7 +30,7 @@ from oplog.replay import FileRow
 from restore.rebuild.held_revision import pinned
 from restore.rebuild.plan import table_digest
 from restore.rebuild.rebuild import restore
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from tests.servers import Server, ministack
 
 Opener = Callable[[str], ObjectDisk]
@@ -142,12 +142,12 @@ def test_everything_local_is_lost_and_comes_back(opened: Opener) -> None:
     lose_local_state(disk)
 
     again = opened("a")
-    preview = restore(again, RestoreRequest())
+    preview = restore(again, RebuildRequest())
     assert (preview.applied, preview.created, preview.removed) == (False, len(content), 0)
     assert preview.digest == history[20]
     assert not again.state_path.exists()
 
-    result = restore(again, RestoreRequest(apply=True))
+    result = restore(again, RebuildRequest(apply=True))
     assert (result.applied, result.revision, result.files) == (True, 20, len(content))
     assert result.missing_objects == []
     assert objects(again) == before
@@ -155,7 +155,7 @@ def test_everything_local_is_lost_and_comes_back(opened: Opener) -> None:
     assert {info.path: again.read(info.path) for info in again.walk()} == content
     put(again, "store/t0/next/file")
     assert again.revision == 21
-    assert restore(again, RestoreRequest()).difference.empty
+    assert restore(again, RebuildRequest()).difference.empty
 
 
 def test_the_budget_of_requests(opened: Opener) -> None:
@@ -164,7 +164,7 @@ def test_the_budget_of_requests(opened: Opener) -> None:
     work(disk, random.Random(2), 18)
     lose_local_state(disk)
     again = opened("a")
-    result = restore(again, RestoreRequest(apply=True))
+    result = restore(again, RebuildRequest(apply=True))
     assert isinstance(again.store, MeteredStore)
     since_snapshot = 18 % 7
     assert sum(result.requests.values()) <= 1 + since_snapshot + 5
@@ -178,13 +178,13 @@ def test_every_revision_comes_back_as_it_was(opened: Opener) -> None:
     history = work(disk, random.Random(3), 16)
     before = objects(disk)
     for revision, wanted in history.items():
-        assert restore(disk, RestoreRequest(revision=revision)).digest == wanted, revision
+        assert restore(disk, RebuildRequest(revision=revision)).digest == wanted, revision
     assert objects(disk) == before
     assert disk.revision == 16
 
     dice = random.Random(4)
     for revision in (*dice.sample(range(1, 16), 4), 16):
-        result = restore(disk, RestoreRequest(revision=revision, apply=True, actor="test", reason="as it was"))
+        result = restore(disk, RebuildRequest(revision=revision, apply=True, actor="test", reason="as it was"))
         assert digest(disk) == history[revision]
         assert result.applied
         for info in disk.walk():
@@ -210,7 +210,7 @@ def test_one_table_goes_back_and_the_others_stay(opened: Opener) -> None:
     put(disk, "store/t0/p1/f", "store/t1/p1/f")
     put(disk, "store/t0/p2/f", "store/t1/p2/f")
     remove(disk, "store/t0/p1", "store/t1/p1")
-    result = restore(disk, RestoreRequest(revision=1, paths=["store/t0"], apply=True))
+    result = restore(disk, RebuildRequest(revision=1, paths=["store/t0"], apply=True))
     assert (result.created, result.removed, result.unchanged, result.files) == (1, 1, 0, 1)
     assert sorted(rows(disk)) == ["store/t0/p1/f", "store/t1/p2/f"]
 
@@ -219,14 +219,14 @@ def test_going_back_twice_and_forward_again(local: ObjectDisk) -> None:
     """P39: no revision appears twice, and going back is itself undone by going back."""
     put(local, "a/1")
     put(local, "a/2")
-    restore(local, RestoreRequest(revision=1, apply=True))
+    restore(local, RebuildRequest(revision=1, apply=True))
     put(local, "a/3")
-    restore(local, RestoreRequest(revision=2, apply=True))
+    restore(local, RebuildRequest(revision=2, apply=True))
     assert sorted(rows(local)) == ["a/1", "a/2"]
-    restore(local, RestoreRequest(revision=4, apply=True))
+    restore(local, RebuildRequest(revision=4, apply=True))
     assert sorted(rows(local)) == ["a/1", "a/3"]
     assert local.revision == 6
-    assert restore(local, RestoreRequest(revision=4, apply=True)).commit is None
+    assert restore(local, RebuildRequest(revision=4, apply=True)).commit is None
     assert local.revision == 6
 
 
@@ -237,10 +237,10 @@ def test_parts_that_were_moved_here_later_are_pointed_out(local: ObjectDisk) -> 
         transaction.create("t/p2/f", b"x")
         transaction.commit()
     put(local, "t/p3/f")
-    preview = restore(local, RestoreRequest(revision=1))
+    preview = restore(local, RebuildRequest(revision=1))
     assert preview.moved_in == ["t/p2"]
     assert "revision 3 still has them" in preview.notes[0]
-    assert restore(local, RestoreRequest(revision=2)).moved_in == []
+    assert restore(local, RebuildRequest(revision=2)).moved_in == []
 
 
 def test_what_was_frozen_stays(local: ObjectDisk) -> None:
@@ -250,7 +250,7 @@ def test_what_was_frozen_stays(local: ObjectDisk) -> None:
     with local.transaction(OtherKind("freeze")) as transaction:
         transaction.link("t/p1/f", "shadow/1/t/p1/f")
         transaction.commit()
-    assert restore(local, RestoreRequest(revision=1, apply=True)).removed == 1
+    assert restore(local, RebuildRequest(revision=1, apply=True)).removed == 1
     later = datetime.now(UTC) + timedelta(days=2)
     assert (
         collect(local, GcRules(delete=True, max_delete_fraction=1.0, compact_after_commits=1), now=later).refused
@@ -258,12 +258,12 @@ def test_what_was_frozen_stays(local: ObjectDisk) -> None:
     )
     assert sorted(rows(local)) == ["shadow/1/t/p1/f", "t/p0/f"]
     assert local.read("shadow/1/t/p1/f") == b"content of t/p1/f"
-    assert restore(local, RestoreRequest(revision=local.revision, paths=["shadow/1"])).removed == 0
+    assert restore(local, RebuildRequest(revision=local.revision, paths=["shadow/1"])).removed == 0
 
 
 def test_revision_zero_is_the_empty_disk(local: ObjectDisk) -> None:
     put(local, "a/1")
-    restore(local, RestoreRequest(revision=0, apply=True))
+    restore(local, RebuildRequest(revision=0, apply=True))
     assert rows(local) == {}
     assert local.revision == 2
 
@@ -274,23 +274,23 @@ def test_as_it_was_at_a_time(local: ObjectDisk) -> None:
     put(local, "a/2")
     between = datetime.now(UTC)
     put(local, "a/3")
-    assert restore(local, RestoreRequest(time=between)).revision == 2
-    assert restore(local, RestoreRequest(time=start)).revision == 0
-    assert restore(local, RestoreRequest(time=datetime.now(UTC))).revision == 3
-    assert restore(local, RestoreRequest(time=between, apply=True)).commit == 4
+    assert restore(local, RebuildRequest(time=between)).revision == 2
+    assert restore(local, RebuildRequest(time=start)).revision == 0
+    assert restore(local, RebuildRequest(time=datetime.now(UTC))).revision == 3
+    assert restore(local, RebuildRequest(time=between, apply=True)).commit == 4
     assert sorted(rows(local)) == ["a/1", "a/2"]
     local.write_snapshot()
     put(local, "a/4")
-    assert restore(local, RestoreRequest(time=between)).revision == 2
-    assert restore(local, RestoreRequest(time=datetime.now(UTC))).revision == 5
+    assert restore(local, RebuildRequest(time=between)).revision == 2
+    assert restore(local, RebuildRequest(time=datetime.now(UTC))).revision == 5
 
 
 def test_a_time_without_zone_or_both_ways_at_once_are_mistakes(local: ObjectDisk) -> None:
     put(local, "a/1")
     with pytest.raises(UsageError):
-        restore(local, RestoreRequest(time=datetime(2026, 1, 1)))
+        restore(local, RebuildRequest(time=datetime(2026, 1, 1)))
     with pytest.raises(UsageError):
-        restore(local, RestoreRequest(revision=1, time=datetime.now(UTC)))
+        restore(local, RebuildRequest(revision=1, time=datetime.now(UTC)))
 
 
 def test_a_revision_that_never_was_or_is_gone(local: ObjectDisk) -> None:
@@ -301,17 +301,17 @@ def test_a_revision_that_never_was_or_is_gone(local: ObjectDisk) -> None:
             local.write_snapshot()
     for revision in (6, -1):
         with pytest.raises(NotFound):
-            restore(local, RestoreRequest(revision=revision))
+            restore(local, RebuildRequest(revision=revision))
     with pytest.raises(NotFound):
-        restore(local, RestoreRequest(revision=6, apply=True))
+        restore(local, RebuildRequest(revision=6, apply=True))
     later = datetime.now(UTC) + timedelta(days=2)
     assert collect(local, GcRules(delete=True, compact_after_commits=1), now=later).refused is None
     with pytest.raises(NotFound) as gone:
-        restore(local, RestoreRequest(revision=2))
+        restore(local, RebuildRequest(revision=2))
     assert "5" in gone.value.hint
     with pytest.raises(NotFound):
-        restore(local, RestoreRequest(time=datetime.now(UTC) - timedelta(days=30)))
-    assert restore(local, RestoreRequest(revision=5)).files == 5
+        restore(local, RebuildRequest(time=datetime.now(UTC) - timedelta(days=30)))
+    assert restore(local, RebuildRequest(revision=5)).files == 5
     assert inventory(local.store.list()).pins == ()
 
 
@@ -323,14 +323,14 @@ def test_missing_objects_are_listed_and_nothing_is_applied(opened: Opener) -> No
     assert lost is not None
     remove(disk, "store/t0/p1", "store/t1/p1")
     disk.store.delete([lost])
-    preview = restore(disk, RestoreRequest(revision=1))
+    preview = restore(disk, RebuildRequest(revision=1))
     assert [(entry.key, entry.path) for entry in preview.missing_objects] == [(lost, "store/t0/p1/f")]
     with pytest.raises(Refused) as refused:
-        restore(disk, RestoreRequest(revision=1, apply=True))
+        restore(disk, RebuildRequest(revision=1, apply=True))
     assert lost in refused.value.message
     assert disk.revision == 2
     assert inventory(disk.store.list()).pins == ()
-    assert restore(disk, RestoreRequest(revision=1, paths=["store/t1"], apply=True)).applied
+    assert restore(disk, RebuildRequest(revision=1, paths=["store/t1"], apply=True)).applied
     assert sorted(rows(disk)) == ["store/t1/p1/f"]
 
 
@@ -341,7 +341,7 @@ def test_a_lost_object_does_not_stop_the_cache_from_coming_back(local: ObjectDis
     assert key is not None
     local.store.delete([key])
     lose_local_state(local)
-    result = restore(local, RestoreRequest(apply=True))
+    result = restore(local, RebuildRequest(apply=True))
     assert [entry.key for entry in result.missing_objects] == [key]
     assert result.applied
     assert local.read("a/2") == b"content of a/2"
@@ -377,13 +377,13 @@ def test_whatever_the_cache_is_it_is_replaced(tmp_path: Path, damage: str) -> No
     again = open_disk("cold", config, tmp_path / "home")
     assert isinstance(again, ObjectDisk)
     kept = again.table_path.read_bytes()
-    preview = restore(again, RestoreRequest())
+    preview = restore(again, RebuildRequest())
     assert preview.created > 0 or damage == "in use"
     assert again.table_path.read_bytes() == kept
-    assert restore(again, RestoreRequest(apply=True)).applied
+    assert restore(again, RebuildRequest(apply=True)).applied
     assert digest(again) == digest(writer)
     assert digest(disk) == digest(writer) or damage != "in use"
-    assert restore(again, RestoreRequest()).difference.empty
+    assert restore(again, RebuildRequest()).difference.empty
 
 
 def test_an_empty_bucket_does_not_wipe_a_cache(local: ObjectDisk, tmp_path: Path) -> None:
@@ -392,8 +392,8 @@ def test_an_empty_bucket_does_not_wipe_a_cache(local: ObjectDisk, tmp_path: Path
     for path in (tmp_path / "bucket").iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     with pytest.raises(Refused):
-        restore(local, RestoreRequest(apply=True))
-    assert restore(local, RestoreRequest()).removed == 1
+        restore(local, RebuildRequest(apply=True))
+    assert restore(local, RebuildRequest()).removed == 1
 
 
 def test_a_read_only_disk_can_be_looked_at(tmp_path: Path, local: ObjectDisk) -> None:
@@ -401,10 +401,10 @@ def test_a_read_only_disk_can_be_looked_at(tmp_path: Path, local: ObjectDisk) ->
     put(local, "a/2")
     before = objects(local)
     reader = ObjectDisk("cold", local.store, tmp_path / "reader", read_only=True)
-    assert restore(reader, RestoreRequest(revision=1)).removed == 1
-    assert restore(reader, RestoreRequest(apply=True)).applied
+    assert restore(reader, RebuildRequest(revision=1)).removed == 1
+    assert restore(reader, RebuildRequest(apply=True)).applied
     with pytest.raises(Refused):
-        restore(reader, RestoreRequest(revision=1, apply=True))
+        restore(reader, RebuildRequest(revision=1, apply=True))
     assert objects(local) == before
 
 
@@ -421,10 +421,10 @@ def test_a_collection_under_way_is_waited_for(local: ObjectDisk) -> None:
     data = msgspec.json.encode(Announcement(time=datetime.now(UTC), keys=(key,)))
     local.store.put(f"{INTENTS_PREFIX}x.json", data, sha256=hashlib.sha256(data).digest())
     with pytest.raises(Locked):
-        restore(local, RestoreRequest(revision=1, apply=True))
+        restore(local, RebuildRequest(revision=1, apply=True))
     assert inventory(local.store.list()).pins == ()
     local.store.delete([f"{INTENTS_PREFIX}x.json"])
-    assert restore(local, RestoreRequest(revision=1, apply=True)).applied
+    assert restore(local, RebuildRequest(revision=1, apply=True)).applied
 
 
 def test_it_pins_what_it_restores(local: ObjectDisk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -449,7 +449,7 @@ def test_it_pins_what_it_restores(local: ObjectDisk, monkeypatch: pytest.MonkeyP
         collecting(local)
 
     monkeypatch.setattr(module, "check_objects", racing)
-    assert restore(local, RestoreRequest(revision=1, apply=True)).applied
+    assert restore(local, RebuildRequest(revision=1, apply=True)).applied
     assert reports[0].refused is None
     assert reports[0].deleted == 0
     assert local.read("a/1") == b"content of a/1"
@@ -462,7 +462,7 @@ def test_no_way_back_begins_with_a_wrong_clock(local: ObjectDisk, monkeypatch: p
     before = {info.key for info in local.store.list()}
     monkeypatch.setattr(type(local.store), "clock_skew", lambda store: timedelta(hours=-2))
     with pytest.raises(Refused, match="clocks of this machine and of the store differ by 2:00:00"):
-        restore(local, RestoreRequest(revision=1, apply=True))
+        restore(local, RebuildRequest(revision=1, apply=True))
     assert {info.key for info in local.store.list()} == before
 
 
@@ -489,7 +489,7 @@ def test_a_pin_that_could_not_be_renewed_stops_the_restore(local: ObjectDisk, mo
     put(local, "a/2")
     monkeypatch.setattr("restore.rebuild.held_revision.PIN_LIFETIME", timedelta(seconds=-1))
     with pytest.raises(Refused, match="ran out"):
-        restore(local, RestoreRequest(revision=1, apply=True))
+        restore(local, RebuildRequest(revision=1, apply=True))
     assert local.revision == 2
     assert inventory(local.store.list()).pins == ()
 
@@ -516,7 +516,7 @@ def test_another_writer_commits_in_the_middle(
         return found
 
     monkeypatch.setattr(module, "compare", racing)
-    restore(local, RestoreRequest(revision=1, paths=["t/1", "t/2", "t/3"], apply=True))
+    restore(local, RebuildRequest(revision=1, paths=["t/1", "t/2", "t/3"], apply=True))
     local.refresh()
     assert sorted(rows(local)) == ["t/1/f", "t/2/f", "t/new/f"]
 
@@ -551,14 +551,14 @@ def test_dying_at_every_effect_and_running_again(tmp_path: Path, revision: int |
 
         set_hook(die)
         try:
-            restore(disk, RestoreRequest(revision=revision, apply=True))
+            restore(disk, RebuildRequest(revision=revision, apply=True))
         except Died:
             pass
         finally:
             set_hook(None)
         again = open_disk("cold", config, tmp_path / str(step))
         assert isinstance(again, ObjectDisk)
-        restore(again, RestoreRequest(revision=revision, apply=True))
+        restore(again, RebuildRequest(revision=revision, apply=True))
         assert digest(again) == wanted
         assert again.read("a/2") == b"content of a/2"
         assert len(pins.list_pins(again.store)) <= 1

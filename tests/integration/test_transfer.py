@@ -33,7 +33,7 @@ from oplog.kinds import OtherKind, Restored
 from oplog.revision import SNAPSHOTS_PREFIX, parse_blob_key
 from restore.clickhouse.bucket import read_bucket
 from restore.rebuild.rebuild import restore
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from restore.transfer import blob_copies, transfer
 from restore.transfer.transfer import restore_from
 from tests.compat.buckets import captured, in_memory
@@ -104,13 +104,13 @@ def test_a_disk_comes_over_from_another_bucket(stores: Callable[[str], ObjectSto
     put(two, "store/mine/p1/f", "store/mine/table.json")
     mine = rows(two)
 
-    preview = restore_from(two, ReadOnlyStore(one.store), RestoreRequest())
+    preview = restore_from(two, ReadOnlyStore(one.store), RebuildRequest())
     assert (preview.applied, preview.created, preview.removed) == (False, len(rows(one)), 0)
     assert rows(two) == mine
     assert preview.copy is not None
     assert preview.copy.objects == len({row.key for row in rows(one).values() if row.key})
 
-    result = restore_from(two, ReadOnlyStore(one.store), RestoreRequest(apply=True, actor="test", reason="because"))
+    result = restore_from(two, ReadOnlyStore(one.store), RebuildRequest(apply=True, actor="test", reason="because"))
     assert content(two) == content(one) | {path: two.read(path) for path in mine}
     assert {path: rows(two)[path] for path in mine} == mine
     assert not set(blobs(two)) & set(blobs(one))
@@ -124,7 +124,7 @@ def test_a_disk_comes_over_from_another_bucket(stores: Callable[[str], ObjectSto
     assert (entry.kind.word, entry.actor, entry.reason) == ("restore", "test", "because")
     assert (entry.kind.source, entry.kind.source_revision) == (one.store.name, 20)
 
-    again = restore_from(two, ReadOnlyStore(one.store), RestoreRequest(apply=True))
+    again = restore_from(two, ReadOnlyStore(one.store), RebuildRequest(apply=True))
     assert (again.commit, again.unchanged) == (None, len(rows(one)))
     assert two.revision == 2
     fresh = ObjectDisk("two", two.store, tmp_path / "fresh")
@@ -136,7 +136,7 @@ def test_links_stay_links(source: ObjectDisk, target: ObjectDisk) -> None:
     with source.transaction(OtherKind("freeze")) as transaction:
         transaction.link(f"{TABLE}/p1/data.parquet", "shadow/p1/data.parquet")
         transaction.commit()
-    restore_from(target, source.store, RestoreRequest(apply=True))
+    restore_from(target, source.store, RebuildRequest(apply=True))
     assert rows(target)[f"{TABLE}/p1/data.parquet"].key == rows(target)["shadow/p1/data.parquet"].key
     assert len(blobs(target)) == 3
 
@@ -145,23 +145,23 @@ def test_an_old_revision_a_time_one_path(source: ObjectDisk, target: ObjectDisk)
     between = datetime.now(UTC)
     remove(source, f"{TABLE}/p1")
     put(source, f"{TABLE}/p3/data.parquet")
-    assert restore_from(target, source.store, RestoreRequest(revision=1)).files == 3
-    assert restore_from(target, source.store, RestoreRequest(time=between)).revision == 2
-    result = restore_from(target, source.store, RestoreRequest(revision=2, paths=[f"{TABLE}/p1"], apply=True))
+    assert restore_from(target, source.store, RebuildRequest(revision=1)).files == 3
+    assert restore_from(target, source.store, RebuildRequest(time=between)).revision == 2
+    result = restore_from(target, source.store, RebuildRequest(revision=2, paths=[f"{TABLE}/p1"], apply=True))
     assert sorted(rows(target)) == [f"{TABLE}/p1/data.parquet", f"{TABLE}/p1/part.json"]
     assert result.copy is not None
     assert result.copy.objects == 1
     with pytest.raises(NotFound):
-        restore_from(target, source.store, RestoreRequest(revision=9))
+        restore_from(target, source.store, RebuildRequest(revision=9))
     with pytest.raises(UsageError):
-        restore_from(target, source.store, RestoreRequest(revision=1, time=between))
+        restore_from(target, source.store, RebuildRequest(revision=1, time=between))
     with pytest.raises(NotFound, match="No such table"):
-        restore_from(target, source.store, RestoreRequest(tables=["db.t"]))
+        restore_from(target, source.store, RebuildRequest(tables=["db.t"]))
 
 
 def test_a_table_becomes_that_of_the_source_and_others_stay(source: ObjectDisk, target: ObjectDisk) -> None:
     """P37: what is new in a table of the source goes; a table it does not know, and what is out of scope, stay."""
-    restore_from(target, source.store, RestoreRequest(apply=True))
+    restore_from(target, source.store, RebuildRequest(apply=True))
     put(
         target,
         f"{TABLE}/p9/data.parquet",
@@ -170,26 +170,26 @@ def test_a_table_becomes_that_of_the_source_and_others_stay(source: ObjectDisk, 
         "store/ccc/t2/table.json",
     )
     before = {path: row for path, row in rows(target).items() if not path.startswith(TABLE)}
-    result = restore_from(target, source.store, RestoreRequest(paths=[TABLE], apply=True))
+    result = restore_from(target, source.store, RebuildRequest(paths=[TABLE], apply=True))
     assert (result.created, result.removed) == (0, 1)
     assert {path: row for path, row in rows(target).items() if not path.startswith(TABLE)} == before
-    assert restore_from(target, source.store, RestoreRequest(apply=True)).removed == 1
+    assert restore_from(target, source.store, RebuildRequest(apply=True)).removed == 1
     assert sorted(set(rows(target)) - set(rows(source))) == ["store/ccc/t2/p1/f", "store/ccc/t2/table.json"]
 
 
 def test_taken_ranges_of_block_numbers_stay_taken(source: ObjectDisk, target: ObjectDisk) -> None:
-    restore_from(target, source.store, RestoreRequest(apply=True))
+    restore_from(target, source.store, RebuildRequest(apply=True))
     put(target, f"{TABLE}/blocks-7.json")
-    restore_from(target, source.store, RestoreRequest(apply=True))
+    restore_from(target, source.store, RebuildRequest(apply=True))
     assert f"{TABLE}/blocks-7.json" in rows(target)
 
 
 def test_the_counter_goes_on_and_no_key_is_used_twice(source: ObjectDisk, target: ObjectDisk) -> None:
     """P39, I6: back to an old revision, write, back again."""
     for revision in (2, 1, 2, 1):
-        restore_from(target, source.store, RestoreRequest(revision=revision, apply=True))
+        restore_from(target, source.store, RebuildRequest(revision=revision, apply=True))
         put(target, f"store/mine/{target.revision}")
-        restore(target, RestoreRequest(revision=target.revision - 1, apply=True))
+        restore(target, RebuildRequest(revision=target.revision - 1, apply=True))
     revisions = [entry.commit.revision for entry in target.entries()]
     assert revisions == list(range(1, len(revisions) + 1))
     assert len(set(blobs(target))) == len(blobs(target))
@@ -209,7 +209,7 @@ def test_stores_that_cannot_copy_are_read_and_written(
     """Bytes go through this machine, are verified, and a large object never lies in memory."""
     target = ObjectDisk("target", DirectoryStore(tmp_path / "bucket"), tmp_path / "target")
     monkeypatch.setattr(object_copier, "_IN_MEMORY_BYTES", 7)
-    result = restore_from(target, source.store, RestoreRequest(apply=True))
+    result = restore_from(target, source.store, RebuildRequest(apply=True))
     assert content(target) == content(source)
     assert result.copy is not None
     assert result.copy.inside_store is False
@@ -234,7 +234,7 @@ def test_changed_bytes_are_never_committed(
     target = ObjectDisk("target", DirectoryStore(tmp_path / "bucket"), tmp_path / "target")
     monkeypatch.setattr(object_copier, "_IN_MEMORY_BYTES", in_memory_bytes)
     with pytest.raises(Damaged, match=r"data\.parquet is damaged"):
-        restore_from(target, Changing(source.store), RestoreRequest(apply=True))
+        restore_from(target, Changing(source.store), RebuildRequest(apply=True))
     assert target.revision == 0
     assert blobs(target) == []
 
@@ -250,7 +250,7 @@ def test_a_copy_that_was_only_promised_is_found_out(source: ObjectDisk, tmp_path
     """P54: the listing proves every copy before the commit names it."""
     target = ObjectDisk("target", Forgetful("target"), tmp_path / "target")
     with pytest.raises(Damaged, match="has no bytes instead of"):
-        restore_from(target, source.store, RestoreRequest(apply=True))
+        restore_from(target, source.store, RebuildRequest(apply=True))
     assert target.revision == 0
 
 
@@ -258,25 +258,25 @@ def test_what_is_refused(source: ObjectDisk, target: ObjectDisk, tmp_path: Path)
     """P32: a source round or within the target; I3: objects that are gone; a disk that is read-only; two at once."""
     inner = ObjectDisk("inner", DirectoryStore(tmp_path / "bucket" / "inner"), tmp_path / "inner")
     with pytest.raises(Refused, match="overlap"):
-        restore_from(inner, DirectoryStore(tmp_path / "bucket"), RestoreRequest(apply=True))
+        restore_from(inner, DirectoryStore(tmp_path / "bucket"), RebuildRequest(apply=True))
     with pytest.raises(Refused, match="overlap"):
-        restore_from(source, source.store, RestoreRequest())
+        restore_from(source, source.store, RebuildRequest())
     reader = ObjectDisk("target", target.store, tmp_path / "reader", read_only=True)
-    assert restore_from(reader, source.store, RestoreRequest()).created == 6
+    assert restore_from(reader, source.store, RebuildRequest()).created == 6
     with pytest.raises(Refused, match="read-only"):
-        restore_from(reader, source.store, RestoreRequest(apply=True))
+        restore_from(reader, source.store, RebuildRequest(apply=True))
     key = rows(source)[f"{TABLE}/p1/data.parquet"].key
     assert key is not None
     source.store.delete([key])
-    assert [lost.key for lost in restore_from(target, source.store, RestoreRequest()).missing_objects] == [key]
+    assert [lost.key for lost in restore_from(target, source.store, RebuildRequest()).missing_objects] == [key]
     with pytest.raises(Refused, match=r"p1/data\.parquet"):
-        restore_from(target, source.store, RestoreRequest(apply=True))
+        restore_from(target, source.store, RebuildRequest(apply=True))
     assert objects(target) == {}
-    assert restore_from(target, source.store, RestoreRequest(paths=["store/bbb"], apply=True)).applied
+    assert restore_from(target, source.store, RebuildRequest(paths=["store/bbb"], apply=True)).applied
     with pytest.raises(NotFound):
-        restore_from(target, MemoryStore("nothing"), RestoreRequest(apply=True))
+        restore_from(target, MemoryStore("nothing"), RebuildRequest(apply=True))
     with transfer.file_lock(target.state_path / "restore.lock"), pytest.raises(Locked):
-        restore_from(target, source.store, RestoreRequest(apply=True))
+        restore_from(target, source.store, RebuildRequest(apply=True))
 
 
 class Collecting(WrappedStore):
@@ -302,12 +302,12 @@ def test_a_source_that_collects_meanwhile_is_planned_anew(source: ObjectDisk, tm
     for revision in (None, 2):
         target = ObjectDisk("target", DirectoryStore(tmp_path / f"b{revision}"), tmp_path / f"{revision}")
         if revision is None:
-            restore_from(target, Collecting(source), RestoreRequest(apply=True))
+            restore_from(target, Collecting(source), RebuildRequest(apply=True))
             assert content(target) == content(source)
             assert f"{TABLE}/p3/data.parquet" in rows(target)
         else:
             with pytest.raises((Refused, NotFound)):
-                restore_from(target, Collecting(source), RestoreRequest(revision=revision, apply=True))
+                restore_from(target, Collecting(source), RebuildRequest(revision=revision, apply=True))
 
 
 class Compacting(WrappedStore):
@@ -332,11 +332,11 @@ def test_a_source_whose_log_shrinks_meanwhile_is_read_again(tmp_path: Path, targ
     for number in range(4):
         put(source, f"a/{number}")
     shrinking = Compacting(source)
-    restore_from(target, shrinking, RestoreRequest(apply=True))
+    restore_from(target, shrinking, RebuildRequest(apply=True))
     assert shrinking.disk is None
     assert content(target) == content(source)
     with pytest.raises(NotFound):
-        restore_from(target, source.store, RestoreRequest(revision=2))
+        restore_from(target, source.store, RebuildRequest(revision=2))
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -348,7 +348,7 @@ def test_a_large_restore_commits_on_the_way(
     if there:
         put(target, f"{TABLE}/table.json", f"{TABLE}/p0/data.parquet")
     monkeypatch.setattr(transfer, "BATCH_FILES", 4)
-    restore_from(target, source.store, RestoreRequest(apply=True))
+    restore_from(target, source.store, RebuildRequest(apply=True))
     assert content(target) == content(source)
     commits = [entry.commit for entry in target.entries() if isinstance(entry.commit.kind, Restored)]
     (epoch,) = {commit.kind.epoch for commit in commits if isinstance(commit.kind, Restored)}
@@ -375,11 +375,11 @@ def test_copies_that_gc_may_have_seen_are_made_anew(
 
     with monkeypatch.context() as patch, pytest.raises(Died):
         patch.setattr(transfer._Transfer, "_commit", die)
-        restore_from(target, source.store, RestoreRequest(apply=True))
+        restore_from(target, source.store, RebuildRequest(apply=True))
     left = blobs(target)
     assert len(left) == 3
     monkeypatch.setattr(blob_copies, "RESUME_WITHIN", timedelta(0))
-    restore_from(target, source.store, RestoreRequest(apply=True))
+    restore_from(target, source.store, RebuildRequest(apply=True))
     assert not set(left) & {row.key for row in rows(target).values()}
     later = datetime.now(UTC) + timedelta(days=2)
     report = collect(target, GcRules(delete=True, max_delete_fraction=1.0), now=later)
@@ -398,7 +398,7 @@ def test_copies_that_a_collection_has_announced_are_made_anew(
         return announced[-1]
 
     monkeypatch.setattr(transfer, "announced", going)
-    restore_from(target, source.store, RestoreRequest(apply=True))
+    restore_from(target, source.store, RebuildRequest(apply=True))
     assert len(announced) == 2
     assert not announced[0] & {row.key for row in rows(target).values()}
     assert content(target) == content(source)
@@ -408,21 +408,21 @@ def test_the_disk_of_a_clickhouse_server_comes_over(target: ObjectDisk) -> None:
     """I7: every file with its bytes, those of several objects and those of none; the digests are ours from then on."""
     store = in_memory(captured())
     tree = read_bucket(store)
-    result = restore_from(target, ReadOnlyStore(store), RestoreRequest(apply=True))
+    result = restore_from(target, ReadOnlyStore(store), RebuildRequest(apply=True))
     assert result.files == len(tree.files)
     for path, file in tree.files.items():
         row = rows(target)[path]
         assert target.read(path) == b"".join(store.get(key) for key, _ in file.blobs)
         assert len(row.sha256) == 64
     assert len(blobs(target)) == len({file.blobs for file in tree.files.values() if file.blobs})
-    again = restore_from(target, ReadOnlyStore(store), RestoreRequest(apply=True))
+    again = restore_from(target, ReadOnlyStore(store), RebuildRequest(apply=True))
     assert (again.commit, again.unchanged) == (None, len(tree.files))
     at_freeze = ObjectDisk("freeze", MemoryStore("freeze"), target.state_path / "freeze")
     old = read_bucket(store, revision=165)
-    restore_from(at_freeze, store, RestoreRequest(revision=165, apply=True))
+    restore_from(at_freeze, store, RebuildRequest(revision=165, apply=True))
     assert set(rows(at_freeze)) == set(old.files)
     with pytest.raises(UsageError, match="no times"):
-        restore_from(target, store, RestoreRequest(time=datetime.now(UTC)))
+        restore_from(target, store, RebuildRequest(time=datetime.now(UTC)))
 
 
 def test_from_the_command_line(
@@ -479,11 +479,11 @@ def test_a_source_without_digests_that_changed_is_copied_anew(
 
     with monkeypatch.context() as patch, pytest.raises(Died):
         patch.setattr(transfer._Transfer, "_commit", die)
-        restore_from(target, store, RestoreRequest(apply=True))
+        restore_from(target, store, RebuildRequest(apply=True))
     count, (key, size_bytes) = len(blobs(target)), file.blobs[0]
     changed = b"X" * size_bytes
     store.put(key, changed, sha256=hashlib.sha256(changed).digest(), metadata=store.head(key).metadata)
-    result = restore_from(target, store, RestoreRequest(paths=[file.path], apply=True))
+    result = restore_from(target, store, RebuildRequest(paths=[file.path], apply=True))
     assert target.read(file.path) == changed
     assert result.copy is not None
     assert (result.copy.done, len(blobs(target))) == (1, count + 1)
@@ -498,12 +498,12 @@ def test_nothing_is_overwritten_or_deleted(source: ObjectDisk, tmp_path: Path, m
 
     with monkeypatch.context() as patch, pytest.raises(Died):
         patch.setattr(transfer._Transfer, "_commit", die)
-        restore_from(target, source.store, RestoreRequest(apply=True))
+        restore_from(target, source.store, RebuildRequest(apply=True))
     before = objects(target)
-    result = restore_from(target, source.store, RestoreRequest(apply=True))
+    result = restore_from(target, source.store, RebuildRequest(apply=True))
     assert result.copy is not None
     assert (result.copy.objects, result.copy.done) == (3, 0)
     put(target, "store/mine/f")
-    restore(target, RestoreRequest(revision=1, apply=True))
+    restore(target, RebuildRequest(revision=1, apply=True))
     assert content(target) == content(source)
     assert before.items() <= objects(target).items()

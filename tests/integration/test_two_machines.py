@@ -13,7 +13,7 @@ from disks.config import ObjectDiskConfig
 from oplog.errors import AlreadyExists, Conflict, Refused
 from oplog.kinds import OtherKind
 from restore.check.check import check
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from tiering.catalog import blocks
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
@@ -130,7 +130,7 @@ def test_a_restore_to_before_a_range_was_taken_does_not_free_it(configs: tuple[C
     with Store.open(configs[0]) as a, Store.open(configs[1]) as b:
         revision = a.object_disk("s3").revision
         insert(b, 10)
-        restore(a.object_disk("s3"), RestoreRequest(revision=revision, apply=True))
+        restore(a.object_disk("s3"), RebuildRequest(revision=revision, apply=True))
         with Store.open(machine(Path(configs[0].state_path).parent.parent, "c")) as c:
             insert(c, 20)
             move_all(b)

@@ -17,7 +17,7 @@ from oplog.kinds import Dropped, Inserted, OtherKind
 from restore.check.check import CheckOptions, check
 from restore.history import undo as undo_module
 from restore.rebuild import rebuild
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from tests.integration.test_two_machines import insert, keys, machine, move_all
 from tiering.catalog import tables
 from tiering.engine.store import Store
@@ -63,9 +63,9 @@ def test_two_restores_at_once_end_in_one_of_the_two_states(tmp_path: Path, monke
     remove(a, "t/1.json")
     second = put(a, "t/2.json")
     put(a, "t/1.json")
-    others = RestoreRequest(revision=second, apply=True)
+    others = RebuildRequest(revision=second, apply=True)
     once_before(monkeypatch, a, lambda: rebuild.restore(b, others))
-    result = rebuild.restore(a, RestoreRequest(revision=first, apply=True))
+    result = rebuild.restore(a, RebuildRequest(revision=first, apply=True))
     assert result.applied
     assert files(a) == files(b) == ["t/1.json"], "the later one"
 
@@ -79,7 +79,7 @@ def test_a_restore_of_one_table_does_not_wait_for_commits_to_others(
     remove(a, "t/1")
     compared: list[str] = []
     once_before(monkeypatch, a, lambda: (put(b, "u/1"), compared.append("once")))
-    rebuild.restore(a, RestoreRequest(revision=first, paths=("t",), apply=True))
+    rebuild.restore(a, RebuildRequest(revision=first, paths=("t",), apply=True))
     assert files(a) == ["t/1", "u/1"]
     assert compared == ["once"]
 

@@ -13,7 +13,7 @@ from tests.turns import examples
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.journal.records import Failures, PartPin, Pause
 from tiering.policy import part_sums
-from tiering.policy.decide import Options, Place, Plan, decide, to_look_at, unseen
+from tiering.policy.decide import IdleParts, Options, Plan, decide, to_look_at, unseen
 from tiering.policy.placement import DiskState, move_factor, ordered_volumes, size_limit, volume_index
 from tiering.table.part import ColumnRange, DataFile, Part, PartName
 from tiering.table.schema import (
@@ -322,7 +322,7 @@ def test_who_looks_at_what_may_move_alone_plans_the_same(world: World, data: st.
         one = Summed(part.definition, part.part, part.name, part.disk)
         together.setdefault((part.definition.uuid, part.definition.policy, part.disk), []).append(one)
     places = [
-        Place(uuid, policy, disk, part_sums.of(parts, world.policies[policy]))
+        IdleParts(uuid, policy, disk, part_sums.of(parts, world.policies[policy]))
         for (uuid, policy, disk), parts in together.items()
     ]
     options = data.draw(options_of(world))

@@ -17,7 +17,7 @@ from disks.object_disk.disk import ObjectDisk
 from oplog.errors import Refused
 from restore.history.undo import undo
 from restore.rebuild.rebuild import restore
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from tests.servers import Server
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
@@ -63,7 +63,7 @@ def step(store: Store, dice: random.Random, number: int, undoable: list[int]) ->
         case 3:
             revision = dice.randrange(2, cold(store).revision + 1)
             scope = [store.definition(table).directory] if dice.randrange(2) else None
-            restore(cold(store), RestoreRequest(revision=revision, paths=scope or (), apply=True))
+            restore(cold(store), RebuildRequest(revision=revision, paths=scope or (), apply=True))
             store.refresh()
         case _:
             batch = pa.table({"k": range(number * 10, number * 10 + 3), "p": [dice.randrange(2) for _ in range(3)]})
@@ -100,7 +100,7 @@ def test_every_revision_gives_the_rows_it_had(config: Config, seed: int, tmp_pat
     with Store.open(config) as store:
         check(store, recorded)
         for revision in dice.sample(sorted(recorded), 3):
-            restore(cold(store), RestoreRequest(revision=revision, apply=True))
+            restore(cold(store), RebuildRequest(revision=revision, apply=True))
             store.refresh()
             assert {name: rows(store, name) for name in TABLES} == recorded[revision]
 

@@ -29,7 +29,7 @@ from oplog import pins
 from oplog.errors import AlreadyExists, Conflict
 from oplog.kinds import OtherKind
 from restore.rebuild.rebuild import restore
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from restore.transfer.transfer import restore_from
 from tests.crash import mutants
 from tests.property.test_disk_model import Operations, content, draw_operations, fill
@@ -155,7 +155,7 @@ class RestoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def go_back(self, data: st.DataObject) -> None:
         revision = data.draw(st.sampled_from(self.kept()))
-        restore(self.disk, RestoreRequest(revision=revision, apply=True))
+        restore(self.disk, RebuildRequest(revision=revision, apply=True))
         self.record()
         assert self.history[self.disk.revision] == self.history[revision]
 
@@ -166,7 +166,7 @@ class RestoreMachine(RuleBasedStateMachine):
         if revision == 0:
             return
         elsewhere = ObjectDisk("copy", MemoryStore("copy"), self.directory / f"copy{self.machines}-{revision}")
-        restore_from(elsewhere, self.store, RestoreRequest(revision=revision, apply=True))
+        restore_from(elsewhere, self.store, RebuildRequest(revision=revision, apply=True))
         assert content(elsewhere) == self.history[revision]
         elsewhere.close()
         shutil.rmtree(elsewhere.state_path)
@@ -183,7 +183,7 @@ class RestoreMachine(RuleBasedStateMachine):
                 past = DiskAsOf(self.disk, revision)
                 assert content(past) == wanted
                 past.close()
-                preview = restore(self.disk, RestoreRequest(revision=revision))
+                preview = restore(self.disk, RebuildRequest(revision=revision))
                 assert (preview.files, preview.missing_objects) == (len(wanted), [])
         finally:
             fresh.close()

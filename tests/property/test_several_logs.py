@@ -32,7 +32,7 @@ from oplog.errors import NotFound, Refused
 from oplog.kinds import OtherKind
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, is_blob_key
 from restore.rebuild.rebuild import restore
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from tests.property.test_restore_history import START, Ageing
 from tests.turns import examples
 
@@ -178,7 +178,7 @@ class SeveralLogs(RuleBasedStateMachine):
         log = self.logs[name]
         revision = data.draw(st.sampled_from(log.kept(self.store.now, RETENTION[name])))
         with contextlib.suppress(NotFound, Refused) if revision == 0 else contextlib.nullcontext():
-            restore(self.disks[name], RestoreRequest(revision=revision, apply=True))
+            restore(self.disks[name], RebuildRequest(revision=revision, apply=True))
             self.note(name)
             assert log.at[log.head] == log.at[revision]
 

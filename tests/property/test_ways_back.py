@@ -29,7 +29,7 @@ from restore.history.undo import preview, undo
 from restore.rebuild.definitions import NAMES_DIRECTORY
 from restore.rebuild.elsewhere import look_around
 from restore.rebuild.rebuild import located, restore
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from tests.turns import due
 from tiering.catalog import tables
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
@@ -205,7 +205,7 @@ class History:
         self.tell(f"restore {disk.name} to {revision} {' '.join((*chosen, *partitions))}")
         look = partial(look_around, store.context)
         try:
-            request = located(disk, RestoreRequest(revision=revision, tables=chosen, partitions=partitions))
+            request = located(disk, RebuildRequest(revision=revision, tables=chosen, partitions=partitions))
         except NotFound:
             return None  # the table was not there then
         seen = restore(disk, request, look=look)

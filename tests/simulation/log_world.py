@@ -18,8 +18,8 @@ from oplog.kinds import Dropped, Inserted
 from oplog.revision import LEASES_PREFIX
 from restore.check.check import check
 from restore.rebuild.rebuild import restore
-from restore.rebuild.request import RestoreRequest
-from restore.rebuild.result import RestoreResult
+from restore.rebuild.request import RebuildRequest
+from restore.rebuild.result import RebuildResult
 from tests.simulation.scheduler import Machine
 from tests.simulation.simulated import clock
 from tests.simulation.truth import Violation, tree_at
@@ -73,7 +73,7 @@ class LogWorld(World):
             case "gc":
                 return collect(disk, _COLLECTING)
             case "restore":
-                wanted = RestoreRequest(revision=chance.randint(1, max(disk.revision, 1)), apply=True, actor=mark)
+                wanted = RebuildRequest(revision=chance.randint(1, max(disk.revision, 1)), apply=True, actor=mark)
                 return restore(disk, wanted)
             case "pin":
                 until = now() + timedelta(hours=chance.choice((1, 8)))
@@ -103,7 +103,7 @@ class LogWorld(World):
             return
         if verb in ("put", "remove") and isinstance(answer, int):
             self.truth.acknowledged.append((answer, mark))
-        elif isinstance(answer, RestoreResult) and answer.commit is not None:
+        elif isinstance(answer, RebuildResult) and answer.commit is not None:
             self.truth.acknowledged.append((answer.commit, mark))
             self._restores.append((mark, answer.revision, answer.commit))
 

@@ -35,7 +35,7 @@ from restore.check import data as check_data
 from restore.check.check import CheckOptions, CheckResult, check
 from restore.clickhouse.bucket import read_bucket
 from restore.clickhouse.rebuild import rebuild
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from restore.transfer import blob_copies
 from restore.transfer.blob_copies import RemoteCopying
 from restore.transfer.transfer import restore_from
@@ -287,13 +287,13 @@ def test_executors_copy_what_is_restored_from_another_bucket(site: Site, tmp_pat
     assert isinstance(target, ObjectDisk)
     elsewhere = RemoteCopying(runner, StoreAddress.of(target_config), StoreAddress.of(source_config))
     with open_store(source_config) as source:
-        result = restore_from(target, source, RestoreRequest(apply=True), elsewhere=elsewhere)
+        result = restore_from(target, source, RebuildRequest(apply=True), elsewhere=elsewhere)
         assert content(target) == content(site.disk)
         assert result.copy is not None
         assert (result.copy.done, result.copy.inside_store) == (PARTS, True)
         assert result.requests["COPY"] >= PARTS
         assert len({info.key for info in target.store.list("r")}) == PARTS
-        again = restore_from(target, source, RestoreRequest(apply=True), elsewhere=elsewhere)
+        again = restore_from(target, source, RebuildRequest(apply=True), elsewhere=elsewhere)
         assert (again.commit, again.unchanged) == (None, 2 * PARTS + 1)
     target.close()
 

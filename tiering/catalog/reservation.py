@@ -129,7 +129,7 @@ class Reservations:
 
     def _choose(
         self, definition: TableDefinition, volume: VolumeConfig, size_bytes: int, *, obey_limit: bool = True
-    ) -> placement.Choice:
+    ) -> placement.DiskChoice:
         key = (definition.policy, volume.name)
         states = {name: _state(name, self._disks.get(name), self._reserved.get(name, 0)) for name in volume.disks}
         turn, skip = self._turns.get(key, 0), self._shared(volume) if definition.is_replicated else None

@@ -24,7 +24,7 @@ _NAME = re.compile(r"(missing|altered|broken|incomplete|unexpected)_(.+?)(?:_try
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
+class SetAsidePart:
     """One part that lies in `detached/`. `rows` is None where its `part.json` cannot be read."""
 
     table: str
@@ -37,10 +37,10 @@ class SetAside:
 
 def find_set_aside(
     disks: Mapping[str, Disk], definition: TableDefinition, active: Callable[[], Iterable[StoredPart]]
-) -> list[SetAside]:
+) -> list[SetAsidePart]:
     """The parts of the table that were set aside and whose rows are not in the `active` ones, which are asked for only
     where there are such. One listing a disk."""
-    found: list[tuple[SetAside, Part | None]] = []
+    found: list[tuple[SetAsidePart, Part | None]] = []
     place = f"{definition.directory}/{DETACHED_DIRECTORY}"
     for disk in disks.values():
         names = [match for child in disk.list(place) if (match := _NAME.fullmatch(child)) and part_name(match[2])]
@@ -49,7 +49,7 @@ def find_set_aside(
             path = f"{place}/{match[0].rstrip('/')}"
             part = readable.get(path)
             rows = part.rows if part is not None else None
-            found.append((SetAside(definition.full_name, disk.name, match[2], match[1], path, rows), part))
+            found.append((SetAsidePart(definition.full_name, disk.name, match[2], match[1], path, rows), part))
     if not found:
         return []
     there = list(active())

@@ -21,7 +21,7 @@ from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.session import Session
 from tiering.daemon.jobs.kinds import kinds
-from tiering.daemon.jobs.runs import Place, RunOrder, RunReport
+from tiering.daemon.jobs.runs import JobFiles, RunOrder, RunReport
 from tiering.journal.locks import hold_lock
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def main() -> None:
     """Run the job, write down how it ended, and exit with the code of what failed first."""
     order = _orders.decode(sys.argv[1])
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
-    place = Place(Path(order.state), order.job)
+    place = JobFiles(Path(order.state), order.job)
     code = Locked.exit_code
     try:
         with hold_lock(place.lock, what=f"the job {order.job}", hint="it runs already"):

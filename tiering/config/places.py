@@ -25,7 +25,7 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DiskPlace:
     """Where a disk lies: a directory of this machine, or a prefix of a bucket."""
 
     space: str
@@ -41,7 +41,7 @@ class Place:
         whole = str(self.directory) if self.directory is not None else f"{self.space}{'/'.join(self.steps)}"
         return whole if self.log is None else f"{whole}/{LOGS_PREFIX}{self.log}"
 
-    def overlaps(self, other: Place) -> bool:
+    def overlaps(self, other: DiskPlace) -> bool:
         """Whether one of them is the other, or lies within it. Several logs of one place are several places."""
         if self.log and other.log and self.log != other.log and replace(self, log=other.log) == other:
             return False
@@ -69,7 +69,7 @@ def check_places(config: Config, environment: Mapping[str, str], complain: Compl
             )
 
 
-def place_of(disk: DiskConfig, environment: Mapping[str, str]) -> Place:
+def place_of(disk: DiskConfig, environment: Mapping[str, str]) -> DiskPlace:
     """The place of a disk. Symbolic links are followed; nothing is asked of a bucket."""
     if isinstance(disk, LocalDiskConfig):
         return _directory(Path(disk.path))
@@ -78,10 +78,10 @@ def place_of(disk: DiskConfig, environment: Mapping[str, str]) -> Place:
     if parts.scheme == "file":
         return replace(_directory(Path(unquote(parts.path))), log=disk.log)
     if parts.scheme != "s3":  # in memory, where names do not nest
-        return Place(disk.url.rstrip("/"), (), log=disk.log)
+        return DiskPlace(disk.url.rstrip("/"), (), log=disk.log)
     steps = tuple(step for step in unquote(parts.path).split("/") if step)
     endpoint = disk.endpoint_url or next((environment[name] for name in _ENDPOINTS if environment.get(name)), "")
-    return Place(f"{_without_credentials(endpoint)}s3://{parts.netloc}/", steps, log=disk.log)
+    return DiskPlace(f"{_without_credentials(endpoint)}s3://{parts.netloc}/", steps, log=disk.log)
 
 
 def bucket_at(config: Config, url: str) -> ObjectDiskConfig:
@@ -99,9 +99,9 @@ def bucket_at(config: Config, url: str) -> ObjectDiskConfig:
     return msgspec.structs.replace((same or known)[0], url=url, log=None, read_only=True, max_size_bytes=None)
 
 
-def _directory(path: Path) -> Place:
+def _directory(path: Path) -> DiskPlace:
     real = Path(os.path.realpath(path.expanduser()))
-    return Place("", real.parts, real)
+    return DiskPlace("", real.parts, real)
 
 
 def _without_credentials(endpoint: str) -> str:

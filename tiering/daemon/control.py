@@ -22,7 +22,7 @@ import msgspec
 from disks import effects
 from oplog.errors import FrostlineError, Transient, UsageError
 from tiering.config.jobs import JOB_NAMES
-from tiering.daemon.jobs.jobs import Jobs
+from tiering.daemon.jobs.jobs import DaemonJobs
 from tiering.daemon.reload import Taken
 from tiering.journal.locks import daemon_lock_path, lock_holder
 
@@ -44,7 +44,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jobs: list[str] = []
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     """What came of it: a document, or an error as `--json` shows it."""
 
     document: dict[str, Any] = {}
@@ -52,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _requests = msgspec.json.Decoder(Request)
-_answers = msgspec.json.Decoder(Answer)
+_answers = msgspec.json.Decoder(Reply)
 
 
 class ControlServer:
@@ -106,14 +106,14 @@ class ControlServer:
                 except OSError as error:
                     log.debug("whoever asked is gone: %s", error)
 
-    def _answer(self, line: bytes) -> Answer:
+    def _answer(self, line: bytes) -> Reply:
         try:
             request = _requests.decode(line)
             if request.verb not in self._verbs:
                 raise UsageError(
                     f"a daemon does not know {request.verb!r}", hint="its version is another one: restart it"
                 )
-            return Answer(self._verbs[request.verb](request.jobs))
+            return Reply(self._verbs[request.verb](request.jobs))
         except msgspec.MsgspecError as error:
             return _failed(UsageError(f"not a request: {error}"))
         except FrostlineError as error:
@@ -123,7 +123,7 @@ class ControlServer:
             return _failed(FrostlineError(f"{type(error).__name__}: {error}"))
 
 
-def verbs_of(jobs: Jobs, reload: Callable[[], Taken], compare: Callable[[], Taken]) -> Verbs:
+def verbs_of(jobs: DaemonJobs, reload: Callable[[], Taken], compare: Callable[[], Taken]) -> Verbs:
     """What a daemon with these jobs can be asked."""
 
     def told(act: Callable[[list[str]], None]) -> Callable[[list[str]], dict[str, Any]]:
@@ -207,9 +207,9 @@ def _address(path: Path) -> Iterator[str]:
         os.close(directory)
 
 
-def _failed(error: FrostlineError) -> Answer:
+def _failed(error: FrostlineError) -> Reply:
     shown = {"kind": error.kind, "message": error.message, "hint": error.hint, "exit_code": error.exit_code}
-    return Answer(error=shown)
+    return Reply(error=shown)
 
 
 def _error(shown: dict[str, Any]) -> FrostlineError:

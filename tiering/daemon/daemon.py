@@ -27,7 +27,7 @@ from tiering.config.units import counted
 from tiering.daemon.control import ControlServer, Verbs, verbs_of
 from tiering.daemon.hooks.outbox import Outbox
 from tiering.daemon.jobs import runs
-from tiering.daemon.jobs.jobs import Jobs
+from tiering.daemon.jobs.jobs import DaemonJobs
 from tiering.daemon.jobs.kinds import JobKind, kinds
 from tiering.daemon.jobs.runs import RunOrder, RunReport
 from tiering.daemon.jobs.timer import NoTimer, SchedulerTimer
@@ -191,15 +191,17 @@ class _Daemon:
             if self.watch is not None:
                 self.watch.end()
 
-    def jobs(self, timer: SchedulerTimer | NoTimer) -> Jobs:
+    def jobs(self, timer: SchedulerTimer | NoTimer) -> DaemonJobs:
         """Its jobs, on a timer."""
         state = self.config.state_directory
-        return Jobs(self.kinds, self.schedules, state, run=self._run, timer=timer, clock=wall_clock, stop=self.stop)
+        return DaemonJobs(
+            self.kinds, self.schedules, state, run=self._run, timer=timer, clock=wall_clock, stop=self.stop
+        )
 
-    def _verbs(self, jobs: Jobs) -> Verbs:
+    def _verbs(self, jobs: DaemonJobs) -> Verbs:
         return verbs_of(jobs, lambda: self.reload(jobs), lambda: take_over(self.config, load(self._config_file)))
 
-    def reload(self, jobs: Jobs) -> Taken:
+    def reload(self, jobs: DaemonJobs) -> Taken:
         """Read the configuration again. Raises what is wrong with it; the one before then stays in force."""
         with self._reloading:
             self._supervisor.reloading()
@@ -223,7 +225,7 @@ class _Daemon:
                 log.warning("a restart is needed for %s", ", ".join(taken.kept))
             return taken
 
-    def _look_until_stopped(self, jobs: Jobs) -> None:
+    def _look_until_stopped(self, jobs: DaemonJobs) -> None:
         apart = time.time() - time.monotonic()
         file = FileWatch(None if self._config_file is None else Path(self._config_file))
         while not self.stop.wait(_LOOK_SECONDS):

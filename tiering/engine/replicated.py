@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from disks.base import Disk, LoggedDisk
-from disks.file_table.blob_sets import Marks
+from disks.file_table.blob_sets import BlobMarks
 from disks.object_disk.sharing.marks import LateMarks
 from oplog.errors import FrostlineError, Refused, UsageError
 from tiering.catalog import reachability
@@ -144,8 +144,8 @@ def put_marks(disks: Iterable[Disk], config: Config, context: Context | None = N
             sessions.append(work().open_keeper(config.keeper))
         return sessions[0]
 
-    def marks_of(logged: LoggedDisk) -> Marks:
-        found: Marks = work().marks_of(session(), logged)
+    def marks_of(logged: LoggedDisk) -> BlobMarks:
+        found: BlobMarks = work().marks_of(session(), logged)
         return found
 
     for disk in disks if config.keeper.hosts else ():

@@ -28,7 +28,7 @@ from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import Catalog, DroppedTable, StoredPart
 from tiering.catalog.context import Context, wall_clock
 from tiering.catalog.identity import Fault
-from tiering.catalog.set_aside import SetAside, find_set_aside
+from tiering.catalog.set_aside import SetAsidePart, find_set_aside
 from tiering.config.reading import checked, load
 from tiering.config.settings import Config
 from tiering.engine import maintenance, replicated
@@ -193,7 +193,7 @@ class Store:
         for definition in [] if table is None else [self.definition(table)]:
             reachability.check_answer(self.context, definition)
 
-    def set_aside(self, table: str | None = None) -> list[SetAside]:
+    def set_aside(self, table: str | None = None) -> list[SetAsidePart]:
         """The parts of the table, or of all, that a repair set aside and whose rows are in no answer."""
         context = self.context
         tables = self._selected(table)

@@ -10,13 +10,13 @@ import pyarrow as pa
 from oplog.errors import UsageError
 from tiering.insert.bad_rows import BadRows, salvage
 from tiering.insert.reshaping import Reshaping
-from tiering.insert.source_files import Source
+from tiering.insert.source_files import InputSource
 from tiering.table.schema import TableDefinition
 from tiering.table.types import cast_batch, check_names
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TextRecord:
     """A record of a text format, as it stands in the file."""
 
     line: int
@@ -27,7 +27,7 @@ class Record:
 class Intake:
     """What every format's reader hands its rows to, one for each file."""
 
-    source: Source
+    source: InputSource
     reshaping: Reshaping
     bad: BadRows | None = None
     seen: set[str] | None = None
@@ -61,14 +61,14 @@ class Intake:
         self.rows += batch.num_rows
 
     def records(
-        self, records: Sequence[Record], parse: Callable[[Sequence[Record]], pa.Table]
+        self, records: Sequence[TextRecord], parse: Callable[[Sequence[TextRecord]], pa.Table]
     ) -> Iterator[pa.RecordBatch]:
         """The rows of records of a text format, without those that cannot be parsed or taken: these are kept."""
 
-        def take(some: Sequence[Record]) -> list[pa.RecordBatch]:
+        def take(some: Sequence[TextRecord]) -> list[pa.RecordBatch]:
             return self.taken(parse(some))
 
-        def tell(record: Record, problem: str) -> None:
+        def tell(record: TextRecord, problem: str) -> None:
             assert self.bad is not None
             text = record.text.rstrip(b"\r\n").decode(errors="replace")
             self.bad.add(self.source.label, {"line": record.line}, problem, {"text": text})

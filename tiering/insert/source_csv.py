@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.csv as csv
 
 from oplog.errors import UsageError
-from tiering.insert.intake import Intake, Record
+from tiering.insert.intake import Intake, TextRecord
 from tiering.insert.reshaping import source_types
-from tiering.insert.source_files import BLOCK_BYTES, Source, open_binary
+from tiering.insert.source_files import BLOCK_BYTES, InputSource, open_binary
 from tiering.table.schema import Column
 
 _NEWLINE = ord("\n")
@@ -43,7 +43,7 @@ def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch
                 yield from intake.taken(_without_needless_nulls(table, columns))
             else:
 
-                def parse(some: Sequence[Record]) -> pa.Table:
+                def parse(some: Sequence[TextRecord]) -> pa.Table:
                     text, broken = b"".join(record.text for record in some), list[str]()
                     _check_text(source, text, some[0].line)
                     try:
@@ -57,7 +57,7 @@ def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch
 
 
 def _parse(
-    header: bytes, block: bytes, source: Source, types: Mapping[str, pa.DataType], broken: list[str]
+    header: bytes, block: bytes, source: InputSource, types: Mapping[str, pa.DataType], broken: list[str]
 ) -> pa.Table:
     """The rows of whole records. `broken` gets what is wrong with one of too few or too many fields."""
 
@@ -80,21 +80,21 @@ def _parse(
     )
 
 
-def _records(block: bytes, first_line: int) -> list[Record]:
+def _records(block: bytes, first_line: int) -> list[TextRecord]:
     """The records of a block, each with the number of its first line; those of blanks are left out, as in parsing."""
-    found: list[Record] = []
+    found: list[TextRecord] = []
     begun, number = b"", first_line
     for line, text in enumerate(io.BytesIO(block), first_line):  # which splits at \n alone
         number = number if begun else line
         begun += text
         if begun.count(b'"') % 2 == 0:
             if begun.strip(b"\r\n"):
-                found.append(Record(number, begun))
+                found.append(TextRecord(number, begun))
             begun = b""
-    return [*found, Record(number, begun)] if begun.strip(b"\r\n") else found
+    return [*found, TextRecord(number, begun)] if begun.strip(b"\r\n") else found
 
 
-def _check_text(source: Source, block: bytes, first_line: int) -> None:
+def _check_text(source: InputSource, block: bytes, first_line: int) -> None:
     """Raise `UsageError` for bytes that are no text; the CSV reader cannot even say where such a line is."""
     try:
         block.decode()
@@ -106,7 +106,7 @@ def _check_text(source: Source, block: bytes, first_line: int) -> None:
         ) from error
 
 
-def csv_head(stream: Any, source: Source) -> tuple[bytes, Iterator[bytes]]:
+def csv_head(stream: Any, source: InputSource) -> tuple[bytes, Iterator[bytes]]:
     """The header line, by which every column has a name of its own, and the rest in blocks of whole records."""
     blocks = _whole_records(stream)
     first = next(blocks, b"")
@@ -185,7 +185,7 @@ def _without_needless_nulls(table: pa.Table, columns: Mapping[str, Column]) -> p
 
 
 def _csv_error(
-    source: Source,
+    source: InputSource,
     header: bytes,
     block: bytes,
     first_line: int,

@@ -55,7 +55,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class InputSource:
     """One input: a path or `-`, its format and how it is compressed (`.gz`, `.zst`, `.lz4`, `.zip` or nothing)."""
 
     path: str
@@ -88,12 +88,12 @@ def label_of(path: str) -> str:
 
 def find_sources(
     paths: Sequence[str], file_format: str | None = None, buckets: BucketSources | None = None
-) -> list[Source]:
+) -> list[InputSource]:
     """The inputs named by paths, globs, `-`, URLs of web servers and, with `buckets`, of objects. Raises `NotFound` for
     what is not there, `UsageError` for a format that is neither given nor known by the ending. Reads nothing."""
     if file_format is not None and file_format not in FORMATS:
         raise UsageError(f"no such format: {file_format!r}", hint=f"formats are {', '.join(FORMATS)}")
-    found: list[Source] = []
+    found: list[InputSource] = []
     for path in paths:
         if buckets is not None and path.startswith(SCHEME):
             found.extend(source_of(url, file_format, opener) for url, opener in buckets.find(path))
@@ -118,12 +118,12 @@ def _matches(path: str) -> list[str]:
     return matches
 
 
-def source_of(path: str, file_format: str | None, opener: Callable[[], RemoteFile] | None = None) -> Source:
+def source_of(path: str, file_format: str | None, opener: Callable[[], RemoteFile] | None = None) -> InputSource:
     """The input at a path, by its name. Raises `UsageError` as `find_sources`."""
     if path == STDIN:
         if file_format is None:
             raise UsageError("standard input needs a format", hint=f"say --format {'|'.join(FORMATS)}")
-        return Source(path, file_format)
+        return InputSource(path, file_format)
     label = label_of(path)
     suffixes = [suffix.lower() for suffix in Path(label).suffixes]
     compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
@@ -132,7 +132,7 @@ def source_of(path: str, file_format: str | None, opener: Callable[[], RemoteFil
         known = _format_inside(path, opener)
     if known is None:
         raise UsageError(f"{label}: the format is not clear from the name", hint=f"say --format {'|'.join(FORMATS)}")
-    return Source(path, known, compression, opener)
+    return InputSource(path, known, compression, opener)
 
 
 def _format_inside(path: str, opener: Callable[[], RemoteFile] | None) -> str | None:
@@ -155,7 +155,7 @@ def _only_member(archive: zipfile.ZipFile, path: str) -> str:
 
 
 @contextmanager
-def reading(source: Source) -> Iterator[None]:
+def reading(source: InputSource) -> Iterator[None]:
     """Turn what libraries raise for unreadable input into an error that names the file."""
     try:
         yield
@@ -172,7 +172,7 @@ def reading(source: Source) -> Iterator[None]:
 
 
 @contextmanager
-def open_binary(source: Source, stdin: IO[bytes] | None, *, seekable: bool = False) -> Iterator[Any]:
+def open_binary(source: InputSource, stdin: IO[bytes] | None, *, seekable: bool = False) -> Iterator[Any]:
     """The decompressed bytes of the input; `seekable` ones of a compressed input or a pipe are held in memory."""
     with ExitStack() as stack:
         raw: Any

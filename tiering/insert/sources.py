@@ -30,7 +30,7 @@ from tiering.insert.intake import Intake
 from tiering.insert.json.source import guess_schema, read_json
 from tiering.insert.reshaping import Reshaping
 from tiering.insert.source_csv import NULLS, csv_head, read_csv
-from tiering.insert.source_files import ARROW_FILE, BLOCK_BYTES, STDIN, Source, find_sources, open_binary, reading
+from tiering.insert.source_files import ARROW_FILE, BLOCK_BYTES, STDIN, InputSource, find_sources, open_binary, reading
 from tiering.table.schema import TableDefinition
 
 _BATCH_ROWS = 131_072
@@ -67,7 +67,7 @@ def open_each(
 
 
 def read_each(
-    sources: Sequence[Source],
+    sources: Sequence[InputSource],
     reshaping: Reshaping,
     stdin: IO[bytes] | None = None,
     bad: BadRows | None = None,
@@ -77,7 +77,7 @@ def read_each(
     return (_told(_read(source, reshaping, stdin, bad), source, task) for source in sources)
 
 
-def total_bytes(sources: Sequence[Source]) -> int | None:
+def total_bytes(sources: Sequence[InputSource]) -> int | None:
     """Of all inputs; None where not all of them tell."""
     sizes = [source.size_bytes for source in sources]
     return None if None in sizes else sum(size for size in sizes if size is not None)
@@ -86,7 +86,7 @@ def total_bytes(sources: Sequence[Source]) -> int | None:
 def typed_rows(batches: Iterable[pa.RecordBatch], reshaping: Reshaping, *, label: str) -> Iterator[pa.RecordBatch]:
     """Rows that are no file's and have types of their own, as batches to give to an insert. `label` says whose they
     are. Raises `UsageError` for what does not fit the table."""
-    intake = Intake(Source(label, "arrow"), reshaping)
+    intake = Intake(InputSource(label, "arrow"), reshaping)
     for batch in batches:
         yield from intake.batches(batch)
 
@@ -117,7 +117,7 @@ def source_schema(path: str, buckets: BucketSources | None = None) -> pa.Schema:
                 return _open_arrow(stream).schema
 
 
-def _told(batches: Iterator[pa.RecordBatch], source: Source, task: Task | None) -> Iterator[pa.RecordBatch]:
+def _told(batches: Iterator[pa.RecordBatch], source: InputSource, task: Task | None) -> Iterator[pa.RecordBatch]:
     size_bytes = source.size_bytes if task is not None else None
     if task is None or size_bytes is None:
         yield from batches
@@ -132,7 +132,7 @@ def _told(batches: Iterator[pa.RecordBatch], source: Source, task: Task | None) 
 
 
 def _read(
-    source: Source, reshaping: Reshaping, stdin: IO[bytes] | None, bad: BadRows | None
+    source: InputSource, reshaping: Reshaping, stdin: IO[bytes] | None, bad: BadRows | None
 ) -> Iterator[pa.RecordBatch]:
     with reading(source):
         match source.format:
@@ -146,7 +146,7 @@ def _read(
                     yield from intake.batches(batch)
 
 
-def _read_parquet(source: Source, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+def _read_parquet(source: InputSource, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     with open_binary(source, stdin, seekable=True) as stream:
         file, found = pq.ParquetFile(stream, pre_buffer=False), 0
         for batch in file.iter_batches(_BATCH_ROWS):
@@ -159,7 +159,7 @@ def _read_parquet(source: Source, stdin: IO[bytes] | None) -> Iterator[pa.Record
             )
 
 
-def _read_arrow(source: Source, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+def _read_arrow(source: InputSource, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     with open_binary(source, stdin, seekable=source.path != STDIN) as stream:
         reader = _open_arrow(stream)
         if isinstance(reader, pa.RecordBatchFileReader):
@@ -178,7 +178,7 @@ def _open_arrow(stream: Any) -> Any:
     return pa.ipc.open_file(stream) if bytes(magic) == ARROW_FILE else pa.ipc.open_stream(stream)
 
 
-def _read_orc(source: Source, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+def _read_orc(source: InputSource, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     with open_binary(source, stdin, seekable=True) as stream:
         file = _open_orc(stream)
         for number in range(file.nstripes):
@@ -191,7 +191,7 @@ def _open_orc(stream: Any) -> Any:
     return orc.ORCFile(stream)
 
 
-_READERS: dict[str, Callable[[Source, IO[bytes] | None], Iterator[pa.RecordBatch]]] = {
+_READERS: dict[str, Callable[[InputSource, IO[bytes] | None], Iterator[pa.RecordBatch]]] = {
     "parquet": _read_parquet,
     "arrow": _read_arrow,
     "orc": _read_orc,

@@ -17,7 +17,7 @@ from oplog.errors import Locked, UsageError
 from tiering.journal.capacity import Capacity
 from tiering.journal.ingested import Ingested
 from tiering.journal.known_disks import KnownDisks
-from tiering.journal.known_replicas import Replicas
+from tiering.journal.known_replicas import ReplicaRecords
 from tiering.journal.opened import JournalFile, is_held, now_text, time_of
 from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, Drop, UnfinishedDrop, decode_drop, encode_drop
 from tiering.journal.wishes import Wishes
@@ -41,7 +41,7 @@ class Journal:
         """How much lay on each disk, and when."""
         self.disks = KnownDisks(self.file)
         """The disks that this machine knows."""
-        self.replicas = Replicas(self.file)
+        self.replicas = ReplicaRecords(self.file)
         """What Keeper last said of replicated tables."""
         self.ingested = Ingested(self.file)
         """The files that the inbox brought in."""

@@ -60,7 +60,7 @@ _marks = msgspec.msgpack.Decoder(Mark)
 
 
 @dataclass(frozen=True, slots=True)
-class NewPart:
+class PartToKeep:
     """What is to be kept of one `part.json`."""
 
     path: str
@@ -82,7 +82,7 @@ class NewLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartsPlace:
     """Where parts lie: a table's directory on a disk. `shape` says what their facts are made of: facts of another shape
     are none."""
 
@@ -108,12 +108,12 @@ class KeptParts:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
 
-    def load(self, place: Place) -> list[KeptRow]:
+    def load(self, place: PartsPlace) -> list[KeptRow]:
         """What is kept of the parts there."""
         query = f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND shape = ?"
         return self._asked(partial(_rows, query, (place.disk, place.directory, place.shape))) or []
 
-    def look(self, place: Place) -> KeptLook | None:
+    def look(self, place: PartsPlace) -> KeptLook | None:
         """The last look at all parts there, where one is kept."""
 
         def asked(connection: sqlite3.Connection) -> KeptLook | None:
@@ -122,18 +122,20 @@ class KeptParts:
 
         return self._asked(asked)
 
-    def parts_of(self, place: Place, look: int, partition: str | None = None) -> list[KeptRow] | None:
+    def parts_of(self, place: PartsPlace, look: int, partition: str | None = None) -> list[KeptRow] | None:
         """The parts that this look found there, or those of one partition. None where another look has taken its
         place."""
         low = f"{place.directory}/" if partition is None else f"{place.directory}/{partition}_"
         return self._found_by(place, look, [("path >= ? AND path < ?", (low, f"{low}\U0010ffff"))])
 
-    def parts_at(self, place: Place, look: int, files: Sequence[str]) -> list[KeptRow] | None:
+    def parts_at(self, place: PartsPlace, look: int, files: Sequence[str]) -> list[KeptRow] | None:
         """Those of these paths that this look found."""
         pieces = [files[start : start + _AT_ONCE] for start in range(0, len(files), _AT_ONCE)]
         return self._found_by(place, look, [(f"path IN ({','.join('?' * len(piece))})", piece) for piece in pieces])
 
-    def _found_by(self, place: Place, look: int, wanted: Sequence[tuple[str, Sequence[str]]]) -> list[KeptRow] | None:
+    def _found_by(
+        self, place: PartsPlace, look: int, wanted: Sequence[tuple[str, Sequence[str]]]
+    ) -> list[KeptRow] | None:
         def asked(connection: sqlite3.Connection) -> list[KeptRow] | None:
             connection.execute("BEGIN")
             try:
@@ -196,8 +198,8 @@ class KeptParts:
 
     def note(
         self,
-        place: Place,
-        new: Sequence[NewPart],
+        place: PartsPlace,
+        new: Sequence[PartToKeep],
         gone: Iterable[tuple[str, Mark]],
         look: NewLook | None = None,
         *,
@@ -285,7 +287,7 @@ class KeptParts:
 class Kept:
     """All that is kept of one part."""
 
-    place: Place
+    place: PartsPlace
     path: str
     mark: Mark
     facts: bytes
@@ -306,14 +308,14 @@ def everything(path: Path) -> Iterator[Kept]:
             for disk, directory, shape, *row, row_crc32, data, crc32 in connection.execute(query):
                 file, mark, _, facts, _ = row
                 if _row_crc32(*row) == row_crc32 and zlib.crc32(data) == crc32:
-                    yield Kept(Place(disk, directory, shape), file, _marks.decode(mark), facts, data)
+                    yield Kept(PartsPlace(disk, directory, shape), file, _marks.decode(mark), facts, data)
     except (sqlite3.Error, OSError, msgspec.MsgspecError) as error:
         raise Damaged(
             f"{path.name} cannot be read: {error}", hint="'frostline fsck --repair' throws it away"
         ) from error
 
 
-def looks(path: Path) -> list[tuple[Place, KeptLook, dict[str, tuple[Mark, bytes]]]]:
+def looks(path: Path) -> list[tuple[PartsPlace, KeptLook, dict[str, tuple[Mark, bytes]]]]:
     """The looks that the file keeps, each with mark and facts of its parts by path. Changes nothing. Raises `Damaged`
     for a file that cannot be read."""
     try:
@@ -324,14 +326,16 @@ def looks(path: Path) -> list[tuple[Place, KeptLook, dict[str, tuple[Mark, bytes
                 return []
             connection.execute("BEGIN")
             found = connection.execute("SELECT disk, directory, shape FROM looks").fetchall()
-            return [_whole_look(connection, Place(*where)) for where in found]
+            return [_whole_look(connection, PartsPlace(*where)) for where in found]
     except (sqlite3.Error, OSError, msgspec.MsgspecError, ValueError) as error:
         raise Damaged(
             f"{path.name} cannot be read: {error}", hint="'frostline fsck --repair' throws it away"
         ) from error
 
 
-def _whole_look(connection: sqlite3.Connection, place: Place) -> tuple[Place, KeptLook, dict[str, tuple[Mark, bytes]]]:
+def _whole_look(
+    connection: sqlite3.Connection, place: PartsPlace
+) -> tuple[PartsPlace, KeptLook, dict[str, tuple[Mark, bytes]]]:
     where = (place.disk, place.directory, place.shape)
     look = kept_looks.decoded(connection.execute(SELECT_LOOK, where).fetchone())
     rows = _rows(f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND shape = ?", where, connection)
@@ -349,7 +353,7 @@ def _forget(connection: sqlite3.Connection, where: str, values: tuple[object, ..
     connection.execute(f"DELETE FROM parts WHERE {selected}", values)
 
 
-def _insert(connection: sqlite3.Connection, place: Place, part: NewPart) -> int:
+def _insert(connection: sqlite3.Connection, place: PartsPlace, part: PartToKeep) -> int:
     document = (part.data, zlib.crc32(part.data))
     number = connection.execute("INSERT INTO documents (data, crc32) VALUES (?, ?)", document).lastrowid
     assert number is not None
@@ -367,7 +371,7 @@ def _rows(query: str, values: tuple[object, ...], connection: sqlite3.Connection
     return [(path, _marks.decode(mark), revision, facts, number) for path, mark, revision, facts, number, _ in rows]
 
 
-def _marks_of(connection: sqlite3.Connection, place: Place) -> dict[str, Mark]:
+def _marks_of(connection: sqlite3.Connection, place: PartsPlace) -> dict[str, Mark]:
     query = "SELECT path, mark FROM parts WHERE disk = ? AND directory = ? AND shape = ?"
     rows = connection.execute(query, (place.disk, place.directory, place.shape))
     return {path: _marks.decode(mark) for path, mark in rows}

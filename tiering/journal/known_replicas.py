@@ -59,7 +59,7 @@ class WholeFetch:
     """When, in RFC 3339 UTC."""
 
 
-class Replicas:
+class ReplicaRecords:
     """The part of the journal about replicated tables. Losing it loses the comparison with Keeper, never a row."""
 
     def __init__(self, file: JournalFile) -> None:

@@ -165,14 +165,14 @@ class _Placed(msgspec.Struct, frozen=True):
     disk: str
 
 
-def _places(context: Context, definitions: Sequence[TableDefinition]) -> list[policy.Place] | None:
+def _places(context: Context, definitions: Sequence[TableDefinition]) -> list[policy.IdleParts] | None:
     """The parts of each table on each disk as a whole; None where only going through them tells."""
-    found: list[policy.Place] = []
+    found: list[policy.IdleParts] = []
     for definition in definitions:
         sums = context.catalog.sums(definition)
         if sums is None:
             return None
-        places = (policy.Place(definition.uuid, definition.policy, disk, whole) for disk, whole in sums.items())
+        places = (policy.IdleParts(definition.uuid, definition.policy, disk, whole) for disk, whole in sums.items())
         found += [place for place in places if place.sums.parts]
     return found
 

@@ -27,7 +27,7 @@ _WHOLE_BYTES = 64 * 1024
 """A file of no more is read in one request, whatever is wanted of it."""
 
 
-class _Run:
+class _Sections:
     """Sections that lie together and were fetched at once, or are being fetched."""
 
     def __init__(self, sections: Sequence[Section]) -> None:
@@ -42,18 +42,18 @@ class HeldSections:
     def __init__(self, limit_bytes: int = HELD_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._held: OrderedDict[tuple[str, Section], _Run] = OrderedDict()
+        self._held: OrderedDict[tuple[str, Section], _Sections] = OrderedDict()
         self._held_bytes = 0
 
-    def claim(self, sha256: str, sections: Sequence[Section]) -> tuple[list[_Run], list[_Run]]:
+    def claim(self, sha256: str, sections: Sequence[Section]) -> tuple[list[_Sections], list[_Sections]]:
         """Where each section of the file with this digest is found, and those runs that the caller has to fetch."""
-        found: list[_Run] = []
-        ours: list[_Run] = []
+        found: list[_Sections] = []
+        ours: list[_Sections] = []
         with self._lock:
             for absent, group in groupby(sections, lambda section: (sha256, section) not in self._held):
                 members = list(group)
                 if absent:
-                    ours.append(_Run(members))
+                    ours.append(_Sections(members))
                     self._held.update(((sha256, section), ours[-1]) for section in members)
                     self._held_bytes += ours[-1].stop - ours[-1].start
                 found.extend(self._held[sha256, section] for section in members)
@@ -62,7 +62,7 @@ class HeldSections:
                 self._held_bytes -= oldest.stop - oldest.start
         return found, ours
 
-    def drop(self, sha256: str, run: _Run) -> None:
+    def drop(self, sha256: str, run: _Sections) -> None:
         """Forget what could not be read."""
         with self._lock:
             for section in run.sections:

@@ -22,7 +22,7 @@ from tiering.journal.records import Failures, PartPin
 from tiering.policy import placement, ttl
 from tiering.policy.backoff import wait_after
 from tiering.policy.due import earlier
-from tiering.policy.idle import Place, clock_problem, to_look_at, unseen, why_blocked
+from tiering.policy.idle import IdleParts, clock_problem, to_look_at, unseen, why_blocked
 from tiering.policy.items import PolicyItem, count_rest, explain_rest, next_due, plan_of
 from tiering.policy.pacing import Pacing
 from tiering.policy.placement import DiskState, ordered_volumes, volume_index
@@ -39,9 +39,9 @@ from tiering.table.schema import MoveToDisk, MoveToVolume
 
 __all__ = [
     "DiskState",
+    "IdleParts",
     "Move",
     "Options",
-    "Place",
     "PlacedPart",
     "Plan",
     "Reason",

@@ -20,7 +20,7 @@ Partition = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class IdleParts:
     """The parts of a table on a disk, as a whole."""
 
     table: str
@@ -31,7 +31,7 @@ class Place:
 
 
 def to_look_at(
-    places: Sequence[Place],
+    places: Sequence[IdleParts],
     disks: Mapping[str, DiskState],
     policies: Mapping[str, PolicyConfig],
     now: datetime,
@@ -58,7 +58,7 @@ def to_look_at(
     return None if _may_lack_room(places, found, disks, policies, options) else found
 
 
-def unseen(places: Iterable[Place], seen: Collection[Partition], now: datetime) -> Unseen:
+def unseen(places: Iterable[IdleParts], seen: Collection[Partition], now: datetime) -> Unseen:
     """The parts that are not in these partitions, none of which is due."""
     by_disk: Counter[str] = Counter()
     first: datetime | None = None
@@ -85,7 +85,7 @@ def _is_told_of_some(sums: PartitionSums, now: datetime) -> bool:
 
 
 def _may_lack_room(
-    places: Iterable[Place],
+    places: Iterable[IdleParts],
     moving: Collection[Partition],
     disks: Mapping[str, DiskState],
     policies: Mapping[str, PolicyConfig],

@@ -17,7 +17,7 @@ from tiering.table.part import PART_FILE, Part, PartName
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class PartEffect:
     """What one commit did to one part."""
 
     verb: str
@@ -46,11 +46,11 @@ class Event:
                 return f"{self.verb} ({self.other})" if self.other else self.verb
 
 
-def event(commit: Commit, directory: str) -> Event | None:
+def event(commit: Commit, directory: str) -> PartEffect | None:
     """What the commit did to the part in this directory; None when it did not touch it."""
     created, removed = _touched(commit, directory)
     if created and removed:
-        return Event("rewritten", arrived=True, other=_because(commit))
+        return PartEffect("rewritten", arrived=True, other=_because(commit))
     if created:
         return _arrival(commit, directory)
     return _departure(commit, directory) if removed else None
@@ -89,40 +89,40 @@ def _touched(commit: Commit, directory: str) -> tuple[bool, bool]:
     return created, removed
 
 
-def _arrival(commit: Commit, directory: str) -> Event:
+def _arrival(commit: Commit, directory: str) -> PartEffect:
     part = created_part(commit, directory)
     match commit.kind:
         case Inserted():
-            return Event("inserted", arrived=True)
+            return PartEffect("inserted", arrived=True)
         case Merged():
-            return Event("merged", arrived=True, sources=part.sources if part else ())
+            return PartEffect("merged", arrived=True, sources=part.sources if part else ())
         case Moved() as moved:
-            return Event("moved in", arrived=True, other=moved.source_of(directory.rpartition("/")[2]))
+            return PartEffect("moved in", arrived=True, other=moved.source_of(directory.rpartition("/")[2]))
         case Restored() | Undone():
-            return Event("brought back", arrived=True, other=_because(commit))
+            return PartEffect("brought back", arrived=True, other=_because(commit))
         case other:
-            return Event("created", arrived=True, other=other.word)
+            return PartEffect("created", arrived=True, other=other.word)
 
 
-def _departure(commit: Commit, directory: str) -> Event:
+def _departure(commit: Commit, directory: str) -> PartEffect:
     match commit.kind:
         case Merged() as merged:
             into = merged.merged_into or _merged_into(commit, directory)
             if into or any(created_parts(commit)):
-                return Event("merged away", arrived=False, other=into)
-            return Event("removed", arrived=False, other="every row was past its TTL")
+                return PartEffect("merged away", arrived=False, other=into)
+            return PartEffect("removed", arrived=False, other="every row was past its TTL")
         case Tidied():
-            return Event("removed", arrived=False, other="a merge had replaced it")
+            return PartEffect("removed", arrived=False, other="a merge had replaced it")
         case Moved(moved_to=target):
-            return Event("moved out", arrived=False, other=target)
+            return PartEffect("moved out", arrived=False, other=target)
         case Dropped():
-            return Event("dropped", arrived=False)
+            return PartEffect("dropped", arrived=False)
         case Inserted():
-            return Event("replaced", arrived=False)
+            return PartEffect("replaced", arrived=False)
         case Restored() | Undone():
-            return Event("taken out", arrived=False, other=_because(commit))
+            return PartEffect("taken out", arrived=False, other=_because(commit))
         case other:
-            return Event("removed", arrived=False, other=other.word)
+            return PartEffect("removed", arrived=False, other=other.word)
 
 
 def _because(commit: Commit) -> str:

@@ -29,7 +29,7 @@ class DiskState:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DiskChoice:
     """A disk, or the reason why none was found (`kind` is the stable word, `why` is for people)."""
 
     disk: str | None
@@ -100,13 +100,13 @@ def choose_disk(
     turn: int = 0,
     obey_limit: bool = True,
     skip: Mapping[str, tuple[str, str]] | None = None,
-) -> Choice:
+) -> DiskChoice:
     """The volume's disk for a part of this size. `turn` counts earlier choices, for round robin; `skip` names disks
     that are not to be taken, with the kind of reason and the reason."""
     limit = size_limit(volume, disks)
     if obey_limit and limit is not None and size_bytes > limit:
         why = f"volume {volume.name} takes parts up to {format_size(limit)}, this one has {format_size(size_bytes)}"
-        return Choice(None, "size_limit", why)
+        return DiskChoice(None, "size_limit", why)
     reasons: list[tuple[str, str]] = []
     skipped = skip or {}
     for name in _in_order(volume, disks, turn):
@@ -117,12 +117,12 @@ def choose_disk(
         elif problem := fits(name, disks[name], size_bytes):
             reasons.append(("no_space", problem))
         else:
-            return Choice(name)
+            return DiskChoice(name)
     kinds = {kind for kind, _ in reasons}
     kind = next(
         (kind for kind in (*sorted(kind for kind, _ in skipped.values()), "no_space") if kind in kinds), "unusable_disk"
     )
-    return Choice(None, kind, "; ".join(why for _, why in reasons))
+    return DiskChoice(None, kind, "; ".join(why for _, why in reasons))
 
 
 def _in_order(volume: VolumeConfig, disks: Mapping[str, DiskState], turn: int) -> list[str]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from oplog.errors import NotFound, UsageError
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.catalog.set_aside import SetAside, find_set_aside
+from tiering.catalog.set_aside import SetAsidePart, find_set_aside
 from tiering.query.pruning_reasons import pruning_reasons
 from tiering.query.scan import Counters, stream
 from tiering.query.selection import FileMissing, hold_leases, select_files
@@ -42,7 +42,9 @@ _EXPLAINED = pa.schema([("plan", pa.string())])
 class QueryResult:
     """The answer as a stream that is read once; `bytes_read` is final afterwards."""
 
-    def __init__(self, reader: pa.RecordBatchReader, counters: Counters, set_aside: Sequence[SetAside] = ()) -> None:
+    def __init__(
+        self, reader: pa.RecordBatchReader, counters: Counters, set_aside: Sequence[SetAsidePart] = ()
+    ) -> None:
         self.reader = reader
         self.set_aside = set_aside
         """Parts of the tables that a repair set aside: their rows are not in the answer."""

@@ -15,7 +15,7 @@ _LEVELS = re.compile(r"levels-(\d+)\.json\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PathPlace:
     """Where a path belongs: `store/<3>/<uuid>/<part>/<file>`. `part` is None for files of the table itself."""
 
     uuid: str
@@ -23,14 +23,14 @@ class Place:
     file: str
 
 
-def locate(path: str) -> Place | None:
+def locate(path: str) -> PathPlace | None:
     """The table and part a path belongs to; None for paths outside of tables."""
     segments = path.split("/")
     if len(segments) < 4 or segments[0] != STORE_DIRECTORY or not segments[2].startswith(segments[1]):
         return None
     if len(segments) == 4:
-        return Place(segments[2], None, segments[3])
-    return Place(segments[2], segments[3], "/".join(segments[4:]))
+        return PathPlace(segments[2], None, segments[3])
+    return PathPlace(segments[2], segments[3], "/".join(segments[4:]))
 
 
 def table_directory(uuid: str) -> str:

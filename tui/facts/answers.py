@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tui.facts.listing import Column, Listing, plain
+from tui.facts.listing import ListColumn, Listing, plain
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
@@ -31,7 +31,7 @@ def answer(store: Store, sql: str) -> Listing:
     aside = f"; {len(result.set_aside):,} parts that a repair set aside are left out" if result.set_aside else ""
     return Listing(
         columns=tuple(
-            Column(f"c{index}", name, widths[index], _cell(index), right=index in kinds)
+            ListColumn(f"c{index}", name, widths[index], _cell(index), right=index in kinds)
             for index, name in enumerate(names)
         ),
         rows=rows,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from backup.documents import listed_document
 from tiering.config.units import counted
-from tui.facts.listing import Column, Listing, minute, number, of, size
+from tui.facts.listing import ListColumn, Listing, minute, number, of, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,14 +35,14 @@ def backups(store: Store) -> Listing:
         name = repository.name
     return Listing(
         columns=(
-            Column("name", "backup", 24, of("name"), grows=True),
-            Column("taken", "taken", 16, of("taken"), minute),
-            Column("size", "size", 10, of("bytes"), size, right=True),
-            Column("new", "new", 10, of("new_bytes"), size, right=True),
-            Column("parts", "parts", 6, of("parts"), number, right=True),
-            Column("verified", "verified", 19, _proved),
-            Column("drilled", "drilled", 19, lambda row: _outcome(row["drilled"])),
-            Column("machine", "machine", 16, of("machine")),
+            ListColumn("name", "backup", 24, of("name"), grows=True),
+            ListColumn("taken", "taken", 16, of("taken"), minute),
+            ListColumn("size", "size", 10, of("bytes"), size, right=True),
+            ListColumn("new", "new", 10, of("new_bytes"), size, right=True),
+            ListColumn("parts", "parts", 6, of("parts"), number, right=True),
+            ListColumn("verified", "verified", 19, _proved),
+            ListColumn("drilled", "drilled", 19, lambda row: _outcome(row["drilled"])),
+            ListColumn("machine", "machine", 16, of("machine")),
         ),
         rows=rows[::-1],
         key=lambda row: f"{row['name']} {row['id']}",

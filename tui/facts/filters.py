@@ -13,7 +13,7 @@ from oplog.errors import UsageError
 from tiering.config.units import parse_duration, parse_size, parse_time
 
 if TYPE_CHECKING:
-    from tui.facts.listing import Column
+    from tui.facts.listing import ListColumn
 
 Test = Callable[[Any], bool]
 
@@ -27,7 +27,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 EXAMPLE = "disk:s3 age>30d size>1M -state:failed"
 
 
-def matcher(text: str, columns: Sequence[Column]) -> Test:
+def matcher(text: str, columns: Sequence[ListColumn]) -> Test:
     """Whether a row is wanted. `key:text` contains, `key=text` is, `key>value` compares; a word alone is looked for in
     every column; `-` before a term turns it round. Raises `UsageError`."""
     try:
@@ -38,7 +38,7 @@ def matcher(text: str, columns: Sequence[Column]) -> Test:
     return lambda row: all(test(row) for test in tests)
 
 
-def _test(word: str, columns: Sequence[Column]) -> Test:
+def _test(word: str, columns: Sequence[ListColumn]) -> Test:
     match = _TERM.match(word)
     assert match is not None
     known = {column.key: column for column in columns}
@@ -52,12 +52,12 @@ def _test(word: str, columns: Sequence[Column]) -> Test:
     return (lambda row: not found(row)) if match["not"] else found
 
 
-def _anywhere(wanted: str, columns: Sequence[Column]) -> Test:
+def _anywhere(wanted: str, columns: Sequence[ListColumn]) -> Test:
     low = wanted.lower()
     return lambda row: any(low in column.text(column.value(row)).lower() for column in columns)
 
 
-def _of_column(column: Column, sign: str, wanted: str) -> Test:
+def _of_column(column: ListColumn, sign: str, wanted: str) -> Test:
     value, text, low = column.value, column.text, wanted.lower()
     if sign == ":":
         return lambda row: low in text(value(row)).lower() or low in str(value(row)).lower()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from restore.history.documents import diff_lines, log_document
-from tui.facts.listing import Column, Listing, minute, number, of, plain, size
+from tui.facts.listing import ListColumn, Listing, minute, number, of, plain, size
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
@@ -28,14 +28,14 @@ def log(store: Store) -> Listing:
     rows.sort(key=lambda row: (row["time"], row["revision"]), reverse=True)
     return Listing(
         columns=(
-            Column("revision", "revision", 8, of("revision"), number, right=True),
-            Column("disk", "disk", 8, of("disk")),
-            Column("time", "time", 16, of("time"), minute),
-            Column("kind", "kind", 12, of("kind")),
-            Column("reason", "reason", 20, of("reason"), grows=True),
-            Column("operations", "ops", 5, of("operations"), number, right=True),
-            Column("size", "size", 10, of("bytes"), size, right=True),
-            Column("actor", "actor", 18, of("actor")),
+            ListColumn("revision", "revision", 8, of("revision"), number, right=True),
+            ListColumn("disk", "disk", 8, of("disk")),
+            ListColumn("time", "time", 16, of("time"), minute),
+            ListColumn("kind", "kind", 12, of("kind")),
+            ListColumn("reason", "reason", 20, of("reason"), grows=True),
+            ListColumn("operations", "ops", 5, of("operations"), number, right=True),
+            ListColumn("size", "size", 10, of("bytes"), size, right=True),
+            ListColumn("actor", "actor", 18, of("actor")),
         ),
         rows=rows,
         key=lambda row: f"{row['disk']} {row['revision']}",

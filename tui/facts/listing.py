@@ -50,7 +50,7 @@ def age(value: timedelta | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ListColumn:
     """One column. `value` is what it sorts and filters by, `text` how that is shown."""
 
     key: str
@@ -74,7 +74,7 @@ def of(key: str) -> Callable[[Row], Any]:
 class Listing:
     """What one screen lists. `key` tells rows apart, `state` what of a row counts as a change."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[ListColumn, ...]
     rows: Sequence[Row]
     key: Callable[[Row], str]
     document: Callable[[Row], Mapping[str, Any]]

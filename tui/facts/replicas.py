@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from oplog.errors import FrostlineError, UsageError
-from tui.facts.listing import Column, Listing, minute, number, of
+from tui.facts.listing import ListColumn, Listing, minute, number, of
 
 if TYPE_CHECKING:
     from disks.base import LoggedDisk
@@ -32,16 +32,16 @@ def replicas(store: Store) -> Listing:
         rows += [{**dataclasses.asdict(one), "read_only": own.read_only if one.here else ""} for one in found]
     return Listing(
         columns=(
-            Column("table", "table", 18, of("table"), grows=True),
-            Column("replica", "replica", 14, of("replica")),
-            Column("here", "", 4, lambda row: "here" if row["here"] else ""),
-            Column("active", "active", 6, lambda row: _yes_no(row.get("active"))),
-            Column("parts", "parts", 7, lambda row: row.get("parts"), number, right=True),
-            Column("queue", "queue", 6, lambda row: row.get("queue"), number, right=True),
-            Column("behind", "behind", 6, lambda row: row.get("behind"), number, right=True),
-            Column("lag_seconds", "lag s", 6, lambda row: row.get("lag_seconds"), number, right=True),
-            Column("host", "address", 22, lambda row: row.get("host")),
-            Column("why", "read-only because", 40, of("read_only"), least=16),
+            ListColumn("table", "table", 18, of("table"), grows=True),
+            ListColumn("replica", "replica", 14, of("replica")),
+            ListColumn("here", "", 4, lambda row: "here" if row["here"] else ""),
+            ListColumn("active", "active", 6, lambda row: _yes_no(row.get("active"))),
+            ListColumn("parts", "parts", 7, lambda row: row.get("parts"), number, right=True),
+            ListColumn("queue", "queue", 6, lambda row: row.get("queue"), number, right=True),
+            ListColumn("behind", "behind", 6, lambda row: row.get("behind"), number, right=True),
+            ListColumn("lag_seconds", "lag s", 6, lambda row: row.get("lag_seconds"), number, right=True),
+            ListColumn("host", "address", 22, lambda row: row.get("host")),
+            ListColumn("why", "read-only because", 40, of("read_only"), least=16),
         ),
         rows=rows,
         key=lambda row: f"{row['table']} {row['replica']}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tiering.config.units import counted
 from tiering.facts.parts import part_document, table_documents, time_column, usage_documents
 from tiering.facts.status import disk_documents, disk_state
-from tui.facts.listing import Column, Listing, age, minute, number, of, size
+from tui.facts.listing import ListColumn, Listing, age, minute, number, of, size
 from tui.facts.replicas import marks
 from tui.facts.throughput import WINDOW_SECONDS, Throughput, throughput
 
@@ -28,12 +28,12 @@ def tables(store: Store) -> Listing:
         partitions.setdefault(item["table"], []).append(item)
     return Listing(
         columns=(
-            Column("table", "table", 20, of("table"), grows=True),
-            Column("parts", "parts", 7, of("parts"), number, right=True),
-            Column("rows", "rows", 13, of("rows"), number, right=True),
-            Column("size", "size", 10, of("bytes"), size, right=True),
-            Column("disks", "on disks", 18, lambda row: _on_disks(row["bytes_by_disk"])),
-            Column("policy", "policy", 14, of("policy")),
+            ListColumn("table", "table", 20, of("table"), grows=True),
+            ListColumn("parts", "parts", 7, of("parts"), number, right=True),
+            ListColumn("rows", "rows", 13, of("rows"), number, right=True),
+            ListColumn("size", "size", 10, of("bytes"), size, right=True),
+            ListColumn("disks", "on disks", 18, lambda row: _on_disks(row["bytes_by_disk"])),
+            ListColumn("policy", "policy", 14, of("policy")),
         ),
         rows=documents,
         key=lambda row: str(row["uuid"]),
@@ -47,12 +47,12 @@ def partitions(store: Store) -> Listing:
     """`du`: what each partition of each table takes on each disk."""
     return Listing(
         columns=(
-            Column("table", "table", 16, of("table"), grows=True),
-            Column("partition", "partition", 12, of("partition")),
-            Column("disk", "disk", 10, of("disk")),
-            Column("parts", "parts", 6, of("parts"), number, right=True),
-            Column("rows", "rows", 13, of("rows"), number, right=True),
-            Column("size", "size", 10, of("bytes"), size, right=True),
+            ListColumn("table", "table", 16, of("table"), grows=True),
+            ListColumn("partition", "partition", 12, of("partition")),
+            ListColumn("disk", "disk", 10, of("disk")),
+            ListColumn("parts", "parts", 6, of("parts"), number, right=True),
+            ListColumn("rows", "rows", 13, of("rows"), number, right=True),
+            ListColumn("size", "size", 10, of("bytes"), size, right=True),
         ),
         rows=usage_documents(store),
         key=lambda row: f"{row['table']}/{row['partition']}/{row['disk']}",
@@ -133,21 +133,21 @@ def parts(store: Store) -> Listing:
     )
 
 
-def _part_columns(told: _Told) -> tuple[Column, ...]:
+def _part_columns(told: _Told) -> tuple[ListColumn, ...]:
     return (
-        Column("part", "part", 16, lambda row: row.facts.name, grows=True),
-        Column("disk", "disk", 8, lambda row: row.disk),
-        Column("age", "age", 8, told.age, age, right=True),
-        Column("size", "size", 10, lambda row: row.facts.size_bytes, size, right=True),
-        Column("goes", "goes to", 8, told.goes),
-        Column("due", "due", 16, told.due, minute),
-        Column("rows", "rows", 11, lambda row: row.facts.rows, number, right=True),
-        Column("level", "lvl", 3, lambda row: row.name.level, number, right=True),
-        Column("table", "table", 16, lambda row: row.definition.full_name),
-        Column("state", "state", 9, lambda row: row.state),
-        Column("volume", "volume", 10, lambda row: row.volume),
-        Column("partition", "partition", 10, lambda row: row.name.partition),
-        Column("why", "why", 40, told.why, least=16),
+        ListColumn("part", "part", 16, lambda row: row.facts.name, grows=True),
+        ListColumn("disk", "disk", 8, lambda row: row.disk),
+        ListColumn("age", "age", 8, told.age, age, right=True),
+        ListColumn("size", "size", 10, lambda row: row.facts.size_bytes, size, right=True),
+        ListColumn("goes", "goes to", 8, told.goes),
+        ListColumn("due", "due", 16, told.due, minute),
+        ListColumn("rows", "rows", 11, lambda row: row.facts.rows, number, right=True),
+        ListColumn("level", "lvl", 3, lambda row: row.name.level, number, right=True),
+        ListColumn("table", "table", 16, lambda row: row.definition.full_name),
+        ListColumn("state", "state", 9, lambda row: row.state),
+        ListColumn("volume", "volume", 10, lambda row: row.volume),
+        ListColumn("partition", "partition", 10, lambda row: row.name.partition),
+        ListColumn("why", "why", 40, told.why, least=16),
     )
 
 
@@ -174,19 +174,19 @@ def disks(store: Store) -> Listing:
 
     return Listing(
         columns=(
-            Column("name", "disk", 12, of("name"), grows=True),
-            Column("kind", "kind", 11, of("kind")),
-            Column("used", "used", 10, of("used_bytes"), size, right=True),
-            Column("free", "free", 10, of("free_bytes"), size, right=True),
-            Column("parts", "parts", 7, of("parts"), number, right=True),
-            Column("state", "state", 11, disk_state),
-            Column("written", "written/s", 10, rate("written_per_second"), _per_second, right=True),
-            Column("read", "read/s", 10, rate("read_per_second"), _per_second, right=True),
-            Column("failing", "failing", 7, lambda row: failing[row["name"]] or None, number, right=True),
-            Column("revision", "revision", 8, of("revision"), number, right=True),
-            Column("volume", "volume", 14, of("volume")),
-            Column("total", "total", 10, of("total_bytes"), size, right=True),
-            Column("requests", "req/s", 6, rate("requests_per_second"), _count_per_second, right=True),
+            ListColumn("name", "disk", 12, of("name"), grows=True),
+            ListColumn("kind", "kind", 11, of("kind")),
+            ListColumn("used", "used", 10, of("used_bytes"), size, right=True),
+            ListColumn("free", "free", 10, of("free_bytes"), size, right=True),
+            ListColumn("parts", "parts", 7, of("parts"), number, right=True),
+            ListColumn("state", "state", 11, disk_state),
+            ListColumn("written", "written/s", 10, rate("written_per_second"), _per_second, right=True),
+            ListColumn("read", "read/s", 10, rate("read_per_second"), _per_second, right=True),
+            ListColumn("failing", "failing", 7, lambda row: failing[row["name"]] or None, number, right=True),
+            ListColumn("revision", "revision", 8, of("revision"), number, right=True),
+            ListColumn("volume", "volume", 14, of("volume")),
+            ListColumn("total", "total", 10, of("total_bytes"), size, right=True),
+            ListColumn("requests", "req/s", 6, rate("requests_per_second"), _count_per_second, right=True),
         ),
         rows=disk_documents(store),
         key=lambda row: str(row["name"]),

@@ -10,7 +10,7 @@ from oplog.errors import FrostlineError
 from tiering.config.units import counted
 from tiering.facts.moves import move_record_document, plan_document
 from tiering.facts.status import daemon_document
-from tui.facts.listing import Column, Listing, minute, number, of, size
+from tui.facts.listing import ListColumn, Listing, minute, number, of, size
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
@@ -29,21 +29,21 @@ def moves(store: Store) -> Listing:
     rows = sorted([*records, *merges], key=lambda row: (_rank(row["state"]), row["updated"]), reverse=True)
     return Listing(
         columns=(
-            Column("what", "what", 5, of("what")),
-            Column("id", "id", 5, of("id"), number, right=True),
-            Column("state", "state", 9, of("state")),
-            Column("part", "part", 18, lambda row: row.get("part") or row["output"], grows=True),
-            Column("way", "from > to", 14, _way),
-            Column("size", "size", 9, lambda row: row.get("bytes", row.get("bytes_in")), size, right=True),
-            Column("done", "done", 5, _share, lambda share: "" if share is None else f"{share:.0%}", right=True),
-            Column("tries", "try", 3, lambda row: row.get("attempts"), number, right=True),
-            Column("updated", "when", 16, of("updated"), minute),
-            Column("table", "table", 16, of("table")),
-            Column(
+            ListColumn("what", "what", 5, of("what")),
+            ListColumn("id", "id", 5, of("id"), number, right=True),
+            ListColumn("state", "state", 9, of("state")),
+            ListColumn("part", "part", 18, lambda row: row.get("part") or row["output"], grows=True),
+            ListColumn("way", "from > to", 14, _way),
+            ListColumn("size", "size", 9, lambda row: row.get("bytes", row.get("bytes_in")), size, right=True),
+            ListColumn("done", "done", 5, _share, lambda share: "" if share is None else f"{share:.0%}", right=True),
+            ListColumn("tries", "try", 3, lambda row: row.get("attempts"), number, right=True),
+            ListColumn("updated", "when", 16, of("updated"), minute),
+            ListColumn("table", "table", 16, of("table")),
+            ListColumn(
                 "seconds", "took", 7, of("seconds"), lambda seconds: f"{seconds:.1f}s" if seconds else "", right=True
             ),
-            Column("requests", "requests", 8, lambda row: row.get("requests") or None, number, right=True),
-            Column("why", "why", 40, _why, least=16),
+            ListColumn("requests", "requests", 8, lambda row: row.get("requests") or None, number, right=True),
+            ListColumn("why", "why", 40, _why, least=16),
         ),
         rows=rows,
         key=lambda row: f"{row['what']} {row['id']}",
@@ -91,13 +91,13 @@ def policy(store: Store, at: datetime | None = None) -> Listing:
         summary += f"; next at {minute(upcoming)}"
     return Listing(
         columns=(
-            Column("what", "what", 6, of("what")),
-            Column("part", "part", 18, of("part"), grows=True),
-            Column("from", "from", 8, lambda row: row.get("from") or row["disk"]),
-            Column("to", "to", 8, lambda row: row.get("to", "-")),
-            Column("size", "size", 10, of("bytes"), size, right=True),
-            Column("table", "table", 14, of("table")),
-            Column("why", "why", 40, lambda row: row["reason"]["detail"], least=16),
+            ListColumn("what", "what", 6, of("what")),
+            ListColumn("part", "part", 18, of("part"), grows=True),
+            ListColumn("from", "from", 8, lambda row: row.get("from") or row["disk"]),
+            ListColumn("to", "to", 8, lambda row: row.get("to", "-")),
+            ListColumn("size", "size", 10, of("bytes"), size, right=True),
+            ListColumn("table", "table", 14, of("table")),
+            ListColumn("why", "why", 40, lambda row: row["reason"]["detail"], least=16),
         ),
         rows=[*moves, *deletes],
         key=lambda row: f"{row['what']} {row['table_uuid']}/{row['part']}",
@@ -120,13 +120,13 @@ def jobs(store: Store) -> Listing:
     beside = [*_lanes(daemon), *_inbox(store), *_budgets(store), *_hooks(daemon)]
     return Listing(
         columns=(
-            Column("job", "job", 13, of("job")),
-            Column("state", "state", 7, of("state")),
-            Column("schedule", "schedule", 14, of("schedule")),
-            Column("last", "last run", 16, of("last_run"), minute),
-            Column("result", "result", 7, lambda row: row["result"] or ""),
-            Column("next", "next run", 16, of("next_run"), minute),
-            Column("said", "what it said", 40, of("said"), grows=True, least=12),
+            ListColumn("job", "job", 13, of("job")),
+            ListColumn("state", "state", 7, of("state")),
+            ListColumn("schedule", "schedule", 14, of("schedule")),
+            ListColumn("last", "last run", 16, of("last_run"), minute),
+            ListColumn("result", "result", 7, lambda row: row["result"] or ""),
+            ListColumn("next", "next run", 16, of("next_run"), minute),
+            ListColumn("said", "what it said", 40, of("said"), grows=True, least=12),
         ),
         rows=[*({**job, "document": job} for job in daemon["jobs"]), *beside],
         key=lambda row: str(row["job"]),

@@ -20,7 +20,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tiering.facts.escaping import visible
-from tui.facts.listing import Column, Shown
+from tui.facts.listing import ListColumn, Shown
 
 _GAP = "  "
 _NEAR = 500
@@ -69,7 +69,7 @@ class Grid(ScrollView, can_focus=True):
         self.cursor = 0
         self.marks: set[str] = set()
         self.sorted_by: tuple[str | None, bool] = (None, False)
-        self._columns: list[tuple[Column, int]] = []
+        self._columns: list[tuple[ListColumn, int]] = []
 
     # What is shown
 
@@ -123,7 +123,7 @@ class Grid(ScrollView, can_focus=True):
             return
         width = self.scrollable_content_region.width
         listing = self.shown.listing
-        columns: list[tuple[Column, int]] = []
+        columns: list[tuple[ListColumn, int]] = []
         fits = True
         used = _MARGIN - len(_GAP)
         for column in listing.columns:

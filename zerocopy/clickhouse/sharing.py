@@ -28,7 +28,7 @@ _ORDER = (
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class SharingServer:
     """One server's metadata of the disk."""
 
     name: str
@@ -66,7 +66,12 @@ class Sharing:
 
 
 def compare(
-    servers: Sequence[Server], marks: ServerMarks, objects: Iterable[ObjectInfo], *, key_prefix: str, now: datetime
+    servers: Sequence[SharingServer],
+    marks: ServerMarks,
+    objects: Iterable[ObjectInfo],
+    *,
+    key_prefix: str,
+    now: datetime,
 ) -> Sharing:
     """Compare them. `objects` is the listing of the disk's prefix, whose keys the rows have, too; `key_prefix` is what
     stands before them in the bucket."""
@@ -88,7 +93,7 @@ def _is_of_the_log(key: str) -> bool:
     return key == SCHEMA_VERSION_KEY or key.startswith(OPERATIONS_PREFIX)
 
 
-def _users(servers: Sequence[Server]) -> Mapping[str, set[str]]:
+def _users(servers: Sequence[SharingServer]) -> Mapping[str, set[str]]:
     """Object -> the servers that name it."""
     users: dict[str, set[str]] = defaultdict(set)
     for server in servers:
@@ -102,7 +107,7 @@ def _is_frozen(directory: str) -> bool:
     return directory.startswith(SHADOW)
 
 
-def _parts(server: Server, key_prefix: str) -> Iterator[tuple[str, str]]:
+def _parts(server: SharingServer, key_prefix: str) -> Iterator[tuple[str, str]]:
     """The directory of each part in its place, and its unique id."""
     for row in server.rows:
         path = PurePosixPath(row.path)
@@ -111,7 +116,7 @@ def _parts(server: Server, key_prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _of_server(
-    server: Server, marks: ServerMarks, listed: Mapping[str, ObjectInfo], key_prefix: str, found: Sharing
+    server: SharingServer, marks: ServerMarks, listed: Mapping[str, ObjectInfo], key_prefix: str, found: Sharing
 ) -> Iterator[LogProblem]:
     own = {mark.unique_id for mark in marks.marks if mark.replica == server.name}
     parts = [(directory, known_as) for directory, known_as in _parts(server, key_prefix) if not _is_frozen(directory)]
@@ -139,7 +144,7 @@ def _of_server(
 
 
 def _of_marks(
-    servers: Sequence[Server], marks: ServerMarks, listed: Mapping[str, ObjectInfo], key_prefix: str
+    servers: Sequence[SharingServer], marks: ServerMarks, listed: Mapping[str, ObjectInfo], key_prefix: str
 ) -> Iterator[LogProblem]:
     there = {unique_id(key_prefix + key) for key in listed}
     had = {server.name: {known_as for _, known_as in _parts(server, key_prefix)} for server in servers}
@@ -174,7 +179,7 @@ def _orphans(
         yield LogProblem("orphan", sentence, object=key)
 
 
-def _notes(servers: Sequence[Server], marks: ServerMarks, found: Sharing) -> Iterator[str]:
+def _notes(servers: Sequence[SharingServer], marks: ServerMarks, found: Sharing) -> Iterator[str]:
     given = {server.name for server in servers}
     others = Counter(mark.replica for mark in marks.marks if mark.replica not in given)
     if others:

@@ -22,7 +22,7 @@ from tiering.catalog import reachability, tables
 from tiering.table import schema, tombstones
 from tiering.table.schema import Delete, TableDefinition
 from zerocopy.keeper.client import Witness
-from zerocopy.keeper.operations import Check, Create, Operation, Set
+from zerocopy.keeper.operations import CheckNode, CreateNode, Operation, Set
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import Alter
 from zerocopy.replica.nodes import ANY_POLICY
@@ -47,7 +47,7 @@ def assign(replica: Replica, old: TableDefinition, new: TableDefinition, reason:
     entry = Alter(time=replica.context.clock(), replica=replica.name, version=agreed.version, reason=reason)
     said: list[Operation] = [
         Set(table.metadata, data, version),
-        Create(f"{table.log}/log-", entries.encode(entry), numbered=True),
+        CreateNode(f"{table.log}/log-", entries.encode(entry), numbered=True),
     ]
     try:
         keeper.multi(said, witness=Witness(table.metadata, data))
@@ -84,13 +84,13 @@ def catch_up(replica: Replica, reason: str) -> None:
     replica.keeper.set(replica.own.metadata_version, str(definition.version).encode())
 
 
-def unaltered(replica: Replica) -> list[Check] | None:
+def unaltered(replica: Replica) -> list[CheckNode] | None:
     """What is to be so still when rows are dropped by a TTL rule of this replica's definition: nothing where there is
     none; None where the table was altered already, and this replica is not so far."""
     if not any(isinstance(rule.action, Delete) for rule in replica.definition.ttl):
         return []
     theirs, version = _in_keeper(replica)
-    return [Check(replica.table.metadata, version)] if theirs.version <= replica.definition.version else None
+    return [CheckNode(replica.table.metadata, version)] if theirs.version <= replica.definition.version else None
 
 
 def _in_keeper(replica: Replica) -> tuple[TableDefinition, int]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from disks.base import LoggedDisk
-from disks.file_table.blob_sets import Reference
+from disks.file_table.blob_sets import BlobReference
 from disks.object_disk.doomed import announced
 from disks.object_disk.sharing.other_log import OtherLog, other_logs
 from disks.object_disk.sharing.prefix import store_identity
@@ -29,10 +29,10 @@ from tiering.catalog.context import Context
 from tiering.config.units import counted
 from zerocopy.keeper.operations import Set
 from zerocopy.marks import audit, census, verdict
-from zerocopy.marks.audit import Difference, Marked, Named, Repair
+from zerocopy.marks.audit import MarkDifference, Marked, Named, Repair
 from zerocopy.marks.marks import Gone, Marks
 from zerocopy.marks.nodes import encode_keys
-from zerocopy.marks.verdict import MarkReferences, Verdict
+from zerocopy.marks.verdict import AuditVerdict, MarkReferences
 from zerocopy.replica.connections import connections
 
 _SETTLED = timedelta(hours=24)
@@ -52,7 +52,7 @@ class Audited:
     sets: int = 0
     marks: int = 0
     objects: int = 0
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[MarkDifference] = field(default_factory=list)
     """Those that are left."""
     repaired: int = 0
     clean: bool = False
@@ -118,7 +118,7 @@ def run(context: Context, disk: LoggedDisk, *, repairs: bool, dry_run: bool = Fa
             repaired, found = len({*found} - {*left}), left
     clean = all(one.is_harmless for one in found)
     if not dry_run:
-        said = Verdict(id=begun, clean=clean, time=now)
+        said = AuditVerdict(id=begun, clean=clean, time=now)
         verdict.end(marks.keeper, marks.nodes, log, said, disk.state_path)
     held = sum(map(len, marked.holders.values()))
     return Audited(
@@ -139,7 +139,7 @@ def _read(
     """The marks, then every log to its end, then the bucket: what a log names must be marked by then, and be there."""
     everything = {one.name: one for one in census.sets(marks.keeper, marks.nodes)}
     holders = {name: tuple(found) for name, found in census.holders(marks.keeper, marks.nodes, list(everything))}
-    uses = [(holder.log, Reference(name, holder.directory)) for name, held in holders.items() for holder in held]
+    uses = [(holder.log, BlobReference(name, holder.directory)) for name, held in holders.items() for holder in held]
     paths = [marks.nodes.mark(reference, log) for log, reference in uses]
     horizon = (now - _SETTLED).timestamp() * 1000
     nodes = zip(uses, marks.keeper.find_all(paths), strict=True)
@@ -153,10 +153,10 @@ def _read(
 def _named(disk: LoggedDisk) -> Named:
     """What the log's newest table names."""
     disk.refresh()
-    found: dict[Reference, set[str]] = defaultdict(set)
+    found: dict[BlobReference, set[str]] = defaultdict(set)
     for info in disk.walk():
         if info.key is not None and info.blob_set is not None:
-            found[Reference(info.blob_set, info.path.rpartition("/")[0])].add(info.key)
+            found[BlobReference(info.blob_set, info.path.rpartition("/")[0])].add(info.key)
     return {reference: frozenset(keys) for reference, keys in found.items()}
 
 
@@ -181,7 +181,7 @@ def _repair(logs: Mapping[str, LoggedDisk], own: Marks, plan: Repair) -> None:
         marks.remove(marks.seen(references_))
 
 
-def _hold(marks: Marks, reference: Reference, keys: frozenset[str] | None) -> None:
+def _hold(marks: Marks, reference: BlobReference, keys: frozenset[str] | None) -> None:
     """The mark; with its set, where that has no node."""
     try:
         marks.add([reference])

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from oplog.errors import Conflict, NotFound
 from tiering.table.part import PartName
-from zerocopy.keeper.operations import Check, Delete, Operation, Set, portions
+from zerocopy.keeper.operations import CheckNode, DeleteNode, Operation, Set, portions
 from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
 
@@ -32,7 +32,7 @@ def clean(replica: Replica) -> int:
     end = numbers[-1] + 1
     floor = min([_needed_from(replica, name, end) for name in keeper.children(table.replicas)], default=0)
     doomed = [number for number in numbers if number < min(floor, end - KEEP_FEWEST)]
-    deletes: list[list[Operation]] = [[Delete(f"{table.log}/log-{number:010d}")] for number in doomed]
+    deletes: list[list[Operation]] = [[DeleteNode(f"{table.log}/log-{number:010d}")] for number in doomed]
     try:
         for portion in portions(deletes):
             keeper.multi(portion)
@@ -57,7 +57,7 @@ def _needed_from(replica: Replica, name: str, end: int) -> int:
     if end - begin <= KEEP_MOST or name == replica.name or keeper.exists(nodes.is_active):
         return begin
     try:
-        keeper.multi([Check(nodes.log_pointer, pointer.version), Set(nodes.is_lost, b"1", lost.version)])
+        keeper.multi([CheckNode(nodes.log_pointer, pointer.version), Set(nodes.is_lost, b"1", lost.version)])
     except (Conflict, NotFound):  # it is back
         return begin
     return end
@@ -77,7 +77,7 @@ def _clean_blocks(replica: Replica) -> None:
         ]
         oldest = sorted(known)[: max(len(known) - window, 0)]
         with suppress(NotFound):
-            for portion in portions([[Delete(path)] for _, path in oldest]):
+            for portion in portions([[DeleteNode(path)] for _, path in oldest]):
                 keeper.multi(portion)
 
 
@@ -93,7 +93,7 @@ def _clean_cold(replica: Replica) -> None:
         gone = [name for name in names if name not in known]
         nodes = zip(gone, keeper.find_all([f"{table.cold(store)}/{name}" for name in gone]), strict=True)
         deletes: list[list[Operation]] = [
-            [Delete(f"{table.cold(store)}/{name}", node.version)] for name, node in nodes if node and not node.owner
+            [DeleteNode(f"{table.cold(store)}/{name}", node.version)] for name, node in nodes if node and not node.owner
         ]
         with suppress(NotFound, Conflict):
             for portion in portions(deletes):

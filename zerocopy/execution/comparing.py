@@ -24,7 +24,7 @@ from zerocopy.replica.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ReplicaDifference:
     """One thing that is not as Keeper says."""
 
     invariant: str
@@ -37,7 +37,7 @@ class Difference:
 class Comparison:
     """What was found, and why some tables were not compared."""
 
-    differences: list[Difference]
+    differences: list[ReplicaDifference]
     skipped: list[str]
 
 
@@ -65,7 +65,7 @@ def _compare(context: Context, definition: TableDefinition, done: Comparison, *,
         done.skipped.append(f"{definition.full_name} was not compared with Keeper: {error.message}")
 
 
-def _differences(context: Context, definition: TableDefinition, *, everywhere: bool) -> list[Difference]:
+def _differences(context: Context, definition: TableDefinition, *, everywhere: bool) -> list[ReplicaDifference]:
     replica = Replica.open(context, definition)
     found = list(_look(replica, everywhere=everywhere))
     if not found:
@@ -75,7 +75,7 @@ def _differences(context: Context, definition: TableDefinition, *, everywhere: b
     return [one for one in found if one in again]
 
 
-def _look(replica: Replica, *, everywhere: bool) -> Iterator[Difference]:
+def _look(replica: Replica, *, everywhere: bool) -> Iterator[ReplicaDifference]:
     keeper, context, table = replica.keeper, replica.context, replica.definition.full_name
     disk = shared.disk_of(context, replica.definition)
     if disk is not None:
@@ -88,27 +88,33 @@ def _look(replica: Replica, *, everywhere: bool) -> Iterator[Difference]:
     for name, digest in said.items():
         if (stored := here.get(name)) is not None:
             if content_digest(stored.part) != digest:
-                yield Difference("I9", table, str(name), f"on {stored.disk} it is not the part that Keeper knows")
+                yield ReplicaDifference(
+                    "I9", table, str(name), f"on {stored.disk} it is not the part that Keeper knows"
+                )
         elif name not in half_done and not any(one.covers(name) for one in (*here, *half_done)):
-            yield Difference("I9", table, str(name), f"Keeper says that replica {replica.name} has it: it is not here")
+            yield ReplicaDifference(
+                "I9", table, str(name), f"Keeper says that replica {replica.name} has it: it is not here"
+            )
     for stored in everything:
         if stored.name in said or stored.name in half_done or context.disk(stored.disk).capabilities.shared:
             continue
         if not any(one.covers(stored.name) for one in (*said, *half_done)):
             what = f"it is on {stored.disk}, and Keeper does not know that replica {replica.name} has it"
-            yield Difference("I9", table, str(stored.name), what)
+            yield ReplicaDifference("I9", table, str(stored.name), what)
     yield from _counted_twice(table, said)
     yield from _lost(replica)
     for other in replica.others() if everywhere else ():
         for name, digest in _said(replica, other):
             if said.get(name, digest) != digest:
-                yield Difference("I10", table, str(name), f"replicas {replica.name} and {other} have other bytes of it")
+                yield ReplicaDifference(
+                    "I10", table, str(name), f"replicas {replica.name} and {other} have other bytes of it"
+                )
 
 
-def _lost(replica: Replica) -> Iterator[Difference]:
+def _lost(replica: Replica) -> Iterator[ReplicaDifference]:
     for name in giving_up.lost(replica):
         what = "the log brings it, and no replica has it: all of them wait for it"
-        yield Difference("I9", replica.definition.full_name, str(name), what)
+        yield ReplicaDifference("I9", replica.definition.full_name, str(name), what)
 
 
 def _said(replica: Replica, name: str) -> Iterator[tuple[PartName, str]]:
@@ -120,11 +126,11 @@ def _said(replica: Replica, name: str) -> Iterator[tuple[PartName, str]]:
             yield PartName.parse(part), node.data.decode(errors="replace")
 
 
-def _counted_twice(table: str, said: dict[PartName, str]) -> Iterator[Difference]:
+def _counted_twice(table: str, said: dict[PartName, str]) -> Iterator[ReplicaDifference]:
     """Parts of the same blocks, neither of which went into the other."""
     last: PartName | None = None
     for name in sorted(said, key=lambda name: (name.partition, name.min_block, -name.max_block)):
         if last is None or last.partition != name.partition or last.max_block < name.min_block:
             last = name
         elif not last.covers(name):
-            yield Difference("I11", table, str(name), f"Keeper says that rows of it are in {last}, too")
+            yield ReplicaDifference("I11", table, str(name), f"Keeper says that rows of it are in {last}, too")

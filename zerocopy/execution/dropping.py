@@ -27,7 +27,7 @@ from tiering.table.part import PartName
 from zerocopy.execution import altering, moving
 from zerocopy.execution.queue import pull, queue
 from zerocopy.keeper.client import Witness
-from zerocopy.keeper.operations import Check, Create, Delete, Operation, Set, portions
+from zerocopy.keeper.operations import CheckNode, CreateNode, DeleteNode, Operation, Set, portions
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import DropRange
 from zerocopy.replica.inserts import arrivals
@@ -62,8 +62,8 @@ def assign(replica: Replica, partition: str, reason: str) -> DropRange:
                 spared=tuple(sorted(coming)),
                 reason=reason,
             )
-            still = [Check(f"{parent}/{name}") for name in coming.values()]
-            if say(replica, entry, version, [*still, Delete(node), Set(parent, entries.encode(entry))]):
+            still = [CheckNode(f"{parent}/{name}") for name in coming.values()]
+            if say(replica, entry, version, [*still, DeleteNode(node), Set(parent, entries.encode(entry))]):
                 return entry
             if not keeper.exists(node):
                 raise Transient(
@@ -125,7 +125,7 @@ def say(replica: Replica, entry: DropRange, version: int, more: Sequence[Operati
     """Write the entry; False when something else was agreed upon since this version of the log's node, or `more` of it
     is not so any more."""
     log, mark = replica.table.log, uuid.uuid4().hex.encode()
-    said = [Create(f"{log}/log-", entries.encode(entry), numbered=True), Set(log, mark, version), *more]
+    said = [CreateNode(f"{log}/log-", entries.encode(entry), numbered=True), Set(log, mark, version), *more]
     try:
         replica.keeper.multi(said, witness=Witness(log, mark))
     except (Conflict, NotFound):
@@ -151,7 +151,7 @@ def execute(replica: Replica, entry: DropRange) -> set[PartName]:
     if left := [name for name in arrivals.arriving(context, definition) if entry.drops(PartName.parse(name))]:
         raise Locked(f"the insert of {left[0]} is not over here", hint="the next pass tries again")
     gone = {name for name in replica.parts() if entry.drops(name)}
-    unsaid: list[list[Operation]] = [[Delete(replica.own.part(str(name)))] for name in sorted(gone)]
+    unsaid: list[list[Operation]] = [[DeleteNode(replica.own.part(str(name)))] for name in sorted(gone)]
     for portion in portions(unsaid):
         replica.keeper.multi(portion)
     context.catalog.refresh()

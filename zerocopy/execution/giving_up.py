@@ -14,7 +14,7 @@ from oplog.errors import Conflict, Refused
 from tiering.table.part import PartName
 from zerocopy.execution import dropping
 from zerocopy.execution.queue import queue
-from zerocopy.keeper.operations import Delete, Operation
+from zerocopy.keeper.operations import DeleteNode, Operation
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import DropRange, Entry, Get, Merge
 from zerocopy.replica.nodes import number_of
@@ -105,4 +105,4 @@ def _digests(replica: Replica, names: Collection[str]) -> Iterator[Operation]:
     for name in replica.keeper.children(blocks):
         node = replica.keeper.find(f"{blocks}/{name}")
         if node is not None and node.data.decode(errors="replace") in names:
-            yield Delete(f"{blocks}/{name}")
+            yield DeleteNode(f"{blocks}/{name}")

@@ -24,7 +24,7 @@ from tiering.table.part import PartName
 from zerocopy.execution import altering, moving
 from zerocopy.execution.queue import pull, queue
 from zerocopy.keeper.client import Witness
-from zerocopy.keeper.operations import Create, Set
+from zerocopy.keeper.operations import CreateNode, Set
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import Merge
 from zerocopy.replica.nodes import number_of
@@ -64,7 +64,7 @@ def assign(replica: Replica, request: MergeRequest) -> list[str]:
         entry = Merge(
             time=replica.context.clock(), replica=replica.name, output=output, inputs=inputs, reason=plan.reason
         )
-        creates.append(Create(f"{table.log}/log-", entries.encode(entry), numbered=True))
+        creates.append(CreateNode(f"{table.log}/log-", entries.encode(entry), numbered=True))
         outputs.append(output)
     try:
         keeper.multi([*creates, Set(table.log, mark, version), *unaltered], witness=Witness(table.log, mark))

@@ -30,7 +30,7 @@ from tiering.policy.plan import Move
 from tiering.table.part import PartName
 from zerocopy.execution import queue
 from zerocopy.keeper.client import Witness
-from zerocopy.keeper.operations import Create, Operation, Set
+from zerocopy.keeper.operations import CreateNode, Operation, Set
 from zerocopy.replica import fence, shared
 from zerocopy.replica.replica import Replica
 
@@ -42,7 +42,7 @@ MOVER = "mover"
 """The claim in the journal: of this machine's processes one moves at a time."""
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class MoveClaim(msgspec.Struct, frozen=True, kw_only=True):
     """What `mover` holds while somebody moves."""
 
     id: str
@@ -51,7 +51,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[str, ...]
 
 
-_decoder = msgspec.json.Decoder(Claim)
+_decoder = msgspec.json.Decoder(MoveClaim)
 
 
 def execute(replica: Replica, moves: Sequence[Move]) -> MoveReport:
@@ -102,7 +102,7 @@ class _Held:
 
     allowed: list[Move]
     skipped: list[SkippedMove]
-    claim: Claim | None = None
+    claim: MoveClaim | None = None
     version: int = 0
     is_clean: bool = False
     """Whether it is known of every commit whether it took place."""
@@ -184,12 +184,12 @@ def _claim(replica: Replica, disk: Disk, moves: list[Move]) -> _Held:
 def _take(replica: Replica, held: _Held, version: int, mover_version: int, parts: tuple[str, ...]) -> bool:
     """Claim the parts, if since these versions neither a merge nor a drop was agreed upon, and nobody else moves."""
     table = replica.table
-    claim = Claim(id=uuid.uuid4().hex, replica=replica.name, token=replica.token, parts=parts)
+    claim = MoveClaim(id=uuid.uuid4().hex, replica=replica.name, token=replica.token, parts=parts)
     data = msgspec.json.encode(claim)
     operations: list[Operation] = [
         Set(table.log, claim.id.encode(), version),
         Set(table.mover, data, mover_version),
-        Create(table.alive(claim.id), ephemeral=True),
+        CreateNode(table.alive(claim.id), ephemeral=True),
     ]
     try:
         replica.keeper.multi(operations, witness=Witness(table.mover, data))
@@ -213,7 +213,7 @@ def _other_mover(replica: Replica, disk: Disk) -> str:
     return ""
 
 
-def _claimed(replica: Replica) -> tuple[Claim, int] | None:
+def _claimed(replica: Replica) -> tuple[MoveClaim, int] | None:
     """Who moves, and the version of the node that says so; None where nobody does."""
     try:
         node = replica.keeper.get(replica.table.mover)

@@ -73,7 +73,7 @@ def execute(replica: Replica, *, stopped: Callable[[], bool], log: Sequence[str]
         if waiting := queue(replica):
             fetcher = Fetcher(replica)
             try:
-                _Run(replica, fetcher, replica.parts(), done).all(waiting, stopped)
+                _QueueRun(replica, fetcher, replica.parts(), done).all(waiting, stopped)
             finally:
                 done.adopted = fetcher.adopted
                 done.whole = {part: why for part, why in fetcher.whole.items() if part in done.fetched}
@@ -94,7 +94,7 @@ def _note(replica: Replica, done: Done) -> None:
 
 
 @dataclass(slots=True)
-class _Run:
+class _QueueRun:
     """One run over the queue."""
 
     replica: Replica
@@ -293,7 +293,7 @@ class _Run:
     def _merge_in_bucket(self, queued: Queued, entry: Merge, name: PartName, disk: LoggedDisk) -> None:
         """One replica makes the part there, the others take its objects over. Raises `Locked` while another one is at
         it."""
-        place = sharing_moves.Place.of(self.replica, disk)
+        place = sharing_moves.SharedPlace.of(self.replica, disk)
         claimed, words = sharing_moves.claim(self.replica, place, [str(name)])
         if claimed:
             try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from oplog.errors import AlreadyExists, Conflict, Transient
 from tiering.table.part import PartName
 from zerocopy.keeper.client import Node, Witness
-from zerocopy.keeper.operations import Check, Create, Operation, Set, portions
+from zerocopy.keeper.operations import CheckNode, CreateNode, Operation, Set, portions
 from zerocopy.replica import entries, history, lag
 from zerocopy.replica.entries import Entry, Get
 from zerocopy.replica.inserts import quorum
@@ -83,7 +83,7 @@ def pull(replica: Replica, log: Sequence[str] | None = None) -> int:
             continue
         data = [node.data for node in found if node is not None]
         by = {entries.decode(one, path=path).replica for one, path in zip(data, paths, strict=True)}
-        copies = [Create(replica.own.queued(number), one) for number, one in zip(new, data, strict=True)]
+        copies = [CreateNode(replica.own.queued(number), one) for number, one in zip(new, data, strict=True)]
         taken = _take(replica, pointer, kept.is_lost, new, copies)
         if taken:
             pulled += taken
@@ -96,11 +96,11 @@ def _begin(pointer: Node) -> int:
     return int(pointer.data or b"0")
 
 
-def _take(replica: Replica, pointer: Node, is_lost: Node, new: Sequence[int], copies: list[Create]) -> int:
+def _take(replica: Replica, pointer: Node, is_lost: Node, new: Sequence[int], copies: list[CreateNode]) -> int:
     """Take over the first of the entries, as many as go into one request; 0 where another process of this machine was
     first, or others gave this replica up."""
     kept, own = replica.kept, replica.own
-    is_whole = Check(own.is_lost, is_lost.version)
+    is_whole = CheckNode(own.is_lost, is_lost.version)
     come = lag.inserted(replica.name, {copy.path: copy.data for copy in copies})
     said = lag.told(own, kept, come=come)
     following = str(new[-1] + 1).encode()

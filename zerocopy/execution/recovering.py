@@ -25,7 +25,7 @@ from tiering.table.part import PartName
 from zerocopy.execution import altering
 from zerocopy.execution.queue import CLONED
 from zerocopy.keeper.client import Witness
-from zerocopy.keeper.operations import Create, Delete, Operation, Set, portions
+from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, Set, portions
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import Get
 from zerocopy.replica.nodes import number_of
@@ -125,8 +125,10 @@ def _is_known(replica: Replica, stored: StoredPart, known: dict[str, str]) -> bo
 def _forget(replica: Replica, kept: set[str]) -> None:
     """Keeper no longer says that this replica has the other parts."""
     keeper, own = replica.keeper, replica.own
-    gone: list[list[Operation]] = [[Delete(own.part(name))] for name in keeper.children(own.parts) if name not in kept]
-    gone += [[Delete(f"{own.queue}/{name}")] for name in keeper.children(own.queue)]
+    gone: list[list[Operation]] = [
+        [DeleteNode(own.part(name))] for name in keeper.children(own.parts) if name not in kept
+    ]
+    gone += [[DeleteNode(f"{own.queue}/{name}")] for name in keeper.children(own.queue)]
     for portion in portions(gone):
         keeper.multi(portion)
 
@@ -160,14 +162,16 @@ def _take_over(replica: Replica, other: _Other, digests: dict[str, str], kept: s
     keeper, own = replica.keeper, replica.own
     registered = set(keeper.children(own.parts))
     words: list[list[Operation]] = [
-        [Create(own.part(name), digests[name].encode())] for name in sorted(kept - registered) if name in other.parts
+        [CreateNode(own.part(name), digests[name].encode())]
+        for name in sorted(kept - registered)
+        if name in other.parts
     ]
     now = replica.context.clock()
     lacking = sorted(other.parts.keys() - kept)
     for number, name in enumerate(lacking):
         entry = Get(time=now, replica=other.name, part=name, digest=other.parts[name])
-        words.append([Create(f"{own.queue}/{CLONED}{number:010d}", entries.encode(entry))])
-    words += [[Create(own.queued(number), data)] for number, data in sorted(other.queue.items())]
+        words.append([CreateNode(f"{own.queue}/{CLONED}{number:010d}", entries.encode(entry))])
+    words += [[CreateNode(own.queued(number), data)] for number, data in sorted(other.queue.items())]
     for portion in portions(words):
         keeper.multi(portion)
     pointer = str(other.pointer).encode()

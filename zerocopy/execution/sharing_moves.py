@@ -31,11 +31,11 @@ from tiering.move.report import FailedMove, MoveReport, SkippedMove
 from tiering.policy.plan import Move
 from tiering.table.part import PartName
 from zerocopy.keeper.client import Witness
-from zerocopy.keeper.operations import Create, Delete, Operation, portions
+from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, portions
 from zerocopy.replica import sharing
 from zerocopy.replica.fetching import Fetcher
 from zerocopy.replica.replica import Replica
-from zerocopy.replica.sharing import AT_ONCE, Offered, Source
+from zerocopy.replica.sharing import AT_ONCE, Offered, PartHolder
 
 _ATTEMPTS = 5
 _CHANGES = "what the replicas say of it keeps changing; the next pass tries again"
@@ -57,7 +57,7 @@ _decoder = msgspec.json.Decoder(Word)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SharedPlace:
     """A store, and where the table's parts there are spoken of."""
 
     path: str
@@ -66,7 +66,7 @@ class Place:
     """This machine's there."""
 
     @classmethod
-    def of(cls, replica: Replica, disk: LoggedDisk) -> Place:
+    def of(cls, replica: Replica, disk: LoggedDisk) -> SharedPlace:
         """The disk's. Whoever is first gives its prefix an id."""
         if store_identity(disk) is None:
             disk.claim()
@@ -94,7 +94,7 @@ def execute(replica: Replica, moves: Sequence[Move]) -> MoveReport:
 
 
 def _to_disk(replica: Replica, disk: LoggedDisk, moves: Sequence[Move]) -> MoveReport:
-    place = Place.of(replica, disk)
+    place = SharedPlace.of(replica, disk)
     session = replica.keeper.session
     claimed = _claim_all(replica, place, [move.part for move in moves])
     skipped: list[SkippedMove] = []
@@ -134,21 +134,21 @@ def _to_disk(replica: Replica, disk: LoggedDisk, moves: Sequence[Move]) -> MoveR
     return report + MoveReport(skipped=tuple(skipped))
 
 
-def _claim_all(replica: Replica, place: Place, parts: Sequence[str]) -> set[str]:
+def _claim_all(replica: Replica, place: SharedPlace, parts: Sequence[str]) -> set[str]:
     """Claim as many of the parts at once as one request takes; none of these where something is said of one."""
     replica.keeper.make_path(place.path)
     data = msgspec.json.encode(Word(replica=replica.name, log=place.log, id=uuid.uuid4().hex))
     claimed: set[str] = set()
-    for portion in portions([[Create(place.part(name), data, ephemeral=True)] for name in parts]):
+    for portion in portions([[CreateNode(place.part(name), data, ephemeral=True)] for name in parts]):
         try:
             replica.keeper.multi(portion, witness=_witness(portion[-1]))
         except AlreadyExists:
             continue
-        claimed.update(one.path.rpartition("/")[2] for one in portion if isinstance(one, Create))
+        claimed.update(one.path.rpartition("/")[2] for one in portion if isinstance(one, CreateNode))
     return claimed
 
 
-def claim(replica: Replica, place: Place, parts: Sequence[str]) -> tuple[set[str], dict[str, Word]]:
+def claim(replica: Replica, place: SharedPlace, parts: Sequence[str]) -> tuple[set[str], dict[str, Word]]:
     """Which of the parts this replica is to bring to the store now, and what is said of the others."""
     keeper = replica.keeper
     claimed: set[str] = set()
@@ -166,7 +166,7 @@ def claim(replica: Replica, place: Place, parts: Sequence[str]) -> tuple[set[str
     return claimed, words
 
 
-def _lost(replica: Replica, place: Place, parts: Collection[str], session: int) -> dict[str, str]:
+def _lost(replica: Replica, place: SharedPlace, parts: Collection[str], session: int) -> dict[str, str]:
     """Of the parts that were claimed in this session: why of those whose claim is another one's by now. One request
     while the session lives."""
     keeper = replica.keeper
@@ -187,14 +187,14 @@ def _lost(replica: Replica, place: Place, parts: Collection[str], session: int) 
     return {name: why for name in lost if name not in again}
 
 
-def say(replica: Replica, place: Place, claimed: set[str], there: set[str]) -> None:
+def say(replica: Replica, place: SharedPlace, claimed: set[str], there: set[str]) -> None:
     """End the claims: of what is there now it is said who has it."""
     done = msgspec.json.encode(Word(replica=replica.name, log=place.log, id=uuid.uuid4().hex, done=True))
     changes: list[list[Operation]] = []
     for name in sorted(claimed):
-        said: list[Operation] = [Delete(place.part(name))]
+        said: list[Operation] = [DeleteNode(place.part(name))]
         if name in there:
-            said.append(Create(place.part(name), done))
+            said.append(CreateNode(place.part(name), done))
         changes.append(said)
     for portion in portions(changes):
         try:
@@ -203,7 +203,7 @@ def say(replica: Replica, place: Place, claimed: set[str], there: set[str]) -> N
             continue
 
 
-def _take_together(replica: Replica, disk: LoggedDisk, place: Place, moves: Sequence[Move]) -> None:
+def _take_together(replica: Replica, disk: LoggedDisk, place: SharedPlace, moves: Sequence[Move]) -> None:
     """Take over what another replica has there, in one commit for many parts; of the rest each is looked at by
     itself."""
     rest = list(moves)
@@ -265,7 +265,7 @@ def _take(replica: Replica, disk: LoggedDisk, found: Sequence[tuple[Move, Offere
         return sharing.take(replica, disk, [offered for _, offered in found], kind=kind, reason=reason)
 
 
-def _taken_over(replica: Replica, disk: LoggedDisk, place: Place, move: Move, word: Word | None) -> str | None:
+def _taken_over(replica: Replica, disk: LoggedDisk, place: SharedPlace, move: Move, word: Word | None) -> str | None:
     """None when the disk has the part now, else why the move has to wait; empty when nobody has it there any more."""
     if _is_there(replica, disk, move.part):
         return None
@@ -295,7 +295,7 @@ def _taken_over(replica: Replica, disk: LoggedDisk, place: Place, move: Move, wo
     return ""
 
 
-def _asked(replica: Replica, disk: LoggedDisk, place: Place, source: Source, word: Word) -> Offered | str:
+def _asked(replica: Replica, disk: LoggedDisk, place: SharedPlace, source: PartHolder, word: Word) -> Offered | str:
     """What the source offers of the part, or why it offers nothing; where it does not answer, what its log says."""
     name = str(source.part)
     wanted = {name: source.digest}
@@ -315,7 +315,7 @@ def _is_there(replica: Replica, disk: LoggedDisk, part: str) -> bool:
 
 def _witness(last: Operation) -> Witness | None:
     """None where nothing came."""
-    return Witness(last.path, last.data) if isinstance(last, Create) else None
+    return Witness(last.path, last.data) if isinstance(last, CreateNode) else None
 
 
 def _read(data: bytes, path: str) -> Word:

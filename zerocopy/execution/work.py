@@ -265,7 +265,7 @@ def drop_dead(context: Context, definition: TableDefinition, name: str, *, give_
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class ReplicaRestored:
     """What a restore did."""
 
     done: Done
@@ -282,7 +282,7 @@ def restore(
     give_up: bool = False,
     without: Collection[str] = (),
     from_parts: bool = False,
-) -> Restored:
+) -> ReplicaRestored:
     """Make this replica what Keeper and the others say: fetch what is lacking or another one here, set aside what
     nobody knows. While there are parts that no replica has nothing is changed, unless they are given up.
 
@@ -290,19 +290,19 @@ def restore(
     done so. `from_parts`: where it was set back to an older state, too."""
     rebuilt = rebuilding.rebuild(context, definition, without=without, from_parts=from_parts)
     if rebuilt is not None:
-        return Restored(Done() if rebuilt.waits_for else sync_patiently(context, definition), [], rebuilt)
+        return ReplicaRestored(Done() if rebuilt.waits_for else sync_patiently(context, definition), [], rebuilt)
     done = sync_patiently(context, definition)
     own = Replica.open(context, context.catalog.table(definition.uuid))
     here = {stored.name for stored in context.catalog.parts(own.definition, include_outdated=True)}
     alone = giving_up.lost(own, without=own.name)
     gone = [name for name in alone if name not in here and not any(one.covers(name) for one in here)]
     if gone and not give_up:
-        return Restored(done, list(map(str, gone)))
+        return ReplicaRestored(done, list(map(str, gone)))
     if gone:
         giving_up.assign(own, gone, "no replica has it", without=own.name)
     if own.others():
         own.keeper.set(own.own.is_lost, b"1")
-    return Restored(sync_patiently(context, definition), list(map(str, gone)))
+    return ReplicaRestored(sync_patiently(context, definition), list(map(str, gone)))
 
 
 def serve(context: Context, beside: Callable[[], Store] | None = None) -> str:

@@ -23,7 +23,7 @@ from tiering.table import part as parts_format
 from tiering.table.part import DataFile, Part
 from tiering.table.schema import TableDefinition
 from zerocopy.interserver import offer, signing
-from zerocopy.interserver.offer import Answer, Answers
+from zerocopy.interserver.offer import OfferedPart, Offers
 
 _TRIES = 5
 _MOST_TRIES = 100
@@ -49,7 +49,7 @@ def fetch(
 
 def ask(
     address: str, secret: str, definition: TableDefinition, wanted: Mapping[str, str], stores: Collection[str]
-) -> dict[str, tuple[Part, Answer] | FrostlineError] | None:
+) -> dict[str, tuple[Part, OfferedPart] | FrostlineError] | None:
     """What the peer says of the parts' objects in the stores, of each part by its name, where it has the one with this
     digest; else what a fetch of it would raise. None with a peer of a version that does not say. Raises as `fetch`."""
     return asyncio.run(_ask(address, secret, definition, wanted, stores))
@@ -57,9 +57,9 @@ def ask(
 
 async def _ask(
     address: str, secret: str, definition: TableDefinition, wanted: Mapping[str, str], stores: Collection[str]
-) -> dict[str, tuple[Part, Answer] | FrostlineError] | None:
+) -> dict[str, tuple[Part, OfferedPart] | FrostlineError] | None:
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE_SECONDS, sock_read=_SILENCE_SECONDS)
-    found: dict[str, tuple[Part, Answer] | FrostlineError] = {}
+    found: dict[str, tuple[Part, OfferedPart] | FrostlineError] = {}
     async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
         while rest := [name for name in wanted if name not in found]:
             for names in offer.questions(rest):
@@ -112,7 +112,7 @@ class _Peer:
 
     async def offers(
         self, session: aiohttp.ClientSession, names: Sequence[str], stores: Collection[str]
-    ) -> Answers | None:
+    ) -> Offers | None:
         """What the peer says of this part and others; None where it knows no such question."""
         path = f"/v2/{self._definition.uuid}?parts={','.join(names)}&stores={','.join(sorted(stores))}"
         data, speaks = await self._document(session, path, missing=b"")
@@ -120,7 +120,7 @@ class _Peer:
             raise self.has_none()
         return offer.decode(data, path=f"{self._address}{path.partition('?')[0]}") if data else None
 
-    def told(self, answer: Answer, digest: str) -> tuple[Part, Answer] | FrostlineError:
+    def told(self, answer: OfferedPart, digest: str) -> tuple[Part, OfferedPart] | FrostlineError:
         """What is said of the part; what is wrong with it, where it is not the one that Keeper knows."""
         try:
             return self._described(bytes(answer.part), digest), answer

@@ -59,7 +59,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[OfferedFile, ...]
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class OfferedPart(msgspec.Struct, frozen=True, kw_only=True):
     """What is said of one part."""
 
     part: msgspec.Raw
@@ -68,16 +68,16 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class Answers(msgspec.Struct, frozen=True, kw_only=True):
+class Offers(msgspec.Struct, frozen=True, kw_only=True):
     """The whole answer."""
 
-    parts: dict[str, Answer]
+    parts: dict[str, OfferedPart]
     missing: tuple[str, ...] = ()
     """Those that the replica does not have."""
     protocol: int = PROTOCOL
 
 
-_decoder = msgspec.json.Decoder(Answers)
+_decoder = msgspec.json.Decoder(Offers)
 
 
 def questions(names: Sequence[str]) -> Iterator[list[str]]:
@@ -108,12 +108,12 @@ def offered(infos: Mapping[str, FileInfo], *, store: str, log: str, directory: s
     return Offer(store=store, log=log, directory=directory, files=files)
 
 
-def encode(answers: Answers) -> bytes:
+def encode(answers: Offers) -> bytes:
     """The answer's body: a large part has some hundred row groups, and what is said of them packs well."""
     return zlib.compress(msgspec.json.encode(answers))
 
 
-def decode(data: bytes, *, path: str) -> Answers:
+def decode(data: bytes, *, path: str) -> Offers:
     """An answer that may be believed in its form. Raises `Damaged`."""
     try:
         unpacking = zlib.decompressobj()

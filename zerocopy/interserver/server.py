@@ -170,7 +170,7 @@ class PartServer:
     def _answers(self, uuid: str, wanted: Sequence[str], stores: Collection[str]) -> bytes:
         """What is said of the parts, until it is enough for one answer."""
         definition = self._table(uuid)
-        said: dict[str, offer.Answer] = {}
+        said: dict[str, offer.OfferedPart] = {}
         missing: list[str] = []
         size_bytes = 0
         for name in dict.fromkeys(wanted):
@@ -184,9 +184,9 @@ class PartServer:
             size_bytes += len(bytes(said[name].part))
             if size_bytes > offer.ANSWER_BYTES:
                 break
-        return offer.encode(offer.Answers(parts=said, missing=tuple(missing)))
+        return offer.encode(offer.Offers(parts=said, missing=tuple(missing)))
 
-    def _answer(self, found: Sequence[_Place], stores: Collection[str]) -> offer.Answer:
+    def _answer(self, found: Sequence[_Place], stores: Collection[str]) -> offer.OfferedPart:
         """Of the places of a part, the one that lies in one of the stores."""
         why = "it lies on a disk of its machine"
         for place in found:
@@ -200,9 +200,9 @@ class PartServer:
             infos = {info.path.rpartition("/")[2]: info for info in logged.walk(place.directory)}
             made = offer.offered(infos, store=store, log=logged.log_name, directory=place.directory)
             if isinstance(made, offer.Offer):
-                return offer.Answer(part=msgspec.Raw(place.description), offer=made)
+                return offer.OfferedPart(part=msgspec.Raw(place.description), offer=made)
             why = made
-        return offer.Answer(part=msgspec.Raw(found[0].description), why=why)
+        return offer.OfferedPart(part=msgspec.Raw(found[0].description), why=why)
 
     def _identity(self, disk: LoggedDisk) -> str:
         """Asked for once: it does not change."""

@@ -39,7 +39,7 @@ from oplog.errors import (
 from tiering.config.settings import KeeperConfig
 from zerocopy.keeper.connecting import unconnected
 from zerocopy.keeper.gathered import AtOnce
-from zerocopy.keeper.operations import ANY_VERSION, Check, Create, Delete, Operation, Set, check_size
+from zerocopy.keeper.operations import ANY_VERSION, CheckNode, CreateNode, DeleteNode, Operation, Set, check_size
 from zerocopy.keeper.patience import LOOK_SECONDS, Patience
 from zerocopy.keeper.refusals import answer_of, refusal, silence
 
@@ -232,7 +232,7 @@ class Keeper:
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
         """Make the node; one that is there with the same data already is as good after a lost answer. Raises
         `AlreadyExists`, or `NotFound` without its parent."""
-        self.multi([Create(path, data, ephemeral)], witness=Witness(path, data))
+        self.multi([CreateNode(path, data, ephemeral)], witness=Witness(path, data))
 
     def create_numbered(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> str:
         """Make a node whose name is this path and a number, and return its path. The path must be one that nobody used
@@ -314,13 +314,13 @@ class Keeper:
         for one in operations:
             full = self._full(one.path)
             match one:
-                case Create():
+                case CreateNode():
                     transaction.create(full, one.data, self._acl, one.ephemeral, one.numbered)
                 case Set():
                     transaction.set_data(full, one.data, one.version)
-                case Delete():
+                case DeleteNode():
                     transaction.delete(full, one.version)
-                case Check():
+                case CheckNode():
                     transaction.check(full, one.version)
         return transaction.commit_async()
 

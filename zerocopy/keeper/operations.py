@@ -21,7 +21,7 @@ _ACL_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateNode:
     """A new node. Fails with `AlreadyExists` when it is there, `NotFound` when its parent is not."""
 
     path: str
@@ -42,7 +42,7 @@ class Set:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteNode:
     """A node goes. Fails with `NotFound`, or with `Conflict` when it has children or another version."""
 
     path: str
@@ -50,22 +50,22 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckNode:
     """Changes nothing. Fails with `NotFound`, or with `Conflict` when the node's version is another one."""
 
     path: str
     version: int = ANY_VERSION
 
 
-Operation: TypeAlias = Create | Set | Delete | Check
+Operation: TypeAlias = CreateNode | Set | DeleteNode | CheckNode
 
 
 def size_bytes(operation: Operation) -> int:
     """What the operation adds to a request, at most."""
     size = _HEADER_BYTES + len(operation.path.encode())
-    if isinstance(operation, Create | Set):
+    if isinstance(operation, CreateNode | Set):
         size += len(operation.data)
-    return size + _ACL_BYTES if isinstance(operation, Create) else size
+    return size + _ACL_BYTES if isinstance(operation, CreateNode) else size
 
 
 def check_size(operations: Sequence[Operation]) -> None:

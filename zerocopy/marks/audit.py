@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from disks.file_table.blob_sets import NewSet, Reference
+from disks.file_table.blob_sets import BlobReference, NewSet
 from zerocopy.marks.census import MarkedSet
 from zerocopy.marks.nodes import Holder
 
@@ -15,17 +15,17 @@ LEFT_OVER, OF_THE_DEAD = "mark_left_over", "mark_of_the_dead"
 _HARMLESS = frozenset({LEFT_OVER, OF_THE_DEAD})
 """These keep objects that nobody needs, and lose none."""
 
-Named = Mapping[Reference, frozenset[str]]
+Named = Mapping[BlobReference, frozenset[str]]
 """What a log's newest table names: the keys, by set and directory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class MarkDifference:
     """One thing that is not as it should be."""
 
     kind: str
     log: str
-    reference: Reference
+    reference: BlobReference
     what: str
     """A sentence."""
 
@@ -41,51 +41,53 @@ class Marked:
     sets: Mapping[str, MarkedSet]
     holders: Mapping[str, tuple[Holder, ...]]
     """Set -> who holds it."""
-    settled: frozenset[tuple[str, Reference]]
+    settled: frozenset[tuple[str, BlobReference]]
     """Those, by log, that are too old to be of something that goes on."""
 
 
-def differences(logs: Mapping[str, Named], marked: Marked, sizes: Mapping[str, int]) -> list[Difference]:
+def differences(logs: Mapping[str, Named], marked: Marked, sizes: Mapping[str, int]) -> list[MarkDifference]:
     """Everything that differs. `logs` are all of the prefix; `sizes` the objects that the bucket lists."""
     found = [*_unmarked(logs, marked), *_unlisted(logs, marked), *_gone(logs, sizes), *_left(logs, marked)]
     return sorted(found, key=lambda one: (one.is_harmless, one.kind, one.log, one.reference))
 
 
-def _unmarked(logs: Mapping[str, Named], marked: Marked) -> Iterator[Difference]:
+def _unmarked(logs: Mapping[str, Named], marked: Marked) -> Iterator[MarkDifference]:
     for log, named in logs.items():
         for reference in named:
             if Holder(log, reference.directory) not in marked.holders.get(reference.blob_set, ()):
-                yield Difference(MARK_MISSING, log, reference, f"{log} has {reference.directory}, and no mark says so")
+                yield MarkDifference(
+                    MARK_MISSING, log, reference, f"{log} has {reference.directory}, and no mark says so"
+                )
 
 
-def _unlisted(logs: Mapping[str, Named], marked: Marked) -> Iterator[Difference]:
+def _unlisted(logs: Mapping[str, Named], marked: Marked) -> Iterator[MarkDifference]:
     for log, named in logs.items():
         for reference, keys in named.items():
             known = marked.sets.get(reference.blob_set)
             if known is not None and (missing := keys.difference(known.keys)):
                 sentence = f"{log} has {reference.directory}, and object {min(missing)} of it is not listed by its set"
-                yield Difference(KEYS_DIFFER, log, reference, sentence)
+                yield MarkDifference(KEYS_DIFFER, log, reference, sentence)
 
 
-def _gone(logs: Mapping[str, Named], sizes: Mapping[str, int]) -> Iterator[Difference]:
+def _gone(logs: Mapping[str, Named], sizes: Mapping[str, int]) -> Iterator[MarkDifference]:
     for log, named in logs.items():
         for reference, keys in named.items():
             for key in sorted(keys):
                 if key not in sizes:
                     sentence = f"{log} has {reference.directory}, and object {key} is not in the bucket"
-                    yield Difference(OBJECT_MISSING, log, reference, sentence)
+                    yield MarkDifference(OBJECT_MISSING, log, reference, sentence)
 
 
-def _left(logs: Mapping[str, Named], marked: Marked) -> Iterator[Difference]:
+def _left(logs: Mapping[str, Named], marked: Marked) -> Iterator[MarkDifference]:
     for name, holders in marked.holders.items():
         for holder in holders:
-            reference = Reference(name, holder.directory)
+            reference = BlobReference(name, holder.directory)
             if holder.log not in logs:
                 sentence = f"{holder.log} has no log here, and a mark of it holds {holder.directory}"
-                yield Difference(OF_THE_DEAD, holder.log, reference, sentence)
+                yield MarkDifference(OF_THE_DEAD, holder.log, reference, sentence)
             elif reference not in logs[holder.log] and (holder.log, reference) in marked.settled:
                 sentence = f"{holder.log} no longer has {holder.directory}, and a mark of it is left"
-                yield Difference(LEFT_OVER, holder.log, reference, sentence)
+                yield MarkDifference(LEFT_OVER, holder.log, reference, sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,42 +96,42 @@ class Repair:
 
     sets: Mapping[str, frozenset[str]]
     """Sets whose node is missing, or does not list all of its keys -> all keys that are known of it."""
-    marks: Mapping[str, tuple[Reference, ...]]
+    marks: Mapping[str, tuple[BlobReference, ...]]
     """Log -> the marks that it lacks."""
-    left_over: tuple[Reference, ...]
+    left_over: tuple[BlobReference, ...]
     """Of the own log: what is not mended by anybody else."""
-    retired: Mapping[str, tuple[Reference, ...]]
+    retired: Mapping[str, tuple[BlobReference, ...]]
     """The same of logs that count no more."""
 
 
 def repair(
-    logs: Mapping[str, Named], marked: Marked, found: list[Difference], own: str, *, retired: Collection[str] = ()
+    logs: Mapping[str, Named], marked: Marked, found: list[MarkDifference], own: str, *, retired: Collection[str] = ()
 ) -> Repair:
     """What mends the differences. Nothing that deletes an object, and no mark of another log goes that was not
     retired."""
     listed = {name: frozenset(known.keys) for name, known in marked.sets.items()}
     keys: dict[str, set[str]] = defaultdict(set)
-    for named in (*logs.values(), {Reference(name, ""): some for name, some in listed.items()}):
+    for named in (*logs.values(), {BlobReference(name, ""): some for name, some in listed.items()}):
         for reference, some in named.items():
             keys[reference.blob_set] |= some
     wanting = {one.reference.blob_set for one in found if one.kind in (MARK_MISSING, KEYS_DIFFER)}
     sets = {name: all_keys for name in wanting if listed.get(name) != (all_keys := frozenset(keys[name]))}
-    marks: dict[str, list[Reference]] = defaultdict(list)
+    marks: dict[str, list[BlobReference]] = defaultdict(list)
     for one in found:
         if one.kind == MARK_MISSING:
             marks[one.log].append(one.reference)
     left = tuple(one.reference for one in found if one.kind == LEFT_OVER and one.log == own)
-    dead: dict[str, list[Reference]] = defaultdict(list)
+    dead: dict[str, list[BlobReference]] = defaultdict(list)
     for one in found:
         if one.kind == OF_THE_DEAD and one.log in retired:
             dead[one.log].append(one.reference)
     return Repair(sets, _frozen(marks), left, _frozen(dead))
 
 
-def _frozen(found: Mapping[str, list[Reference]]) -> dict[str, tuple[Reference, ...]]:
+def _frozen(found: Mapping[str, list[BlobReference]]) -> dict[str, tuple[BlobReference, ...]]:
     return {log: tuple(some) for log, some in found.items()}
 
 
-def as_new(name: str, keys: frozenset[str], reference: Reference) -> NewSet:
+def as_new(name: str, keys: frozenset[str], reference: BlobReference) -> NewSet:
     """A set that is made again for the first of those that use it."""
     return NewSet(name, tuple(sorted(keys)), reference.directory)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from oplog.errors import Conflict, FrostlineError, NotFound
 from zerocopy.keeper.client import Keeper
-from zerocopy.keeper.operations import ANY_VERSION, Check, Delete
+from zerocopy.keeper.operations import ANY_VERSION, CheckNode, DeleteNode
 from zerocopy.marks.nodes import Holder, StoreNodes, decode_keys, parse_holder
 
 _RELEASED_AT_ONCE = 100
@@ -24,7 +24,7 @@ class MarkedSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class CollectionGate:
     """The node that tells whether anything may be collected now, at the version at which it said so."""
 
     path: str
@@ -53,7 +53,7 @@ def holders(keeper: Keeper, nodes: StoreNodes, names: Sequence[str]) -> Iterator
             yield name, [parse_holder(mark) for mark in marks]
 
 
-def release(keeper: Keeper, nodes: StoreNodes, names: Collection[str], gate: Gate) -> set[str]:
+def release(keeper: Keeper, nodes: StoreNodes, names: Collection[str], gate: CollectionGate) -> set[str]:
     """Take the nodes of sets away that nobody has marked; returns which are gone now. From then on nobody can mark
     such a set any more, so its objects may go. Raises `FrostlineError` when the gate is another one: nothing may go.
 
@@ -62,7 +62,7 @@ def release(keeper: Keeper, nodes: StoreNodes, names: Collection[str], gate: Gat
     released: set[str] = set()
     ordered = sorted(names)
     if not ordered:
-        keeper.multi([Check(gate.path, gate.version)])
+        keeper.multi([CheckNode(gate.path, gate.version)])
     for begin in range(0, len(ordered), _RELEASED_AT_ONCE):
         portion = ordered[begin : begin + _RELEASED_AT_ONCE]
         if _release(keeper, nodes, portion, gate):
@@ -72,15 +72,15 @@ def release(keeper: Keeper, nodes: StoreNodes, names: Collection[str], gate: Gat
     return released
 
 
-def _release(keeper: Keeper, nodes: StoreNodes, names: Sequence[str], gate: Gate) -> bool:
+def _release(keeper: Keeper, nodes: StoreNodes, names: Sequence[str], gate: CollectionGate) -> bool:
     """All of them, or none: one has marks, or has no node any more."""
     try:
-        keeper.multi([Check(gate.path, gate.version), *(Delete(nodes.blob_set(name)) for name in names)])
+        keeper.multi([CheckNode(gate.path, gate.version), *(DeleteNode(nodes.blob_set(name)) for name in names)])
     except (Conflict, NotFound):
         pass
     except FrostlineError:  # the answer was lost; what is gone is seen below
         keeper.sync(nodes.path)
     else:
         return True
-    keeper.multi([Check(gate.path, gate.version)])
+    keeper.multi([CheckNode(gate.path, gate.version)])
     return len(names) == 1 and keeper.find(nodes.blob_set(names[0])) is None

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 
-from disks.file_table.blob_sets import NewSet, Reference
-from zerocopy.keeper.operations import Check, Create, Delete, Operation, Set, portions
+from disks.file_table.blob_sets import BlobReference, NewSet
+from zerocopy.keeper.operations import CheckNode, CreateNode, DeleteNode, Operation, Set, portions
 from zerocopy.marks.nodes import StoreNodes, encode_keys
 
 
@@ -21,34 +21,34 @@ def creating(nodes: StoreNodes, log: str, sets: Iterable[NewSet], token: bytes) 
     """Requests that make the sets and their first marks."""
 
     def of_one(new: NewSet) -> list[Operation]:
-        made = Create(nodes.blob_set(new.blob_set), encode_keys(new.keys))
-        return [made, Create(nodes.mark(new.reference, log), token)]
+        made = CreateNode(nodes.blob_set(new.blob_set), encode_keys(new.keys))
+        return [made, CreateNode(nodes.mark(new.reference, log), token)]
 
     return _requests([(new.directory, of_one(new)) for new in sets])
 
 
 def adding(
-    nodes: StoreNodes, log: str, references: Collection[Reference], token: bytes, there: Mapping[str, int]
+    nodes: StoreNodes, log: str, references: Collection[BlobReference], token: bytes, there: Mapping[str, int]
 ) -> list[list[Operation]]:
     """Requests that make the marks. Those that are `there`, by path with their versions, are written anew: an earlier
     attempt left them, and whoever tidies up after it must find them changed."""
 
-    def of_one(reference: Reference) -> list[Operation]:
+    def of_one(reference: BlobReference) -> list[Operation]:
         path = nodes.mark(reference, log)
-        return [Set(path, token, there[path]) if path in there else Create(path, token)]
+        return [Set(path, token, there[path]) if path in there else CreateNode(path, token)]
 
     return _requests([(reference.directory, of_one(reference)) for reference in set(references)])
 
 
-def checking(nodes: StoreNodes, log: str, references: Collection[Reference]) -> list[list[Operation]]:
+def checking(nodes: StoreNodes, log: str, references: Collection[BlobReference]) -> list[list[Operation]]:
     """Requests that fail where a mark is missing."""
-    groups = [(one.directory, [Check(nodes.mark(one, log))]) for one in set(references)]
+    groups = [(one.directory, [CheckNode(nodes.mark(one, log))]) for one in set(references)]
     return _requests(groups)
 
 
-def removing(nodes: StoreNodes, log: str, seen: Mapping[Reference, int]) -> list[list[Operation]]:
+def removing(nodes: StoreNodes, log: str, seen: Mapping[BlobReference, int]) -> list[list[Operation]]:
     """Requests that take the marks away, at the versions that were seen."""
-    groups = [(one.directory, [Delete(nodes.mark(one, log), version)]) for one, version in seen.items()]
+    groups = [(one.directory, [DeleteNode(nodes.mark(one, log), version)]) for one, version in seen.items()]
     return _requests(groups)
 
 

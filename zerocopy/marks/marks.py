@@ -16,11 +16,11 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from disks.base import LoggedDisk
-from disks.file_table.blob_sets import NewSet, Reference
+from disks.file_table.blob_sets import BlobReference, NewSet
 from disks.object_disk.sharing.prefix import store_identity
 from oplog.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown
 from zerocopy.keeper.client import Keeper, Witness
-from zerocopy.keeper.operations import Create, Delete, Operation, Set
+from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, Set
 from zerocopy.marks import changes
 from zerocopy.marks.nodes import StoreNodes
 
@@ -48,7 +48,7 @@ class Marks:
         for request in changes.creating(self.nodes, self.log, sets, token):
             self.keeper.multi(request, witness=_witness(request))
 
-    def add(self, references: Collection[Reference]) -> None:
+    def add(self, references: Collection[BlobReference]) -> None:
         """Mark sets that are there already, before the commit that names them. All of a directory or none; marks that
         an earlier attempt left are as good. Raises `Gone` when a set has no node."""
         if not references:
@@ -71,7 +71,7 @@ class Marks:
                 there = self._there(references)  # one that an earlier attempt left was tidied up meanwhile
         raise Conflict(f"the marks of {_first(references)} keep changing in Keeper", hint="run it again")
 
-    def missing(self, references: Collection[Reference], log: str | None = None) -> set[Reference]:
+    def missing(self, references: Collection[BlobReference], log: str | None = None) -> set[BlobReference]:
         """Which of the marks are not there: of this replica, or of another one's log. One request where none is."""
         log = log or self.log
         try:
@@ -83,14 +83,14 @@ class Marks:
             return {one for one, node in zip(references, found, strict=True) if node is None}
         return set()
 
-    def seen(self, references: Collection[Reference]) -> dict[Reference, int]:
+    def seen(self, references: Collection[BlobReference]) -> dict[BlobReference, int]:
         """The marks of this replica that are there, with their versions: what `remove` wants, read before the commit
         that ends what they stand for."""
         self.keeper.sync(self.nodes.path)
         found = zip(references, self.keeper.find_all([self._path(one) for one in references]), strict=True)
         return {one: node.version for one, node in found if node is not None}
 
-    def remove(self, seen: Mapping[Reference, int]) -> None:
+    def remove(self, seen: Mapping[BlobReference, int]) -> None:
         """Take the marks away, when what they stood for is durably gone. One that was written anew since it was seen
         stands for something else, and stays; so does the node of every set, until it is collected."""
         for request in changes.removing(self.nodes, self.log, seen):
@@ -101,17 +101,17 @@ class Marks:
                     self._delete(one)
 
     def _delete(self, one: Operation) -> None:
-        assert isinstance(one, Delete)
+        assert isinstance(one, DeleteNode)
         with suppress(Conflict):
             self.keeper.delete(one.path, one.version)
 
-    def _path(self, reference: Reference) -> str:
+    def _path(self, reference: BlobReference) -> str:
         return self.nodes.mark(reference, self.log)
 
-    def _there(self, references: Collection[Reference]) -> dict[str, int]:
+    def _there(self, references: Collection[BlobReference]) -> dict[str, int]:
         return {self._path(one): version for one, version in self.seen(references).items()}
 
-    def _lacks_set(self, references: Collection[Reference]) -> bool:
+    def _lacks_set(self, references: Collection[BlobReference]) -> bool:
         self.keeper.sync(self.nodes.path)
         return None in self.keeper.find_all([self.nodes.blob_set(one.blob_set) for one in references])
 
@@ -129,9 +129,9 @@ def marks_of(keeper: Keeper, disk: LoggedDisk) -> Marks:
 def _witness(request: Sequence[Operation]) -> Witness:
     """The last mark of the request: its token is of this attempt."""
     last = request[-1]
-    assert isinstance(last, Create | Set)
+    assert isinstance(last, CreateNode | Set)
     return Witness(last.path, last.data)
 
 
-def _first(references: Collection[Reference]) -> str:
+def _first(references: Collection[BlobReference]) -> str:
     return min(references).directory if len(references) == 1 else f"{min(references).directory} and others"

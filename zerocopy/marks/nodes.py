@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from disks.file_table.blob_sets import Reference
+from disks.file_table.blob_sets import BlobReference
 from oplog.errors import Damaged
 from oplog.paths import is_safe
 from oplog.revision import blob_prefix, is_blob_key, parse_blob_key
@@ -45,7 +45,7 @@ class StoreNodes:
     def blob_set(self, name: str) -> str:
         return f"{self.path}/{name}"
 
-    def mark(self, reference: Reference, log: str) -> str:
+    def mark(self, reference: BlobReference, log: str) -> str:
         return f"{self.blob_set(reference.blob_set)}/{holder_name(Holder(log, reference.directory))}"
 
 

@@ -21,7 +21,7 @@ from oplog import bounds
 from oplog.errors import Conflict, Damaged
 from zerocopy.keeper.client import Keeper
 from zerocopy.marks import census
-from zerocopy.marks.census import Gate
+from zerocopy.marks.census import CollectionGate
 from zerocopy.marks.nodes import StoreNodes
 
 _FILE = "audit"
@@ -30,7 +30,7 @@ _ATTEMPTS = 10
 _AGAIN = "run 'frostline replica audit --repair' on this machine"
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class AuditVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """One machine's last audit."""
 
     id: str
@@ -41,7 +41,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
     """The node's data."""
 
-    audits: dict[str, Verdict] = {}
+    audits: dict[str, AuditVerdict] = {}
     """By the name of the machine's log."""
 
 
@@ -61,12 +61,12 @@ def read(keeper: Keeper, nodes: StoreNodes) -> tuple[Verdicts, int] | None:
 
 def begin(keeper: Keeper, nodes: StoreNodes, log: str, now: datetime) -> str:
     """Say that an audit goes on; its id. No collection that has begun releases anything from now on."""
-    verdict = Verdict(id=secrets.token_hex(16), clean=False, time=now)
+    verdict = AuditVerdict(id=secrets.token_hex(16), clean=False, time=now)
     _write(keeper, nodes, log, verdict, lambda before: True)
     return verdict.id
 
 
-def end(keeper: Keeper, nodes: StoreNodes, log: str, verdict: Verdict, state_path: Path) -> None:
+def end(keeper: Keeper, nodes: StoreNodes, log: str, verdict: AuditVerdict, state_path: Path) -> None:
     """Say what the audit found. Raises `Conflict` when Keeper knows nothing of it any more, or another one of this
     machine began."""
     make_directory(state_path)
@@ -75,7 +75,7 @@ def end(keeper: Keeper, nodes: StoreNodes, log: str, verdict: Verdict, state_pat
 
 
 def _write(
-    keeper: Keeper, nodes: StoreNodes, log: str, verdict: Verdict, may: Callable[[Verdict | None], bool]
+    keeper: Keeper, nodes: StoreNodes, log: str, verdict: AuditVerdict, may: Callable[[AuditVerdict | None], bool]
 ) -> None:
     for _ in range(_ATTEMPTS):
         keeper.make_path(nodes.path)
@@ -116,7 +116,7 @@ class MarkReferences:
         self._nodes = StoreNodes(store)
         self._log = log
         self._file = state_path / _FILE
-        self._gate: Gate | None = None
+        self._gate: CollectionGate | None = None
         self._sets: Mapping[str, str] = {}
 
     def objection(self) -> str | None:
@@ -124,7 +124,7 @@ class MarkReferences:
         self._keeper.sync(self._nodes.path)
         found = read(self._keeper, self._nodes)
         known = self._file.read_text() if self._file.exists() else None
-        self._gate = Gate(self._nodes.path, found[1]) if found is not None else None
+        self._gate = CollectionGate(self._nodes.path, found[1]) if found is not None else None
         return objection(found, self._log, known)
 
     def held(self) -> Collection[str]:

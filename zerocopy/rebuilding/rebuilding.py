@@ -29,7 +29,7 @@ from tiering.table import schema
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
 from zerocopy.keeper.client import Keeper, Witness
-from zerocopy.keeper.operations import Create, Delete, Operation, Set, portions
+from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, Set, portions
 from zerocopy.rebuilding.agreement import Agreement, agree
 from zerocopy.replica import entries, identity, shared
 from zerocopy.replica.connections import connections
@@ -154,9 +154,9 @@ def _begin(
     keeper.make_path(nodes.path.rpartition("/")[0] or "/")
     data = schema.encode(msgspec.structs.replace(definition, policy=ANY_POLICY))
     common = nodes.common(shared_disk=shared.disk_of(context, definition) is not None)
-    made: list[Operation] = [Create(nodes.path), Create(nodes.metadata, data), *map(Create, common)]
-    made += [Create(f"{nodes.log}/begin"), Delete(f"{nodes.log}/begin")]
-    made.append(Create(nodes.restoring, msgspec.json.encode(Restoring(waits_for=tuple(sorted(names))))))
+    made: list[Operation] = [CreateNode(nodes.path), CreateNode(nodes.metadata, data), *map(CreateNode, common)]
+    made += [CreateNode(f"{nodes.log}/begin"), DeleteNode(f"{nodes.log}/begin")]
+    made.append(CreateNode(nodes.restoring, msgspec.json.encode(Restoring(waits_for=tuple(sorted(names))))))
     try:
         keeper.multi(made, witness=Witness(nodes.metadata, data))
     except AlreadyExists as error:
@@ -188,8 +188,8 @@ def _say(replica: Replica, parts: Sequence[StoredPart]) -> None:
         keeper.multi(made, witness=Witness(own.path, token))
     digests = {stored.facts.name: content_digest(stored.part).encode() for stored in parts}
     said = set(keeper.children(own.parts))
-    gone = [[Delete(own.part(name))] for name in sorted(said - digests.keys())]
-    come = [[Create(own.part(name), digests[name])] for name in sorted(digests.keys() - said)]
+    gone = [[DeleteNode(own.part(name))] for name in sorted(said - digests.keys())]
+    come = [[CreateNode(own.part(name), digests[name])] for name in sorted(digests.keys() - said)]
     _in_portions(keeper, [*gone, *come])
     _say_blocks(replica, parts)
     node = keeper.get(replica.table.metadata)
@@ -201,12 +201,12 @@ def _say(replica: Replica, parts: Sequence[StoredPart]) -> None:
 def _say_blocks(replica: Replica, parts: Sequence[StoredPart]) -> None:
     """The blocks that were inserted into these parts, as far as they remember them."""
     keeper, window = replica.keeper, replica.definition.settings.deduplication_window
-    by_partition: dict[str, list[Create]] = {}
+    by_partition: dict[str, list[CreateNode]] = {}
     for stored in sorted(parts, key=lambda stored: stored.name):
         partition = stored.name.partition
         for digest in stored.part.digests:
             path = replica.table.block(partition, digest, 0)
-            by_partition.setdefault(partition, []).append(Create(path, stored.facts.name.encode()))
+            by_partition.setdefault(partition, []).append(CreateNode(path, stored.facts.name.encode()))
     while True:
         there = set(keeper.children(f"{replica.table.path}/blocks"))
         lacking = {
@@ -250,7 +250,7 @@ def _decide(replica: Replica, parts: int) -> Rebuilt:
     said = {name: _said(keeper, table, name) for name in names}
     agreement = agree(said)
     for name, gone in agreement.refused.items():
-        _in_portions(keeper, [[Delete(table.replica(name).part(str(part)))] for part in sorted(gone)])
+        _in_portions(keeper, [[DeleteNode(table.replica(name).part(str(part)))] for part in sorted(gone)])
     _raise_numbers(keeper, table, [part for one in said.values() for part in one])
     _write_log(replica, agreement)
     done = Rebuilt(names, (), parts, len(agreement.lacking), sum(map(len, agreement.refused.values())))
@@ -260,7 +260,7 @@ def _decide(replica: Replica, parts: int) -> Rebuilt:
         whole.append(Set(table.replica(name).path, data.removeprefix(restoring_token(""))))
         if name in agreement.refused:
             whole.append(Set(table.replica(name).is_lost, b"1"))
-    whole.append(Delete(table.restoring, restoring.version))
+    whole.append(DeleteNode(table.restoring, restoring.version))
     keeper.multi(whole, witness=Witness(replica.own.path, replica.token.encode()))
     return done
 
@@ -287,7 +287,7 @@ def _raise_numbers(keeper: Keeper, table: TableNodes, parts: Iterable[PartName])
                 f"a part of partition {partition} has the number {number - 1}: no insert gave it",
                 hint="take it out of the table's directory, then retry",
             )
-    _in_portions(keeper, [[Create(table.numbers(one))] for one in needed if not keeper.exists(table.numbers(one))])
+    _in_portions(keeper, [[CreateNode(table.numbers(one))] for one in needed if not keeper.exists(table.numbers(one))])
     partitions = sorted(needed)
     found = keeper.find_all([table.numbers(partition) for partition in partitions])
     steps: list[Sequence[Operation]] = []
@@ -296,7 +296,7 @@ def _raise_numbers(keeper: Keeper, table: TableNodes, parts: Iterable[PartName])
         paths = [f"{table.numbers(partition)}/given-{number}" for number in range(given, needed[partition])]
         for begin in range(0, len(paths), _NUMBERS_AT_ONCE):
             some = paths[begin : begin + _NUMBERS_AT_ONCE]
-            steps.append([one for path in some for one in (Create(path), Delete(path))])
+            steps.append([one for path in some for one in (CreateNode(path), DeleteNode(path))])
     _in_portions(keeper, steps)
 
 
@@ -309,7 +309,7 @@ def _write_log(replica: Replica, agreement: Agreement) -> None:
     written: list[entries.Entry] = [Alter(time=now, replica=replica.name, version=version, reason=reason)]
     for part, source in sorted(agreement.lacking.items()):
         written.append(Get(time=now, replica=source, part=str(part), digest=agreement.digests[part]))
-    _in_portions(keeper, [[Create(f"{table.log}/log-", entries.encode(one), numbered=True)] for one in written])
+    _in_portions(keeper, [[CreateNode(f"{table.log}/log-", entries.encode(one), numbered=True)] for one in written])
 
 
 def _in_portions(keeper: Keeper, groups: Iterable[Sequence[Operation]]) -> None:

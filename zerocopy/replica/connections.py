@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # a server is only in the daemon
     from zerocopy.interserver.server import PartServer
 
 
-class Closeable(Protocol):
+class Worker(Protocol):
     """What works for as long as the connections are open."""
 
     def close(self) -> None:
@@ -23,7 +23,7 @@ class Closeable(Protocol):
 
 
 @dataclass(slots=True)
-class Kept:
+class KnownTable:
     """What a session knows of a table and need not ask again. What is changed by it is checked when it is changed."""
 
     session: int
@@ -60,20 +60,20 @@ class Kept:
         self.pointer = self.is_lost = None
 
 
-class Connections:
+class ReplicaConnections:
     """Opened with the first replicated table that is worked on, closed with the store."""
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper = keeper
         self.server: PartServer | None = None
-        self.follower: Closeable | None = None
-        self._kept: dict[str, Kept] = {}
+        self.follower: Worker | None = None
+        self._kept: dict[str, KnownTable] = {}
 
-    def kept(self, path: str) -> Kept:
+    def kept(self, path: str) -> KnownTable:
         """What is kept of the table at this path; nothing of an earlier session."""
         session, known = self.keeper.session, self._kept.get(path)
         if known is None or known.session != session:
-            known = self._kept[path] = Kept(session)
+            known = self._kept[path] = KnownTable(session)
         return known
 
     def close(self) -> None:
@@ -87,13 +87,13 @@ class Connections:
         self.keeper.close()
 
 
-def connections(context: Context) -> Connections:
+def connections(context: Context) -> ReplicaConnections:
     """Those of the store; opened now if nobody did. Raises `UsageError` where no Keeper is configured."""
     if context.replication is None:
         from zerocopy.keeper.opening import open_keeper
 
-        context.replication = Connections(open_keeper(context.config.keeper, lambda: context.stop.is_set()))
-    assert isinstance(context.replication, Connections)
+        context.replication = ReplicaConnections(open_keeper(context.config.keeper, lambda: context.stop.is_set()))
+    assert isinstance(context.replication, ReplicaConnections)
     return context.replication
 
 

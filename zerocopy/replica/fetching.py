@@ -31,7 +31,7 @@ from zerocopy.interserver import client
 from zerocopy.replica import sharing
 from zerocopy.replica.connections import secret_of
 from zerocopy.replica.replica import Replica
-from zerocopy.replica.sharing import Offered, Source
+from zerocopy.replica.sharing import Offered, PartHolder
 
 logger = logging.getLogger(__name__)
 
@@ -52,15 +52,15 @@ class Fetcher:
     _parts: dict[str, list[PartName]] = field(default_factory=dict)
     _stores: dict[str, LoggedDisk] | None = None
 
-    def registered(self, part: PartName) -> list[Source]:
+    def registered(self, part: PartName) -> list[PartHolder]:
         """Who says of itself that it has this very part, wherever it can be reached."""
         return [source for source in self._holders(part) if source.part == part]
 
-    def sources(self, wanted: PartName) -> list[Source]:
+    def sources(self, wanted: PartName) -> list[PartHolder]:
         """Who has the part itself, then who has one that covers it, and can be asked for it."""
         return [source for source in self._holders(wanted) if source.address]
 
-    def _holders(self, wanted: PartName) -> list[Source]:
+    def _holders(self, wanted: PartName) -> list[PartHolder]:
         exact: list[tuple[str, PartName]] = []
         covering: list[tuple[str, PartName]] = []
         for name in self.replica.others():
@@ -73,12 +73,12 @@ class Fetcher:
         found = [self._source(name, part) for name, part in [*exact, *covering]]
         return [source for source in found if source is not None]
 
-    def _source(self, name: str, part: PartName) -> Source | None:
+    def _source(self, name: str, part: PartName) -> PartHolder | None:
         nodes = self.replica.table.replica(name)
         node, host = self.replica.keeper.find(nodes.part(str(part))), self.replica.keeper.find(nodes.host)
         if node is None or host is None:
             return None
-        return Source(name, part, node.data.decode(errors="replace"), host.data.decode(errors="replace"))
+        return PartHolder(name, part, node.data.decode(errors="replace"), host.data.decode(errors="replace"))
 
     def fetch(self, wanted: PartName, inserted: tuple[str, str] | None = None) -> PartName:
         """Bring the part, or one that covers it, from whoever has it; returns which. `inserted`: on which replica, with
@@ -104,7 +104,7 @@ class Fetcher:
             hint="is a daemon running on a replica that has it? 'frostline replica status' says",
         )
 
-    def _is_here(self, source: Source) -> bool:
+    def _is_here(self, source: PartHolder) -> bool:
         """Whether the part is here already. Raises `Conflict` where it is another one than there."""
         here = part_here(self.replica, source.part)
         if here is not None and content_digest(here.part) != source.digest:
@@ -115,7 +115,7 @@ class Fetcher:
             )
         return here is not None
 
-    def _is_adopted(self, source: Source) -> bool:
+    def _is_adopted(self, source: PartHolder) -> bool:
         """Whether the part is here now, by its objects; else it is noted why not."""
         context, definition = self.replica.context, self.replica.definition
         if not self._shares():
@@ -206,7 +206,7 @@ class Fetcher:
         self.whole.pop(name, None)
         self.adopted.append(name)
 
-    def _candidates(self, wanted: PartName, first: list[Source]) -> Iterator[Source]:
+    def _candidates(self, wanted: PartName, first: list[PartHolder]) -> Iterator[PartHolder]:
         """Whom to ask, in order; the others are looked for when who is first does not do."""
         yield from first
         yield from (source for source in self.sources(wanted) if source not in first)
@@ -217,7 +217,7 @@ class Fetcher:
             self._stores = sharing.stores(self.replica.context, self.replica.definition)
         return bool(self._stores)
 
-    def _first(self, wanted: PartName, inserted: tuple[str, str] | None) -> list[Source]:
+    def _first(self, wanted: PartName, inserted: tuple[str, str] | None) -> list[PartHolder]:
         """Who inserted the part, without asking whether it has it still. Nobody where it may come without its bytes."""
         if inserted is None or inserted[0] == self.replica.name or self._shares():
             return []
@@ -225,9 +225,9 @@ class Fetcher:
         hosts = self.replica.kept.hosts
         if not hosts.get(name):
             hosts[name] = self.replica.address_of(name)
-        return [Source(name, wanted, digest, hosts[name])] if hosts[name] else []
+        return [PartHolder(name, wanted, digest, hosts[name])] if hosts[name] else []
 
-    def _fetch(self, source: Source) -> None:
+    def _fetch(self, source: PartHolder) -> None:
         context, definition = self.replica.context, self.replica.definition
         covered = covered_here(self.replica, source.part)
         with ExitStack() as stack:

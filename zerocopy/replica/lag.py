@@ -14,7 +14,7 @@ from oplog.errors import Damaged
 from zerocopy.keeper.client import Keeper
 from zerocopy.keeper.operations import Set
 from zerocopy.replica import entries
-from zerocopy.replica.connections import Kept
+from zerocopy.replica.connections import KnownTable
 from zerocopy.replica.entries import Get
 from zerocopy.replica.nodes import ReplicaNodes, TableNodes, number_of
 
@@ -28,7 +28,7 @@ def inserted(name: str, waiting: Mapping[str, bytes]) -> dict[str, int]:
 
 
 def told(
-    own: ReplicaNodes, kept: Kept, *, done: Iterable[str] = (), come: Mapping[str, int] | None = None
+    own: ReplicaNodes, kept: KnownTable, *, done: Iterable[str] = (), come: Mapping[str, int] | None = None
 ) -> list[Set]:
     """What is to be written when these entries of the queue are done and those have come; nothing where Keeper says so
     already."""
@@ -39,7 +39,7 @@ def told(
     return [Set(own.min_unprocessed, data)] if is_news else []
 
 
-def believe(kept: Kept, said: Sequence[Set]) -> None:
+def believe(kept: KnownTable, said: Sequence[Set]) -> None:
     """These were written."""
     for one in said:
         kept.oldest = one.data

@@ -24,7 +24,7 @@ from tiering.table import schema
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition, split_table_name
 from zerocopy.keeper.client import Keeper, Witness
-from zerocopy.keeper.operations import Create
+from zerocopy.keeper.operations import CreateNode
 from zerocopy.replica import identity, shared
 from zerocopy.replica.connections import connections, secret_of
 from zerocopy.replica.identity import ReplicaIdentity
@@ -246,7 +246,11 @@ def _create_table(
     data = schema.encode(msgspec.structs.replace(definition, policy=ANY_POLICY))
     keeper.make_path(nodes.path.rpartition("/")[0] or "/")
     try:
-        made = [Create(nodes.path), Create(nodes.metadata, data), *map(Create, nodes.common(shared_disk=shared_disk))]
+        made = [
+            CreateNode(nodes.path),
+            CreateNode(nodes.metadata, data),
+            *map(CreateNode, nodes.common(shared_disk=shared_disk)),
+        ]
         keeper.multi(made, witness=Witness(nodes.metadata, data))
     except AlreadyExists:
         found = _definition_in(keeper, nodes)

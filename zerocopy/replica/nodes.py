@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oplog.errors import Damaged
-from zerocopy.keeper.operations import Create
+from zerocopy.keeper.operations import CreateNode
 
 ANY_POLICY = "-"
 """What the definition in Keeper says of the policy."""
@@ -136,17 +136,17 @@ class ReplicaNodes:
     def min_unprocessed(self) -> str:
         return f"{self.path}/min_unprocessed_insert_time"
 
-    def made(self, token: bytes, version: int, *, pointer: int = 0, is_lost: bool = False) -> list[Create]:
+    def made(self, token: bytes, version: int, *, pointer: int = 0, is_lost: bool = False) -> list[CreateNode]:
         """What a replica begins with: it has this version of the definition, and took the log over to there."""
         return [
-            Create(self.path, token),
-            Create(self.host),
-            Create(self.log_pointer, str(pointer).encode()),
-            Create(self.queue),
-            Create(self.parts),
-            Create(self.is_lost, b"1" if is_lost else b"0"),
-            Create(self.metadata_version, str(version).encode()),
-            Create(self.min_unprocessed),
+            CreateNode(self.path, token),
+            CreateNode(self.host),
+            CreateNode(self.log_pointer, str(pointer).encode()),
+            CreateNode(self.queue),
+            CreateNode(self.parts),
+            CreateNode(self.is_lost, b"1" if is_lost else b"0"),
+            CreateNode(self.metadata_version, str(version).encode()),
+            CreateNode(self.min_unprocessed),
         ]
 
     def part(self, name: str) -> str:

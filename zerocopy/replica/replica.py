@@ -10,9 +10,9 @@ from tiering.catalog.context import Context
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
 from zerocopy.keeper.client import Keeper, Witness
-from zerocopy.keeper.operations import ANY_VERSION, Create, Delete, Operation, portions
+from zerocopy.keeper.operations import ANY_VERSION, CreateNode, DeleteNode, Operation, portions
 from zerocopy.replica import history, identity, lag
-from zerocopy.replica.connections import Kept, connections
+from zerocopy.replica.connections import KnownTable, connections
 from zerocopy.replica.nodes import ReplicaNodes, TableNodes
 
 
@@ -30,7 +30,7 @@ class Replica:
     """By which Keeper knows this machine as the replica."""
     version: int = ANY_VERSION
     """Of the node that says so."""
-    kept: Kept = field(default_factory=lambda: Kept(0))
+    kept: KnownTable = field(default_factory=lambda: KnownTable(0))
 
     @classmethod
     def open(cls, context: Context, definition: TableDefinition) -> Replica:
@@ -88,10 +88,10 @@ class Replica:
 
         The part is durable before this is called."""
         path = self.own.part(str(part))
-        removed: list[Operation] = [Delete(self.own.part(str(name))) for name in sorted(covered)]
-        done: list[Operation] = [Delete(queued)] if queued is not None else []
+        removed: list[Operation] = [DeleteNode(self.own.part(str(name))) for name in sorted(covered)]
+        done: list[Operation] = [DeleteNode(queued)] if queued is not None else []
         lag_said = lag.told(self.own, self.kept, done=(queued or "",))
-        said: list[Operation] = [Create(path, digest.encode()), *removed, *done, *lag_said]
+        said: list[Operation] = [CreateNode(path, digest.encode()), *removed, *done, *lag_said]
         try:
             self.keeper.multi(said, witness=Witness(path, digest.encode()))
         except AlreadyExists:  # an earlier try got so far
@@ -104,10 +104,11 @@ class Replica:
         """Say that this replica has these parts, by name with the digest and the queued entry that is done by it, where
         it has nothing that they cover. The parts are durable before this is called."""
         words: list[list[Operation]] = [
-            [Create(self.own.part(name), digest.encode()), Delete(queued)] for name, (digest, queued) in parts.items()
+            [CreateNode(self.own.part(name), digest.encode()), DeleteNode(queued)]
+            for name, (digest, queued) in parts.items()
         ]
         for portion in portions(words):
-            said = [one for one in portion if isinstance(one, Create)]
+            said = [one for one in portion if isinstance(one, CreateNode)]
             try:
                 self.keeper.multi(portion, witness=Witness(said[-1].path, said[-1].data))
             except (AlreadyExists, NotFound, Conflict):  # an earlier try, or another process, said some of them

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from disks.base import LoggedDisk
-from disks.file_table.blob_sets import Marks, Reference
+from disks.file_table.blob_sets import BlobMarks, BlobReference
 from disks.object_disk.doomed import announced
 from disks.object_disk.sharing.marks import directory_of
 from disks.object_disk.sharing.other_log import OtherLog
@@ -49,7 +49,7 @@ _READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PartHolder:
     """A replica that has a part, or one that covers it."""
 
     replica: str
@@ -138,8 +138,8 @@ class _Wanted:
     rows: list[FileRow]
     log: str
     """Whose marks hold its objects."""
-    theirs: frozenset[Reference]
-    own: frozenset[Reference]
+    theirs: frozenset[BlobReference]
+    own: frozenset[BlobReference]
 
 
 class _Unproved(Exception):
@@ -176,7 +176,7 @@ def _wanted(one: Offered, directory: str) -> _Wanted | str:
     if isinstance(rows, str):
         return rows
     own = frozenset(_references(rows))
-    theirs = frozenset(Reference(reference.blob_set, one.offer.directory) for reference in own)
+    theirs = frozenset(BlobReference(reference.blob_set, one.offer.directory) for reference in own)
     return _Wanted(one.part.name, directory, one.part.size_bytes, rows, one.offer.log, theirs, own)
 
 
@@ -241,9 +241,9 @@ def _commit(
             raise
 
 
-def _check(marks: Marks, wanted: Sequence[_Wanted]) -> dict[str, str]:
+def _check(marks: BlobMarks, wanted: Sequence[_Wanted]) -> dict[str, str]:
     """The parts whose source holds their objects no more: it may be dropping them just now."""
-    by_log: dict[str, set[Reference]] = defaultdict(set)
+    by_log: dict[str, set[BlobReference]] = defaultdict(set)
     for one in wanted:
         by_log[one.log] |= one.theirs
     missing = {log: set(marks.missing(references, log)) for log, references in by_log.items() if references}
@@ -312,11 +312,11 @@ def _look(context: Context, disk: LoggedDisk, wanted: Sequence[_Wanted]) -> dict
     return {one.name: why for one in gone}
 
 
-def _let_go(disk: LoggedDisk, marks: Marks, own: Collection[Reference]) -> None:
+def _let_go(disk: LoggedDisk, marks: BlobMarks, own: Collection[BlobReference]) -> None:
     """Take the marks back of what is not there. Where nobody answers, an audit finds them."""
     with suppress(FrostlineError):
         marks.remove(marks.seen([one for one in own if not disk.exists(one.directory)]))
 
 
-def _references(rows: Iterable[FileRow]) -> set[Reference]:
-    return {Reference(row.blob_set, directory_of(row.path)) for row in rows if row.key and row.blob_set is not None}
+def _references(rows: Iterable[FileRow]) -> set[BlobReference]:
+    return {BlobReference(row.blob_set, directory_of(row.path)) for row in rows if row.key and row.blob_set is not None}

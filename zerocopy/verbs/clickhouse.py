@@ -13,7 +13,7 @@ from tiering.cli.frame.verb import new_app, verb
 
 if TYPE_CHECKING:
     from zerocopy.clickhouse.nodes import ServerMarks
-    from zerocopy.clickhouse.sharing import Server, Sharing
+    from zerocopy.clickhouse.sharing import Sharing, SharingServer
 
 _SHOWN = 20
 """Findings of one kind on a terminal; --json has all of them."""
@@ -75,12 +75,12 @@ def _named(text: str) -> tuple[str, Path]:
     return name, Path(directory)
 
 
-def _read(session: Session, name: str, directory: Path, prefix: str) -> "Server":
+def _read(session: Session, name: str, directory: Path, prefix: str) -> "SharingServer":
     from restore.clickhouse.tree import read_tree
-    from zerocopy.clickhouse.sharing import Server
+    from zerocopy.clickhouse.sharing import SharingServer
 
     tree = read_tree(directory, key_prefix=prefix, progress=session.progress())
-    return Server(name, list(tree.rows.values()), [problem.message for problem in tree.problems])
+    return SharingServer(name, list(tree.rows.values()), [problem.message for problem in tree.problems])
 
 
 def _marks(session: Session, keeper_path: str | None) -> "ServerMarks":

@@ -16,7 +16,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from disks.file_table.blob_sets import Marks, NewSet, Reference
+from disks.file_table.blob_sets import BlobMarks, BlobReference, NewSet
 from oplog.entry import Create, Link, Operation, Remove, Rename
 from oplog.errors import FrostlineError, Transient
 from oplog.replay import FileRow, ReplayTable
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 class LateMarks:
     """Marks that are opened with their first use."""
 
-    def __init__(self, opened: Callable[[], Marks]) -> None:
+    def __init__(self, opened: Callable[[], BlobMarks]) -> None:
         self._open = opened
-        self._marks: Marks | None = None
+        self._marks: BlobMarks | None = None
         self._lock = threading.Lock()
 
-    def _opened(self) -> Marks:
+    def _opened(self) -> BlobMarks:
         with self._lock:
             if self._marks is None:
                 self._marks = self._open()
@@ -42,34 +42,34 @@ class LateMarks:
     def create(self, sets: Sequence[NewSet]) -> None:
         self._opened().create(sets)
 
-    def add(self, references: Collection[Reference]) -> None:
+    def add(self, references: Collection[BlobReference]) -> None:
         self._opened().add(references)
 
-    def missing(self, references: Collection[Reference], log: str | None = None) -> Collection[Reference]:
+    def missing(self, references: Collection[BlobReference], log: str | None = None) -> Collection[BlobReference]:
         return self._opened().missing(references, log)
 
-    def seen(self, references: Collection[Reference]) -> Mapping[Reference, int]:
+    def seen(self, references: Collection[BlobReference]) -> Mapping[BlobReference, int]:
         return self._opened().seen(references)
 
-    def remove(self, seen: Mapping[Reference, int]) -> None:
+    def remove(self, seen: Mapping[BlobReference, int]) -> None:
         self._opened().remove(seen)
 
 
 class Marking:
     """What one transaction does with marks. `reserve` and `take` from several threads, the rest from one."""
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, marks: BlobMarks) -> None:
         self._marks = marks
         self._reserved: dict[str, tuple[str, str]] = {}
         """Path -> the key and the set of what is uploaded for it."""
-        self._made: set[Reference] = set()
+        self._made: set[BlobReference] = set()
         """Sets that are this transaction's: nobody else can have marked them."""
-        self._held: set[Reference] = set()
+        self._held: set[BlobReference] = set()
         """Sets of others that it has marked."""
-        self._arrived: dict[Reference, list[str]] = defaultdict(list)
+        self._arrived: dict[BlobReference, list[str]] = defaultdict(list)
         """What is in the bucket already, for sets that are made before the commit looks at it."""
-        self._old: set[Reference] = set()
-        self._ended: Mapping[Reference, int] = {}
+        self._old: set[BlobReference] = set()
+        self._ended: Mapping[BlobReference, int] = {}
 
     def reserve(self, paths: Iterable[str], revision: int) -> None:
         """Make a set for the files of each directory: all in one request, if they are not too many."""
@@ -94,9 +94,9 @@ class Marking:
 
     def arrived(self, path: str, key: str, blob_set: str) -> None:
         """Another process uploaded it, or copied it: its set is made before the commit looks at the object."""
-        self._arrived[Reference(blob_set, directory_of(path))].append(key)
+        self._arrived[BlobReference(blob_set, directory_of(path))].append(key)
 
-    def mark(self, references: Collection[Reference]) -> None:
+    def mark(self, references: Collection[BlobReference]) -> None:
         """Mark sets of others now, before the caller looks at their objects. Raises `NotFound`."""
         self._marks.add(references)
         self._held.update(references)
@@ -130,7 +130,7 @@ class Marking:
     def hold(self, table: ReplayTable, operations: Iterable[Operation]) -> None:
         """Mark what the operations have brought, and see the marks that they have ended; before the entry is put, with
         every attempt anew. Raises `NotFound` when a set is gone."""
-        coming: set[Reference] = set()
+        coming: set[BlobReference] = set()
         for operation in operations:
             match operation:
                 case Create(path=path) | Link(target=path) | Rename(target=path):
@@ -162,7 +162,7 @@ class Marking:
         """Nobody knows what was committed: all marks stay."""
         self._made.clear()
 
-    def _take_away(self, seen: Mapping[Reference, int]) -> None:
+    def _take_away(self, seen: Mapping[BlobReference, int]) -> None:
         try:
             if seen:
                 self._marks.remove(seen)
@@ -170,7 +170,7 @@ class Marking:
             _left(error)
 
 
-def names(table: ReplayTable, reference: Reference) -> bool:
+def names(table: ReplayTable, reference: BlobReference) -> bool:
     """Whether a file of the directory is of the set."""
     return any(one == reference for one in _references(_rows(table, reference.directory)))
 
@@ -185,8 +185,8 @@ def _rows(table: ReplayTable, path: str) -> Iterable[FileRow]:
     return [file] if file is not None else table.rows(path)
 
 
-def _references(rows: Iterable[FileRow]) -> Iterable[Reference]:
-    return (Reference(row.blob_set, directory_of(row.path)) for row in rows if row.key and row.blob_set is not None)
+def _references(rows: Iterable[FileRow]) -> Iterable[BlobReference]:
+    return (BlobReference(row.blob_set, directory_of(row.path)) for row in rows if row.key and row.blob_set is not None)
 
 
 def _left(error: FrostlineError) -> None:

@@ -66,7 +66,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class PromiseCheck:
     """One promise of the store, kept or not."""
 
     name: str
@@ -79,7 +79,7 @@ class BenchReport:
     """What was measured and checked."""
 
     measurements: list[Measurement] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
+    checks: list[PromiseCheck] = field(default_factory=list)
     leftovers_removed: int = 0
     """Objects of an earlier run that was killed."""
     kept: int = 0
@@ -337,9 +337,9 @@ class _Bench:
             if not kept:
                 self._wrong.setdefault(promise, []).append(where)
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[PromiseCheck]:
         return [
-            Check(promise.measured, promise not in self._wrong, _failures(self._wrong.get(promise, [])))
+            PromiseCheck(promise.measured, promise not in self._wrong, _failures(self._wrong.get(promise, [])))
             for promise in sorted(self._tried, key=lambda promise: promise.measured)
         ]
 

@@ -37,7 +37,7 @@ _NOT_NEEDED = re.compile(r"(?:minmax_.*\.idx|partition\.dat|primary\.c?idx|skp_i
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConversionPlan:
     """Which columns the rows have, and how each part gives them."""
 
     columns: tuple[SourceColumn, ...]
@@ -85,7 +85,7 @@ class Converted:
     bytes: int = 0
 
 
-def plan_columns(source: SourceTable, defaults: Mapping[str, str]) -> Plan:
+def plan_columns(source: SourceTable, defaults: Mapping[str, str]) -> ConversionPlan:
     """The columns of all parts together. Raises `UsageError` for types that have no mapping, for one column with two
     types, and for one that parts lack and nobody says what they would say."""
     columns: dict[str, SourceColumn] = {}
@@ -108,10 +108,10 @@ def plan_columns(source: SourceTable, defaults: Mapping[str, str]) -> Plan:
                 "and what they say for it stands in the table's definition, which is not in the bucket",
                 hint=f"say it: --default {name}=VALUE",
             )
-    return Plan(tuple(columns.values()), defaults)
+    return ConversionPlan(tuple(columns.values()), defaults)
 
 
-def check_target(definition: TableDefinition, plan: Plan, rows_there: int) -> None:
+def check_target(definition: TableDefinition, plan: ConversionPlan, rows_there: int) -> None:
     """Raise `Refused` for a table that has rows, `UsageError` for one whose columns are others."""
     if rows_there:
         raise Refused(
@@ -128,7 +128,13 @@ def check_target(definition: TableDefinition, plan: Plan, rows_there: int) -> No
 
 
 def convert(
-    store: ObjectStore, source: SourceTable, plan: Plan, target: Table, python: str, *, progress: Progress = SILENT
+    store: ObjectStore,
+    source: SourceTable,
+    plan: ConversionPlan,
+    target: Table,
+    python: str,
+    *,
+    progress: Progress = SILENT,
 ) -> Converted:
     """Insert the rows of the table. Raises `FrostlineError` when they are not those that its parts count: what has been
     inserted until then is in the table."""
@@ -174,7 +180,7 @@ def _groups(parts: Sequence[SourcePart]) -> Iterator[list[SourcePart]]:
 
 
 def _rows(
-    store: ObjectStore, plan: Plan, group: Sequence[SourcePart], python: str, place: Path, result: Converted
+    store: ObjectStore, plan: ConversionPlan, group: Sequence[SourcePart], python: str, place: Path, result: Converted
 ) -> Iterator[pa.RecordBatch]:
     parts = [(part, place / f"part-{number}", place / f"{number}.parquet") for number, part in enumerate(group)]
     for part, directory, _ in parts:

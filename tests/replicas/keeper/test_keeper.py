@@ -25,7 +25,16 @@ from oplog.errors import (
 from tests.replicas.keeper.line import KeeperLine
 from tiering.config.settings import KeeperConfig
 from zerocopy.keeper.client import Keeper, Witness
-from zerocopy.keeper.operations import MOST_BYTES, MOST_OPERATIONS, Check, Create, Delete, Set, portions, size_bytes
+from zerocopy.keeper.operations import (
+    MOST_BYTES,
+    MOST_OPERATIONS,
+    CheckNode,
+    CreateNode,
+    DeleteNode,
+    Set,
+    portions,
+    size_bytes,
+)
 
 
 @contextmanager
@@ -38,16 +47,16 @@ def over(line: KeeperLine, settings: KeeperConfig) -> Iterator[Keeper]:
 
 
 def test_a_multi_changes_all_or_nothing_and_says_why(keeper: Keeper) -> None:
-    keeper.multi([Create("/a", b"1"), Create("/a/n-", numbered=True), Set("/a", b"2")])
+    keeper.multi([CreateNode("/a", b"1"), CreateNode("/a/n-", numbered=True), Set("/a", b"2")])
     assert keeper.get("/a").data == b"2"
     with pytest.raises(AlreadyExists):
-        keeper.multi([Create("/b"), Create("/a")])
+        keeper.multi([CreateNode("/b"), CreateNode("/a")])
     with pytest.raises(NotFound):
-        keeper.multi([Create("/b"), Create("/nobody/c")])
+        keeper.multi([CreateNode("/b"), CreateNode("/nobody/c")])
     with pytest.raises(Conflict):
-        keeper.multi([Create("/b"), Check("/a", 7)])
+        keeper.multi([CreateNode("/b"), CheckNode("/a", 7)])
     with pytest.raises(Conflict):
-        keeper.multi([Create("/b"), Delete("/a")])
+        keeper.multi([CreateNode("/b"), DeleteNode("/a")])
     assert keeper.children("/") == ["a"]
     assert keeper.children("/a") == ["n-0000000000"]
 
@@ -56,14 +65,14 @@ def test_numbers_below_one_parent_have_no_gaps(keeper: Keeper) -> None:
     keeper.make_path("/numbers")
     first = keeper.create_numbered("/numbers/a-", ephemeral=True)
     keeper.delete(first)
-    second = keeper.multi([Create("/numbers/b-", numbered=True)])
+    second = keeper.multi([CreateNode("/numbers/b-", numbered=True)])
     assert (first, second) == ("/numbers/a-0000000000", ["/numbers/b-0000000001"])
 
 
 LOST: dict[str, Callable[[Keeper], object]] = {
     "create": lambda keeper: keeper.create("/made", b"mine"),
     "multi": lambda keeper: keeper.multi(
-        [Create("/made", b"mine"), Create("/log/entry-", numbered=True)], witness=Witness("/made", b"mine")
+        [CreateNode("/made", b"mine"), CreateNode("/log/entry-", numbered=True)], witness=Witness("/made", b"mine")
     ),
     "numbered": lambda keeper: keeper.create_numbered("/log/mine-", b"x"),
     "set": lambda keeper: keeper.set("/log", b"new", 0),
@@ -99,7 +108,7 @@ def test_a_change_without_a_witness_says_that_its_outcome_is_unknown(
     with over(line, settings) as broken:
         line.lose_answers()
         with pytest.raises(OutcomeUnknown):
-            broken.multi([Create("/entry-", numbered=True)])
+            broken.multi([CreateNode("/entry-", numbered=True)])
     assert len(keeper.children("/")) == 1
 
 
@@ -133,7 +142,7 @@ def test_a_call_ends_though_nobody_answers(line: KeeperLine, keeper: Keeper, set
     with impatient(line, settings) as broken:
         line.mute()
         with pytest.raises(OutcomeUnknown) as sent:
-            broken.multi([Create("/b")])
+            broken.multi([CreateNode("/b")])
         assert "not known" in sent.value.message
         line.cut()
         with pytest.raises(Transient) as unsent:
@@ -201,7 +210,7 @@ def test_nodes_belong_to_the_user_and_their_parents_too(settings: KeeperConfig) 
     ours = msgspec.structs.replace(settings, user="frostline", password="correct-horse")
     with Keeper(ours) as keeper, Keeper(settings) as stranger:
         keeper.make_path("/table/parts")
-        keeper.multi([Create("/table/parts/p")])
+        keeper.multi([CreateNode("/table/parts/p")])
         for forbidden in (
             lambda: stranger.get("/table/parts/p"),
             lambda: stranger.delete("/table/parts/p"),
@@ -230,17 +239,17 @@ def test_no_log_and_no_message_tells_the_password(
 def test_requests_are_counted_before_they_are_sent(keeper: Keeper) -> None:
     """A server answers one that is too large by breaking the connection, as if the network were down."""
     keeper.make_path("/many")
-    most = [Create(f"/many/{number}", b"x" * 300) for number in range(MOST_OPERATIONS)]
+    most = [CreateNode(f"/many/{number}", b"x" * 300) for number in range(MOST_OPERATIONS)]
     keeper.multi(most)
     with pytest.raises(LimitReached):
-        keeper.multi([*most, Check("/many")])
+        keeper.multi([*most, CheckNode("/many")])
     with pytest.raises(LimitReached):
-        keeper.multi([Create("/large", b"x" * MOST_BYTES)])
+        keeper.multi([CreateNode("/large", b"x" * MOST_BYTES)])
     assert len(keeper.children("/many")) == MOST_OPERATIONS
 
 
 def test_portions_are_within_the_limits_and_tear_no_group() -> None:
-    groups = [[Create(f"/{number}/{one}", b"x" * 2000) for one in range(1 + number % 3)] for number in range(400)]
+    groups = [[CreateNode(f"/{number}/{one}", b"x" * 2000) for one in range(1 + number % 3)] for number in range(400)]
     found = list(portions(groups))
     assert [one for portion in found for one in portion] == [one for group in groups for one in group]
     assert all(sum(map(size_bytes, portion)) <= MOST_BYTES and len(portion) <= MOST_OPERATIONS for portion in found)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from disks.file_table.blob_sets import NewSet, Reference
+from disks.file_table.blob_sets import BlobReference, NewSet
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.rules import GcRules
 from tests.homes import Home
@@ -260,11 +260,11 @@ def test_marks_of_the_dead_are_told_and_stay(machines: tuple[Home, Home], keeper
     run(a, "--repair")
     (first, *_) = held(keeper)
     ghost = Marks(keeper, nodes(keeper).store, "ghost")
-    ghost.add([Reference(first, "t/p")])
+    ghost.add([BlobReference(first, "t/p")])
     found = run(a, "--repair", code=4)
     assert kinds(found) == [("mark_of_the_dead", "ghost")]
     assert found["clean"]
-    assert not ghost.missing([Reference(first, "t/p")])
+    assert not ghost.missing([BlobReference(first, "t/p")])
 
 
 def test_marks_of_a_log_that_was_retired_go_when_it_counts_no_more(
@@ -306,12 +306,12 @@ def test_the_terminal_says_whether_gc_may_collect(machines: tuple[Home, Home]) -
     assert "log: NAME" in a("replica", "audit", "ssd", code=2) + a.error
 
 
-ONE, TWO = Reference("1" * 32, "t/p"), Reference("1" * 32, "t/q")
+ONE, TWO = BlobReference("1" * 32, "t/p"), BlobReference("1" * 32, "t/q")
 
 
 def marked(keys: tuple[str, ...], *holders: Holder, settled: bool = False) -> Marked:
     one = MarkedSet(ONE.blob_set, keys, len(holders))
-    uses = ((holder.log, Reference(ONE.blob_set, holder.directory)) for holder in holders)
+    uses = ((holder.log, BlobReference(ONE.blob_set, holder.directory)) for holder in holders)
     return Marked({one.name: one}, {one.name: holders}, frozenset(uses) if settled else frozenset())
 
 

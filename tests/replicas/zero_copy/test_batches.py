@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from disks.file_table.blob_sets import Reference
+from disks.file_table.blob_sets import BlobReference
 from tests.replicas.machines import Machine
 from tests.replicas.zero_copy.test_sharing import blobs_in, clean, held
 from tests.servers import Server
@@ -124,7 +124,7 @@ def test_one_that_is_not_held_comes_whole(
     b = joined(machine)
     (store,) = keeper.children(ROOT)
     name, holder = next((name, one) for name, (one,) in held(keeper).items() if one.directory.endswith(PARTS[2]))
-    keeper.delete(StoreNodes(store).mark(Reference(name, holder.directory), "a"))
+    keeper.delete(StoreNodes(store).mark(BlobReference(name, holder.directory), "a"))
     if what == "set":
         keeper.delete(StoreNodes(store).blob_set(name))
     with a.serving():

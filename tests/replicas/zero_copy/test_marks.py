@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disks.file_table.blob_sets import NewSet, Reference
+from disks.file_table.blob_sets import BlobReference, NewSet
 from oplog.errors import AlreadyExists, Conflict, Damaged, FrostlineError
 from oplog.revision import LARGEST_REVISION, blob_key
 from tests.replicas.keeper.line import KeeperLine
@@ -18,7 +18,7 @@ from tiering.config.settings import KeeperConfig
 from zerocopy.keeper.client import Keeper
 from zerocopy.keeper.operations import MOST_OPERATIONS
 from zerocopy.marks import census, changes, nodes
-from zerocopy.marks.census import Gate
+from zerocopy.marks.census import CollectionGate
 from zerocopy.marks.marks import Gone, Marks
 from zerocopy.marks.nodes import Holder, StoreNodes
 
@@ -35,15 +35,15 @@ def marks(keeper: Keeper, log: str = "a") -> Marks:
     return Marks(keeper, STORE, log)
 
 
-def remove(own: Marks, *references: Reference) -> None:
+def remove(own: Marks, *references: BlobReference) -> None:
     own.remove(own.seen(references))
 
 
-def gate(keeper: Keeper) -> Gate:
+def gate(keeper: Keeper) -> CollectionGate:
     """As after an audit."""
     path = StoreNodes(STORE).path
     keeper.make_path(path)
-    return Gate(path, keeper.get(path).version)
+    return CollectionGate(path, keeper.get(path).version)
 
 
 def held(keeper: Keeper) -> dict[str, list[Holder]]:
@@ -112,7 +112,7 @@ def test_a_set_comes_with_its_first_mark_and_its_keys(keeper: Keeper) -> None:
 
 def test_another_replicas_mark_does_not_make_the_set(keeper: Keeper) -> None:
     """P3: what has no node is being collected, or was; nobody takes it for free to use."""
-    new, gone = new_set("1" * 32), Reference("2" * 32, PART)
+    new, gone = new_set("1" * 32), BlobReference("2" * 32, PART)
     marks(keeper).create([new])
     marks(keeper, "b").add([new.reference])
     with pytest.raises(Gone, match="collected"):
@@ -217,10 +217,10 @@ def over(line: KeeperLine, settings: KeeperConfig) -> Iterator[Keeper]:
 
 CHANGES: dict[str, Callable[[Marks], object]] = {
     "create": lambda own: own.create([new_set("1" * 32), new_set("2" * 32)]),
-    "add": lambda own: own.add([Reference("3" * 32, PART), Reference("4" * 32, PART)]),
-    "take over": lambda own: own.add([Reference("4" * 32, OTHER), Reference("5" * 32, OTHER)]),
-    "missing": lambda own: own.missing([Reference("5" * 32, OTHER)]),
-    "remove": lambda own: remove(own, Reference("5" * 32, OTHER), Reference("4" * 32, OTHER)),
+    "add": lambda own: own.add([BlobReference("3" * 32, PART), BlobReference("4" * 32, PART)]),
+    "take over": lambda own: own.add([BlobReference("4" * 32, OTHER), BlobReference("5" * 32, OTHER)]),
+    "missing": lambda own: own.missing([BlobReference("5" * 32, OTHER)]),
+    "remove": lambda own: remove(own, BlobReference("5" * 32, OTHER), BlobReference("4" * 32, OTHER)),
 }
 
 
@@ -232,7 +232,7 @@ def test_a_lost_answer_changes_nothing_of_the_outcome(
     """Once, whichever of the answers are not heard."""
     prepared = marks(keeper, "c")
     prepared.create([new_set(f"{number}" * 32, "t/x") for number in (3, 4, 5)])
-    marks(keeper, "b").add([Reference("5" * 32, OTHER)])
+    marks(keeper, "b").add([BlobReference("5" * 32, OTHER)])
     expected = {
         "create": {"1" * 32: {Holder("b", PART)}, "2" * 32: {Holder("b", PART)}, "5" * 32: {Holder("b", OTHER)}},
         "add": {"3" * 32: {Holder("b", PART)}, "4" * 32: {Holder("b", PART)}, "5" * 32: {Holder("b", OTHER)}},

@@ -16,7 +16,7 @@ from oplog.errors import Damaged
 from oplog.revision import blob_key
 from tiering.table.part import PART_FILE, DataFile, Part
 from zerocopy.interserver import offer
-from zerocopy.interserver.offer import Answer, Answers, Offer
+from zerocopy.interserver.offer import Offer, OfferedPart, Offers
 
 SHA = hashlib.sha256(b"bytes").hexdigest()
 SET = "1" * 32
@@ -38,13 +38,13 @@ def made(**file: Any) -> Offer:
 
 
 def decoded(one: Offer) -> Offer | None:
-    answers = Answers(parts={"all_0_0_0": Answer(part=msgspec.Raw(b"{}"), offer=one)})
+    answers = Offers(parts={"all_0_0_0": OfferedPart(part=msgspec.Raw(b"{}"), offer=one)})
     return offer.decode(offer.encode(answers), path="there").parts["all_0_0_0"].offer
 
 
 def test_an_offer_comes_as_it_was_made() -> None:
     assert decoded(made()) == made()
-    answers = Answers(parts={"p": Answer(part=msgspec.Raw(b"{}"), why="no")}, missing=("q",))
+    answers = Offers(parts={"p": OfferedPart(part=msgspec.Raw(b"{}"), why="no")}, missing=("q",))
     assert offer.decode(offer.encode(answers), path="there") == answers
 
 

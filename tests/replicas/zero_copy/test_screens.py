@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.file_table.blob_sets import Reference
+from disks.file_table.blob_sets import BlobReference
 from tests.replicas.machines import Machine
 from tests.tui.pilot import Driver, drive
 from tiering.config.settings import KeeperConfig
@@ -54,7 +54,7 @@ def test_marks_are_compared_and_put_back_before_gc_may_collect(machines: tuple[M
         disk = store.disk("s3").logged
         assert disk is not None
         assert disk.marks is not None
-        used = {Reference(i.blob_set, i.path.rpartition("/")[0]) for i in disk.walk() if i.key and i.blob_set}
+        used = {BlobReference(i.blob_set, i.path.rpartition("/")[0]) for i in disk.walk() if i.key and i.blob_set}
         disk.marks.remove(disk.marks.seen(used))
     a("gc", "s3", "--delete", code=13)
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from disks.file_table.blob_sets import Reference
+from disks.file_table.blob_sets import BlobReference
 from disks.object_disk.doomed import Announcement
 from disks.object_disk.transaction import ObjectTransaction
 from tests.replicas.machines import Machine, Machines, blobs_in, both_with_an_old_part
@@ -162,7 +162,7 @@ def test_a_source_without_its_own_mark_gives_whole_parts(a: Machine, machine: An
     (store,) = keeper.children(ROOT)
     ((name, (holder,)),) = held(keeper).items()
     nodes = StoreNodes(store)
-    keeper.delete(nodes.mark(Reference(name, holder.directory), "a"))
+    keeper.delete(nodes.mark(BlobReference(name, holder.directory), "a"))
     assert "the source's own mark is gone" in fetched(a, b)
     assert held(keeper) == {}
     assert b.disks() == {FIRST: "ssd"}

@@ -13,19 +13,19 @@ import zstandard
 
 from backup.format import encoding, header, lists, names, packs
 from backup.format.encoding import UnknownBackupFormat
-from backup.format.header import Header, Marker, PinnedDisk, Record, TableEntry, TreeEntry
+from backup.format.header import BackupHeader, Marker, PinnedDisk, TableEntry, TreeEntry, VerificationRecord
 from backup.format.lists import (
     BlockRange,
     FileEntry,
     InBlob,
     InBucket,
     InPack,
-    KeptPart,
     KeptPolicy,
     KeptVolume,
     PartEntry,
     PartitionEntry,
     PartitionList,
+    PinnedPart,
     TableList,
     TreeList,
 )
@@ -45,12 +45,12 @@ FILES = (
 PARTITION = PartitionList(partition="202601", packs=(REF,), parts=(PartEntry("202601_1_1_0", "ssd", 3, FILES),))
 TABLE = TableList(
     definition=schema.encode(events()).decode(),
-    pins=(KeptPart("partition", "202601", "hot", "me"),),
+    pins=(PinnedPart("partition", "202601", "hot", "me"),),
     pauses=("moves",),
     ranges=(BlockRange(0, "me", True),),
     partitions=(PartitionEntry("202601", REF, 1, 3, 3, 14),),
 )
-HEADER = Header(
+HEADER = BackupHeader(
     id="0123456789abcdef",
     name="one",
     machine="host-abc123",
@@ -68,8 +68,8 @@ def test_documents_are_read_as_they_were_written() -> None:
     assert lists.read_partition(encoding.packed_list(PARTITION), "x") == PARTITION
     assert lists.read_table(encoding.packed_list(TABLE), "x") == TABLE
     assert header.read_header(encoding.sealed(HEADER), HEADER.key, "x") == HEADER
-    record = Record(backup="0123456789abcdef", time=NOW, actor="me", depth="quick", files=3, size_bytes=14)
-    assert encoding.unsealed(encoding.sealed(record), Record, "x") == record
+    record = VerificationRecord(backup="0123456789abcdef", time=NOW, actor="me", depth="quick", files=3, size_bytes=14)
+    assert encoding.unsealed(encoding.sealed(record), VerificationRecord, "x") == record
 
 
 def test_equal_lists_are_equal_bytes() -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from backup import copies, records
-from backup.copies import WORTH_KEEPING, Copies
+from backup.copies import WORTH_KEEPING, RepositoryCopies
 from backup.create.known import known_content
 from backup.format import encoding, names
-from backup.format.header import Header, Record, TableEntry
+from backup.format.header import BackupHeader, TableEntry, VerificationRecord
 from backup.format.lists import PartitionEntry, PartitionList, TableList
 from backup.storage import Storage
 from disks.config import ObjectDiskConfig
@@ -44,13 +44,13 @@ def path(tmp_path: Path) -> Path:
 def reopened(store: MeteredStore, path: Path) -> Storage:
     """As another process opens it."""
     storage = Storage.open(store)
-    storage.copies = Copies(path)
+    storage.copies = RepositoryCopies(path)
     return storage
 
 
-def header(number: int, tables: tuple[TableEntry, ...] = ()) -> Header:
+def header(number: int, tables: tuple[TableEntry, ...] = ()) -> BackupHeader:
     taken = TAKEN + timedelta(hours=number)
-    return Header(
+    return BackupHeader(
         id=names.fresh_nonce(),
         name=f"b{number}",
         machine="m-000000",
@@ -63,16 +63,18 @@ def header(number: int, tables: tuple[TableEntry, ...] = ()) -> Header:
     )
 
 
-def fill(store: MeteredStore, count: int) -> list[Header]:
+def fill(store: MeteredStore, count: int) -> list[BackupHeader]:
     storage = Storage.open(store)
     made = [header(number) for number in range(count)]
     for one in made:
         storage.put_header(one)
-        records.put(storage, Record(backup=one.id, time=one.taken, actor="a", depth="quick", files=0, size_bytes=0))
+        records.put(
+            storage, VerificationRecord(backup=one.id, time=one.taken, actor="a", depth="quick", files=0, size_bytes=0)
+        )
     return made
 
 
-def gets(store: MeteredStore, storage: Storage) -> tuple[int, list[Header]]:
+def gets(store: MeteredStore, storage: Storage) -> tuple[int, list[BackupHeader]]:
     """How many objects a listing of the backups read, and what it showed."""
     before = store.counts()["GET"]
     headers, broken = storage.headers(remembered=True)
@@ -86,9 +88,9 @@ def test_headers_and_records_are_read_once(store: MeteredStore, path: Path) -> N
     storage = reopened(store, path)
     assert gets(store, storage) == (0, made)
     listed = [items[-1] for items in records.keys(storage).values()]
-    first = records.read(storage, listed, Record)
+    first = records.read(storage, listed, VerificationRecord)
     before = store.counts()["GET"]
-    assert records.read(reopened(store, path), listed, Record) == first
+    assert records.read(reopened(store, path), listed, VerificationRecord) == first
     assert store.counts()["GET"] - before <= 1, "the mark alone"
     assert gets(store, reopened(store, path)) == (0, made), "records took the place of headers"
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backup.format.header import DrillRecord, Record
-from backup.retention.rules import Candidate, Choice, KeepRules, choose, is_proved
+from backup.format.header import DrillRecord, VerificationRecord
+from backup.retention.rules import Candidate, KeepRules, RetentionChoice, choose, is_proved
 from oplog.errors import UsageError
 
 PERIODS = {"hourly": "%Y-%m-%dT%H", "daily": "%Y-%m-%d", "weekly": "%G-W%V", "monthly": "%Y-%m", "yearly": "%Y"}
@@ -84,9 +84,11 @@ def test_the_newest_that_verified_stays() -> None:
     assert kept([replace(backups[0], verified=False), backups[2]], last=1) == ["2026-01-03T00:00"]
 
 
-def verified(hour: int, problems: int = 0, depth: str = "quick") -> Record:
+def verified(hour: int, problems: int = 0, depth: str = "quick") -> VerificationRecord:
     time = NEW_YEAR + timedelta(hours=hour)
-    return Record(backup="b", time=time, actor="", depth=depth, files=1, size_bytes=1, problem_count=problems)  # type: ignore[arg-type]
+    return VerificationRecord(
+        backup="b", time=time, actor="", depth=depth, files=1, size_bytes=1, problem_count=problems
+    )  # type: ignore[arg-type]
 
 
 def drilled(hour: int, problems: int = 0, *, whole: bool = True) -> DrillRecord:
@@ -114,7 +116,9 @@ def drilled(hour: int, problems: int = 0, *, whole: bool = True) -> DrillRecord:
         (verified(1), drilled(2, 1), False),
     ],
 )
-def test_what_counts_as_verified(verification: Record | None, drill: DrillRecord | None, proved: bool) -> None:
+def test_what_counts_as_verified(
+    verification: VerificationRecord | None, drill: DrillRecord | None, proved: bool
+) -> None:
     """A drill reads what it restores: it proves as much as a verification, and what it finds wrong counts as much."""
     assert is_proved(verification, drill) is proved
 
@@ -166,8 +170,8 @@ _backups = st.lists(
 )
 
 
-def series_of(choices: list[Choice]) -> list[list[Choice]]:
-    found: dict[tuple[str, tuple[str, ...]], list[Choice]] = {}
+def series_of(choices: list[RetentionChoice]) -> list[list[RetentionChoice]]:
+    found: dict[tuple[str, tuple[str, ...]], list[RetentionChoice]] = {}
     for choice in choices:
         found.setdefault((choice.backup.machine, choice.backup.scope), []).append(choice)
     return list(found.values())

@@ -15,7 +15,7 @@ from spark_tiering.arrow_types import carried_schema
 from spark_tiering.blob_file import coalesced
 from spark_tiering.read_options import ReadOptions
 from spark_tiering.reader import Projection, read_share
-from spark_tiering.scan_planning import Scan, plan_scan
+from spark_tiering.scan_planning import PlannedScan, plan_scan
 from tests.spark.stores import table
 from tiering.engine.store import Store
 
@@ -44,7 +44,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Counted:
     """What a read of a scan's only share costs."""
 
-    def __init__(self, scan: Scan, *columns: str) -> None:
+    def __init__(self, scan: PlannedScan, *columns: str) -> None:
         (share,) = scan.shares
         store = share[0].store
         assert store is not None
@@ -59,7 +59,7 @@ class Counted:
         self.bytes = opened.bytes_received - before[1]
 
 
-def planned(config: Path, condition: str = "") -> Scan:
+def planned(config: Path, condition: str = "") -> PlannedScan:
     return plan_scan(ReadOptions("db.t", config, filter=condition, partition_bytes=1 << 30))
 
 

@@ -9,10 +9,10 @@ from operator import is_
 
 from disks.base import Mark, SmallFile
 from oplog.errors import Damaged, FrostlineError
-from tiering.catalog.looks.stored import Broken, KeptPart, StoredPart
+from tiering.catalog.looks.stored import Broken, LazyPart, StoredPart
 from tiering.config.settings import PolicyConfig
 from tiering.journal.kept_looks import KeptLook, PartSums
-from tiering.journal.kept_parts import UNSETTLED, NewPart, Place
+from tiering.journal.kept_parts import UNSETTLED, PartsPlace, PartToKeep
 from tiering.policy import part_sums
 from tiering.table import kept_facts
 from tiering.table import part as part_format
@@ -29,7 +29,7 @@ class Looked:
 
     definition: TableDefinition
     volume: str | None
-    place: Place
+    place: PartsPlace
     parts: dict[str, StoredPart] = field(default_factory=dict)
     """by the path of its `part.json`, in path order"""
     marks: dict[str, Mark] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Look:
 
     def __init__(self, asked: Looked, last: Looked, state: Mark | None) -> None:
         self.result = replace(asked, parts={}, marks={}, broken=[], state=state)
-        self.new: dict[str, tuple[NewPart, PartFacts]] = {}
+        self.new: dict[str, tuple[PartToKeep, PartFacts]] = {}
         self._columns = asked.place.columns
         self._last = last
         self._is_as_before = last.definition == asked.definition and last.volume == asked.volume
@@ -86,7 +86,7 @@ class Look:
         result, path = self.result, file.path
         if file.data is None:
             stored = self._last.parts[path]
-            if isinstance(stored.described, KeptPart):
+            if isinstance(stored.described, LazyPart):
                 path = stored.described.path  # of many parts one object each
             if not self._is_as_before or stored.revision != file.revision:
                 stored = StoredPart(
@@ -106,7 +106,7 @@ class Look:
         return UNSETTLED if file.mark is None and self.result.state is not None else file.mark
 
     @property
-    def new_rows(self) -> list[NewPart]:
+    def new_rows(self) -> list[PartToKeep]:
         """What is to be kept of the parts that were read."""
         return [new for new, _ in self.new.values()]
 
@@ -163,7 +163,7 @@ class Look:
             return None
         facts = facts_of(part, self._columns)
         if (mark := self._mark_of(file)) is not None and (encoded := kept_facts.encoded(facts)) is not None:
-            self.new[file.path] = NewPart(file.path, mark, file.revision, encoded, data), facts
+            self.new[file.path] = PartToKeep(file.path, mark, file.revision, encoded, data), facts
         return StoredPart(definition, part, facts.part_name, disk, result.volume, file.revision)
 
     def found_the_same(self) -> bool:

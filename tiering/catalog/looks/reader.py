@@ -17,10 +17,10 @@ import msgspec
 from disks.base import Disk, Mark
 from tiering.catalog.looks import look as looks
 from tiering.catalog.looks.look import Look, Looked
-from tiering.catalog.looks.stored import KeptPart, Source, StoredPart
+from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart
 from tiering.config.settings import PolicyConfig
 from tiering.journal.kept_looks import KeptLook
-from tiering.journal.kept_parts import KeptParts, KeptRow, NewLook, Place
+from tiering.journal.kept_parts import KeptParts, KeptRow, NewLook, PartsPlace
 from tiering.policy.due import rules_digest
 from tiering.table import kept_facts
 from tiering.table.part import PART_FILE
@@ -49,7 +49,7 @@ class PartReader:
         anew: bool = True,
     ) -> Looked:
         """The parts of the table on the disk now. Unless `anew`, they may be those of a look before."""
-        place = Place(disk.name, definition.directory, ",".join(kept_facts.columns_of(definition)))
+        place = PartsPlace(disk.name, definition.directory, ",".join(kept_facts.columns_of(definition)))
         rules = rules_digest(definition, policy)
         empty = Looked(definition, volume, place, generation=next(self._generations), rules=rules)
         if disk.broken is not None:
@@ -102,7 +102,7 @@ class PartReader:
         self._take_rows(some, rows)
         return list(some.parts.values())
 
-    def _rows_of(self, place: Place, kept: KeptLook | None, partition: str | None = None) -> list[KeptRow] | None:
+    def _rows_of(self, place: PartsPlace, kept: KeptLook | None, partition: str | None = None) -> list[KeptRow] | None:
         if self._kept is None or kept is None:
             return None
         return self._kept.parts_of(place, kept.id, partition)
@@ -180,13 +180,13 @@ class PartReader:
 
     def _take_rows(self, looked: Looked, rows: Iterable[KeptRow]) -> None:
         assert self._kept is not None
-        source = Source(self._disks, self._kept, looked.place.disk)
+        source = PartSource(self._disks, self._kept, looked.place.disk)
         definition, volume, disk = looked.definition, looked.volume, looked.place.disk
         for path, mark, revision, data, number in rows:
             facts = kept_facts.decoded(data)
             if facts is None or not path.endswith(f"/{facts.name}/{PART_FILE}"):
                 continue
-            kept = KeptPart(source, path, facts, number)
+            kept = LazyPart(source, path, facts, number)
             looked.parts[path] = StoredPart(definition, kept, facts.part_name, disk, volume, revision)
             looked.marks[path] = mark
 
@@ -204,7 +204,7 @@ class PartReader:
         numbers, kept = self._kept.note(result.place, look.new_rows, gone, whole)
         if kept is not None and whole is not None:
             result.kept = KeptLook(kept, whole.state, whole.rules, whole.sums)
-        source = Source(self._disks, self._kept, result.place.disk)
+        source = PartSource(self._disks, self._kept, result.place.disk)
         for path, number in numbers.items():
-            part = KeptPart(source, path, look.new[path][1], number)
+            part = LazyPart(source, path, look.new[path][1], number)
             result.parts[path] = msgspec.structs.replace(result.parts[path], described=part)

@@ -24,7 +24,7 @@ class StoredPart(msgspec.Struct, frozen=True, gc=False):
     """One copy of a part: what it is and where it lies."""
 
     definition: TableDefinition
-    described: Part | KeptPart
+    described: Part | LazyPart
     name: PartName
     disk: str
     volume: str | None
@@ -51,12 +51,12 @@ class StoredPart(msgspec.Struct, frozen=True, gc=False):
         return f"{self.directory}/{file_name}"
 
 
-class KeptPart:
+class LazyPart:
     """A part whose `part.json` is read when it is asked for; `path` is the place of that."""
 
     __slots__ = ("_number", "_part", "_source", "facts", "path")
 
-    def __init__(self, source: Source, path: str, facts: PartFacts, number: int) -> None:
+    def __init__(self, source: PartSource, path: str, facts: PartFacts, number: int) -> None:
         self.facts = facts
         self._source = source
         self.path = path
@@ -81,7 +81,7 @@ class KeptPart:
         return data, part_format.files_of(data, path=where)
 
     @staticmethod
-    def documents(parts: Sequence[KeptPart]) -> Iterator[tuple[bytes, PartFiles]]:
+    def documents(parts: Sequence[LazyPart]) -> Iterator[tuple[bytes, PartFiles]]:
         """The same of each, in their order: one question about some hundreds costs less than one about each."""
         for start in range(0, len(parts), _DOCUMENTS_AT_ONCE):
             batch = parts[start : start + _DOCUMENTS_AT_ONCE]
@@ -106,7 +106,7 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PartSource:
     """Where whole parts come from."""
 
     disks: Mapping[str, Disk]

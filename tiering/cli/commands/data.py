@@ -16,7 +16,7 @@ from tiering.cli.reports.inserts import replaced_document, tell_replaced
 if TYPE_CHECKING:
     from tiering.engine.store import Store
     from tiering.insert.bad_rows import BadRows
-    from tiering.insert.source_files import Source
+    from tiering.insert.source_files import InputSource
 
 OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
 
@@ -178,7 +178,7 @@ def insert(
         session.nothing_to_do("No new rows.")
 
 
-def _bad_rows(session: Session, given: tuple[int, str], sources: "list[Source]") -> "BadRows":
+def _bad_rows(session: Session, given: tuple[int, str], sources: "list[InputSource]") -> "BadRows":
     from pathlib import Path
 
     from tiering.insert.bad_rows import BadRows

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from disks.workers.runner import ClusterRunner
     from tiering.catalog.catalog import DroppedTable
     from tiering.catalog.identity import Fault, Identities
-    from tiering.catalog.set_aside import SetAside
+    from tiering.catalog.set_aside import SetAsidePart
     from tiering.config.reading import LoadedConfig
     from tiering.config.settings import Config
     from tiering.engine.store import Store
@@ -172,7 +172,7 @@ class Session:
             disk = store.disk(name)
             self.output.note(f"{disk.unreachable}; what it holds is shown as of revision {disk.revision}")
 
-    def tell_set_aside(self, gaps: "Sequence[SetAside]") -> None:
+    def tell_set_aside(self, gaps: "Sequence[SetAsidePart]") -> None:
         """Say beside the answer that it lacks the rows of parts that a repair set aside."""
         if not gaps:
             return

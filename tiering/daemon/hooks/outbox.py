@@ -36,7 +36,7 @@ Deliver = Callable[[HookConfig, bytes], None]
 log = logging.getLogger("frostline.hooks")
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class HookMessage(msgspec.Struct, frozen=True, kw_only=True):
     """What a hook reads."""
 
     id: str
@@ -65,7 +65,7 @@ class _Kept(msgspec.Struct, kw_only=True):
 
     open: dict[str, HookEvent] = {}
     """Where there is trouble that was told -> as what."""
-    waiting: dict[str, list[Event]] = {}
+    waiting: dict[str, list[HookMessage]] = {}
 
 
 _decoder = msgspec.json.Decoder(_Kept)
@@ -140,7 +140,7 @@ class Outbox:
                 self._kept.open[where] = event
             elif phase == "ends":
                 del self._kept.open[where]
-            told = Event(
+            told = HookMessage(
                 id=uuid.uuid4().hex,
                 time=datetime.now(UTC),
                 event=event,
@@ -186,7 +186,7 @@ class Outbox:
             else:
                 self._wait(stopped, min(_FIRST_WAIT_SECONDS * 2 ** (attempts - 1), _LONGEST_WAIT_SECONDS / 2))
 
-    def _try(self, hook: HookConfig, event: Event) -> FrostlineError | None:
+    def _try(self, hook: HookConfig, event: HookMessage) -> FrostlineError | None:
         try:
             self._deliver(hook, msgspec.json.encode(event))
         except FrostlineError as error:
@@ -196,7 +196,7 @@ class Outbox:
             return FrostlineError(type(error).__name__)
         return None
 
-    def _note(self, name: str, event: Event, problem: FrostlineError | None, *, is_over: bool) -> None:
+    def _note(self, name: str, event: HookMessage, problem: FrostlineError | None, *, is_over: bool) -> None:
         text = "" if problem is None else without_passwords(why(problem))
         with self._lock:
             known = self._status.get(name, HookStatus(hook=name))

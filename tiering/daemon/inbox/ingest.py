@@ -21,8 +21,8 @@ import pyarrow as pa
 from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
 from tiering.daemon.inbox import reading, records
 from tiering.daemon.inbox.choice import Found
-from tiering.daemon.inbox.place import DONE, FAILED, Settled, TableInbox
-from tiering.daemon.inbox.reading import Readable, Unfinished
+from tiering.daemon.inbox.place import DONE, FAILED, SettledFile, TableInbox
+from tiering.daemon.inbox.reading import FileChanged, Readable
 from tiering.daemon.inbox.records import Batch, BatchFile, report
 from tiering.engine.store import Store
 from tiering.insert.insert import InsertResult
@@ -43,7 +43,7 @@ class Ended:
 
 
 @dataclass(slots=True)
-class Ingested:
+class IngestResult:
     """What one run did."""
 
     files: list[Ended] = field(default_factory=list)
@@ -63,7 +63,7 @@ class TableIngest:
         self._stop = stop or threading.Event()
         self._deferred = False
         """Whether files wait for another one with their bytes: to be its duplicates, if it goes in."""
-        self.done = Ingested()
+        self.done = IngestResult()
 
     def finish(self) -> None:
         """Bring what a crash left to its end: the batch that was going in, and files that were taken."""
@@ -97,7 +97,7 @@ class TableIngest:
         for file in self._place.taken():
             try:
                 hashed.append((file, reading.digest_of(self._place.taken_path / file.name)))
-            except Unfinished as error:
+            except FileChanged as error:
                 self._wait(file, error)
         known = self._store.context.journal.ingested.known(self._definition.uuid, [digest for _, digest in hashed])
         now: set[str] = set()
@@ -115,7 +115,7 @@ class TableIngest:
                 continue
             try:
                 readable = reading.read(self._place.taken_path / file.name, file, digest, self._definition)
-            except Unfinished as changed:
+            except FileChanged as changed:
                 self._wait(file, changed)
             except FrostlineError as wrong:
                 self._fail(file.name, digest, wrong)
@@ -203,7 +203,7 @@ class TableIngest:
                 "parts": list(batch.parts),
                 "batch": {"id": batch.id, "files": len(batch.files), "rows_in_before": batch.again},
             }
-            ends.append(Settled(file.name, DONE, self._report("done", file.name, **facts)))
+            ends.append(SettledFile(file.name, DONE, self._report("done", file.name, **facts)))
         self._place.settle(ends)
         self._place.forget_batch()
         for file in batch.files:
@@ -221,7 +221,7 @@ class TableIngest:
         for expected in batch.files if not why else ():
             try:
                 files.append(self._as_it_was(expected, taken))
-            except (FrostlineError, Unfinished) as error:
+            except (FrostlineError, FileChanged) as error:
                 why = f"{records.shown(expected.name)}: {error}"
                 break
         if not why:
@@ -251,7 +251,7 @@ class TableIngest:
 
     # Ends
 
-    def _wait(self, file: Found, error: Unfinished) -> None:
+    def _wait(self, file: Found, error: FileChanged) -> None:
         log.info("%s: %s is not whole: %s", self._place.name, records.shown(file.name), error)
         self.done.unfinished.append(records.shown(file.name))
         self._place.put_back(file.name)
@@ -263,7 +263,7 @@ class TableIngest:
 
     def _end(self, name: str, directory: str, state: str, **facts: object) -> None:
         """Put one file aside that brings no rows."""
-        self._place.settle([Settled(name, directory, self._report(state, name, **facts))])
+        self._place.settle([SettledFile(name, directory, self._report(state, name, **facts))])
         self._note(name, state, error=str(facts.get("error", "")))
 
     def _note(self, name: str, state: str, *, rows: int = 0, error: str = "") -> None:

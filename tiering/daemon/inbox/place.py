@@ -39,7 +39,7 @@ class Strange:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledFile:
     """A file that is to go to `done/` or `failed/`, and the report that goes with it."""
 
     name: str
@@ -106,7 +106,7 @@ class TableInbox:
         effects.remove_file(self.path / BATCH_FILE)
         effects.fsync_directory(self.path)
 
-    def settle(self, files: Sequence[Settled]) -> None:
+    def settle(self, files: Sequence[SettledFile]) -> None:
         """Put taken files into `done/` or `failed/`: first all reports, durable, then the files. Called again after a
         crash, it does the rest."""
         directories = sorted({file.directory for file in files})

@@ -21,7 +21,7 @@ KEPT_BYTES = 128 * 1024 * 1024
 _BLOCK = 1024 * 1024
 
 
-class Unfinished(Exception):
+class FileChanged(Exception):
     """The file changed, or went, while it was read. Not a failure: it is looked at again."""
 
 
@@ -44,19 +44,19 @@ class Readable:
         yield from open_sources([str(self.path)], None, definition)
         try:
             check_unchanged(self.path, self.file)
-        except Unfinished as error:
+        except FileChanged as error:
             raise Transient(
                 f"{self.path} changed while its rows went in: {error}", hint="let nobody write to a taken file"
             ) from error
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of the bytes. Raises `Unfinished` for a file that is gone."""
+    """SHA-256 of the bytes. Raises `FileChanged` for a file that is gone."""
     digest = hashlib.sha256()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
-        raise Unfinished(error.strerror or str(error)) from error
+        raise FileChanged(error.strerror or str(error)) from error
     with os.fdopen(descriptor, "rb", buffering=0) as stream:
         while data := stream.read(_BLOCK):
             digest.update(data)
@@ -65,7 +65,7 @@ def digest_of(path: Path) -> str:
 
 def read(path: Path, file: Found, sha256: str, definition: TableDefinition) -> Readable:
     """The whole file, as the table's rows. Raises `UsageError`, which names the line, for what does not fit, and
-    `Unfinished` when somebody still writes to it."""
+    `FileChanged` when somebody still writes to it."""
     kept: list[pa.RecordBatch] | None = []
     rows = size_bytes = 0
     try:
@@ -84,12 +84,12 @@ def read(path: Path, file: Found, sha256: str, definition: TableDefinition) -> R
 
 
 def check_unchanged(path: Path, file: Found) -> None:
-    """Raise `Unfinished` unless the file is the one that was found, and as it was."""
+    """Raise `FileChanged` unless the file is the one that was found, and as it was."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
-        raise Unfinished("it is gone") from None
+        raise FileChanged("it is gone") from None
     if not stat.S_ISREG(status.st_mode):
-        raise Unfinished("it is not a file any more")
+        raise FileChanged("it is not a file any more")
     if (status.st_ino, status.st_size, status.st_mtime_ns) != file.key:
-        raise Unfinished(f"it had {file.size_bytes} bytes, and has {status.st_size}")
+        raise FileChanged(f"it had {file.size_bytes} bytes, and has {status.st_size}")

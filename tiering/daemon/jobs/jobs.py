@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from oplog.errors import NotFound
-from tiering.daemon.jobs.record import Records
-from tiering.daemon.jobs.runs import Place, RunReport
+from tiering.daemon.jobs.record import JobRecords
+from tiering.daemon.jobs.runs import JobFiles, RunReport
 from tiering.policy.backoff import wait_after
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Timer(Protocol):
         """Call nobody."""
 
 
-class Jobs:
+class DaemonJobs:
     """The jobs of one daemon. Thread-safe."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Jobs:
         """`stop` lets nothing begin any more. `share` is the chance of a delay."""
         self._kinds, self._schedules, self._state = kinds, schedules, state_directory
         self._run, self._timer, self._clock, self._stop, self._share = run, timer, clock, stop, share
-        self.records = Records(state_directory)
+        self.records = JobRecords(state_directory)
         self._running: set[str] = set()
         self._waiting: dict[str, str] = {}
         """Job -> the running one that has what it needs."""
@@ -121,7 +121,7 @@ class Jobs:
                 if needs & self._kinds[other].shares:
                     self._waiting[name] = other
                     return False
-            if self._kinds[name].steps is not None and Place(self._state, name).is_held:
+            if self._kinds[name].steps is not None and JobFiles(self._state, name).is_held:
                 self._arrange(name, now + _HELD)  # an earlier daemon's run is about to end
                 return False
             if record.begun is not None and record.ended is None and self._settle(name) and not record.wanted:
@@ -134,9 +134,9 @@ class Jobs:
         """Of a run that nobody wrote the end of: as it says itself, or it was stopped. Whether it says so."""
         record = self.records.of(name)
         assert record.begun is not None
-        if Place(self._state, name).is_held:
+        if JobFiles(self._state, name).is_held:
             return False
-        report = Place(self._state, name).report(record.begun.isoformat())
+        report = JobFiles(self._state, name).report(record.begun.isoformat())
         self._note_end(name, report or RunReport(run="", result="stopped", said="ended with the daemon"))
         return report is not None
 

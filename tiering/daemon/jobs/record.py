@@ -76,7 +76,7 @@ def read(state_directory: Path) -> dict[str, JobRecord]:
         return {}
 
 
-class Records:
+class JobRecords:
     """The record, kept by the one daemon of a store. Thread-safe."""
 
     def __init__(self, state_directory: Path) -> None:

@@ -59,7 +59,7 @@ _reports = msgspec.json.Decoder(RunReport)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JobFiles:
     """A job's files below the state directory."""
 
     state: Path
@@ -93,7 +93,7 @@ def run(
     order: RunOrder, stop: threading.Event, *, program: Sequence[str] = (sys.executable, "-m", PROGRAM)
 ) -> RunReport:
     """Start the process and wait for its end; `stop` ends it."""
-    place = Place(Path(order.state), order.job)
+    place = JobFiles(Path(order.state), order.job)
     command = [*program, msgspec.json.encode(order).decode()]
     try:
         # It reads its standard input, which nobody writes to, to learn that this process is gone.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from tiering.facts.metrics.family import Family
 from tiering.facts.metrics.process import Process, process_families
-from tiering.facts.metrics.seen import Amount, Overdue, Place, Seen, WorkSeen, bounded
+from tiering.facts.metrics.seen import Amount, Overdue, PartsSeen, Seen, WorkSeen, bounded
 
 
 def families(seen: Seen | None, process: Process, *, version: str) -> list[Family]:
@@ -45,9 +45,9 @@ def _at(seen: Seen) -> Family:
 
 def _parts(seen: Seen) -> list[Family]:
     called = bounded({place: amount.bytes for place, amount in seen.places.items()}, lambda place: place.table)
-    summed: dict[Place, Amount] = {}
+    summed: dict[PartsSeen, Amount] = {}
     for place, amount in seen.places.items():
-        key = Place(called(place.table), place.disk, place.volume, place.state)
+        key = PartsSeen(called(place.table), place.disk, place.volume, place.state)
         summed.setdefault(key, Amount()).add(amount.rows, amount.bytes, amount.parts)
     where = ("table", "disk", "volume", "state")
     parts = Family("frostline_parts", "gauge", "Parts, by table and tier; outdated ones wait to be removed.", where)

@@ -15,7 +15,7 @@ from oplog.errors import FrostlineError
 from tiering.daemon.inbox import place, records
 from tiering.engine.crowding import crowded
 from tiering.facts.metrics.process import Calls, Process, Traffic
-from tiering.facts.metrics.seen import Amount, DiskSeen, InboxSeen, Place, ReplicaSeen, Seen, WorkSeen, overdue
+from tiering.facts.metrics.seen import Amount, DiskSeen, InboxSeen, PartsSeen, ReplicaSeen, Seen, WorkSeen, overdue
 from tiering.move import policy_facts
 
 if TYPE_CHECKING:
@@ -85,18 +85,18 @@ def process(
     )
 
 
-def _places(catalog: Catalog) -> dict[Place, Amount]:
+def _places(catalog: Catalog) -> dict[PartsSeen, Amount]:
     """What lies where. Goes through the parts only where nothing else tells."""
-    places: dict[Place, Amount] = {}
+    places: dict[PartsSeen, Amount] = {}
     for table in catalog.tables():
         sums = catalog.sums(table)
         for disk, whole in (sums or {}).items():
             if whole.parts:
                 volume = catalog.volume_of(table, disk) if table.policy in catalog.config.policies else None
-                place = Place(table.full_name, disk, volume or "", "active")
+                place = PartsSeen(table.full_name, disk, volume or "", "active")
                 places.setdefault(place, Amount()).add(whole.rows, whole.bytes, whole.parts)
         for stored in catalog.parts(table, include_outdated=True) if sums is None else ():
-            place = Place(table.full_name, stored.disk, stored.volume or "", stored.state)
+            place = PartsSeen(table.full_name, stored.disk, stored.volume or "", stored.state)
             places.setdefault(place, Amount()).add(stored.facts.rows, stored.facts.size_bytes)
     return places
 

@@ -23,7 +23,7 @@ K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartsSeen:
     """Parts of one table on one disk in one state."""
 
     table: str
@@ -111,7 +111,7 @@ class Seen:
     """The store at one moment."""
 
     at: datetime
-    places: Mapping[Place, Amount]
+    places: Mapping[PartsSeen, Amount]
     overdue: Mapping[str, Overdue]
     """By table."""
     disks: tuple[DiskSeen, ...]

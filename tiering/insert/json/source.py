@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.json as jsonlines
 
 from oplog.errors import UsageError
-from tiering.insert.intake import Intake, Record
+from tiering.insert.intake import Intake, TextRecord
 from tiering.insert.json.records import whole_lines
 from tiering.insert.json.texts import with_json_texts
 from tiering.insert.reshaping import Reshaping, explicit_type, source_types
-from tiering.insert.source_files import Source, open_binary
+from tiering.insert.source_files import InputSource, open_binary
 from tiering.table.nested import holds_map, with_texts
 
 _CHANGED = re.compile(r"Column\(/(.*)\) changed from", re.DOTALL)
@@ -42,11 +42,11 @@ def read_json(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatc
             line, is_first = line + block.count(b"\n"), False
 
 
-def _records(block: bytes, first_line: int) -> list[Record]:
-    return [Record(line, text) for line, text in enumerate(block.split(b"\n"), first_line) if text.strip()]
+def _records(block: bytes, first_line: int) -> list[TextRecord]:
+    return [TextRecord(line, text) for line, text in enumerate(block.split(b"\n"), first_line) if text.strip()]
 
 
-def _parse_some(records: Sequence[Record], reshaping: Reshaping) -> pa.Table:
+def _parse_some(records: Sequence[TextRecord], reshaping: Reshaping) -> pa.Table:
     return _parse(b"\n".join(record.text for record in records), reshaping)
 
 
@@ -162,7 +162,7 @@ def _many_forms(block: bytes, problem: str) -> str | None:
     return next((name for end in range(len(steps), 0, -1) if _occurs(block, name := "/".join(steps[:end]))), None)
 
 
-def _json_error(source: Source, block: bytes, first_line: int, error: pa.ArrowInvalid) -> UsageError:
+def _json_error(source: InputSource, block: bytes, first_line: int, error: pa.ArrowInvalid) -> UsageError:
     """Which line is broken: found by parsing them one by one."""
     for offset, text in enumerate(block.splitlines()):
         try:

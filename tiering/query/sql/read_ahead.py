@@ -56,7 +56,7 @@ class _Piece:
     """Bytes of the scan before it."""
 
 
-class Scan:
+class ScannedFiles:
     """The files of one table, in the order in which the engine reads them. Once it was given to `ReadAhead`, only that
     may call it."""
 
@@ -130,12 +130,12 @@ class ReadAhead:
     """Of one query. `close` ends it; it begins with `start`."""
 
     def __init__(self) -> None:
-        self._scans: list[Scan] = []
+        self._scans: list[ScannedFiles] = []
         self._changed = threading.Condition()
         self._closed = False
         self._threads: list[threading.Thread] = []
 
-    def start(self, scan: Scan) -> None:
+    def start(self, scan: ScannedFiles) -> None:
         """Read this one, too, from now on."""
         scan.prepare()
         with self._changed:

@@ -18,7 +18,7 @@ from fsspec.spec import AbstractFileSystem
 
 from disks.host.ranged_file import RangedFile
 from tiering.parquet.checked_file import CheckedFile
-from tiering.query.sql.read_ahead import ReadAhead, Scan
+from tiering.query.sql.read_ahead import ReadAhead, ScannedFiles
 
 _SCHEME = "part"
 PREFIX = f"{_SCHEME}://"
@@ -51,7 +51,7 @@ class ServedFiles(AbstractFileSystem):  # type: ignore[misc]
         self._files[path] = file
         return path
 
-    def begin(self, scans: Sequence[Scan], *, reads_ahead: bool) -> None:
+    def begin(self, scans: Sequence[ScannedFiles], *, reads_ahead: bool) -> None:
         """Read what follows the columns of each file, side by side, and begin to read what the scans will need. Raises
         what reading raises: a file that is gone is found, though the engine might not come to it."""
         if not self._files:

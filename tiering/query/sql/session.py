@@ -32,7 +32,7 @@ from tiering.query.sql.engine import take_engine
 from tiering.query.sql.errors import engine_error
 from tiering.query.sql.plan import Access
 from tiering.query.sql.planning import declare, selected
-from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, FilePlace, Scan
+from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, FilePlace, ScannedFiles
 from tiering.query.sql.served_files import ServedFiles
 from tiering.table.schema import TableDefinition
 from tiering.table.type_texts import leaf_ranges
@@ -88,7 +88,7 @@ class SqlSession:
             self._engine.allow(self._context, {str(file.local_path) for file in files})
             serve_local = not self._compare_local(tables, stops_early)
             window_bytes = max(LEAST_WINDOW_BYTES, WINDOW_BYTES // max(1, len(tables)))
-            scans = [Scan(definition, access, window_bytes) for definition, _, access in tables.values()]
+            scans = [ScannedFiles(definition, access, window_bytes) for definition, _, access in tables.values()]
             views = [
                 (scan.definition, name, self._rows(scan, tables[name][1], serve_local))
                 for name, scan in zip(tables, scans, strict=True)
@@ -213,7 +213,7 @@ class SqlSession:
             names[name]: FilePlace(place, leaves[place]) for place, name in enumerate(schema.names) if name in names
         }
 
-    def _rows(self, scan: Scan, files: Sequence[SelectedFile], serve_local: bool) -> str:
+    def _rows(self, scan: ScannedFiles, files: Sequence[SelectedFile], serve_local: bool) -> str:
         """The rows of the files with exactly the table's columns, in its order and types."""
         definition = scan.definition
         reads = list(self._reads(scan, files, serve_local))
@@ -225,7 +225,7 @@ class SqlSession:
         return selected(definition, f"({bare})", compared=())
 
     def _reads(
-        self, scan: Scan, files: Sequence[SelectedFile], serve_local: bool
+        self, scan: ScannedFiles, files: Sequence[SelectedFile], serve_local: bool
     ) -> Iterator[tuple[str, dict[int, str]]]:
         """Where the engine finds the rows, and what a column id is called there."""
         if not scan.access.columns:  # how many rows an object has, part.json says: nobody asks the bucket
@@ -243,7 +243,7 @@ class SqlSession:
                     {number: names[place.column] for number, place in places.items()},
                 )
 
-    def _url(self, scan: Scan, file: SelectedFile, places: Mapping[int, FilePlace], serve_local: bool) -> str:
+    def _url(self, scan: ScannedFiles, file: SelectedFile, places: Mapping[int, FilePlace], serve_local: bool) -> str:
         if not serve_local and _opens_itself(file):
             return str(file.local_path)
         served = checked_file(self._context, file, scan.held, cache=self._cache)

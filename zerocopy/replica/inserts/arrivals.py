@@ -30,14 +30,14 @@ from zerocopy.replica.replica import Replica
 ARRIVING = "arriving"
 
 
-class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+class ArrivalNote(msgspec.Struct, frozen=True, kw_only=True):
     """What lies beside an arriving part."""
 
     number: str
     """The node that holds its number."""
 
 
-_decoder = msgspec.json.Decoder(Arrival)
+_decoder = msgspec.json.Decoder(ArrivalNote)
 
 
 def claim_of(part: str) -> str:
@@ -49,7 +49,7 @@ def stage(transaction: Transaction, definition: TableDefinition, part: Part, dir
     """Put a part into the transaction as one that is arriving."""
     place = _place(definition, part.name)
     stage_part(transaction, definition, part, directory, target=place)
-    transaction.create(f"{place}.json", msgspec.json.encode(Arrival(number=number)))
+    transaction.create(f"{place}.json", msgspec.json.encode(ArrivalNote(number=number)))
 
 
 def take_in(context: Context, definition: TableDefinition, disk: Disk, names: Iterable[str]) -> None:

@@ -25,7 +25,7 @@ from tiering.engine.replicated import Quorum
 from tiering.insert.insert import Inserting, NewPart
 from tiering.table.part import PartName
 from zerocopy.keeper.client import Witness
-from zerocopy.keeper.operations import Check, Create, Delete, Operation
+from zerocopy.keeper.operations import CheckNode, CreateNode, DeleteNode, Operation
 from zerocopy.replica import entries, history
 from zerocopy.replica.inserts import arrivals, quorum
 from zerocopy.replica.nodes import number_of
@@ -166,7 +166,9 @@ class ReplicatedInserting(Inserting):
             try:
                 witness = Witness(self.replica.own.part(left[0].name), left[0].digest.encode())
                 words = [one for each in left for one in self._word(each)]
-                self.replica.keeper.multi([Check(self.replica.own.path, self.replica.version), *words], witness=witness)
+                self.replica.keeper.multi(
+                    [CheckNode(self.replica.own.path, self.replica.version), *words], witness=witness
+                )
                 return left
             except (AlreadyExists, Conflict) as error:
                 self.replica.keeper.sync(self.replica.table.path)
@@ -197,11 +199,14 @@ class ReplicatedInserting(Inserting):
         now, name = self.context.clock(), self.replica.name
         entry = entries.Get(time=now, replica=name, part=one.name, digest=one.digest, quorum=self._needed)
         partition = one.new.partition.id
-        said: list[Operation] = [Delete(one.node), Check(self.replica.table.numbers(partition), self._drops[partition])]
+        said: list[Operation] = [
+            DeleteNode(one.node),
+            CheckNode(self.replica.table.numbers(partition), self._drops[partition]),
+        ]
         if self._deduplicates:
-            said.append(Create(self._block(one.new), one.name.encode()))
-        said.append(Create(f"{self.replica.table.log}/log-", entries.encode(entry), numbered=True))
-        said.append(Create(self.replica.own.part(one.name), one.digest.encode()))
+            said.append(CreateNode(self._block(one.new), one.name.encode()))
+        said.append(CreateNode(f"{self.replica.table.log}/log-", entries.encode(entry), numbered=True))
+        said.append(CreateNode(self.replica.own.part(one.name), one.digest.encode()))
         return said
 
     def _take_back(self, arriving: list[_Arriving]) -> None:

@@ -31,7 +31,7 @@ from oplog.kinds import Dropped, Inserted, OtherKind
 from oplog.revision import blob_key, commit_key, snapshot_key
 from restore.check import listing as check_listing
 from restore.check.check import CheckOptions, CheckResult, check
-from restore.check.listing import Listing
+from restore.check.listing import PrefixListing
 from restore.check.share_history import Subset
 from tests.damage import break_pages
 from tests.turns import examples
@@ -487,7 +487,7 @@ class Forever(LocalRunner):
 def test_a_listing_that_nobody_waits_for_is_given_up(tmp_path: Path, by_others: bool) -> None:
     """Ctrl-C ends a check of a large bucket, and does not wait for its listing."""
     disk = ObjectDisk("cold", Endless(), tmp_path / "state")
-    found = Listing(disk, Remote(Forever(), Here(disk.store)) if by_others else None, SILENT, head=0)
+    found = PrefixListing(disk, Remote(Forever(), Here(disk.store)) if by_others else None, SILENT, head=0)
     found.close()
     with pytest.raises(Transient, match="listing disk cold: stopped"):
         found.result()

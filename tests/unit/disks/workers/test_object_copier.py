@@ -11,7 +11,7 @@ import pytest
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
 from disks.workers import object_copier
-from disks.workers.object_copier import Copy, ObjectCopier, SourceDamaged
+from disks.workers.object_copier import ObjectCopier, ObjectCopy, SourceDamaged
 from oplog.errors import AlreadyExists, NotFound
 
 DATA = b"0123456789"
@@ -33,7 +33,7 @@ def test_the_key_is_the_callers(
     monkeypatch.setattr(object_copier, "_IN_MEMORY_BYTES", in_memory_bytes)
     target = MemoryStore("target")
     copier = ObjectCopier(target, store_with(a=DATA), tmp_path, inside_store=inside_store)
-    assert copier.copy(Copy((("a", 10),), "blobs/1", DIGEST, {"path": "a"})) == DIGEST
+    assert copier.copy(ObjectCopy((("a", 10),), "blobs/1", DIGEST, {"path": "a"})) == DIGEST
     assert target.get("blobs/1") == DATA
     assert copier.inside_store is (inside_store is None)
     assert target.head("blobs/1").metadata == ({} if copier.inside_store else {"path": "a", "sha256": DIGEST})
@@ -43,7 +43,7 @@ def test_the_key_is_the_callers(
 def test_several_objects_become_one(tmp_path: Path) -> None:
     target = MemoryStore("target")
     copier = ObjectCopier(target, store_with(a=DATA[:4], b=DATA[4:]), tmp_path)
-    assert copier.copy(Copy((("a", 4), ("b", 6)), "blobs/1")) == DIGEST
+    assert copier.copy(ObjectCopy((("a", 4), ("b", 6)), "blobs/1")) == DIGEST
     assert target.get("blobs/1") == DATA
     assert target.head("blobs/1").metadata == {}
 
@@ -53,7 +53,7 @@ def test_stores_that_are_not_one(tmp_path: Path) -> None:
     source = DirectoryStore(tmp_path / "bucket")
     source.put("a", DATA, sha256=hashlib.sha256(DATA).digest())
     copier = ObjectCopier(MemoryStore("target"), source, tmp_path / "scratch")
-    assert copier.copy(Copy((("a", 10),), "blobs/1", DIGEST)) == DIGEST
+    assert copier.copy(ObjectCopy((("a", 10),), "blobs/1", DIGEST)) == DIGEST
     assert copier.inside_store is False
 
 
@@ -63,9 +63,9 @@ def test_what_is_wrong_with_the_source(tmp_path: Path, monkeypatch: pytest.Monke
     target = MemoryStore("target")
     copier = ObjectCopier(target, store_with(a=b"012345678x"), tmp_path, inside_store=False)
     with pytest.raises(SourceDamaged, match="instead of"):
-        copier.copy(Copy((("a", 10),), "blobs/1", DIGEST))
+        copier.copy(ObjectCopy((("a", 10),), "blobs/1", DIGEST))
     with pytest.raises(NotFound):
-        copier.copy(Copy((("b", 10),), "blobs/1", DIGEST))
+        copier.copy(ObjectCopy((("b", 10),), "blobs/1", DIGEST))
     assert list(target.list()) == []
 
 
@@ -73,9 +73,9 @@ def test_a_key_that_is_taken(tmp_path: Path) -> None:
     """By the same bytes it is the copy of an earlier try; what they are only their metadata tells."""
     target = MemoryStore("target", keep_for=timedelta(days=1))
     copier = ObjectCopier(target, store_with(a=DATA, b=DATA[::-1]), tmp_path, inside_store=False)
-    wanted = Copy((("a", 10),), "blobs/1", DIGEST, {})
+    wanted = ObjectCopy((("a", 10),), "blobs/1", DIGEST, {})
     assert copier.copy(wanted) == copier.copy(wanted) == DIGEST
     with pytest.raises(AlreadyExists):
-        copier.copy(Copy((("b", 10),), "blobs/1", metadata={}))
+        copier.copy(ObjectCopy((("b", 10),), "blobs/1", metadata={}))
     with pytest.raises(AlreadyExists):
-        copier.copy(Copy((("a", 10),), "blobs/1", DIGEST))
+        copier.copy(ObjectCopy((("a", 10),), "blobs/1", DIGEST))

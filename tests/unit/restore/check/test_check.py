@@ -39,7 +39,7 @@ from restore.check.data import share_of
 from restore.check.findings import Problem
 from restore.check.share_history import Subset, parse_subset
 from restore.rebuild.rebuild import restore
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from tests.faulty_store import Fault, FaultyStore
 from tiering.table import part as part_format
 from tiering.table import schema
@@ -831,8 +831,8 @@ def test_a_disk_with_a_part_set_aside_goes_back_and_is_collected(site: Site) -> 
     aside = site.cold.revision
     add_part(site.cold, "all_9_9_0")
     with pytest.raises(Refused, match="1 object that is gone"):
-        restore(site.cold, RestoreRequest(revision=aside - 1, apply=True))
-    assert restore(site.cold, RestoreRequest(revision=aside, apply=True)).applied
+        restore(site.cold, RebuildRequest(revision=aside - 1, apply=True))
+    assert restore(site.cold, RebuildRequest(revision=aside, apply=True)).applied
     assert not site.cold.exists(TABLE.part_directory("all_9_9_0"))
     later = datetime.now(UTC) + timedelta(days=3)
     report = collect(site.cold, GcRules(delete=True, max_delete_fraction=1.0), now=later)

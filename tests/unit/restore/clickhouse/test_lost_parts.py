@@ -17,7 +17,7 @@ from disks.stores.memory import MemoryStore
 from restore.clickhouse.export import export
 from restore.clickhouse.findings import losses, sentences
 from restore.clickhouse.rebuild import rebuild
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from restore.transfer.transfer import restore_from
 from tests.compat.buckets import TABLE, ClickHouse
 from tiering.cli import main as cli
@@ -62,7 +62,7 @@ def test_lost_inserts_are_exported_to_detached(tmp_path: Path) -> None:
 def test_they_are_so_after_a_restore_into_a_disk_of_ours(tmp_path: Path) -> None:
     """Its table has no findings: what lies under a temporary name is looked at again."""
     disk = ObjectDisk("s3", MemoryStore("ours"), tmp_path / "state")
-    result = restore_from(disk, restarted().store(), RestoreRequest(apply=True))
+    result = restore_from(disk, restarted().store(), RebuildRequest(apply=True))
     assert {problem.kind for problem in result.problems} == {"lost_rename"}
     export(disk, tmp_path / "out")
     disk.close()
@@ -105,7 +105,7 @@ def test_a_rebuild_says_what_is_not_whole(tmp_path: Path) -> None:
 
 def test_what_lies_outside_the_scope_is_no_problem_of_a_restore(tmp_path: Path) -> None:
     disk = ObjectDisk("s3", MemoryStore("ours"), tmp_path / "state")
-    result = restore_from(disk, incomplete().store(), RestoreRequest(paths=[f"{TABLE}/all_1_1_0"], apply=True))
+    result = restore_from(disk, incomplete().store(), RebuildRequest(paths=[f"{TABLE}/all_1_1_0"], apply=True))
     disk.close()
     assert result.problems == []
 

@@ -23,7 +23,7 @@ from restore.history.blame import Blame, blame
 from restore.history.diff import DiskDiff, diff
 from restore.history.part_changes import compare_parts
 from restore.rebuild.rebuild import restore
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from tests.crash.scenarios import TABLE
 from tests.memory_table import MemoryTable
 from tests.unit.restore.history.test_undo import config, create, drop_january, insert, move, take_back
@@ -326,7 +326,7 @@ def test_drops_undos_and_restores(store: Store, disk: ObjectDisk) -> None:
     drop_january(store)
     take_back(store)
     store.drop_table(TABLE)
-    restore(disk, RestoreRequest(revision=4, apply=True))
+    restore(disk, RebuildRequest(revision=4, apply=True))
     store.refresh()
     found = blame(store.context, TABLE, name)
     assert [deed.what for deed in found.deeds] == [

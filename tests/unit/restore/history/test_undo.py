@@ -23,7 +23,7 @@ from oplog.kinds import BlocksAllocated, Dropped, OtherKind, Repaired, Undone
 from oplog.revision import commit_key
 from restore.history.undo import preview, undo
 from restore.rebuild.rebuild import restore
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from tests.crash.scenarios import TABLE, events, rows
 from tiering.catalog import tables
 from tiering.catalog.context import Context
@@ -476,7 +476,7 @@ class TestRestore:
         early = disk.revision
         insert(store, 1000)
         both = keys(store)
-        restore(disk, RestoreRequest(revision=early, apply=True))
+        restore(disk, RebuildRequest(revision=early, apply=True))
         store.refresh()
         assert keys(store) == list(range(40))
         take_back(store)
@@ -489,10 +489,10 @@ class TestRestore:
         insert(store, 1000)
         first = disk.revision
         undone = take_back(store)
-        restore(disk, RestoreRequest(revision=first, apply=True))
+        restore(disk, RebuildRequest(revision=first, apply=True))
         store.refresh()
         assert len(keys(store)) == 80
-        restore(disk, RestoreRequest(revision=undone, apply=True))
+        restore(disk, RebuildRequest(revision=undone, apply=True))
         store.refresh()
         assert len(keys(store)) == 40
 

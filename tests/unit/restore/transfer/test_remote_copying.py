@@ -19,7 +19,7 @@ from disks.workers import object_copier
 from disks.workers.runner import LocalRunner, Runner
 from oplog.errors import Damaged, Refused, Transient
 from oplog.kinds import Inserted
-from restore.rebuild.request import RestoreRequest
+from restore.rebuild.request import RebuildRequest
 from restore.transfer import blob_copies, transfer
 from restore.transfer.blob_copies import RemoteCopying, SourceChanged
 from restore.transfer.transfer import restore_from
@@ -96,7 +96,7 @@ def restored(
 ) -> Any:
     """`seen`: the source as executors see it."""
     elsewhere = RemoteCopying(runner or LocalRunner(2), Here(target.store), Here(seen or source.store))
-    return restore_from(target, source.store, RestoreRequest(apply=True), elsewhere=elsewhere)
+    return restore_from(target, source.store, RebuildRequest(apply=True), elsewhere=elsewhere)
 
 
 def content(disk: ObjectDisk) -> dict[str, bytes]:

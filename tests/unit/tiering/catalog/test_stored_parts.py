@@ -15,7 +15,7 @@ import pytest
 from tests.command_line import Frostline
 from tests.crash.invariants import catalog_is_as_read
 from tests.unit.tiering.catalog.histories import STEPS, TABLE, alter, kept_store, move
-from tiering.catalog.looks.stored import KeptPart
+from tiering.catalog.looks.stored import LazyPart
 from tiering.config.settings import Config
 from tiering.engine.store import Store
 from tiering.journal import kept_parts
@@ -220,11 +220,11 @@ def test_what_many_parts_say_is_what_each_does(config: Config, monkeypatch: pyte
     monkeypatch.setattr("tiering.catalog.looks.stored._DOCUMENTS_AT_ONCE", 2)
     with Store.open(config) as store:
         parts = [stored.described for stored in store.parts(TABLE)]
-        kept = [part for part in parts if isinstance(part, KeptPart)]
+        kept = [part for part in parts if isinstance(part, LazyPart)]
         assert len(kept) == 3
         with sqlite3.connect(config.state_directory / "catalog.db") as connection:  # one is kept no more
             connection.execute("DELETE FROM documents WHERE id = ?", (kept[1]._number,))
-        found = list(KeptPart.documents(kept))
+        found = list(LazyPart.documents(kept))
     assert [part_format.decode(data, path="") for data, _ in found] == [part.part() for part in kept]
     files = [[(file.name, file.size_bytes, file.sha256) for file in said.files] for _, said in found]
     assert files == [[(file.name, file.size_bytes, file.sha256) for file in part.part().files] for part in kept]
@@ -233,9 +233,9 @@ def test_what_many_parts_say_is_what_each_does(config: Config, monkeypatch: pyte
 def test_the_document_of_another_part_is_not_this_ones(config: Config) -> None:
     with Store.open(config) as store:
         one, other, _ = [stored.described for stored in store.parts(TABLE)]
-        assert isinstance(one, KeptPart)
-        assert isinstance(other, KeptPart)
-        (mine,), (others,) = KeptPart.documents([one]), KeptPart.documents([other])
+        assert isinstance(one, LazyPart)
+        assert isinstance(other, LazyPart)
+        (mine,), (others,) = LazyPart.documents([one]), LazyPart.documents([other])
         assert one.document(others[0]) == mine != others
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from oplog.errors import NotFound
 from tiering.config.settings import JobConfig
-from tiering.daemon.jobs.jobs import Jobs
+from tiering.daemon.jobs.jobs import DaemonJobs
 from tiering.daemon.jobs.kinds import JobKind, Told
 from tiering.daemon.jobs.record import JOBS_FILE, JobRecord, Result, read
-from tiering.daemon.jobs.runs import Place, RunReport
+from tiering.daemon.jobs.runs import JobFiles, RunReport
 from tiering.daemon.jobs.schedule import schedule_of
 from tiering.journal.locks import hold_lock
 
@@ -47,7 +47,7 @@ class World:
         self.due.clear()
         self.stop = threading.Event()
         kinds = {name: kind(name, *self.shares.get(name, ())) for name in self.given}
-        self.jobs = Jobs(
+        self.jobs = DaemonJobs(
             kinds, self.schedules(), self.state, run=self._run, timer=self, clock=lambda: self.now, stop=self.stop
         )
         self.jobs.begin()
@@ -156,7 +156,7 @@ def test_a_run_that_ended_while_the_daemon_was_gone_is_not_made_again(world: Wor
         world.wait(HOUR)
     begun = read(world.state)["gc"].begun
     assert begun is not None
-    Place(world.state, "gc").write(RunReport(run=begun.isoformat(), result="done", said="all of it"))
+    JobFiles(world.state, "gc").write(RunReport(run=begun.isoformat(), result="done", said="all of it"))
     world.start()
     assert (read(world.state)["gc"].result, read(world.state)["gc"].said) == ("done", "all of it")
     assert world.wait(timedelta(minutes=2)) == []
@@ -167,7 +167,7 @@ def test_a_run_that_an_earlier_daemon_began_and_that_still_works_keeps_its_kind_
     world.results = [Killed]
     with pytest.raises(Killed):
         world.wait(HOUR)
-    with hold_lock(Place(world.state, "gc").lock, what="gc", hint=""):
+    with hold_lock(JobFiles(world.state, "gc").lock, what="gc", hint=""):
         world.start()
         for _ in range(100):
             world.wait(timedelta(seconds=1))

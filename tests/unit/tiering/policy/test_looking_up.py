@@ -21,7 +21,7 @@ from tiering.facts.moves import plan_document
 from tiering.journal.records import PartPin
 from tiering.merge.request import MergeRequest
 from tiering.policy import cost, part_sums
-from tiering.policy.decide import DiskState, Place, decide, to_look_at, unseen
+from tiering.policy.decide import DiskState, IdleParts, decide, to_look_at, unseen
 from tiering.policy.plan import Options, PlacedPart, Plan
 from tiering.table import part as part_format
 from tiering.table.definitions import define_table
@@ -46,7 +46,7 @@ def looked_up(
     together: dict[tuple[str, str], list[Any]] = {}
     for part in parts:
         together.setdefault((part.definition.uuid, part.disk), []).append(_Summed(part))
-    places = [Place(uuid, "p", disk, part_sums.of(found, policy)) for (uuid, disk), found in together.items()]
+    places = [IdleParts(uuid, "p", disk, part_sums.of(found, policy)) for (uuid, disk), found in together.items()]
     asked = Options(rest="next", **options)
     wanted = to_look_at(places, disks, {"p": policy}, NOW, asked)
     whole = decide(parts, disks, {"p": policy}, NOW, asked)

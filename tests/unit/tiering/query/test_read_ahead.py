@@ -17,7 +17,7 @@ from tiering.parquet.part_files import write_part_files
 from tiering.parquet.sections import stated_sections
 from tiering.query.sql import read_ahead
 from tiering.query.sql.plan import Access
-from tiering.query.sql.read_ahead import FilePlace, ReadAhead, Scan
+from tiering.query.sql.read_ahead import FilePlace, ReadAhead, ScannedFiles
 from tiering.table.definitions import define_table
 from tiering.table.pruning import TRUE, Compare, Predicate
 from tiering.table.schema import TableDefinition
@@ -53,7 +53,7 @@ class Store:
             raise self.error
         return self._bytes[wanted.start : wanted.stop]
 
-    def opened(self, scan: Scan) -> CheckedFile:
+    def opened(self, scan: ScannedFiles) -> CheckedFile:
         file = CheckedFile(self.facts, self.fetch, label="it", hint="", held=scan.held)
         scan.add(file, {number + 1: FilePlace(number, range(number, number + 1)) for number in range(3)})
         return file
@@ -65,7 +65,7 @@ class Store:
 
 
 @contextmanager
-def reading(scan: Scan) -> Iterator[ReadAhead]:
+def reading(scan: ScannedFiles) -> Iterator[ReadAhead]:
     ahead = ReadAhead()
     try:
         ahead.start(scan)
@@ -79,8 +79,8 @@ def chunks(store: Store, column: int, group: int) -> tuple[int, int]:
     return found[0].start, found[-1].stop
 
 
-def scan_of(definition: TableDefinition, columns: set[int], predicate: Predicate = TRUE) -> Scan:
-    return Scan(definition, Access(predicate, frozenset(columns)))
+def scan_of(definition: TableDefinition, columns: set[int], predicate: Predicate = TRUE) -> ScannedFiles:
+    return ScannedFiles(definition, Access(predicate, frozenset(columns)))
 
 
 def test_the_planned_columns_are_there_before_they_are_asked_for(definition: TableDefinition, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_it_keeps_within_its_window_until_the_engine_gets_on(
     monkeypatch.setattr(read_ahead, "_REQUEST_BYTES", 1)
     store = Store(definition, tmp_path)
     start, stop = chunks(store, 1, 0)
-    scan = Scan(definition, Access(TRUE, frozenset({1})), window_bytes=stop - start)
+    scan = ScannedFiles(definition, Access(TRUE, frozenset({1})), window_bytes=stop - start)
     file = store.opened(scan)
     scan.prepare()
     taken = []
@@ -136,7 +136,7 @@ def test_it_keeps_within_its_window_until_the_engine_gets_on(
         taken.append(piece)
     # A scan that was not begun has a window of its own; here it is larger than the file.
     assert taken[-1].stop == chunks(store, 1, 3)[1]
-    scan = Scan(definition, Access(TRUE, frozenset({1})), window_bytes=stop - start)
+    scan = ScannedFiles(definition, Access(TRUE, frozenset({1})), window_bytes=stop - start)
     file = store.opened(scan)
     scan.prepare()
     assert scan.reach(file, start)
@@ -158,7 +158,7 @@ def test_a_second_scan_of_the_same_file_begins_anew(
 ) -> None:
     monkeypatch.setattr(read_ahead, "_REQUEST_BYTES", 1)
     store = Store(definition, tmp_path)
-    scan = Scan(definition, Access(TRUE, frozenset({1})), window_bytes=1)
+    scan = ScannedFiles(definition, Access(TRUE, frozenset({1})), window_bytes=1)
     file = store.opened(scan)
     scan.prepare()
     first, last = chunks(store, 1, 0)[0], chunks(store, 1, 3)[1] - 1

@@ -37,7 +37,17 @@ from tiering.facts.metrics.families import families
 from tiering.facts.metrics.family import Family
 from tiering.facts.metrics.health import judge
 from tiering.facts.metrics.process import Calls, Process, Traffic
-from tiering.facts.metrics.seen import OTHERS, Amount, DiskSeen, InboxSeen, Overdue, Place, ReplicaSeen, Seen, WorkSeen
+from tiering.facts.metrics.seen import (
+    OTHERS,
+    Amount,
+    DiskSeen,
+    InboxSeen,
+    Overdue,
+    PartsSeen,
+    ReplicaSeen,
+    Seen,
+    WorkSeen,
+)
 from tiering.facts.metrics.watching import Metrics
 from tiering.journal.records import NewMove
 from tiering.policy.plan import Budget
@@ -49,7 +59,7 @@ NEW = NOW - timedelta(days=1)
 OLD = NOW - timedelta(days=90)
 FULL = Seen(
     at=NOW,
-    places={Place("d.t", "ssd", "hot", "active"): Amount(2, 20, 200)},
+    places={PartsSeen("d.t", "ssd", "hot", "active"): Amount(2, 20, 200)},
     overdue={"d.t": Overdue(1, 100, OLD)},
     disks=(
         DiskSeen("ssd", "local", True, 50, 100),
@@ -276,13 +286,13 @@ class TestFamilies:
     def test_hostile_names_are_one_label_each(self) -> None:
         hostile = 'd.t"} 1\nfrostline_parts{table="forged\\'
         for name in (hostile, "d.\u202e", "d.\x00", "d.\ud800"):
-            places = {Place(name, "ssd", "hot", "active"): Amount(2, 20, 200)}
+            places = {PartsSeen(name, "ssd", "hot", "active"): Amount(2, 20, 200)}
             found = values(exposition.text(all_of(Seen(NOW, places, {name: Overdue(1, 1, OLD)}, ()))))
             (labels,) = [dict(labels) for family, labels in found if family == "frostline_parts"]
             assert labels["table"] == name.replace("\ud800", "\\ud800")
 
     def test_a_thousand_tables_and_reasons_are_bounded(self) -> None:
-        places = {Place(f"d.t{n}", "ssd", "hot", "active"): Amount(1, 1, n) for n in range(1000)}
+        places = {PartsSeen(f"d.t{n}", "ssd", "hot", "active"): Amount(1, 1, n) for n in range(1000)}
         moves = tuple(WorkSeen("failed", f"reason{n}", n, 1) for n in range(1000))
         backups = {f"d.t{n}": {"taken": OLD + timedelta(seconds=n)} for n in range(1000)}
         waiting = {f"d.t{n}": Overdue(1, 1, OLD + timedelta(seconds=n)) for n in range(1000)}
@@ -448,7 +458,7 @@ class TestConfigs:
         ill = values(exposition.text(all_of(FULL, ILL)))
         ill["frostline_daemon_trouble", ()] = one(values(exposition.text(all_of(FULL, TROUBLED))), TROUBLE)
         recent = {"d.t": {"taken": NOW, "verified": NOW, "drilled": NOW}}
-        place = {Place("d.t", "ssd", "hot", "active"): Amount(2, 20, 200)}
+        place = {PartsSeen("d.t", "ssd", "hot", "active"): Amount(2, 20, 200)}
         disks = (DiskSeen("ssd", "local", True, 50, 100), DiskSeen("s3", "object_disk", True, looked=NOW.timestamp()))
         well = Seen(NOW, place, {}, disks, backups=recent, replicas={"d.t": ReplicaSeen(NOW, 0)})
         good = values(exposition.text(all_of(well)))
