@@ -172,7 +172,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "jobs: the report is not read",
         "a run that ended while its daemon was gone is made twice",
         _KILLED,
-        replaced("tiering.daemon.jobs.runs:Place", "report", lambda self, run: None),
+        replaced("tiering.daemon.jobs.runs:JobFiles", "report", lambda self, run: None),
     ),
     (
         "pacing: a budget is reset by a restart",
@@ -274,6 +274,6 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "jobs: what waits is forgotten",
         "a job that waited for another one is not planned when that ends",
         f"{_UNITS}::test_a_run_that_fell_due_while_another_has_what_it_needs_comes_after_it",
-        replaced("tiering.daemon.jobs.jobs:Jobs", "plan", lambda self, name: None),
+        replaced("tiering.daemon.jobs.jobs:DaemonJobs", "plan", lambda self, name: None),
     ),
 )
