@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from disks.file_table.table import FileTable, TableWriter
+from disks.file_table.table import FileTable
+from disks.file_table.views import TableWriter
 from oplog import replay
 from oplog.clickhouse import writing
 from oplog.clickhouse.writing import LogStep

@@ -22,7 +22,7 @@ from operator import itemgetter
 import msgspec
 import zstandard
 
-from disks.file_table.table import TableReader
+from disks.file_table.views import TableReader
 from disks.object_disk.references import (
     EARLIEST_SANE,
     Blobs,

@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from disks.effects import make_directory
 from disks.file_table.commit_index import CommitIndex
-from disks.file_table.table import DIGEST, FileTable, TableDamaged, TableWriter
+from disks.file_table.table import FileTable, TableDamaged
+from disks.file_table.views import DIGEST, TableWriter
 from disks.host.database_file import set_database_aside
 from disks.host.locks import file_lock
 from disks.host.moment import Moment

@@ -20,7 +20,8 @@ import msgspec
 
 from disks.base import DiskCapabilities, Leftover, Location, LoggedDisk, Mark, Transaction
 from disks.file_table.commits import Commits
-from disks.file_table.table import DIGEST, FileTable, TableWriter
+from disks.file_table.table import FileTable
+from disks.file_table.views import DIGEST, TableWriter
 from disks.host.locks import abandoned, sweep
 from disks.host.moment import Moment
 from disks.identity import IdentityGuard, put_object, read_object

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from disks.file_table.table import TableDamaged, TableReader, TableWriter
+from disks.file_table.table import TableDamaged
+from disks.file_table.views import TableReader, TableWriter
 from oplog import replay
 from oplog.entry import Commit
 from oplog.errors import Damaged

@@ -11,7 +11,8 @@ from datetime import datetime
 from itertools import zip_longest
 
 from disks.file_table.sorted_run import SortedRun
-from disks.file_table.table import FileTable, TableWriter
+from disks.file_table.table import FileTable
+from disks.file_table.views import TableWriter
 from disks.object_disk.references import FUTURE_TOLERANCE, Inventory, NamesBlobs
 from disks.stores.base import ObjectInfo
 from oplog import replay, snapshot

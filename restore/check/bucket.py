@@ -18,7 +18,8 @@ from datetime import UTC, datetime, timedelta
 
 from disks.base import LoggedDisk
 from disks.file_table.row_bytes import read_row
-from disks.file_table.table import FileTable, TableReader
+from disks.file_table.table import FileTable
+from disks.file_table.views import TableReader
 from disks.object_disk.doomed import announced
 from disks.object_disk.history import TableAsOf
 from disks.object_disk.references import (

@@ -6,7 +6,8 @@ import sqlite3
 from contextlib import closing
 
 from disks.base import LoggedDisk
-from disks.file_table.table import SCHEMA, FileTable, TableReader
+from disks.file_table.table import SCHEMA, FileTable
+from disks.file_table.views import TableReader
 from disks.host.database_copy import for_reading
 from disks.object_disk.history import TableAsOf
 

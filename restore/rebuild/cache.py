@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from disks.base import LoggedDisk
-from disks.file_table.table import TableReader
+from disks.file_table.views import TableReader
 from disks.host.database_copy import for_reading
 
 UNREADABLE = (sqlite3.Error, ValueError, TypeError, AttributeError, msgspec.MsgspecError)

@@ -11,7 +11,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from disks.file_table.table import FileTable, TableReader
+from disks.file_table.table import FileTable
+from disks.file_table.views import TableReader
 from oplog.errors import Damaged
 from oplog.replay import FileRow
 from restore.rebuild.plan import in_scope

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from disks.file_table.table import FileTable, TableReader
+from disks.file_table.table import FileTable
+from disks.file_table.views import TableReader
 from oplog.errors import Damaged
 from tiering.table import schema, tombstones
 from tiering.table.places import locate

@@ -17,7 +17,8 @@ from functools import partial
 
 from disks.base import LoggedDisk
 from disks.file_table.row_bytes import read_row
-from disks.file_table.table import FileTable, TableReader
+from disks.file_table.table import FileTable
+from disks.file_table.views import TableReader
 from disks.object_disk.history import TableAsOf, at_head, contradicted_by, past_at
 from disks.object_disk.references import Inventory, inventory
 from disks.stores.base import ObjectStore

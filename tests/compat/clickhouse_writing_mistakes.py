@@ -47,7 +47,7 @@ def _removal_not_logged() -> None:
 
 def _directory_taken_for_granted() -> None:
     """A rename into a directory that does not exist, at which ClickHouse's restore stops."""
-    from disks.file_table.table import TableReader
+    from disks.file_table.views import TableReader
 
     TableReader.has_directory = lambda self, path: True  # type: ignore[method-assign]
 

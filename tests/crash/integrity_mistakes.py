@@ -166,7 +166,7 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
         "a removal counts for all links",
         "gc takes a blob for unnamed at a pinned revision when one of its paths was removed before",
         f"{_KEPT_REVISIONS}::test_together_they_name_what_each_names",
-        replaced("disks.file_table.table:TableWriter", "_count", _one_path_a_blob),
+        replaced("disks.file_table.views:TableWriter", "_count", _one_path_a_blob),
     ),
     (
         "a later pass is not looked through",

@@ -93,7 +93,7 @@ def test_a_run_of_new_files_is_judged_as_one_by_one(
 
 def test_the_table_is_asked_little_about_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files below a directory that must be absent: only the directories above it are looked for, once."""
-    from disks.file_table.table import TableReader
+    from disks.file_table.views import TableReader
 
     asked: list[str] = []
 
