@@ -12,19 +12,28 @@ one.
 from __future__ import annotations
 
 import os
-import types
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 
 from disks.config import SECRET_KEYS
-from oplog.errors import FrostlineError, Refused, UsageError
+from oplog.errors import Refused, UsageError
 from tiering.config.checks import check_references
+from tiering.config.conversion import (
+    TOO_DEEP,
+    EnvironmentText,
+    KeyPath,
+    ValueSource,
+    converted,
+    dotted,
+    kind_of,
+    nearest_hint,
+)
 from tiering.config.finding import PREFIX, default_home, find_file
 from tiering.config.places import check_places
 from tiering.config.secrets import MASK, SECRET_PROPERTY, without_passwords
@@ -32,9 +41,6 @@ from tiering.config.settings import Config, embedded
 
 RESERVED = ("FROSTLINE_CONFIG", "FROSTLINE_HOME", "FROSTLINE_BACKUP")
 _MOST_VALUES = 100_000
-_TOO_DEEP = "lists and mappings lie within each other more deeply than any configuration has them"
-
-Path_ = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +54,6 @@ class LoadedConfig:
     """Environment variables that changed something."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """What an error message says about a key's place."""
-
-    file: str
-    lines: dict[Path_, int] = field(default_factory=dict)
-    variables: dict[Path_, str] = field(default_factory=dict)
-
-    def place(self, path: Path_) -> str:
-        for length in range(len(path), 0, -1):
-            if name := self.variables.get(path[:length]):
-                return f"environment variable {name}"
-            if line := self.lines.get(path[:length]):
-                return f"{self.file}, line {line}"
-        return self.file
-
-    def error(self, path: Path_, problem: str, hint: str = "") -> UsageError:
-        return UsageError(
-            f"{self.place(path)}: {_dotted(path)}: {problem}" if path else f"{self.file}: {problem}", hint=hint
-        )
-
-
 def load(given: str | Path | None = None, environment: Mapping[str, str] | None = None) -> Config:
     """Find, read, overlay and check. Raises `UsageError`; `Refused` for a file whose secret others can read."""
     return load_from(given, environment).config
@@ -81,7 +65,7 @@ def load_from(given: str | Path | None = None, environment: Mapping[str, str] | 
     home = default_home(environment)
     raw: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(embedded(home)))
     file = find_file(given, environment)
-    source = _Source(str(file) if file else "the embedded default")
+    source = ValueSource(str(file) if file else "the embedded default")
     base = home
     if file is not None:
         base = file.absolute().parent
@@ -89,7 +73,7 @@ def load_from(given: str | Path | None = None, environment: Mapping[str, str] | 
         raw.update(_parse(text, source))
         _refuse_open_secret(file, raw)
     used = _overlay(raw, environment, source)
-    plain = _convert(raw, Config, (), source)
+    plain = converted(raw, Config, (), source)
     config = msgspec.convert(_absolute(plain, base), Config)
     check_references(config, source.error)
     check_places(config, environment, source.error)
@@ -98,7 +82,7 @@ def load_from(given: str | Path | None = None, environment: Mapping[str, str] | 
 
 def checked(config: Config) -> Config:
     """A configuration that a program made, if no two of its disks are one. Raises `UsageError`."""
-    check_places(config, os.environ, _Source("the configuration").error)
+    check_places(config, os.environ, ValueSource("the configuration").error)
     return config
 
 
@@ -137,7 +121,7 @@ def _read(file: Path) -> str:
         raise UsageError(f"cannot read the configuration {file}: {error}") from error
 
 
-def _parse(text: str, source: _Source) -> dict[str, Any]:
+def _parse(text: str, source: ValueSource) -> dict[str, Any]:
     import yaml
 
     try:
@@ -148,20 +132,20 @@ def _parse(text: str, source: _Source) -> dict[str, Any]:
         line = f", line {mark.line + 1}" if mark else ""
         raise UsageError(f"{source.file}{line}: not YAML: {getattr(error, 'problem', None) or error}") from error
     except RecursionError as error:
-        raise UsageError(f"{source.file}: {_TOO_DEEP}") from error
+        raise UsageError(f"{source.file}: {TOO_DEEP}") from error
     if value is None or value == {}:  # a file that was cut to nothing must not mean another, empty store
         raise UsageError(
             f"{source.file}: the configuration holds no keys",
             hint="'frostline config default' prints one to begin with; without any file the embedded default is used",
         )
     if not isinstance(value, dict):
-        raise UsageError(f"{source.file}: the configuration is a mapping of keys, not {_kind(value)}")
+        raise UsageError(f"{source.file}: the configuration is a mapping of keys, not {kind_of(value)}")
     _check_size(node, source)
     _remember_lines(node, (), source)
     return value
 
 
-def _check_size(node: Any, source: _Source) -> None:
+def _check_size(node: Any, source: ValueSource) -> None:
     """Aliases of aliases are small in the file and without end in memory."""
     waiting, seen = [node], 0
     while waiting:
@@ -176,7 +160,7 @@ def _check_size(node: Any, source: _Source) -> None:
             waiting += [item for pair in one.value for item in (pair if isinstance(pair, tuple) else (pair,))]
 
 
-def _remember_lines(node: Any, path: Path_, source: _Source) -> None:
+def _remember_lines(node: Any, path: KeyPath, source: ValueSource) -> None:
     import yaml
 
     if isinstance(node, yaml.MappingNode):
@@ -214,13 +198,7 @@ def _refuse_open_secret(file: Path, raw: dict[str, Any]) -> None:
 # -- environment ---------------------------------------------------------------------------------------------------
 
 
-class _Text(str):
-    """A value of the environment: text that stands for any type."""
-
-    __slots__ = ()
-
-
-def _overlay(raw: dict[str, Any], environment: Mapping[str, str], source: _Source) -> tuple[str, ...]:
+def _overlay(raw: dict[str, Any], environment: Mapping[str, str], source: ValueSource) -> tuple[str, ...]:
     top = list(Config.__struct_fields__)
     used: list[str] = []
     for name in sorted(environment):
@@ -230,29 +208,29 @@ def _overlay(raw: dict[str, Any], environment: Mapping[str, str], source: _Sourc
         if first not in top:
             nearest = get_close_matches(first, top, 1)
             if rest or nearest:
-                raise UsageError(f"environment variable {name}: no such key: {first}", hint=_nearest_hint(first, top))
+                raise UsageError(f"environment variable {name}: no such key: {first}", hint=nearest_hint(first, top))
             continue
-        _set(raw, [first, *rest], _Text(environment[name]), name, source)
+        _set(raw, [first, *rest], EnvironmentText(environment[name]), name, source)
         used.append(name)
     return tuple(used)
 
 
-def _set(raw: dict[str, Any], steps: list[str], value: _Text, variable: str, source: _Source) -> None:
+def _set(raw: dict[str, Any], steps: list[str], value: EnvironmentText, variable: str, source: ValueSource) -> None:
     where: Any = raw
-    path: Path_ = ()
+    path: KeyPath = ()
     for position, step in enumerate(steps):
         last = position == len(steps) - 1
         key: str | int
         if isinstance(where, list):
             if not step.isdigit() or int(step) >= len(where):
                 raise UsageError(
-                    f"environment variable {variable}: {_dotted(path)} is a list of {len(where)}; no place {step!r}"
+                    f"environment variable {variable}: {dotted(path)} is a list of {len(where)}; no place {step!r}"
                 )
             key = int(step)
         elif isinstance(where, dict):
             key = next((known for known in where if str(known).lower() == step), step)
         else:
-            raise UsageError(f"environment variable {variable}: {_dotted(path)} holds no keys")
+            raise UsageError(f"environment variable {variable}: {dotted(path)} holds no keys")
         path = (*path, key)
         if last:
             where[key] = value
@@ -262,147 +240,6 @@ def _set(raw: dict[str, Any], steps: list[str], value: _Text, variable: str, sou
                 where[key] = {}
                 source.variables[path] = variable
             where = where[key]
-
-
-# -- typing --------------------------------------------------------------------------------------------------------
-
-
-def _convert(value: Any, expected: Any, path: Path_, source: _Source) -> Any:
-    """The value as plain data of the expected type. Raises naming the key; text stands for sizes and durations."""
-    origin = get_origin(expected)
-    if isinstance(expected, type) and issubclass(expected, msgspec.Struct):
-        return _convert_struct(value, expected, path, source)
-    if tagged := _by_tag(expected):
-        return _convert_tagged(value, tagged, path, source)
-    if origin is dict:
-        mapping = _mapping(value, path, source)
-        return {
-            str(key): _convert(item, get_args(expected)[1], (*path, str(key)), source) for key, item in mapping.items()
-        }
-    if origin is tuple:
-        if isinstance(value, _Text):
-            value = _flow(value, path, source)
-        if not isinstance(value, list | tuple):
-            raise source.error(path, f"expected a list, got {_kind(value)}")
-        return [_convert(item, get_args(expected)[0], (*path, index), source) for index, item in enumerate(value)]
-    return _convert_scalar(value, expected, path, source)
-
-
-def _convert_struct(value: Any, expected: type[msgspec.Struct], path: Path_, source: _Source) -> dict[str, Any]:
-    mapping = _mapping(value, path, source)
-    fields = {item.name: item for item in msgspec.structs.fields(expected)}
-    for key in mapping:
-        if str(key) not in fields:
-            raise source.error((*path, str(key)), "no such key", _nearest_hint(str(key), list(fields)))
-    missing = [name for name, item in fields.items() if item.required and name not in mapping]
-    if missing:
-        raise source.error(path, f"the key {missing[0]!r} is missing")
-    return {
-        name: _convert(mapping[name], fields[name].type, (*path, name), source) for name in fields if name in mapping
-    }
-
-
-def _by_tag(expected: Any) -> dict[str, type[msgspec.Struct]]:
-    """The structs of a tagged union by their tags; empty for every other type."""
-    members = get_args(expected) if get_origin(expected) in (Union, types.UnionType) else ()
-    structs = [member for member in members if isinstance(member, type) and issubclass(member, msgspec.Struct)]
-    return {str(struct.__struct_config__.tag): struct for struct in structs}
-
-
-def _convert_tagged(
-    value: Any, structs: dict[str, type[msgspec.Struct]], path: Path_, source: _Source
-) -> dict[str, Any]:
-    """A mapping of the struct that its tag names. A key that only another of the structs has is told as that."""
-    mapping = _mapping(value, path, source)
-    field = str(next(iter(structs.values())).__struct_config__.tag_field)
-    tag = mapping.get(field)
-    chosen = [structs[str(tag)]] if tag in list(structs) else list(structs.values())
-    known = [field, *dict.fromkeys(name for struct in chosen for name in struct.__struct_fields__)]
-    for key in mapping:
-        if key not in known:
-            elsewhere = any(key in struct.__struct_fields__ for struct in structs.values())
-            problem = f"a {_one(path)} of {field} {tag} has no {str(key)!r}" if elsewhere else "no such key"
-            raise source.error((*path, str(key)), problem, _nearest_hint(str(key), known))
-    if field not in mapping:
-        raise source.error(path, f"the key {field!r} is missing")
-    if len(chosen) > 1:
-        raise source.error((*path, field), f"expected {' or '.join(structs)}, got {tag!r}")
-    required = [item.name for item in msgspec.structs.fields(chosen[0]) if item.required]
-    if missing := [name for name in required if name not in mapping]:
-        raise source.error(path, f"a {_one(path)} of {field} {tag} needs the key {missing[0]!r}")
-    own = {key: item for key, item in mapping.items() if key != field}
-    return {field: str(tag), **_convert_struct(own, chosen[0], path, source)}
-
-
-def _one(path: Path_) -> str:
-    """What one entry of the mapping is called: `disks` holds a disk each."""
-    return str(path[-2]).removesuffix("s")
-
-
-_YAML_WORDS = {False: ("no", "off"), True: ("yes", "on")}
-
-
-def _convert_scalar(value: Any, expected: Any, path: Path_, source: _Source) -> Any:
-    name = str(path[-1]) if path else ""
-    words = name.split("_")
-    if isinstance(value, str) and ("bytes" in words or "seconds" in words) and not value.strip().isdigit():
-        from tiering.config.units import parse_duration, parse_size
-
-        try:
-            return parse_size(value) if "bytes" in words else int(parse_duration(value).total_seconds())
-        except FrostlineError as error:
-            if not (isinstance(value, _Text) and value in ("", "null", "none")):
-                raise source.error(path, error.message, error.hint) from error
-    if isinstance(value, bool):  # YAML 1.1 takes an unquoted no for false
-        value = next((word for word in _choices(expected) if word in _YAML_WORDS[value]), value)
-    lax = isinstance(value, _Text)
-    if lax and value == "" and _optional(expected):
-        return None
-    try:
-        return msgspec.convert(str(value) if lax else value, expected, strict=not lax)
-    except msgspec.ValidationError as error:
-        choices = _choices(expected)
-        problem = f"expected {' or '.join(choices)}, got {value!r}" if choices else _readable(str(error), value)
-        raise source.error(path, problem) from error
-
-
-def _mapping(value: Any, path: Path_, source: _Source) -> dict[Any, Any]:
-    if isinstance(value, _Text):
-        value = _flow(value, path, source)
-    if not isinstance(value, dict):
-        hint = "leave the section out, or indent its keys below it" if value is None else ""
-        raise source.error(path, f"expected keys and values, got {_kind(value)}", hint)
-    return value
-
-
-def _flow(value: _Text, path: Path_, source: _Source) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise source.error(path, "not YAML", "such as {key: value} or [one, two]") from error
-    except RecursionError as error:
-        raise source.error(path, _TOO_DEEP) from error
-
-
-def _optional(expected: Any) -> bool:
-    return get_origin(expected) in (Union, types.UnionType) and type(None) in get_args(expected)
-
-
-def _choices(expected: Any) -> list[str]:
-    return [str(choice) for choice in get_args(expected)] if get_origin(expected) is Literal else []
-
-
-def _readable(message: str, value: Any) -> str:
-    shown = "" if isinstance(value, dict | list) else f", got {value!r}"
-    return (
-        message.partition(" - at ")[0]
-        .replace("Expected", "expected")
-        .replace("Invalid", "invalid")
-        .partition(", got")[0]
-        + shown
-    )
 
 
 # -- paths and words -----------------------------------------------------------------------------------------------
@@ -429,20 +266,6 @@ def _absolute(plain: dict[str, Any], base: Path) -> dict[str, Any]:
         if url.startswith("file:") and not url.startswith("file:///"):
             disk["url"] = Path(path(unquote(url.removeprefix("file:")))).as_uri() + "/"
     return plain
-
-
-def _dotted(path: Path_) -> str:
-    return ".".join(str(step) for step in path)
-
-
-def _nearest_hint(key: str, known: list[str]) -> str:
-    nearest = get_close_matches(key, known, 1, cutoff=0.5)
-    return f"did you mean {nearest[0]!r}?" if nearest else f"known keys: {', '.join(known)}"
-
-
-def _kind(value: Any) -> str:
-    names = {type(None): "nothing", list: "a list", dict: "a mapping", str: "text", bool: "true/false", int: "a number"}
-    return names.get(type(value), type(value).__name__)
 
 
 # -- the schema ----------------------------------------------------------------------------------------------------
