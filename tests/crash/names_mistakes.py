@@ -88,13 +88,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "names: levels not kept by a restore from a copy",
         "a merge that a copy does not have is made again under its name",
         f"{_NAMES}::test_merges_after_the_way_back[False-copy]",
-        replaced("restore.transfer.transfer", "levels_going", lambda wanted, newest: {}),
+        replaced("restore.transfer.changes", "levels_going", lambda wanted, newest: {}),
     ),
     (
         "names: ranges left behind in a copy",
         "a partition comes from a copy without what says who gave the names of its parts",
         f"{_NAMES}::test_after_a_partition_that_came_from_a_copy",
-        replaced("restore.transfer.transfer", "reservations_coming", lambda wanted, newest, scope: []),
+        replaced("restore.transfer.changes", "reservations_coming", lambda wanted, newest, scope: []),
     ),
     (
         "names: levels not kept by an undo",

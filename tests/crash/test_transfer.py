@@ -17,7 +17,7 @@ from disks.stores.base import ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
 from restore.rebuild.request import RebuildRequest
-from restore.transfer import transfer
+from restore.transfer import changes
 from restore.transfer.transfer import restore_from
 from tests.integration.test_rebuild import put
 from tests.integration.test_transfer import TABLE, blobs, content
@@ -33,7 +33,7 @@ def test_dying_and_running_again(
     tmp_path: Path, kind: str, batch_files: int, stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I7, I14: whichever effect is the last one, the second run ends with the same tree, and copies nothing twice."""
-    monkeypatch.setattr(transfer, "BATCH_FILES", batch_files)
+    monkeypatch.setattr(changes, "BATCH_FILES", batch_files)
     step = 0
     while True:
         place = tmp_path / str(step)

@@ -36,9 +36,9 @@ def _bytes_not_compared() -> None:
 
 
 def _others_removed() -> None:
-    from restore.transfer.transfer import _Changes
+    from restore.transfer.changes import TransferChanges
 
-    _Changes._is_of_a_table = lambda self, path: True  # type: ignore[method-assign]
+    TransferChanges._is_of_a_table = lambda self, path: True  # type: ignore[method-assign]
 
 
 def _pin_not_renewed() -> None:

@@ -34,7 +34,7 @@ from oplog.revision import SNAPSHOTS_PREFIX, parse_blob_key
 from restore.clickhouse.bucket import read_bucket
 from restore.rebuild.rebuild import restore
 from restore.rebuild.request import RebuildRequest
-from restore.transfer import blob_copies, transfer
+from restore.transfer import blob_copies, changes, transfer
 from restore.transfer.transfer import restore_from
 from tests.compat.buckets import captured, in_memory
 from tests.integration.test_rebuild import objects, put, remove, rows, work
@@ -347,7 +347,7 @@ def test_a_large_restore_commits_on_the_way(
     put(source, *(f"{TABLE}/p{number}/{name}" for number in range(3, 9) for name in ("data.parquet", "part.json")))
     if there:
         put(target, f"{TABLE}/table.json", f"{TABLE}/p0/data.parquet")
-    monkeypatch.setattr(transfer, "BATCH_FILES", 4)
+    monkeypatch.setattr(changes, "BATCH_FILES", 4)
     restore_from(target, source.store, RebuildRequest(apply=True))
     assert content(target) == content(source)
     commits = [entry.commit for entry in target.entries() if isinstance(entry.commit.kind, Restored)]
