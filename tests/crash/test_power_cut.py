@@ -24,6 +24,7 @@ MODELLED = [
 ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", MODELLED)
 def test_whatever_a_power_cut_leaves(server: ForkServer, site: Site, name: str, record_tally: RecordTally) -> None:
     """A fixed sample of the model's states."""

@@ -206,6 +206,7 @@ SLOW = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("serve", SLOW.values(), ids=SLOW)
 def test_a_byte_now_and_then_is_not_waited_for_for_ever(
     table: Frostline,
@@ -245,6 +246,7 @@ def test_a_length_that_nobody_can_hold(table: Frostline, ministack: Server, monk
         assert total_hot(table) == 100
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "answer",
     [

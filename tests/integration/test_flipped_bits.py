@@ -119,6 +119,7 @@ def by_filesystem(context: Context, stored: StoredPart) -> object:
     return whole.to_pylist(), polars.scan_parquet(files.open(path)).select("level", "x").collect().to_dicts()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("ask", [by_sql, by_scan, by_expression, by_filesystem])
 def test_no_read_answers_with_a_flipped_bit(
     ask: Callable[[Context, StoredPart], object], context: Context, stored: StoredPart, ministack: Server
@@ -143,6 +144,7 @@ def test_a_dataset_of_local_files_shows_no_flipped_bit(
     assert never_another_answer(file, lambda: by_dataset(context, parts[place]), errors=errors) > 100
 
 
+@pytest.mark.in_turn
 def test_a_part_of_before_is_compared_as_a_whole(context: Context, stored: StoredPart, ministack: Server) -> None:
     """I15: its `part.json` has no sums, so its SHA-256 tells."""
     (file,) = stored.part.files
@@ -157,6 +159,7 @@ def test_a_part_of_before_is_compared_as_a_whole(context: Context, stored: Store
     assert never_another_answer(whole, ask, count=60) == 60
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("ask", [by_sql, by_scan, by_expression, by_filesystem])
 def test_without_the_comparison_flipped_bits_are_answered(
     ask: Callable[[Context, StoredPart], object],

@@ -54,9 +54,19 @@ ROWS = 12
 
 @pytest.fixture
 def home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Home:
-    """For each column a table that is sorted by it, or by a number where it is in no order."""
-    home = Home(tmp_path, "one", capsys)
-    for name, (old, new, before, after) in WIDER.items():
+    return Home(tmp_path, "one", capsys)
+
+
+@pytest.fixture
+def widened(home: Home) -> Home:
+    """With a table for each column."""
+    return _widened(home, *WIDER)
+
+
+def _widened(home: Home, *names: str) -> Home:
+    """For each of these columns a table that is sorted by it, or by a number where it is in no order."""
+    for name in names:
+        old, new, before, after = WIDER[name]
         order = "k" if name == "given" else "v"
         home("table", "create", f"d.{name}", "--column", "k:int64", "--column", f"v:{old}", "--order-by", order)
         _insert(home, name, 0, before)
@@ -99,14 +109,16 @@ def _same(home: Home) -> None:
             assert engine.sql("FROM there EXCEPT FROM here").fetchall() == [], name
 
 
-def test_every_reader_sees_the_wider_type(home: Home) -> None:
+def test_every_reader_sees_the_wider_type(widened: Home) -> None:
+    home = widened
     _same(home)
     for name in WIDER:
         home("merge", f"d.{name}", "--final")
     _same(home)
 
 
-def test_cold_parts_too_and_merges_of_them(home: Home) -> None:
+def test_cold_parts_too_and_merges_of_them(widened: Home) -> None:
+    home = widened
     for name in WIDER:
         home.to_bucket(table=f"d.{name}")
     _same(home)
@@ -116,9 +128,11 @@ def test_cold_parts_too_and_merges_of_them(home: Home) -> None:
     home("fsck", "--read-data")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", sorted(WIDER))
 def test_filters_find_rows_by_values_and_not_by_their_texts(home: Home, name: str) -> None:
     """Each value as a bound of its own: what `part.json` says of older parts is of another form than of newer ones."""
+    _widened(home, name)
     engine = duckdb.connect()
     engine.execute("SET TimeZone = 'UTC'")
     engine.register("here", _expected(name))
@@ -132,8 +146,9 @@ def test_filters_find_rows_by_values_and_not_by_their_texts(home: Home, name: st
             assert [tuple(row) for row in found] == wanted, condition
 
 
-def test_merges_keep_the_order_of_values(home: Home) -> None:
+def test_merges_keep_the_order_of_values(widened: Home) -> None:
     """The sparse index of older parts is one of numbers and days, that of newer ones of decimals and moments."""
+    home = widened
     for name in WIDER:
         home("merge", f"d.{name}", "--final")
         if name != "given":
@@ -144,11 +159,8 @@ def test_merges_keep_the_order_of_values(home: Home) -> None:
             assert values == sorted(values), name
 
 
-def test_merges_order_parts_by_values_and_not_by_their_texts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_merges_order_parts_by_values_and_not_by_their_texts(home: Home) -> None:
     """The later part is above the earlier one; as texts it would come first."""
-    home = Home(tmp_path, "one", capsys)
     home("table", "create", "d.t", "--column", "k:int64", "--column", "v:int64", "--order-by", "v")
     _insert(home, "t", 0, lambda n: 2 + n % 8)
     home("table", "alter", "d.t", "--widen-column", "v:decimal(22, 2)")
@@ -174,10 +186,7 @@ def test_merges_order_parts_by_values_and_not_by_their_texts(
         ("int64", "int64 null", "types may only widen"),
     ],
 )
-def test_what_could_lose_a_value_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, said: str
-) -> None:
-    home = Home(tmp_path, "one", capsys)
+def test_what_could_lose_a_value_is_refused(home: Home, old: str, new: str, said: str) -> None:
     home("table", "create", "d.t", "--column", "k:int64", "--column", f"v:{old}", "--order-by", "k")
     home("table", "alter", "d.t", "--widen-column", f"v:{new}", code=2)
     assert said in home.error
@@ -192,8 +201,7 @@ def test_moments_that_nanoseconds_do_not_reach_are_refused(home: Home) -> None:
     assert "2300-01-01" in home.error
 
 
-def test_a_partition_keeps_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    home = Home(tmp_path, "one", capsys)
+def test_a_partition_keeps_its_name(home: Home) -> None:
     columns = ("--column", "ts:date", "--column", "n:int32", "--order-by", "ts")
     home("table", "create", "d.t", *columns, "--partition-by", "month(ts), bucket(4, n)")
     home("table", "alter", "d.t", "--widen-column", "n:decimal(12, 0)", code=2)

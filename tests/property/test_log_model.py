@@ -27,6 +27,7 @@ def test_no_interleaving_with_one_whose_entry_was_collected_breaks_a_promise() -
     assert states > 1_000
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("rule", [field.name for field in fields(Rules)])
 def test_without_a_rule_there_is_a_violation(rule: str) -> None:
     rules = replace(Rules(), **{rule: False})

@@ -37,6 +37,7 @@ def test_no_seed_fails(world: str) -> None:
     assert re.search(r"\d+ seeds in .* nothing found", done.stdout)
 
 
+@pytest.mark.in_turn
 def test_a_seed_says_the_same_again() -> None:
     """What happened is counted, down to the requests that failed."""
     one, two = (simulate("--seeds", "30:45", "--world", "log").stdout.splitlines()[1:] for _ in range(2))

@@ -248,6 +248,7 @@ def test_a_screen_that_is_not_configured_says_how_to_get_it(home: Home) -> None:
     drive(home, story)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (20, 5)])
 def test_every_screen_fits_every_size_is_as_it_was_and_has_help(home: Home, size: tuple[int, int]) -> None:
     """As it was: `snapshots/` has each screen as text; FROSTLINE_SNAPSHOTS=write in front writes them anew."""

@@ -130,6 +130,7 @@ def test_du_says_whose_the_bytes_are(
     assert (alone["shared_bytes"], alone["with"]) == (0, {"b": 0})
     assert "other machines" not in a("du")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("FROSTLINE_DISKS__S3__RETRY_SECONDS", "0")
     (unknown,) = a.json("du")["shared"]
     assert unknown.keys() == {"disk", "log", "error"}
     assert "is not known" in a("du")
