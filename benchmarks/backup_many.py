@@ -201,9 +201,4 @@ def _listed(storage: Storage, number: int, tables: tuple[TableEntry, ...]) -> No
 
 
 def _config(server: Server, url: str) -> ObjectDiskConfig:
-    return ObjectDiskConfig(
-        url=url if url.endswith("/") else f"{url}/",
-        endpoint_url=server.endpoint_url,
-        access_key_id=server.access_key_id,
-        secret_access_key=server.secret_access_key,
-    )
+    return server.disk(url if url.endswith("/") else f"{url}/")

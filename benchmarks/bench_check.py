@@ -189,12 +189,7 @@ def on_server(directory: Path) -> list[Figure]:
     kind = "ministack" if ceph_missing() else "ceph"
     with SERVERS[kind]() as server:
         name = server.new_bucket()
-        config = ObjectDiskConfig(
-            url=f"s3://{name}/{uuid.uuid4().hex}/",
-            endpoint_url=server.endpoint_url,
-            access_key_id=server.access_key_id,
-            secret_access_key=server.secret_access_key,
-        )
+        config = server.disk(f"s3://{name}/{uuid.uuid4().hex}/")
         store = open_store(config)
         print(f"filling a bucket on {kind} with {OBJECTS:,} objects", file=sys.stderr)
         with ThreadPoolExecutor(16) as pool:

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 from benchmarks.measure import Figure, paired, report
-from disks.config import ObjectDiskConfig
 from disks.stores.s3.store import S3Store
 from disks.stores.wrappers.metered import Meter
 from disks.workers.parallel import in_parallel
@@ -48,14 +47,7 @@ def history(objects: int) -> ClickHouse:
 
 
 def open_store(server: Server, url: str) -> S3Store:
-    config = ObjectDiskConfig(
-        url=url,
-        endpoint_url=server.endpoint_url,
-        region="us-east-1",
-        access_key_id=server.access_key_id,
-        secret_access_key=server.secret_access_key,
-        read_only=True,
-    )
+    config = server.disk(url, read_only=True)
     parts = urlsplit(url)
     return S3Store.from_config(config, parts.netloc, parts.path.lstrip("/"), Meter())
 

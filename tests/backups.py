@@ -125,13 +125,7 @@ def machine_on(
         bucket = ObjectDiskConfig(url=(base / "bucket" / "store").as_uri() + "/")
         return Machine(base / name, bucket, (base / "repository").as_uri())
     place = server.new_bucket()
-    bucket = ObjectDiskConfig(
-        url=f"s3://{place}/store/",
-        endpoint_url=server.endpoint_url,
-        region="us-east-1",
-        access_key_id=server.access_key_id,
-        secret_access_key=server.secret_access_key,
-    )
+    bucket = server.disk(f"s3://{place}/store/")
     return Machine(base / name, bucket, f"s3://{place}/backups")
 
 

@@ -31,7 +31,10 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from disks.config import ObjectDiskConfig
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CEPH_SCRIPT = REPOSITORY / "configs" / "install" / "ceph.sh"
@@ -64,6 +67,19 @@ class Server:
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         }
+
+    def disk(self, url: str, **more: Any) -> ObjectDiskConfig:
+        """The configuration of a disk at a prefix of the server (`s3://bucket/prefix/`), and what else is to be set."""
+        from disks.config import ObjectDiskConfig  # here: who keeps a server for others needs none
+
+        return ObjectDiskConfig(
+            url=url,
+            endpoint_url=self.endpoint_url,
+            access_key_id=self.access_key_id,
+            secret_access_key=self.secret_access_key,
+            region="us-east-1",
+            **more,
+        )
 
     @cache  # noqa: B019 (a server lives as long as the process)
     def client(self) -> Any:

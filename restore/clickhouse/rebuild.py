@@ -171,10 +171,7 @@ class ImportResult:
             "created": self.created,
             "removed": self.removed,
             "unchanged": self.unchanged,
-            "missing_objects": [
-                {"object": lost.key, "path": lost.path, "bytes": lost.size_bytes, "found_bytes": lost.found_bytes}
-                for lost in self.missing_objects
-            ],
+            "missing_objects": [lost.document() for lost in self.missing_objects],
             "problems": self.problems,
             "notes": self.notes,
             "applied": self.applied,

@@ -58,6 +58,10 @@ class MissingObject:
     size_bytes: int
     found_bytes: int | None = None
 
+    def document(self) -> dict[str, object]:
+        """The JSON of the command line."""
+        return {"object": self.key, "path": self.path, "bytes": self.size_bytes, "found_bytes": self.found_bytes}
+
 
 def in_scope(path: str, scope: Sequence[str] | None) -> bool:
     """Whether the path is one of the scope's directories or files, or lies below one. None is everything."""

@@ -15,7 +15,6 @@ from threading import Barrier
 
 import pytest
 
-from disks.config import ObjectDiskConfig
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
@@ -44,13 +43,7 @@ WRAPPERS: dict[str, Callable[[ObjectStore], ObjectStore]] = {
 
 
 def s3_store(server: Server, *, prefix: str = "some/prefix/") -> ObjectStore:
-    config = ObjectDiskConfig(
-        url=f"s3://{server.new_bucket()}/{prefix}",
-        endpoint_url=server.endpoint_url,
-        access_key_id=server.access_key_id,
-        secret_access_key=server.secret_access_key,
-        multipart_threshold_bytes=MULTIPART_THRESHOLD,
-    )
+    config = server.disk(f"s3://{server.new_bucket()}/{prefix}", multipart_threshold_bytes=MULTIPART_THRESHOLD)
     store = open_store(config)
     raw = unwrapped(store)
     assert isinstance(raw, S3Store)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from disks.config import DiskConfig, ObjectDiskConfig
+from disks.config import DiskConfig
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.listing import cut_ranges
 from disks.garbage.rules import GcRules
@@ -44,14 +44,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 @pytest.fixture
 def opened(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Opened:
     def open_at(url: str, state: str = "state", **settings: Any) -> ObjectDisk:
-        config = ObjectDiskConfig(
-            url=url,
-            endpoint_url=server.endpoint_url,
-            access_key_id=server.access_key_id,
-            secret_access_key=server.secret_access_key,
-            snapshot_every_commits=0,
-            **settings,
-        )
+        config = server.disk(url, snapshot_every_commits=0, **settings)
         disk = open_disk("s3", config, tmp_path / state)
         assert isinstance(disk, ObjectDisk)
         request.addfinalizer(disk.close)
@@ -125,14 +118,7 @@ def test_a_listing_that_is_not_whole_deletes_nothing(
     bucket = ministack.new_bucket()
 
     def at(server: Server, state: str) -> ObjectDisk:
-        config = ObjectDiskConfig(
-            url=f"s3://{bucket}/p/",
-            endpoint_url=server.endpoint_url,
-            access_key_id=server.access_key_id,
-            secret_access_key=server.secret_access_key,
-            snapshot_every_commits=0,
-            retries=2,
-        )
+        config = server.disk(f"s3://{bucket}/p/", snapshot_every_commits=0, retries=2)
         disk = open_disk("s3", config, tmp_path / state)
         assert isinstance(disk, ObjectDisk)
         return disk
@@ -183,15 +169,7 @@ def test_a_range_that_is_not_listed_whole_deletes_nothing(
     bucket = ministack.new_bucket()
 
     def config(server: Server) -> DiskConfig:
-        return ObjectDiskConfig(
-            url=f"s3://{bucket}/p/",
-            endpoint_url=server.endpoint_url,
-            access_key_id=server.access_key_id,
-            secret_access_key=server.secret_access_key,
-            region="us-east-1",
-            snapshot_every_commits=0,
-            retries=2,
-        )
+        return server.disk(f"s3://{bucket}/p/", snapshot_every_commits=0, retries=2)
 
     direct = open_disk("s3", config(ministack), tmp_path / "state")
     assert isinstance(direct, ObjectDisk)
@@ -362,13 +340,7 @@ def test_ranges_of_a_shared_prefix(server: Server, opened: Opened) -> None:
     with logs[1].transaction(Dropped()) as transaction:
         transaction.remove("t/p/0")
         transaction.commit()
-    config = ObjectDiskConfig(
-        url=url,
-        log="a",
-        endpoint_url=server.endpoint_url,
-        access_key_id=server.access_key_id,
-        secret_access_key=server.secret_access_key,
-    )
+    config = server.disk(url, log="a")
     remote = Remote(LocalRunner(), StoreAddress.of(config))
     report = collect(logs[0], GcRules(delete=True, max_delete_fraction=1.0), now=LATER, remote=remote)
     assert report.refused is None

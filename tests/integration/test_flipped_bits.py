@@ -45,13 +45,7 @@ def context(ministack: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
     disks = {
         "ssd": LocalDiskConfig(path=str(home / "ssd")),
         "directory": ObjectDiskConfig(url=(home / "bucket").as_uri() + "/store/"),
-        "s3": ObjectDiskConfig(
-            url=f"s3://{ministack.new_bucket()}/store/",
-            endpoint_url=ministack.endpoint_url,
-            region="us-east-1",
-            access_key_id=ministack.access_key_id,
-            secret_access_key=ministack.secret_access_key,
-        ),
+        "s3": ministack.disk(f"s3://{ministack.new_bucket()}/store/"),
     }
     opened = make_context(home, disks)
     yield opened

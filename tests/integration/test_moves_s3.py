@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.config import DiskConfig, ObjectDiskConfig
+from disks.config import DiskConfig
 from disks.object_disk.disk import ObjectDisk
 from oplog.errors import AccessDenied
 from tests.moving import close, configuration, create_table, holders, move, open_context, put_part
@@ -17,13 +17,7 @@ from tiering.move import mover
 
 
 def bucket_of(server: Server) -> DiskConfig:
-    return ObjectDiskConfig(
-        url=f"s3://{server.new_bucket()}/store/",
-        endpoint_url=server.endpoint_url,
-        region="us-east-1",
-        access_key_id=server.access_key_id,
-        secret_access_key=server.secret_access_key,
-    )
+    return server.disk(f"s3://{server.new_bucket()}/store/")
 
 
 @pytest.fixture

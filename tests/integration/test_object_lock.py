@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from disks.config import ObjectDiskConfig
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
@@ -47,13 +46,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 
 def open_bucket(server: Server, bucket: str, **more: Any) -> ObjectStore:
-    config = ObjectDiskConfig(
-        url=f"s3://{bucket}/some/prefix/",
-        endpoint_url=server.endpoint_url,
-        access_key_id=server.access_key_id,
-        secret_access_key=server.secret_access_key,
-        **more,
-    )
+    config = server.disk(f"s3://{bucket}/some/prefix/", **more)
     return open_store(config)
 
 

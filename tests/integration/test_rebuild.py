@@ -50,14 +50,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
         config = ObjectDiskConfig(url=f"file://{tmp_path}/bucket/prefix/", snapshot_every_commits=7)
     else:
         server: Server = request.getfixturevalue("server")
-        config = ObjectDiskConfig(
-            url=f"s3://{server.new_bucket()}/prefix/",
-            endpoint_url=server.endpoint_url,
-            access_key_id=server.access_key_id,
-            secret_access_key=server.secret_access_key,
-            region="us-east-1",
-            snapshot_every_commits=7,
-        )
+        config = server.disk(f"s3://{server.new_bucket()}/prefix/", snapshot_every_commits=7)
     disks: list[ObjectDisk] = []
 
     def open_on(machine: str) -> ObjectDisk:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from disks.config import ObjectDiskConfig
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.open import open_store
 from disks.stores.s3 import store as s3
@@ -41,14 +40,7 @@ def secure(request: pytest.FixtureRequest, certificates: Path, monkeypatch: pyte
 
 
 def open_bucket(server: Server, bucket: str, **more: Any) -> ObjectStore:
-    config = ObjectDiskConfig(
-        url=f"s3://{bucket}/some/prefix/",
-        endpoint_url=server.endpoint_url,
-        access_key_id=server.access_key_id,
-        secret_access_key=server.secret_access_key,
-        retry_seconds=1.0,
-        **more,
-    )
+    config = server.disk(f"s3://{bucket}/some/prefix/", retry_seconds=1.0, **more)
     return open_store(config)
 
 

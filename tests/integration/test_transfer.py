@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from disks.config import ObjectDiskConfig
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
@@ -61,15 +60,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Ob
             case "directory":
                 return MeteredStore(DirectoryStore(tmp_path / "buckets" / name))
         server: Server = request.getfixturevalue("ceph" if request.param == "ceph" else "server")
-        return open_store(
-            ObjectDiskConfig(
-                url=f"s3://{server.new_bucket()}/{name}/",
-                endpoint_url=server.endpoint_url,
-                access_key_id=server.access_key_id,
-                secret_access_key=server.secret_access_key,
-                region="us-east-1",
-            )
-        )
+        return open_store(server.disk(f"s3://{server.new_bucket()}/{name}/"))
 
     return opened
 

@@ -15,7 +15,6 @@ import msgspec
 import numpy
 import pyarrow as pa
 
-from disks.config import ObjectDiskConfig
 from disks.stores.address import StoreAddress
 from disks.workers.runner import Runner
 from spark_tiering.session import log_file, spark_session
@@ -36,14 +35,7 @@ MONTHS = ("202601", "202602")
 
 def config_of(server: Server, home: Path, bucket: str, **more: Any) -> Config:
     """A machine whose parts lie in the bucket, on a volume that prefers not to merge."""
-    disk = ObjectDiskConfig(
-        url=f"s3://{bucket}/store/",
-        endpoint_url=server.endpoint_url,
-        access_key_id=server.access_key_id,
-        secret_access_key=server.secret_access_key,
-        region="us-east-1",
-        **more,
-    )
+    disk = server.disk(f"s3://{bucket}/store/", **more)
     volume = VolumeConfig(name="cold", disks=("cold",), prefer_not_to_merge=True)
     return Config(
         state_path=str(home / "state"),

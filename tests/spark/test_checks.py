@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from disks.clickhouse.disk import ClickHouseDisk
-from disks.config import DiskConfig, ObjectDiskConfig
+from disks.config import DiskConfig
 from disks.garbage import listing
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.rules import GcRules
@@ -67,15 +67,7 @@ SECRET = "frostline-secret"
 
 
 def config_of(server: Server, bucket: str, prefix: str = "p", **more: Any) -> DiskConfig:
-    return ObjectDiskConfig(
-        url=f"s3://{bucket}/{prefix}/",
-        endpoint_url=server.endpoint_url,
-        access_key_id=server.access_key_id,
-        secret_access_key=server.secret_access_key,
-        region="us-east-1",
-        snapshot_every_commits=0,
-        **more,
-    )
+    return server.disk(f"s3://{bucket}/{prefix}/", snapshot_every_commits=0, **more)
 
 
 @pytest.fixture(params=["ministack", pytest.param("ceph", marks=pytest.mark.ceph)])
