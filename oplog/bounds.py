@@ -94,9 +94,9 @@ def fault_in_size(what: str, size_bytes: int) -> str | None:
     return None if 0 <= size_bytes <= LARGEST_FILE_BYTES else f"{what} is {_shown(size_bytes)} bytes"
 
 
-def fault_in_count(what: str, count: int, *, least: int = 0) -> str | None:
+def fault_in_count(what: str, count: int) -> str | None:
     """What is wrong with a count."""
-    return None if least <= count <= LARGEST_COUNT else f"{what} is {_shown(count)}"
+    return None if 0 <= count <= LARGEST_COUNT else f"{what} is {_shown(count)}"
 
 
 def fault_in_revision(what: str, revision: int) -> str | None:

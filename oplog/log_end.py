@@ -53,8 +53,8 @@ class RevisionTaken(FrostlineError):
 
     kind = "revision_taken"
 
-    def __init__(self, message: str, *, hint: str = "", winner: Entry | None = None) -> None:
-        super().__init__(message, hint=hint)
+    def __init__(self, message: str, *, winner: Entry | None = None) -> None:
+        super().__init__(message)
         self.winner = winner
         """The entry that lies there, where it was read: nothing proves that it is one of the log's."""
 

@@ -43,8 +43,8 @@ def _ranges(numbers: Sequence[int], shown: int = 5) -> str:
     return ", ".join(texts) + (", …" if ranges[shown:] else "")
 
 
-def sentences(findings: Sequence[LogProblem], shown: int = _SHOWN) -> list[str]:
+def sentences(findings: Sequence[LogProblem]) -> list[str]:
     """What was found, the first few as they are and the others counted."""
     texts = [finding.what for finding in told(findings)]
-    more = [f"and {len(texts) - shown:,} more: see 'frostline clickhouse inspect'"] if texts[shown:] else []
-    return texts[:shown] + more
+    more = [f"and {len(texts) - _SHOWN:,} more: see 'frostline clickhouse inspect'"] if texts[_SHOWN:] else []
+    return texts[:_SHOWN] + more

@@ -23,6 +23,7 @@ from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, Drop, Unfinishe
 from tiering.journal.wishes import Wishes
 from tiering.journal.work import WorkRecords
 
+_KEPT = 100_000
 _UNSEEN = """CREATE TABLE IF NOT EXISTS unseen (
   number INTEGER PRIMARY KEY AUTOINCREMENT, table_uuid TEXT NOT NULL UNIQUE)"""
 
@@ -217,12 +218,12 @@ class Journal:
             for table in ("pins", "pauses", "claims", "unseen"):
                 connection.execute(f"DELETE FROM {table} WHERE table_uuid = ?", (table_uuid,))
 
-    def trim(self, keep: int = 100_000) -> None:
-        """Forget finished moves and merges beyond the newest `keep`."""
+    def trim(self) -> None:
+        """Forget finished moves and merges beyond the newest 100,000 of each."""
         with self.file.write("trim") as connection:
             for table, active in (("moves", ACTIVE_MOVES), ("merges", ACTIVE_MERGES)):
                 marks = ", ".join("?" * len(active))
                 connection.execute(
                     f"DELETE FROM {table} WHERE state NOT IN ({marks}) AND id <= (SELECT max(id) FROM {table}) - ?",
-                    (*active, keep),
+                    (*active, _KEPT),
                 )

@@ -194,7 +194,7 @@ def _distinct(kind: pa.StructType) -> pa.StructType:
     return kind
 
 
-def split_outside(text: str, between: str = ",") -> Iterator[str]:
+def split_outside(text: str) -> Iterator[str]:
     """The pieces of a list, which is split outside of quotes and brackets only."""
     depth, start, place = 0, 0, 0
     while place < len(text):
@@ -203,7 +203,7 @@ def split_outside(text: str, between: str = ",") -> Iterator[str]:
             place = match.end()
             continue
         depth += (character in "<([") - (character in ">)]")
-        if character == between and depth == 0:
+        if character == "," and depth == 0:
             yield text[start:place]
             start = place + 1
         place += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from textual.timer import Timer
@@ -18,10 +18,9 @@ _EVERY_SECONDS = 1.0
 class AsOf(Plain):
     """A line above the rows; nothing while they are what the store says now."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         super().__init__(id="as-of")
         self.display = False
-        self._clock = clock
         self._asked: tuple[str, float] | None = None
         self._answered: dict[str, datetime] = {}
         """When each screen was answered last."""
@@ -41,7 +40,7 @@ class AsOf(Plain):
 
     def ask(self, screen: str) -> None:
         """It is being read."""
-        self._asked = (screen, self._clock())
+        self._asked = (screen, time.monotonic())
         if self._ticks is not None:
             self._ticks.resume()
 
@@ -60,7 +59,7 @@ class AsOf(Plain):
     def tell(self) -> None:
         """What there is to say now."""
         lines = list(self._missing.get(self._here, ()))
-        if self._asked is not None and (waited := self._clock() - self._asked[1]) >= _PATIENCE_SECONDS:
+        if self._asked is not None and (waited := time.monotonic() - self._asked[1]) >= _PATIENCE_SECONDS:
             when = self._answered.get(self._here)
             shown = f"; what is shown is of {when:%H:%M:%S}" if when is not None else ""
             lines.append(f"Reading the store for {waited:.0f} s: no answer yet{shown}")

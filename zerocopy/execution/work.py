@@ -112,7 +112,6 @@ def sync(
     context: Context,
     definition: TableDefinition,
     *,
-    stopped: Callable[[], bool] | None = None,
     log: Sequence[str] | None = None,
     newest: bool = True,
 ) -> Done:
@@ -127,10 +126,10 @@ def sync(
     presence.announce(replica)
     try:
         cloned = recovering.recover(replica) if recovering.is_lost(replica) else ""
-        done = perform.execute(replica, stopped=stopped or context.stop.is_set, log=log)
+        done = perform.execute(replica, stopped=context.stop.is_set, log=log)
     except FellBehind:
         cloned = recovering.recover(replica)
-        done = perform.execute(replica, stopped=stopped or context.stop.is_set)
+        done = perform.execute(replica, stopped=context.stop.is_set)
     done.cloned = cloned
     context.catalog.refresh()
     done.freed = shared.free(replica)

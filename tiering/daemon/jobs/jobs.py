@@ -57,11 +57,10 @@ class DaemonJobs:
         timer: Timer,
         clock: Callable[[], datetime],
         stop: threading.Event,
-        share: Callable[[], float] = random.random,
     ) -> None:
-        """`stop` lets nothing begin any more. `share` is the chance of a delay."""
+        """`stop` lets nothing begin any more."""
         self._kinds, self._schedules, self._state = kinds, schedules, state_directory
-        self._run, self._timer, self._clock, self._stop, self._share = run, timer, clock, stop, share
+        self._run, self._timer, self._clock, self._stop = run, timer, clock, stop
         self.records = JobRecords(state_directory)
         self._running: set[str] = set()
         self._waiting: dict[str, str] = {}
@@ -198,7 +197,7 @@ class DaemonJobs:
         if record.failures and record.ended is not None and self._kinds[name].steps is not None:
             again = min(record.ended, now) + wait_after(record.failures)
             return min(due, schedule.into_window(again))
-        return schedule.delayed(due, self._share) if due > now else due
+        return schedule.delayed(due, random.random) if due > now else due
 
     def _first_wait(self, name: str) -> timedelta:
         every = self._schedules[name].every
