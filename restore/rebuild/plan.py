@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from oplog.replay import FileRow
 from tiering.table.places import is_reservation
 
 Row = TypeVar("Row", bound="StoredFile")
@@ -61,6 +62,11 @@ class MissingObject:
     def document(self) -> dict[str, object]:
         """The JSON of the command line."""
         return {"object": self.key, "path": self.path, "bytes": self.size_bytes, "found_bytes": self.found_bytes}
+
+
+def by_path(rows: Iterable[FileRow]) -> Iterator[tuple[str, FileRow]]:
+    """Rows of a table as the pure functions take them."""
+    return ((row.path, row) for row in rows)
 
 
 def in_scope(path: str, scope: Sequence[str] | None) -> bool:

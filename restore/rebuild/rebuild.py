@@ -6,10 +6,9 @@ commit on top of it, whose creates name the old blobs, so nothing is copied and 
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time as clock
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -24,7 +23,6 @@ from disks.object_disk.references import Inventory, inventory
 from disks.stores.base import ObjectStore
 from disks.stores.wrappers.metered import MeteredStore
 from disks.workers.progress import SILENT, Progress, Task
-from oplog.entry import Commit, Create, Link, Rename
 from oplog.errors import Conflict, Damaged, NotFound, Refused
 from oplog.kinds import Restored
 from oplog.replay import FileRow
@@ -40,15 +38,16 @@ from restore.rebuild.allowed import (
 from restore.rebuild.arrivals import Arrivals, sort_arrivals
 from restore.rebuild.cache import UNREADABLE, Cache, opened_cache, unreadable
 from restore.rebuild.definitions import SettledDefinition, settle
+from restore.rebuild.given_since import keep_reservations, level_marks, note_levels
 from restore.rebuild.held_revision import pinned
 from restore.rebuild.moments import past_at_time
 from restore.rebuild.naming import in_words, table_name, table_names
 from restore.rebuild.plan import (
     TableDifference,
     Tally,
+    by_path,
     compare,
     in_scope,
-    kept_reservations,
     leaves_frozen,
     lost_objects,
 )
@@ -57,9 +56,7 @@ from restore.rebuild.request import RebuildRequest
 from restore.rebuild.result import RebuildResult
 from restore.rebuild.scope import scope_of
 from tiering.table import part as parts_format
-from tiering.table.part import PART_FILE, Part
-from tiering.table.places import level_mark, name_at
-from tiering.table.schema import TABLE_FILE
+from tiering.table.part import Part
 
 _COMMIT_ATTEMPTS = 20
 
@@ -183,11 +180,6 @@ class Watched:
                 self._task.advance(items=self._STEP)
             yield row
         self._task.advance(items=number % self._STEP)
-
-
-def by_path(rows: Iterable[FileRow]) -> Iterator[tuple[str, FileRow]]:
-    """Rows of a table as the pure functions take them."""
-    return ((row.path, row) for row in rows)
 
 
 def log_inventory(store: ObjectStore) -> Inventory:
@@ -319,7 +311,7 @@ def _tables(
         wanted = stack.enter_context(closing(then.table.copy()))
         then.moved_in.clear()
         merged: dict[str, int] = {}
-        then.on_commit = lambda commit: _note_levels(commit, merged)
+        then.on_commit = lambda commit: note_levels(commit, merged)
         newest = stack.enter_context(closing(at_head(disk.log, found, then)))
         keep_reservations(wanted, newest.table)
         levels = level_marks(wanted, merged)
@@ -327,48 +319,6 @@ def _tables(
         hiding = partial(elsewhere.hiding, disk.name)
         settled = settle(wanted, newest.table, request.scope, actor=request.actor, given=levels, hiding=hiding)
         yield _ThenAndNow(found, wanted, newest.table, newest.moved_in, settled, levels, elsewhere)
-
-
-def keep_reservations(wanted: FileTable, newest: FileTable) -> None:
-    """Put the ranges of block numbers that are taken now into the wanted table, of the tables that it has. What else
-    the newest table says of names that were given, `settle` keeps."""
-    with newest.read() as now, wanted.write() as view:
-        for path, row in kept_reservations(by_path(now.documents("*/blocks-*.json"))):
-            if view.get(f"{path.rpartition('/')[0]}/{TABLE_FILE}") is not None:
-                view.remove(path)
-                view.insert([row])
-
-
-def _note_levels(commit: Commit, merged: dict[str, int]) -> None:
-    """Note the highest level of merged parts that the commit brought, for each table."""
-    for step in commit.operations:
-        path = step.path if isinstance(step, Create) else step.target if isinstance(step, Link | Rename) else ""
-        if (found := name_at(path)) is not None and found[1].level > 0:
-            uuid, name = found
-            merged[uuid] = max(name.level, merged.get(uuid, 0))
-
-
-def levels_going(wanted: FileTable, newest: FileTable) -> dict[str, int]:
-    """The highest level of the merged parts that the newest table has and the wanted one has not, for each table."""
-    merged: dict[str, int] = {}
-    with newest.read() as now, wanted.read() as then:
-        for row in now.documents(f"*/{PART_FILE}"):
-            found = name_at(row.path)
-            if found is not None and found[1].level > merged.get(found[0], 0) and then.get(row.path) is None:
-                merged[found[0]] = found[1].level
-    return merged
-
-
-def level_marks(wanted: FileTable, merged: Mapping[str, int]) -> list[FileRow]:
-    """What says which levels were given since, to tables that the wanted table has: what was merged comes back and is
-    merged again, and must not get the name that it had."""
-    with wanted.read() as view:
-        paths = [level_mark(uuid, level) for uuid, level in merged.items()]
-        return [
-            FileRow(path, 2, hashlib.sha256(b"{}").hexdigest(), None, b"{}", None, 0)
-            for path in paths
-            if view.exists(f"{path.rpartition('/')[0]}/{TABLE_FILE}") and not view.exists(path)
-        ]
 
 
 def _compared(disk: LoggedDisk, tables: _ThenAndNow, target: int, scope: Sequence[str] | None) -> RebuildResult:

@@ -34,14 +34,11 @@ from oplog.replay import FileRow
 from restore.rebuild.allowed import check_arrivals, check_names, check_writable, objection_of
 from restore.rebuild.held_revision import require_clock
 from restore.rebuild.plan import (
+    by_path,
     matched,
 )
 from restore.rebuild.presence import Look, nothing_known
-from restore.rebuild.rebuild import (
-    by_path,
-    log_inventory,
-    requests_so_far,
-)
+from restore.rebuild.rebuild import log_inventory, requests_so_far
 from restore.rebuild.request import RebuildRequest
 from restore.rebuild.result import RebuildResult
 from restore.rebuild.scope import scope_of
