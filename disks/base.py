@@ -238,6 +238,11 @@ class Disk(ABC):
     def list(self, directory: str = "") -> list[str]:
         """Names directly below the directory, sorted; a directory's name ends with `/`. Empty when missing."""
 
+    def directories(self, directory: str) -> builtins.list[str]:
+        """Names of the directories directly below, in no order; it may be also of those that show nothing. Cheap for
+        the directory of 1,000,000 parts."""
+        return [name[:-1] for name in self.list(directory) if name.endswith("/")]
+
     def list_each(self, directories: Sequence[str]) -> Iterator[builtins.list[str]]:
         """The same of each of the directories, in their order. Cheap for the directories of 10,000 parts."""
         return map(self.list, directories)

@@ -1,16 +1,22 @@
 """For tests: what parts say is kept at once, of each single part, also when its file was written just now; and so are
-the looks at the parts of a table."""
+the looks at the parts of a table, which are made in batches, as of a table of very many."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 from disks.base import Mark
 from disks.local.disk import LocalDisk
 
+BATCHES = {
+    "tiering.catalog.looks.batches.MANY": 2,
+    "tiering.catalog.looks.batches.AT_ONCE": 2,
+    "tiering.catalog.table_parts._AT_ONCE": 2,
+}
+"""Looks at a table of a few parts go in batches, as those at very many do."""
 _CLOCK_REALTIME_COARSE = 5
 """Of Linux: the clock that file times are taken from."""
 
@@ -19,8 +25,9 @@ _CLOCK_REALTIME_COARSE = 5
 def keeping(*, settled: bool = True) -> Iterator[None]:
     """While it lasts, in this process. Unless `settled`, files that were written just now are still such that may be
     changed in the same moment: who looks at each reads them again, and who looks at none goes by what commits say."""
+    few = {"tiering.catalog.looks.look.KEPT_FROM": 1, **BATCHES}
     if not settled:
-        with mock.patch("tiering.catalog.looks.look.KEPT_FROM", 1):
+        with patched(few):
             yield
         return
     state_of = LocalDisk.state_of
@@ -34,8 +41,17 @@ def keeping(*, settled: bool = True) -> Iterator[None]:
         mock.patch("disks.local.disk.SETTLED_NS", 0),
         mock.patch("disks.local.disk.UNCHANGED_NS", 0),
         mock.patch.object(LocalDisk, "state_of", state_and_tick),
-        mock.patch("tiering.catalog.looks.look.KEPT_FROM", 1),
+        patched(few),
     ):
+        yield
+
+
+@contextmanager
+def patched(values: Mapping[str, object]) -> Iterator[None]:
+    """These names have these values while it lasts."""
+    with ExitStack() as stack:
+        for name, value in values.items():
+            stack.enter_context(mock.patch(name, value))
         yield
 
 

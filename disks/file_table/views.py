@@ -99,14 +99,21 @@ class TableReader:
             if found[0][len(start) :].partition("/")[2] == name:
                 yield _row(found)
 
-    def versions(self, directory: str, name: str) -> Iterator[tuple[str, int, str]]:
-        """Of the same files path, revision and SHA-256 (empty where none is known). Reads none of their bytes."""
+    def versions(
+        self, directory: str, name: str, among: Collection[str] | None = None
+    ) -> Iterator[tuple[str, int, str]]:
+        """Of the same files path, revision and SHA-256 (empty where none is known). Reads none of their bytes. `among`:
+        only those below these names, at the cost of all from the first to the last of them."""
         start, stop = paths.below(directory)
+        skip = len(start)
+        wanted = None if among is None else frozenset(among)
+        if wanted:
+            start, stop = min(f"{start}{below}/" for below in wanted), max(f"{start}{below}0" for below in wanted)
         where = "document = 1 AND" if _is_document(name) else ""
         query = f"SELECT path, revision, sha256 FROM files WHERE {where} path >= ? AND path < ? ORDER BY path"
-        skip = len(start)
         for path, revision, sha256 in self._connection.execute(query, (start, stop)):
-            if path[skip:].partition("/")[2] == name:
+            below, _, file = path[skip:].partition("/")
+            if file == name and (wanted is None or below in wanted):
                 yield path, revision, sha256.hex()
 
     def has_named(self, names: Collection[str]) -> bool:

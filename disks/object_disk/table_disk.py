@@ -92,8 +92,7 @@ class TableDisk(BucketDisk):
     ) -> builtins.list[SmallFile]:
         def look(table: FileTable) -> tuple[builtins.list[tuple[str, int, str]], dict[str, FileRow]]:
             with table.read() as view:
-                found = view.versions(directory, name)
-                versions = [row for row in found if among is None or row[0].split("/")[-2] in among]
+                versions = list(view.versions(directory, name, among))
                 new = (path for path, *mark in versions if not mark[1] or known.get(path) != tuple(mark))
                 return versions, {row.path: row for row in map(view.get, new) if row is not None}
 

@@ -78,6 +78,9 @@ class WrappedDisk(Disk):
     def list(self, directory: str = "") -> builtins.list[str]:
         return self.inner.list(directory)
 
+    def directories(self, directory: str) -> builtins.list[str]:
+        return self.inner.directories(directory)
+
     def list_each(self, directories: Sequence[str]) -> Iterator[builtins.list[str]]:
         return self.inner.list_each(directories)
 

@@ -198,6 +198,21 @@ def test_many_directories_are_listed_as_one_is(disk: Disk) -> None:
     assert list(disk.list_each([])) == []
 
 
+def test_all_directories_are_among_those_that_may_show_something(disk: Disk) -> None:
+    put(disk, {"t/a/x": b"", "t/a/b/y": b"", "t/c-d/z": b"", "t/c/z": b"", "t/file": b""})
+    assert sorted(disk.directories("t")) == ["a", "c", "c-d"]
+    assert disk.directories("none") == []
+
+
+def test_only_what_is_below_some_names_is_looked_over(disk: Disk) -> None:
+    put(disk, {f"t/{name}/f": name.encode() for name in ("a", "a-b", "a0", "b", "c")})
+    for among in (["a"], ["a0", "a"], ["a-b", "none"], ["c", "a"], []):
+        found = disk.look_over("t", "f", {}, among)
+        assert [(file.path, file.data) for file in found] == [
+            (f"t/{name}/f", name.encode()) for name in ("a-b", "a", "a0", "b", "c") if name in among
+        ]
+
+
 def test_a_directory_is_there_while_a_file_is_below_it(disk: Disk) -> None:
     put(disk, {"a/b/c": b"1", "a/d": b"2"})
     with disk.transaction(Dropped()) as transaction:

@@ -13,6 +13,7 @@ from tests.crash.seeding import nothing, replaced
 
 _PARTS = "tests/unit/tiering/catalog/test_stored_parts.py"
 _LOOKS = "tests/unit/tiering/catalog/test_table_parts.py"
+_BATCHES = "tests/unit/tiering/catalog/test_batches.py"
 _CHANGES = "tests/unit/disks/local/test_changes.py"
 _HISTORIES = f"{_CHANGES}::test_what_is_another_than_before_is_among_what_was_touched"
 
@@ -30,8 +31,9 @@ def _seen_once() -> None:
 
     original = PartReader.look
 
-    def look(self: Any, definition: Any, disk: Any, volume: Any) -> Any:
-        return self._looked.get((disk.name, definition.uuid)) or original(self, definition, disk, volume)
+    def look(self: Any, definition: Any, disk: Any, *arguments: Any, **options: Any) -> Any:
+        seen = self._looked.get((disk.name, definition.uuid))
+        return seen or original(self, definition, disk, *arguments, **options)
 
     PartReader.look = look  # type: ignore[method-assign]
 
@@ -41,8 +43,8 @@ def _kept_while_away() -> None:
 
     look, load = PartReader.look, PartReader._load
 
-    def looked(self: Any, definition: Any, disk: Any, volume: Any) -> Any:
-        found = look(self, definition, disk, volume)
+    def looked(self: Any, definition: Any, disk: Any, *arguments: Any, **options: Any) -> Any:
+        found = look(self, definition, disk, *arguments, **options)
         found.generation *= disk.broken is None
         return found
 
@@ -51,7 +53,7 @@ def _kept_while_away() -> None:
         return load(self, found)
 
     PartReader.look = looked  # type: ignore[method-assign]
-    PartReader._load = loaded  # type: ignore[method-assign]
+    PartReader._load = loaded  # type: ignore[method-assign, assignment]
 
 
 def _any_state() -> None:
@@ -67,7 +69,7 @@ def _any_state() -> None:
 def _rows_of_any_look() -> None:
     from tiering.journal.kept_parts import KeptParts
 
-    def parts_of(self: Any, place: Any, look: int, partition: str | None = None) -> Any:
+    def parts_of(self: Any, place: Any, look: int, partition: str | None = None, to: str | None = None) -> Any:
         return [row for row in self.load(place) if partition is None or f"/{partition}_" in row[0]][:2]
 
     KeptParts.parts_of = parts_of  # type: ignore[method-assign]
@@ -89,6 +91,30 @@ def _arrivals_only() -> None:
         return (arrival.path for arrival in self.arrivals)
 
     CommitRecord.paths = paths  # type: ignore[method-assign]
+
+
+def _but_for_the_last_batch() -> None:
+    from tiering.catalog.looks import batches
+
+    ranges = batches._ranges
+    batches._ranges = lambda directory, names: iter(list(ranges(directory, names))[:-1])
+
+
+def _any_files() -> None:
+    from tiering.journal.kept_looks import FoundFiles
+
+    FoundFiles.add = nothing  # type: ignore[method-assign]
+
+
+def _rows_of_any_shape() -> None:
+    from tiering.journal.kept_parts import KeptParts
+
+    parts_of = KeptParts.parts_of
+
+    def of_any(self: Any, place: Any, *arguments: Any) -> Any:
+        return [row for one in (place, replace(place, shape="1,2")) for row in parts_of(self, one, *arguments) or ()]
+
+    KeptParts.parts_of = of_any  # type: ignore[method-assign, assignment]
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
@@ -205,6 +231,30 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "sums only grow",
         f"{_LOOKS}::test_after_each_step_of_another_process_the_looks_are_what_the_disks_say",
         replaced("tiering.policy.part_sums", "_without", lambda sums, parts, policy: (sums, ())),
+    ),
+    (
+        "looks: the last batch forgotten",
+        "a first look at very many parts ends before its last batch",
+        f"{_BATCHES}::test_all_is_kept_and_nothing_held",
+        _but_for_the_last_batch,
+    ),
+    (
+        "looks: whatever is kept by then",
+        "a look made in batches is kept without a look at what is kept when it ends",
+        f"{_BATCHES}::test_what_another_process_keeps_meanwhile_is_not_taken_for_what_was_found",
+        _any_files,
+    ),
+    (
+        "looks: active in batches",
+        "whether parts take the place of others is not looked at where none is held",
+        f"{_BATCHES}::test_parts_that_take_the_place_of_others_are_found_batch_by_batch",
+        replaced("tiering.catalog.table_parts", "_ranges", lambda table: ()),
+    ),
+    (
+        "looks: parts of another question",
+        "rows that were kept with the ranges of other columns count as parts",
+        f"{_BATCHES}::test_rows_of_columns_that_are_asked_no_more_are_no_parts",
+        _rows_of_any_shape,
     ),
     (
         "catalog: a flipped bit kept",

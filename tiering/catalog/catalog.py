@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from disks.base import Disk
 from disks.stores.time_budget import time_budget
+from disks.workers.progress import SILENT, Progress
 from oplog.errors import Conflict, Damaged, DiskUnreachable, FrostlineError, NotFound, Transient
 from tiering.catalog.lineage import Lineage, Merges, no_merges
 from tiering.catalog.looks.stored import Broken, PartState, StoredPart
@@ -82,13 +83,14 @@ class Catalog:
         dropping: Callable[[], Iterable[str]] = tuple,
         merges: Merges = no_merges,
         kept: KeptParts | None = None,
+        progress: Progress = SILENT,
     ) -> None:
         """`kept`: what was read before, by any process of this machine."""
         self.lineage = Lineage(disks, merges)
         self.config = config
         self._disks = disks
         self._dropping = dropping
-        self._reader = TablePartsReader(config, disks, self.lineage, kept)
+        self._reader = TablePartsReader(config, disks, self.lineage, kept, progress=progress)
         self._last = _Snapshot()
         self._outdated = False
         self._is_anew = True

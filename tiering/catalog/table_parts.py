@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,6 +16,7 @@ from itertools import pairwise
 import msgspec
 
 from disks.base import Disk
+from disks.workers.progress import SILENT, Progress
 from tiering.catalog.lineage import Lineage, claims
 from tiering.catalog.looks.look import Looked
 from tiering.catalog.looks.reader import PartReader
@@ -27,6 +29,8 @@ from tiering.table import part as parts_format
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
 
+_AT_ONCE = 4096
+"""So many parts are read at once where all are only gone through."""
 _ONE_BY_ONE = 1000
 """So many partitions are read one by one: more, and all parts of the table are."""
 
@@ -126,11 +130,12 @@ class TablePartsReader:
     lineage: Lineage
     kept: KeptParts | None
     lock: threading.RLock = field(default_factory=threading.RLock)
+    progress: Progress = SILENT
     _reader: PartReader = field(init=False)
     _settled: dict[str, _Settled] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._reader = PartReader(self.disks, self.kept)
+        self._reader = PartReader(self.disks, self.kept, self.progress)
 
     def look(self, definition: TableDefinition, dropping: frozenset[str], *, anew: bool) -> TableParts:
         """The parts of the table now. Unless `anew`, a directory that shows no change is not looked into."""
@@ -177,10 +182,10 @@ class TablePartsReader:
     def _read(self, table: TableParts) -> bool:
         return all(self._reader.read(look) for look in table.looks if look.is_unread)
 
-    def _of_partition(self, table: TableParts, partition: str) -> list[StoredPart] | None:
+    def _of_partition(self, table: TableParts, partition: str, to: str | None = None) -> list[StoredPart] | None:
         found: list[StoredPart] = []
         for look in table.looks:
-            some = self._reader.read_partition(look, partition)
+            some = self._reader.read_partition(look, partition, to)
             if some is None:
                 return None
             found += some
@@ -219,8 +224,9 @@ class TablePartsReader:
             kept.settle(table.definition.directory, looks)
 
     def _is_settled(self, table: TableParts) -> bool:
-        """Whether all parts are known to be active: as these looks found them, or as those found that they go on from,
-        and so are all in the partitions that have changed since."""
+        """Whether all parts are active, none of which is held when it is known. As these looks found them, or as those
+        found that they go on from, and so are all in the partitions that have changed since; else some partitions are
+        read after others."""
         looks, directory = _identity(table), table.definition.directory
         if looks is None or self.kept is None:
             return False
@@ -228,9 +234,12 @@ class TablePartsReader:
             return True
         before = _identity(table, before=True)
         if before is None or before == looks or not self.kept.is_settled(directory, before):
-            return False
-        for partition in frozenset[str]().union(*(look.changed for look in table.looks)):
-            found = self._of_partition(table, partition)
+            ranges = _ranges(table)
+        else:
+            changed = frozenset[str]().union(*(look.changed for look in table.looks))
+            ranges = ((partition, partition) for partition in changed)
+        for first, last in ranges:
+            found = self._of_partition(table, first, last)
             if found is None or not _are_active(found):
                 return False
         self.kept.settle(directory, looks)
@@ -279,6 +288,24 @@ def _identity(table: TableParts, *, before: bool = False) -> str | None:
     if None in looks.values() or not any(look.kept for look in table.looks):
         return None
     return msgspec.json.encode(looks, order="sorted").decode()
+
+
+def _ranges(table: TableParts) -> Iterator[tuple[str, str]]:
+    """The first and the last of some partitions at a time, in the order of paths: together all of the table."""
+    sizes: Counter[str] = Counter()
+    for look in table.looks:
+        if look.kept is not None:
+            sizes.update({name: sums.parts for name, sums in look.kept.sums.partitions.items()})
+        else:
+            sizes.update(stored.name.partition for stored in look.parts.values())
+    first, parts, last = "", 0, ""
+    for name in sorted(sizes, key=lambda name: f"{name}_"):
+        first, last, parts = first or name, name, parts + sizes[name]
+        if parts >= _AT_ONCE:
+            yield first, last
+            first, parts = "", 0
+    if first:
+        yield first, last
 
 
 def _are_active(found: list[StoredPart]) -> bool:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from disks.registry import open_disk
 from disks.stores.wrappers.limit import Limiter
-from disks.workers.progress import Progress, Silent
+from disks.workers.progress import SILENT, Progress
 from tiering.catalog import tables
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
@@ -53,13 +53,14 @@ def make_context(
             dropping=lambda: tables.being_dropped(journal),
             merges=lambda uuid: journal.work.merges(table_uuid=uuid),
             kept=KeptParts(state / "catalog.db"),
+            progress=progress or SILENT,
         ),
         journal=journal,
         reservations=Reservations(config, disks),
         limiter=limiter,
         workers=workers,
         actor=actor,
-        progress=progress or Silent(),
+        progress=progress or SILENT,
         clock=clock,
         identities=identities,
     )

@@ -8,7 +8,9 @@ do is kept too (`settled`), by the numbers of the looks that it was found with.
 
 from __future__ import annotations
 
+import hashlib
 import zlib
+from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
@@ -64,6 +66,30 @@ class KeptLook(msgspec.Struct, frozen=True):
     rules: str
     """What `due` was computed with."""
     sums: PartSums
+
+
+class FoundFiles:
+    """Tells which files a look found from those that another one did, or that are kept: all in path order, each with
+    its mark as it is kept. Takes no more for a million."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, path: str, mark: bytes) -> None:
+        """One more."""
+        self._hash.update(b"%d %d " % (len(path), len(mark)) + path.encode() + mark)
+
+    @property
+    def digest(self) -> bytes:
+        return self._hash.digest()
+
+    @staticmethod
+    def of(marks: Mapping[str, tuple[int | str, ...]]) -> bytes:
+        """The digest of these files, which are in path order."""
+        found = FoundFiles()
+        for path, mark in marks.items():
+            found.add(path, msgspec.msgpack.encode(mark))
+        return found.digest
 
 
 _sums = msgspec.msgpack.Decoder(PartSums)

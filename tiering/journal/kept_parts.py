@@ -15,9 +15,9 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -31,7 +31,7 @@ from disks.host.database_file import open_cache, remove_database
 from disks.host.database_transaction import transaction
 from oplog.errors import Damaged, FrostlineError
 from tiering.journal import kept_looks
-from tiering.journal.kept_looks import FORGET_LOOK, INSERT_LOOK, SELECT_LOOK, KeptLook, PartSums
+from tiering.journal.kept_looks import FORGET_LOOK, INSERT_LOOK, SELECT_LOOK, FoundFiles, KeptLook, PartSums
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ CREATE INDEX gone_documents ON documents (gone) WHERE gone IS NOT NULL;
     + kept_looks.CREATE
 )
 _COLUMNS = "path, mark, revision, facts, document, crc32"
+_BETWEEN = "path >= ? AND path < ?"
 _AT_ONCE = 500
 UNSETTLED: Mark = ()
 """The mark of a file that had none yet: no file has this one, so that only a look that found the file uses the row."""
@@ -77,8 +78,8 @@ class NewLook:
     state: Mark
     rules: str
     sums: PartSums
-    marks: Mapping[str, Mark] = field(default_factory=dict)
-    """All that was found, by path; not asked of a look after another."""
+    found: bytes = b""
+    """The digest of all that was found (`FoundFiles`); not asked of a look after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +123,20 @@ class KeptParts:
 
         return self._asked(asked)
 
-    def parts_of(self, place: PartsPlace, look: int, partition: str | None = None) -> list[KeptRow] | None:
-        """The parts that this look found there, or those of one partition. None where another look has taken its
-        place."""
+    def between(self, place: PartsPlace, low: str, high: str) -> list[KeptRow]:
+        """What is kept of the parts whose paths are from `low` on and below `high`."""
+        query = f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND shape = ? AND {_BETWEEN}"
+        values = (place.disk, place.directory, place.shape, low, high)
+        return self._asked(partial(_rows, query, values)) or []
+
+    def parts_of(
+        self, place: PartsPlace, look: int, partition: str | None = None, to: str | None = None
+    ) -> list[KeptRow] | None:
+        """The parts that this look found there, or those of one partition, or of all from that one `to` another. None
+        where another look has taken its place."""
         low = f"{place.directory}/" if partition is None else f"{place.directory}/{partition}_"
-        return self._found_by(place, look, [("path >= ? AND path < ?", (low, f"{low}\U0010ffff"))])
+        high = low if to is None else f"{place.directory}/{to}_"
+        return self._found_by(place, look, [(_BETWEEN, (low, f"{high}\U0010ffff"))])
 
     def parts_at(self, place: PartsPlace, look: int, files: Sequence[str]) -> list[KeptRow] | None:
         """Those of these paths that this look found."""
@@ -141,8 +151,8 @@ class KeptParts:
             try:
                 if not _is_kept(connection, look):
                     return None
-                query = f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND "
-                where = (place.disk, place.directory)
+                query = f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND shape = ? AND "
+                where = (place.disk, place.directory, place.shape)
                 return [
                     row
                     for condition, values in wanted
@@ -223,7 +233,7 @@ class KeptParts:
                     _forget(connection, "path = ?", (*where, part.path), now)
                     numbers[part.path] = _insert(connection, place, part)
                 connection.execute(FORGET_LOOK, where)
-                if look is not None and (after is not None or _marks_of(connection, place) == look.marks):
+                if look is not None and (after is not None or _found_in(connection, place) == look.found):
                     columns = kept_looks.encoded(look.state, look.rules, look.sums)
                     number = connection.execute(INSERT_LOOK, (*where, place.shape, *columns)).lastrowid
                 connection.execute("DELETE FROM documents WHERE gone < ?", (now - _KEPT_SECONDS,))
@@ -348,9 +358,10 @@ def _is_kept(connection: sqlite3.Connection, look: int) -> bool:
 
 def _forget(connection: sqlite3.Connection, where: str, values: tuple[object, ...], now: int) -> None:
     selected = f"disk = ? AND directory = ? AND {where}"
-    chosen = f"SELECT document FROM parts WHERE {selected}"
-    connection.execute(f"UPDATE documents SET gone = ? WHERE id IN ({chosen})", (now, *values))
-    connection.execute(f"DELETE FROM parts WHERE {selected}", values)
+    chosen = connection.execute(f"SELECT document FROM parts WHERE {selected}", values).fetchall()
+    if chosen:  # of many new parts none was there
+        connection.executemany("UPDATE documents SET gone = ? WHERE id = ?", [(now, number) for (number,) in chosen])
+        connection.execute(f"DELETE FROM parts WHERE {selected}", values)
 
 
 def _insert(connection: sqlite3.Connection, place: PartsPlace, part: PartToKeep) -> int:
@@ -371,10 +382,12 @@ def _rows(query: str, values: tuple[object, ...], connection: sqlite3.Connection
     return [(path, _marks.decode(mark), revision, facts, number) for path, mark, revision, facts, number, _ in rows]
 
 
-def _marks_of(connection: sqlite3.Connection, place: PartsPlace) -> dict[str, Mark]:
-    query = "SELECT path, mark FROM parts WHERE disk = ? AND directory = ? AND shape = ?"
-    rows = connection.execute(query, (place.disk, place.directory, place.shape))
-    return {path: _marks.decode(mark) for path, mark in rows}
+def _found_in(connection: sqlite3.Connection, place: PartsPlace) -> bytes:
+    query = "SELECT path, mark FROM parts WHERE disk = ? AND directory = ? AND shape = ? ORDER BY path"
+    found = FoundFiles()
+    for path, mark in connection.execute(query, (place.disk, place.directory, place.shape)):
+        found.add(path, mark)
+    return found.digest
 
 
 def _row_crc32(path: str, mark: bytes, revision: int | None, facts: bytes, document: int) -> int:

@@ -33,6 +33,11 @@ def of(parts: Iterable[SummedPart], policy: PolicyConfig | None) -> PartSums:
     return _with(PartSums(), parts, policy)
 
 
+def added(sums: PartSums, parts: Iterable[SummedPart], policy: PolicyConfig | None) -> PartSums:
+    """Those of what the sums were of, and of these parts."""
+    return _with(sums, parts, policy)
+
+
 def changed(
     sums: PartSums,
     gone: Iterable[SummedPart],

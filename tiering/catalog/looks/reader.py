@@ -15,11 +15,13 @@ from itertools import count
 import msgspec
 
 from disks.base import Disk, Mark
+from disks.workers.progress import SILENT, Progress
 from tiering.catalog.looks import look as looks
+from tiering.catalog.looks.batches import look_by_batches
 from tiering.catalog.looks.look import Look, Looked
 from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart
 from tiering.config.settings import PolicyConfig
-from tiering.journal.kept_looks import KeptLook
+from tiering.journal.kept_looks import FoundFiles, KeptLook
 from tiering.journal.kept_parts import KeptParts, KeptRow, NewLook, PartsPlace
 from tiering.policy.due import rules_digest
 from tiering.table import kept_facts
@@ -33,9 +35,10 @@ _FOLLOWED = 2048
 class PartReader:
     """Looks at the disks of one catalog, one look at a time."""
 
-    def __init__(self, disks: Mapping[str, Disk], kept: KeptParts | None) -> None:
+    def __init__(self, disks: Mapping[str, Disk], kept: KeptParts | None, progress: Progress = SILENT) -> None:
         self._disks = disks
         self._kept = kept
+        self._progress = progress
         self._looked: dict[tuple[str, str], Looked] = {}
         self._generations = count(1)
 
@@ -62,6 +65,9 @@ class PartReader:
             known = None
             if not anew and state is not None:
                 known = self._known(last, empty, state, policy)
+            if known is None and state is not None and (last is None or last.is_unread):
+                found = self._look_by_batches(empty, disk, state, policy, anew=anew)
+                known = None if anew else found
             if known is not None:
                 self._looked[disk.name, definition.uuid] = known
                 return known
@@ -79,6 +85,17 @@ class PartReader:
         self._looked[disk.name, definition.uuid] = look.result
         return look.result
 
+    def _look_by_batches(
+        self, empty: Looked, disk: Disk, state: Mark, policy: PolicyConfig | None, *, anew: bool
+    ) -> Looked | None:
+        """Where there are many parts, and none are held; of a look anew only where no other is kept, for it holds all
+        of them in the end."""
+        if self._kept is None or (anew and self._kept.look(empty.place) is not None):
+            return None
+        return look_by_batches(
+            empty, disk, self._kept, state, policy=policy, take_rows=self._take_rows, progress=self._progress
+        )
+
     def read(self, looked: Looked) -> bool:
         """Give the look its parts; False where they are kept no more."""
         rows = self._rows_of(looked.place, looked.kept)
@@ -88,24 +105,30 @@ class PartReader:
         looked.is_unread = False
         return True
 
-    def read_partition(self, looked: Looked, partition: str) -> list[StoredPart] | None:
-        """Its parts of one partition, in no order; None where they are kept no more."""
+    def read_partition(self, looked: Looked, partition: str, to: str | None = None) -> list[StoredPart] | None:
+        """Its parts of one partition, or of all from that one `to` another in the order of paths; in no order. None
+        where they are kept no more."""
         if looked.is_unread:
-            return self._parts_of(looked, looked.kept, partition) if looked.kept is not None else None
-        return [stored for stored in looked.parts.values() if stored.name.partition == partition]
+            return self._parts_of(looked, looked.kept, partition, to) if looked.kept is not None else None
+        low, high = f"{partition}_", f"{to or partition}_"
+        return [stored for stored in looked.parts.values() if low <= f"{stored.name.partition}_" <= high]
 
-    def _parts_of(self, looked: Looked, kept: KeptLook, partition: str) -> list[StoredPart] | None:
-        rows = self._rows_of(looked.place, kept, partition)
+    def _parts_of(
+        self, looked: Looked, kept: KeptLook, partition: str, to: str | None = None
+    ) -> list[StoredPart] | None:
+        rows = self._rows_of(looked.place, kept, partition, to)
         if rows is None:
             return None
         some = Looked(looked.definition, looked.volume, looked.place)
         self._take_rows(some, rows)
         return list(some.parts.values())
 
-    def _rows_of(self, place: PartsPlace, kept: KeptLook | None, partition: str | None = None) -> list[KeptRow] | None:
+    def _rows_of(
+        self, place: PartsPlace, kept: KeptLook | None, partition: str | None = None, to: str | None = None
+    ) -> list[KeptRow] | None:
         if self._kept is None or kept is None:
             return None
-        return self._kept.parts_of(place, kept.id, partition)
+        return self._kept.parts_of(place, kept.id, partition, to)
 
     def _known(self, last: Looked | None, empty: Looked, state: Mark, policy: PolicyConfig | None) -> Looked | None:
         """The look of this process, or of another one, that found the directory in this state, or in one before."""
@@ -198,7 +221,7 @@ class PartReader:
         result, gone = look.result, look.gone()
         whole = None
         if len(result.parts) >= looks.KEPT_FROM and result.state is not None and look.can_be_kept():
-            whole = NewLook(result.state, result.rules, look.sums(policy), result.marks)
+            whole = NewLook(result.state, result.rules, look.sums(policy), FoundFiles.of(result.marks))
         if len(look.new) + len(gone) < looks.KEPT_FROM and whole is None:
             return
         numbers, kept = self._kept.note(result.place, look.new_rows, gone, whole)

@@ -67,9 +67,9 @@ def looked_into(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(disk, "look_over", look_over)
     rows_of = PartReader._rows_of
 
-    def read(self: PartReader, place: object, kept: object, partition: str | None = None) -> object:
-        seen.append(f"rows of {partition or 'all'}")
-        return rows_of(self, place, kept, partition)  # type: ignore[arg-type]
+    def read(self: PartReader, *arguments: object) -> object:
+        seen.append(f"rows of {arguments[2] if len(arguments) > 2 else 'all'}")
+        return rows_of(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(PartReader, "_rows_of", read)
     return seen

@@ -1,0 +1,189 @@
+"""First looks at very many parts, some at a time: nothing is held, and what is kept is what the disks say (I1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from disks.local.disk import LocalDisk
+from disks.workers.progress import Silent
+from tests.crash.invariants import looks_are_as_read
+from tests.unit.tiering.catalog.histories import TABLE, drop, insert, kept_store, move
+from tiering.catalog import tables
+from tiering.catalog.looks import batches
+from tiering.config.settings import Config
+from tiering.engine.store import Store
+from tiering.journal.kept_parts import KeptParts, PartToKeep
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Iterator[Config]:
+    """Of a store with five parts of which nothing is kept."""
+    with kept_store(tmp_path) as config:
+        with Store.open(config) as store:
+            insert(store, 3)
+            insert(store, 41)
+        forget(config)
+        yield config
+
+
+def forget(config: Config) -> None:
+    for file in config.state_directory.glob("catalog.db*"):
+        file.unlink()
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The parts on the SSD whose `part.json` were read, in their order."""
+    seen: list[str] = []
+    look_over = LocalDisk.look_over
+
+    def looked(self: LocalDisk, *arguments: object) -> object:
+        found = look_over(self, *arguments)  # type: ignore[arg-type]
+        seen.extend(file.path.split("/")[-2] for file in found if file.data is not None)
+        return found
+
+    monkeypatch.setattr(LocalDisk, "look_over", looked)
+    return seen
+
+
+def before_batch(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
+    """Once, before that batch is looked at."""
+    ranges, waiting = batches._ranges, [act]
+
+    def interrupted(directory: str, names: list[str]) -> Iterator[tuple[list[str], str, str]]:
+        for index, batch in enumerate(ranges(directory, names)):
+            if index == number and waiting:
+                waiting.pop()()
+            yield batch
+
+    monkeypatch.setattr(batches, "_ranges", interrupted)
+
+
+def test_all_is_kept_and_nothing_held(config: Config, read: list[str]) -> None:
+    with Store.open(config, anew=False) as store:
+        assert len(read) == 5
+        table = store.context.catalog._now.parts[store.definition(TABLE).uuid]
+        assert [(look.parts, look.is_unread) for look in table.looks] == [({}, True), ({}, False)]
+        assert [*looks_are_as_read(store)] == []
+        assert sum(stored.facts.rows for stored in store.parts(TABLE)) == 5
+        read.clear()
+    with Store.open(config, anew=False) as store:
+        assert read == []
+        assert [*looks_are_as_read(store)] == []
+
+
+def test_who_looks_at_all_parts_has_them_afterwards(config: Config, read: list[str]) -> None:
+    with Store.open(config) as store:
+        assert len(read) == 5
+        assert len(store.parts(TABLE)) == 5
+        assert [*looks_are_as_read(store)] == []
+
+
+def test_what_one_that_was_killed_has_kept_is_not_read_again(
+    config: Config, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    before_batch(monkeypatch, 1, killed)
+    with pytest.raises(KeyboardInterrupt):
+        Store.open(config, anew=False)
+    assert len(read) == 2
+    with Store.open(config, anew=False) as store:
+        assert len(read) == 5
+        assert [*looks_are_as_read(store)] == []
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_what_is_committed_between_two_batches_is_seen(
+    config: Config, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Also if commits did not wait for the look."""
+    with Store.open(config) as acting:
+        forget(config)
+
+        def act() -> None:
+            insert(acting, 2)
+            drop(acting)
+            move(acting, "cold")
+
+        before_batch(monkeypatch, number, act)
+        monkeypatch.setattr(LocalDisk, "steady", lambda self: nullcontext())
+        with Store.open(config, anew=False):
+            pass
+        with Store.open(config, anew=False) as store:
+            assert [*looks_are_as_read(store)] == []
+
+
+def kept_of_a_part_that_is_gone(config: Config) -> Callable[..., None]:
+    """Drops the first part, and forgets all; notes anew what was kept of it, in a place like its own."""
+    with Store.open(config, anew=False) as store, closing(KeptParts(config.state_directory / "catalog.db")) as kept:
+        place = store.context.catalog._now.parts[store.definition(TABLE).uuid].looks[0].place
+        path, mark, revision, facts, document = kept.load(place)[0]
+        gone = PartToKeep(path, mark, revision, facts, kept.documents([document])[document])
+        tables.drop_parts(store.context, store.parts(TABLE)[:1], reason="test")
+    forget(config)
+
+    def note(**changes: str) -> None:
+        with closing(KeptParts(config.state_directory / "catalog.db")) as kept:
+            kept.note(replace(place, **changes), [gone], [])
+
+    return note
+
+
+def test_what_another_process_keeps_meanwhile_is_not_taken_for_what_was_found(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a part in a batch that was looked at already."""
+    before_batch(monkeypatch, 1, kept_of_a_part_that_is_gone(config))
+    for _ in range(2):
+        with Store.open(config, anew=False) as store:
+            assert [*looks_are_as_read(store)] == []
+            assert len(store.parts(TABLE)) == 4
+
+
+def test_parts_that_take_the_place_of_others_are_found_batch_by_batch(config: Config, tmp_path: Path) -> None:
+    """Where no part is held while it is found out."""
+    with Store.open(config) as store:
+        directory = tmp_path / "ssd" / store.parts(TABLE)[0].directory
+        aside = tmp_path / "aside"
+        aside.mkdir()
+        for file in directory.iterdir():
+            (aside / file.name).write_bytes(file.read_bytes())
+        move(store, "cold")
+        aside.rename(directory)
+        forget(config)
+        assert [*looks_are_as_read(store)] == []
+        store.refresh()
+        assert store.context.catalog.has_inactive(store.definition(TABLE))
+
+
+def test_it_shows_how_far_it_is(config: Config) -> None:
+    shown: list[object] = []
+
+    class Shown(Silent):
+        def task(self, what: str, *, items: int | None = None, size_bytes: int | None = None) -> Shown:
+            shown.append((what, items))
+            return self
+
+        def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
+            shown.append(items)
+
+    for _ in range(2):
+        with Store.open(config, anew=False, progress=Shown()):
+            pass
+    assert shown == [(f"reading what the parts of {TABLE} on ssd say", 5), 2, 2, 1]
+
+
+def test_rows_of_columns_that_are_asked_no_more_are_no_parts(config: Config) -> None:
+    """Of a part that went away before the first look that asks for others."""
+    kept_of_a_part_that_is_gone(config)(shape="1,2")
+    for _ in range(2):
+        with Store.open(config, anew=False) as store:
+            assert [*looks_are_as_read(store)] == []
+            assert len(store.parts(TABLE)) == 4
