@@ -31,21 +31,22 @@ class LocalTree:
         if directory:
             check_path(directory)
         try:
-            entries = list(os.scandir(f"{self._root}/{directory}"))
+            entries = os.scandir(f"{self._root}/{directory}")
         except (FileNotFoundError, NotADirectoryError):
             return
-        for entry in entries:
-            if not directory and entry.name == OWN_DIRECTORY:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield entry, True
-            elif entry.is_file(follow_symlinks=False):
-                yield entry, False
-            else:
-                raise Damaged(
-                    f"{entry.path} is neither a file nor a directory",
-                    hint="symbolic links, devices and pipes do not belong on a disk; move it away",
-                )
+        with entries:  # one after the other: there may be a million, of which the first is enough
+            for entry in entries:
+                if not directory and entry.name == OWN_DIRECTORY:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    yield entry, True
+                elif entry.is_file(follow_symlinks=False):
+                    yield entry, False
+                else:
+                    raise Damaged(
+                        f"{entry.path} is neither a file nor a directory",
+                        hint="symbolic links, devices and pipes do not belong on a disk; move it away",
+                    )
 
     def files(self, directory: str, hidden: dict[str, int]) -> Iterator[tuple[str, os.DirEntry[str]]]:
         """Path and entry of every visible file below the directory, in no order."""
