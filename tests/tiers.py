@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tiering.config.settings import Config, PolicyConfig, VolumeConfig
 from tiering.journal.journal import Journal
 from tiering.parquet.column_ranges import combine_ranges
 from tiering.parquet.part_files import write_part_files
+from tiering.query.query import PartsFor, parts_for
 from tiering.table import part as part_format
 from tiering.table import schema as table_format
 from tiering.table.part import PART_FILE, Part
@@ -119,9 +121,9 @@ def _partitions(rows: pa.Table, definition: TableDefinition) -> Iterator[tuple[s
 def resolver(context: Context) -> Any:
     """What `run_sql` asks for tables."""
 
-    def resolve(name: str) -> tuple[TableDefinition, list[StoredPart]]:
+    def resolve(name: str) -> tuple[TableDefinition, PartsFor]:
         definition = context.catalog.table(name)
-        return definition, context.catalog.parts(definition)
+        return definition, partial(parts_for, context, definition)
 
     return resolve
 

@@ -117,6 +117,16 @@ def _rows_of_any_shape() -> None:
     KeptParts.parts_of = of_any  # type: ignore[method-assign, assignment]
 
 
+def _by_several_looks() -> None:
+    from tiering.catalog.table_parts import TableParts
+
+    def see(self: Any, looks: Any) -> None:
+        self.looks[:] = looks
+        self._partitions.clear()
+
+    TableParts.see = see  # type: ignore[method-assign]
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "catalog: others not seen",
@@ -255,6 +265,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "rows that were kept with the ranges of other columns count as parts",
         f"{_BATCHES}::test_rows_of_columns_that_are_asked_no_more_are_no_parts",
         _rows_of_any_shape,
+    ),
+    (
+        "looks: a query by several",
+        "a query takes the parts of some partitions from one look and those of others from a later one",
+        f"{_LOOKS}::test_a_query_goes_by_one_look",
+        _by_several_looks,
+    ),
+    (
+        "looks: the month before",
+        "partitions are left out that may hold rows of the answer",
+        f"{_LOOKS}::test_a_query_reads_the_partitions_that_may_hold_its_rows",
+        replaced("tiering.query.query", "partition_may_match", lambda predicate, values, definition: values[0] % 2),
     ),
     (
         "catalog: a flipped bit kept",

@@ -399,7 +399,8 @@ def test_a_part_that_moved_meanwhile_is_found_again(context: Context) -> None:
     answers = iter([stale])
 
     def resolve(name: str) -> tuple[TableDefinition, Any]:
-        return definition, next(answers, context.catalog.parts(definition))
+        parts = next(answers, context.catalog.parts(definition))
+        return definition, lambda predicate: (parts, 0)
 
     assert run_sql(context, "select sum(k) as s from moved.t", resolve).read_all().to_pylist() == [{"s": 499500}]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from disks.base import Disk
 from disks.stores.time_budget import time_budget
@@ -265,6 +266,24 @@ class Catalog:
         table = self._now.parts.get(definition.uuid)
         found = table.partitions(names) if table is not None else ()
         return [part for part in found if part.state == "active"]
+
+    def parts_where(
+        self, definition: TableDefinition, may_match: Callable[[tuple[Any, ...]], bool]
+    ) -> tuple[list[StoredPart], int]:
+        """The parts that answer queries, in name order, without those of partitions that may not match by what their
+        rows are partitioned by; and how many these are. Costs what is left, where the looks are kept."""
+        table = self._now.parts.get(definition.uuid)
+        while table is not None and (sums := table.sums) is not None:
+            looks = table.looks
+            asked = [one for disk in sums.values() for one in disk.partitions.items()]
+            wanted = {name for name, one in asked if one.values is None or may_match(one.values)}
+            left_out = sum(one.parts for name, one in asked if name not in wanted)
+            if not left_out:
+                break
+            found = [part for part in table.partitions(wanted) if part.state == "active"]
+            if table.looks is looks:  # else some are of another look than others
+                return found, left_out
+        return self.parts(definition), 0
 
     def has_inactive(self, definition: TableDefinition) -> bool:
         """Whether a part is outdated or a duplicate."""

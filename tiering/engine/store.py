@@ -244,7 +244,7 @@ class Store:
 
         context = self.context if revision is None else self.past(revision, disk)
 
-        def resolve(name: str) -> tuple[TableDefinition, list[StoredPart]]:
+        def resolve(name: str) -> tuple[TableDefinition, query.PartsFor]:
             definition = context.catalog.table(name)
             if sequential and definition.is_replicated:
                 replicated.work().read_all(self.context, definition)
@@ -252,7 +252,7 @@ class Store:
             reachability.check_certain(context, definition)
             if not skip_broken:
                 context.catalog.check_readable(definition)
-            return definition, context.catalog.parts(definition)
+            return definition, partial(query.parts_for, context, definition)
 
         return query.run_sql(context, sql, resolve)
 

@@ -12,6 +12,7 @@ import hashlib
 import zlib
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -41,6 +42,8 @@ class PartitionSums(msgspec.Struct, frozen=True, array_like=True):
     told_first: datetime | None
     """The first time of those at which a rule is due of which plans only tell (`tiering.policy.due`)."""
     told_last: datetime | None
+    values: tuple[Any, ...] | None = None
+    """What their rows are partitioned by; None where parts say different things of it."""
 
 
 class PartSums(msgspec.Struct, frozen=True, array_like=True):

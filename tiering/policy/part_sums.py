@@ -56,12 +56,15 @@ def changed(
 def are_of(sums: PartSums, facts: Iterable[PartFacts]) -> bool:
     """Whether the sums are those of parts with these facts, but for when a rule is due and for ranges of numbers."""
     partitions: dict[str, tuple[int, int, int, datetime]] = {}
+    values: dict[str, set[tuple[object, ...] | None]] = {}
     for fact in facts:
         name, created = fact.part_name.partition, fact.created
         count, rows, size_bytes, newest = partitions.get(name, (0, 0, 0, created))
         partitions[name] = (count + 1, rows + fact.rows, size_bytes + fact.size_bytes, max(newest, created))
+        values.setdefault(name, set()).add(fact.partition_values)
     kept = {name: (one.parts, one.rows, one.bytes, one.newest) for name, one in sums.partitions.items()}
-    return kept == partitions and _together(sums.partitions, sums.highest) == sums
+    are_these = all(one.values is None or {one.values} == values.get(name) for name, one in sums.partitions.items())
+    return kept == partitions and are_these and _together(sums.partitions, sums.highest) == sums
 
 
 def _with(sums: PartSums, parts: Iterable[SummedPart], policy: PolicyConfig | None) -> PartSums:
@@ -75,7 +78,16 @@ def _with(sums: PartSums, parts: Iterable[SummedPart], policy: PolicyConfig | No
         known = partitions.get(name.partition)
         if known is None:
             partitions[name.partition] = PartitionSums(
-                1, facts.rows, facts.size_bytes, low, high, facts.created, due, told_first, told_last
+                1,
+                facts.rows,
+                facts.size_bytes,
+                low,
+                high,
+                facts.created,
+                due,
+                told_first,
+                told_last,
+                facts.partition_values,
             )
         else:
             partitions[name.partition] = PartitionSums(
@@ -88,6 +100,7 @@ def _with(sums: PartSums, parts: Iterable[SummedPart], policy: PolicyConfig | No
                 earlier(known.due, due),
                 earlier(known.told_first, told_first),
                 max(filter(None, (known.told_last, told_last)), default=None),
+                known.values if known.values == facts.partition_values else None,
             )
     return _together(partitions, highest)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,11 +29,13 @@ from tiering.query.sql.session import SqlSession
 from tiering.query.sql.statement import Statement, read_statement
 from tiering.query.system_tables import NAMES as SYSTEM_TABLES
 from tiering.query.system_tables import system_table
-from tiering.table.pruning import Or
+from tiering.table.pruning import TRUE, Or, Predicate, partition_may_match
 from tiering.table.schema import TableDefinition
 from tiering.table.type_texts import type_text
 
-Resolve = Callable[[str], tuple[TableDefinition, list[StoredPart]]]
+PartsFor = Callable[[Predicate], tuple[list[StoredPart], int]]
+"""The parts of a table, without some of those that hold no row for which this is true; and how many these are."""
+Resolve = Callable[[str], tuple[TableDefinition, PartsFor]]
 """Full table name -> the table and its parts. Raises `NotFound`."""
 
 _NOTHING = Access(Or(()), frozenset())
@@ -112,11 +115,15 @@ def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
         resolved = _resolve(context, session, statement, resolve)
         definitions = {name: definition for name, (definition, _) in resolved.items()}
         reads, schema = plan_statement(session.connection, statement.text, definitions)
-        hold_leases(context, [stored for _, parts in resolved.values() for stored in parts], leases)
         accesses = {name: reads.tables.get(name, _NOTHING) for name in resolved}
+        found = {
+            name: parts_for(TRUE if statement.is_explained else accesses[name].predicate)
+            for name, (_, parts_for) in resolved.items()
+        }
+        hold_leases(context, [stored for parts, _ in found.values() for stored in parts], leases)
         selections = {
-            name: select_files(context, definition, parts, accesses[name].predicate)
-            for name, (definition, parts) in resolved.items()
+            name: select_files(context, definitions[name], parts, accesses[name].predicate, left_out=left_out)
+            for name, (parts, left_out) in found.items()
         }
         session.open(
             {name: (definitions[name], selections[name].files, accesses[name]) for name in resolved},
@@ -126,15 +133,17 @@ def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
         if statement.is_explained:
             reasons = [
                 reason
-                for name, (definition, parts) in resolved.items()
-                for reason in pruning_reasons(definition, parts, accesses[name].predicate)
+                for name, (parts, _) in found.items()
+                for reason in pruning_reasons(definitions[name], parts, accesses[name].predicate)
             ]
             return QueryResult(_explained(session, statement, counters, reasons, leases), counters)
     except BaseException:
         leases.close()
         raise
     gaps = [
-        gap for table, parts in resolved.values() for gap in find_set_aside(context.disks, table, partial(list, parts))
+        gap
+        for table, parts_for in resolved.values()
+        for gap in find_set_aside(context.disks, table, partial(_all_of, parts_for))
     ]
     rows = pa.RecordBatchReader.from_batches(schema, stream(session, statement.text, schema, counters, leases))
     return QueryResult(rows, counters, gaps)
@@ -142,7 +151,7 @@ def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
 
 def _resolve(
     context: Context, session: SqlSession, statement: Statement, resolve: Resolve
-) -> dict[str, tuple[TableDefinition, list[StoredPart]]]:
+) -> dict[str, tuple[TableDefinition, PartsFor]]:
     """The tables of the statement with their parts; those of the system are there afterwards."""
     resolved = {}
     for name in statement.tables:
@@ -153,6 +162,21 @@ def _resolve(
                 raise
             declare_rows(session.connection, name, system_table(context, name))
     return resolved
+
+
+def parts_for(context: Context, definition: TableDefinition, predicate: Predicate) -> tuple[list[StoredPart], int]:
+    """The parts that may hold a row for which the predicate is true, by the partition that they are in; and how many
+    others there are."""
+
+    def may_match(values: tuple[Any, ...]) -> bool:
+        return partition_may_match(predicate, values, definition)
+
+    return context.catalog.parts_where(definition, may_match)
+
+
+def _all_of(parts_for: PartsFor) -> list[StoredPart]:
+    parts, _ = parts_for(TRUE)
+    return parts
 
 
 def _explained(

@@ -62,11 +62,17 @@ class FileMissing(Damaged):
 
 
 def select_files(
-    context: Context, definition: TableDefinition, parts: Iterable[StoredPart], predicate: Predicate = TRUE
+    context: Context,
+    definition: TableDefinition,
+    parts: Iterable[StoredPart],
+    predicate: Predicate = TRUE,
+    *,
+    left_out: int = 0,
 ) -> Selection:
-    """The files that may match, without reading any. Raises `FileMissing` when a part is not on its disk any more."""
+    """The files that may match, without reading any, when so many parts were `left_out` already. Raises `FileMissing`
+    when a part is not on its disk any more."""
     selected: list[SelectedFile] = []
-    read = pruned = 0
+    read, pruned = 0, left_out
     for stored in parts:
         files = matching_files(predicate, stored.part, definition)
         if not files:

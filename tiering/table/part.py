@@ -154,12 +154,14 @@ class PartFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     replaces: tuple[str, ...]
     columns: dict[str, ColumnRange]
     """Only those that whoever made the facts chose."""
+    partition_values: tuple[Any, ...] = ()
 
 
 def facts_of(part: Part, columns: Iterable[str]) -> PartFacts:
     """The part's facts, with the ranges of these columns, by their ids, where it has them."""
     ranges = {column: part.columns[column] for column in columns if column in part.columns}
-    return PartFacts(part.part_name, part.name, part.rows, part.size_bytes, part.created, part.replaces, ranges)
+    known = part.part_name, part.name, part.rows, part.size_bytes, part.created, part.replaces
+    return PartFacts(*known, ranges, part.partition_values)
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")

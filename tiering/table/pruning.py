@@ -102,6 +102,14 @@ def may_match(predicate: Predicate, part: Part, definition: TableDefinition) -> 
     return part.rows > 0 and _may(_normal(predicate, negate=False), facts)
 
 
+def partition_may_match(predicate: Predicate, values: tuple[Any, ...], definition: TableDefinition) -> bool:
+    """The same of any part of a partition whose parts have these `partition_values`."""
+    facts = _Facts(1, {}, definition)
+    if len(values) == len(definition.partition_by):
+        facts.partitions = tuple(zip(definition.partition_by, values, strict=True))
+    return _may(_normal(predicate, negate=False), facts)
+
+
 def matching_files(predicate: Predicate, part: Part, definition: TableDefinition) -> tuple[DataFile, ...]:
     """The part's files that can hold a selected row, in order; none when the part as a whole cannot."""
     if not may_match(predicate, part, definition):

@@ -216,7 +216,7 @@ def query(
     from tiering.cli.reports import query as query_output
 
     chosen = query_output.choose(output_format, json=session.options.json, to_file=output is not None)
-    store = session.store()
+    store = session.store(anew=False)
     if sequential and revision is not None:
         raise UsageError("--sequential is about now, --revision about the past", hint="say one of them")
     disk, number = _revision(revision)

@@ -32,7 +32,7 @@ def metrics(session: Session) -> None:
 
     if not session.options.json:
         exposition.check_installed()
-    store = session.store()
+    store = session.store(anew=False)
     seen = looking.look(store, _backups(session, store))
     process = looking.process(read_status(session.config.state_directory), job_documents(session.config))
     found = families(seen, process, version=version())

@@ -24,6 +24,7 @@ from tests.unit.tiering.catalog.histories import BEGIN, STEPS, TABLE, alter, dro
 from tiering.catalog.context import Context
 from tiering.catalog.looks.reader import PartReader
 from tiering.catalog.looks.stored import StoredPart
+from tiering.catalog.table_parts import TableParts, TablePartsReader
 from tiering.config.settings import Config
 from tiering.engine import replicated
 from tiering.engine.store import Store
@@ -134,6 +135,46 @@ def test_a_plan_reads_the_partitions_of_which_something_is_due(config: Config, l
         for partition, count in (("202512", 0), ("202601", 2), ("202602", 1), ("202603", 0)):
             assert len(store.parts(TABLE)) == 3  # all are read by now
             assert len(store.parts(TABLE, partition=partition)) == count
+
+
+def test_a_query_reads_the_partitions_that_may_hold_its_rows(config: Config, looked_into: list[str]) -> None:
+    questions = {
+        "ts < '2026-01-03'": (["rows of 202601"], 1),
+        "ts >= '2026-02-01' AND k > 0": (["rows of 202602"], 1),
+        "ts > '2027-01-01'": ([], 0),
+        "k = 2": (["rows of all"], 1),
+        "ts < '2026-01-03' OR k = 40": (["rows of all"], 2),
+    }
+    for condition, (read, count) in questions.items():
+        with Store.open(config, anew=False) as store:
+            looked_into.clear()
+            result = store.query(f"SELECT k FROM {TABLE} WHERE {condition}")
+            assert len(result.read_all()) == count, condition
+            assert (looked_into, result.parts_read + result.parts_pruned) == (read, 3), condition
+
+
+def test_a_query_goes_by_one_look(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by one for some partitions and by a later one for others, where another process commits to both meanwhile."""
+    with Store.open(config) as acting:
+        insert(acting, 70)
+        with Store.open(config):
+            pass
+        with Store.open(config, anew=False) as store:
+            read, asked = TablePartsReader.read_partition, []
+
+            def read_partition(self: TablePartsReader, table: TableParts, partition: str) -> object:
+                asked.append(partition)
+                if len(asked) == 2:
+                    insert(acting, 3)
+                    insert(acting, 41)
+                    with Store.open(config):
+                        pass
+                return read(self, table, partition)
+
+            monkeypatch.setattr(TablePartsReader, "read_partition", read_partition)
+            rows = store.query(f"SELECT k FROM {TABLE} WHERE ts < '2026-03-01' ORDER BY k").read_all()
+            assert asked[:2] == ["202601", "202602"]
+            assert rows.column("k").to_pylist() in ([1, 2, 40], [1, 2, 3, 40, 41])
 
 
 def test_of_what_was_committed_only_that_is_looked_at(config_of_now: Config, looked_into: list[str]) -> None:
@@ -321,7 +362,7 @@ def test_no_flipped_bit_of_a_look_is_believed(config: Config, table: str, key: s
             pass
 
 
-@pytest.mark.parametrize("what", ["sums", "a part too few"])
+@pytest.mark.parametrize("what", ["sums", "values", "a part too few"])
 def test_fsck_names_the_table_of_which_something_else_is_kept(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -330,10 +371,12 @@ def test_fsck_names_the_table_of_which_something_else_is_kept(
     assert frostline.json("fsck")["problems"] == []
     kept = KeptParts(config.state_directory / "catalog.db")
     with closing(sqlite3.connect(kept.path)) as connection, connection:
-        if what == "sums":
+        if what != "a part too few":
             number, state, rules, sums = connection.execute("SELECT id, state, rules, sums FROM looks").fetchone()
             found = msgspec.msgpack.decode(sums, type=PartSums)
-            sums = msgspec.msgpack.encode(msgspec.structs.replace(found, rows=found.rows + 1))
+            one = msgspec.structs.replace(found.partitions["202601"], values=(1,))
+            other = {"rows": found.rows + 1} if what == "sums" else {"partitions": {**found.partitions, "202601": one}}
+            sums = msgspec.msgpack.encode(msgspec.structs.replace(found, **other))
             row = (sums, crc32_of(state, rules, sums), number)
             connection.execute("UPDATE looks SET sums = ?, crc32 = ? WHERE id = ?", row)
         else:
