@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.crash.seeding import nothing, replaced
@@ -75,5 +76,12 @@ MISTAKES: tuple[Mistake, ...] = (
         "a lease that is held goes by a clock that can be set",
         f"{_LEASES}::TestClocks::test_one_that_is_set_back_lengthens_no_lease",
         _wall_clock,
+    ),
+    (
+        "clock: parts from the future are no sign",
+        "a clock that was set back a year is believed, whatever parts say",
+        "tests/integration/test_clock_trust.py"
+        "::test_a_part_that_a_wrong_clock_dated_is_believed_to_be_so_when_a_person_says_so",
+        replaced("tiering.journal.journal:Journal", "written_ahead", lambda self: datetime.max.replace(tzinfo=UTC)),
     ),
 )

@@ -178,7 +178,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "pacing: a budget is reset by a restart",
         "a daemon that begins again spends the money of the interval once more",
         f"{_PACING}::test_a_budget_outlives_the_process_and_counts_tries_that_failed",
-        replaced("tiering.journal.work:WorkRecords", "paid_moves", lambda self, since: []),
+        replaced("tiering.journal.work:WorkRecords", "paid_moves", lambda self, since, until: []),
     ),
     (
         "pacing: what is planned costs nothing",

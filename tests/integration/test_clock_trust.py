@@ -115,6 +115,30 @@ def test_a_person_confirms_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "deleted" in capsys.readouterr().out
 
 
+def test_a_part_that_a_wrong_clock_dated_is_believed_to_be_so_when_a_person_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Rows came in while the clock was 400 days ahead: it is right again, and nothing would move for 400 days."""
+    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path))
+    fill(embedded(tmp_path), confirmed=None)
+
+    def insert_when(ahead: timedelta) -> None:
+        with Store.open(embedded(tmp_path), clock=lambda: datetime.now(UTC) + ahead) as store:
+            store.table("d.t").insert(pa.table({"ts": [datetime.now(UTC) + ahead]}).to_batches())
+
+    insert_when(timedelta(days=400))
+    assert cli.run(["tick"]) == 1
+    assert "'frostline tick --believe-clock'" in capsys.readouterr().err
+    assert cli.run(["tick", "--believe-clock"]) == 0
+    assert capsys.readouterr().out.count("deleted") == 2, "what is past its time by the right clock"
+    assert cli.run(["tick"]) == 0, "and it is remembered"
+    with Store.open(embedded(tmp_path)) as store:
+        assert count(store) == 1
+    insert_when(timedelta(days=500))
+    assert cli.run(["tick"]) == 1, "another part, another doubt"
+    assert "a part was written at" in capsys.readouterr().err
+
+
 class TestDoubt:
     NOW = datetime(2026, 5, 1, tzinfo=UTC)
     HOUR = timedelta(hours=1)

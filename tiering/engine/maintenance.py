@@ -22,7 +22,7 @@ from tiering.journal.records import Failures
 from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.move import policy_facts as planning
 from tiering.move.report import MoveReport
-from tiering.policy.backoff import wait_after
+from tiering.policy.backoff import AHEAD, wait_after
 from tiering.policy.plan import HELD, NO_DISK, Plan, TtlDelete
 from tiering.table.schema import TableDefinition
 
@@ -141,11 +141,14 @@ def _look(context: Context) -> bool:
 
 
 def believe_clock(context: Context) -> None:
-    """A person says that this machine's clock is right: rules that count days may go by it."""
-    now = context.clock()
+    """A person says that this machine's clock is right: rules that count days may go by it, and parts that are dated
+    later were so by one that was wrong."""
+    now, newest = context.clock(), planning.newest_part(context)
     context.clocks.believe(now)
     with context.journal.file.rescue():
         context.journal.confirm_time(now)
+        if newest is not None and newest > now:
+            context.journal.note_written_ahead(newest)
 
 
 def _note_time(context: Context) -> None:
@@ -271,6 +274,12 @@ def _merge(context: Context, definition: TableDefinition, plan: MergePlan, reque
     return merger.merge(context, definition, plan.parts, reason=plan.reason, drop_deleted=request.drop_deleted)
 
 
+def _next_try(failure: Failures, now: datetime) -> datetime | None:
+    """When it is tried again; None: now. What failed in the future did so by a clock that was wrong."""
+    until = failure.at + wait_after(failure.attempts)
+    return until if now < until and failure.at - now <= AHEAD else None
+
+
 def _merge_all(context: Context, report: TickReport, sizes: Sizes, *, looked: bool = False) -> None:
     request = MergeRequest()
     for definition in reachability.whole_tables(context):
@@ -287,7 +296,7 @@ def _merge_all(context: Context, report: TickReport, sizes: Sizes, *, looked: bo
             if context.stop.is_set():
                 break
             failure = failures.get(tuple(stored.facts.name for stored in plan.parts))
-            if failure is not None and (until := failure.at + wait_after(failure.attempts)) > context.clock():
+            if failure is not None and (until := _next_try(failure, context.clock())) is not None:
                 report.waiting.append(_said(definition, failure, until))
                 report.is_failing = True
                 continue

@@ -187,6 +187,19 @@ class Journal:
                 (now.isoformat(),),
             )
 
+    def written_ahead(self) -> datetime | None:
+        """Until when parts are dated by a clock that was wrong, as somebody said who looked at it."""
+        rows = self.file.read("SELECT value FROM meta WHERE key = 'written_ahead'")
+        return time_of(rows[0]["value"]) if rows else None
+
+    def note_written_ahead(self, newest: datetime) -> None:
+        """Note that parts that are dated in the future, the last of them then, tell of a clock that was wrong."""
+        with self.file.write("note_written_ahead") as connection:
+            connection.execute(
+                "INSERT INTO meta VALUES ('written_ahead', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                (newest.isoformat(),),
+            )
+
     # Drops
 
     def begin_drop(self, drop: Drop) -> int:

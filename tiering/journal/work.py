@@ -141,12 +141,13 @@ class WorkRecords:
         rows = self._file.read("SELECT DISTINCT part FROM moves WHERE table_uuid = ?", (table_uuid,))
         return {row["part"] for row in rows}
 
-    def paid_moves(self, since: datetime) -> list[MoveRecord]:
-        """The tries that rules asked for since then and that sent something: also those that failed."""
+    def paid_moves(self, since: datetime, until: datetime) -> list[MoveRecord]:
+        """The tries that rules asked for in that time and that sent something: also those that failed. What a wrong
+        clock noted for the future is in no time that has begun."""
         rows = self._file.read(
-            "SELECT * FROM moves WHERE created >= ? AND reason_kind IN ('ttl', 'move_factor')"
+            "SELECT * FROM moves WHERE created >= ? AND created < ? AND reason_kind IN ('ttl', 'move_factor')"
             " AND state IN ('copying', 'committed', 'done', 'failed')",
-            (since.isoformat(),),
+            (since.isoformat(), until.isoformat()),
         )
         return [_move(row) for row in rows]
 

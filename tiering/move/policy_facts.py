@@ -80,6 +80,11 @@ def clock_problem(context: Context) -> str:
     return policy.clock_problem(created, now, options) or options.clock_doubt
 
 
+def newest_part(context: Context) -> datetime | None:
+    """When the last part of all tables was written, by the clock of who wrote it."""
+    return max((moment for table in context.catalog.tables() for moment in _created(context, table)), default=None)
+
+
 def _created(context: Context, definition: TableDefinition) -> Iterable[datetime]:
     """When parts of the table were written; the last of each disk is among them."""
     sums = context.catalog.sums(definition)
@@ -200,6 +205,7 @@ def _options(context: Context, now: datetime | None, at: datetime | None = None)
         reference_time=other.time if other else None,
         reference_source=other.source if other else "",
         clock_doubt=doubt,
+        written_ahead=journal.written_ahead(),
         pins=journal.wishes.pins(),
         pauses=journal.wishes.pauses(),
         failures=journal.work.failures(),
@@ -226,12 +232,13 @@ def _paced(context: Context, now: datetime) -> dict[str, Any]:
 def _spent(context: Context, now: datetime) -> dict[str, Spent]:
     """What moves of each policy that has budgets took from them, in the interval of now."""
     paced = {name: policy.pacing for name, policy in context.config.policies.items()}
-    begins = {name: interval_of(pacing, now)[0] for name, pacing in paced.items() if has_budget(pacing)}
+    times = {name: interval_of(pacing, now) for name, pacing in paced.items() if has_budget(pacing)}
     policies = {definition.uuid: definition.policy for definition in context.catalog.tables()}
     spent: dict[str, Spent] = {}
-    for move in context.journal.work.paid_moves(min(begins.values())) if begins else ():
+    begins, ends = [begin for begin, _ in times.values()], [end for _, end in times.values()]
+    for move in context.journal.work.paid_moves(min(begins), max(ends)) if times else ():
         name = policies.get(move.table_uuid, "")
-        if name in begins and move.created >= begins[name]:
+        if name in times and times[name][0] <= move.created < times[name][1]:
             spent[name] = spent.get(name, Spent()) + _price(context, move)
     return spent
 
@@ -249,7 +256,7 @@ def budgets(context: Context) -> list[Budget]:
 
 def money_since(context: Context, since: datetime) -> float:
     """What the moves that rules asked for since then cost, those that failed included."""
-    return sum(_price(context, move).money for move in context.journal.work.paid_moves(since))
+    return sum(_price(context, move).money for move in context.journal.work.paid_moves(since, context.clock()))
 
 
 def _leaving(context: Context, claimed: Mapping[tuple[str, str], str]) -> dict[str, int]:

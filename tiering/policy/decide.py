@@ -20,7 +20,7 @@ from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.config.units import format_duration, format_size
 from tiering.journal.records import Failures, PartPin
 from tiering.policy import placement, ttl
-from tiering.policy.backoff import wait_after
+from tiering.policy.backoff import AHEAD, wait_after
 from tiering.policy.due import earlier
 from tiering.policy.idle import IdleParts, clock_problem, to_look_at, unseen, why_blocked
 from tiering.policy.items import PolicyItem, count_rest, explain_rest, next_due, plan_of
@@ -367,10 +367,9 @@ class _Pass:
             return None
         tries = f"{failure.attempts} attempt{'s' if failure.attempts > 1 else ''} to move it to {target} failed"
         rare = failure.attempts >= self.options.max_attempts
-        until = failure.at + wait_after(
-            failure.attempts, first=self.options.backoff, rare_after=self.options.max_attempts
-        )
-        if until <= self.now:
+        wait = wait_after(failure.attempts, first=self.options.backoff, rare_after=self.options.max_attempts)
+        until = failure.at + wait
+        if until <= self.now or failure.at - self.now > AHEAD:
             return None
         if not rare:
             return Reason("backoff", f"{tries}: {failure.error}; next try at {ttl.short_time(until)}"), until
@@ -381,7 +380,8 @@ class _Pass:
         """Whether the part must wait so that merges come first; its reason is set then."""
         least = timedelta(seconds=item.table.settings.min_part_age_to_move_seconds)
         until = item.part.created + least
-        if not least or until <= self.now or item.move is not None:
+        ahead = item.part.created - self.now > AHEAD  # by a wrong clock: it would wait for years
+        if not least or until <= self.now or ahead or item.move is not None:
             return False
         age = format_duration(max(self.now - item.part.created, timedelta()))
         wait = ttl.short_duration(least)

@@ -135,10 +135,12 @@ def why_blocked(name: str, policy: PolicyConfig | None, disk: str, state: DiskSt
 def clock_problem(created: Iterable[datetime], now: datetime, options: Options) -> str:
     """Why the clock cannot be believed, given when the parts were written and another clock; empty when it can."""
     newest = max(created, default=None)
-    if newest is not None and newest - now > options.max_skew:
+    known = options.written_ahead
+    if newest is not None and newest - now > options.max_skew and (known is None or newest > known):
         return (
-            f"the clock says {ttl.short_time(now)}, but a part was written at {ttl.short_time(newest)}: "
-            "nothing moves by itself until the clock is right"
+            f"the clock says {ttl.short_time(now)}, but a part was written at {ttl.short_time(newest)}: nothing "
+            "moves by itself until the clock is right; if it is, the one that dated the part was wrong: "
+            "'frostline tick --believe-clock'"
         )
     reference = options.reference_time
     if reference is not None and abs(reference - now) > options.max_skew:

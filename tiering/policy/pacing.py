@@ -16,6 +16,7 @@ from tiering.config.jobs import parse_window, parse_zone
 from tiering.config.settings import PacingConfig, PolicyConfig, PricesConfig
 from tiering.config.units import format_size
 from tiering.policy import cost, ttl
+from tiering.policy.backoff import AHEAD
 from tiering.policy.cost import Cost
 from tiering.policy.items import PolicyItem
 from tiering.policy.plan import Budget, Reason, Spent
@@ -90,7 +91,7 @@ class Pacing:
 
     def _cool_down(self, item: PolicyItem, pacing: PacingConfig) -> Held | None:
         arrived = self._arrived.get((item.uuid, item.part.name))
-        if not pacing.cool_down_seconds or arrived is None:
+        if not pacing.cool_down_seconds or arrived is None or arrived - self._now > AHEAD:
             return None
         until = arrived + timedelta(seconds=pacing.cool_down_seconds)
         wait = ttl.short_duration(timedelta(seconds=pacing.cool_down_seconds))

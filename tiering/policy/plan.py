@@ -202,5 +202,7 @@ class Options:
     clock_doubt: str = ""
     """Why nothing may be dropped by a date: no other clock confirms this machine's."""
     max_skew: timedelta = timedelta(hours=1)
+    written_ahead: datetime | None = None
+    """Until when parts are dated by a clock that was wrong: somebody said that this machine's is right."""
     rest: Rest = "each"
     unseen: Unseen = field(default_factory=Unseen)

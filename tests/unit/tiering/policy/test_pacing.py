@@ -97,6 +97,8 @@ def test_what_was_moved_lately_stays_where_it_came_to() -> None:
     assert only_stay(plan(part, policy=calm, arrived=arrived)) == ("cool_down", NOW + 23 * HOUR)
     assert len(plan(part, policy=calm, arrived=arrived, now=NOW + 23 * HOUR).moves) == 1
     assert len(plan(part, policy=TWO, arrived=arrived).moves) == 1
+    ahead = {("u1", "all_1_1_0"): NOW + timedelta(days=400)}
+    assert len(plan(part, policy=calm, arrived=ahead).moves) == 1, "noted by a wrong clock"
 
 
 def test_parts_merge_before_they_move_but_not_for_ever() -> None:

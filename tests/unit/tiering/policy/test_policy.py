@@ -306,6 +306,8 @@ def test_young_parts_wait_for_merges() -> None:
     assert stay.next_due == NOW + timedelta(minutes=50)
     assert "10m old; parts wait 1h" in stay.reason.detail
     assert len(plan(part, now=NOW + timedelta(minutes=50)).moves) == 1
+    ahead = NOW + timedelta(days=400)
+    assert len(plan(placed(definition, created=ahead), written_ahead=ahead).moves) == 1, "dated by a wrong clock"
 
 
 def pin(name: str = "all_1_1_0", scope: Any = "part", volume: str | None = None) -> PartPin:
@@ -367,6 +369,18 @@ def test_a_wrong_clock_moves_nothing() -> None:
     assert stay.reason.kind == "clock"
     (stay,) = plan(part, reference_time=NOW - timedelta(hours=2)).stays
     assert "the object store" in stay.reason.detail
+
+
+def test_what_a_wrong_clock_dated_holds_nothing_back_once_that_is_known() -> None:
+    """P23."""
+    ahead = NOW + timedelta(days=400)
+    part = placed(table(TO_COLD), created=ahead)
+    failed = {("u1", part.part.name, "s3"): Failures(attempts=9, error="SlowDown", at=ahead)}
+    (stay,) = plan(part).stays
+    assert stay.reason.kind == "clock"
+    assert "'frostline tick --believe-clock'" in stay.reason.detail
+    assert len(plan(part, written_ahead=ahead, failures=failed).moves) == 1
+    assert not plan(part, written_ahead=ahead - timedelta(seconds=1)).moves, "only what was known then"
 
 
 def test_parts_outside_the_policy_are_named() -> None:
