@@ -91,8 +91,8 @@ soak: $(VENV)/.dev ## an hour of kills, S3 faults and outages of disks (SECONDS=
 soak-machines: $(VENV)/.dev ## the same for three machines on one bucket, with stops (SECONDS=60, SEED=1, SERVER=ceph)
 	@$(BIN)/python -m tests.soak.machines --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server $(SERVER))
 
-soak-replicas: $(VENV)/.dev ## the same for three replicas of a table and their ZooKeeper, with broken lines (SECONDS=60, SEED=1, TABLE=2)
-	@$(BIN)/python -m tests.soak.replicas --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) $(if $(TABLE),--table $(TABLE))
+soak-replicas: $(VENV)/.dev ## the same for three replicas of a table and their ZooKeeper, with broken lines (SECONDS=60, SEED=1, TABLE=2, OWN_LOGS=1: zero-copy)
+	@$(BIN)/python -m tests.soak.replicas --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) $(if $(TABLE),--table $(TABLE)) $(if $(OWN_LOGS),--own-logs)
 
 bench: $(VENV)/.dev ## every figure, each with its ratio to a peer measured in the same run (ROUNDS=1: in half an hour)
 	$(BIN)/python -m benchmarks.run_all $(if $(ROUNDS),--rounds $(ROUNDS))

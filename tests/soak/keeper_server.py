@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -55,6 +56,13 @@ class KeeperServer:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
+
+    def wipe(self) -> None:
+        """It is killed, and comes again without anything that it knew."""
+        self.kill()
+        shutil.rmtree(self._directory / "data")
+        self._directory.joinpath("data").mkdir()
+        self.start()
 
     def __enter__(self) -> KeeperServer:
         self.start()

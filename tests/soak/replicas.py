@@ -5,7 +5,8 @@ at the same time, coordinated by a real ZooKeeper behind a line a machine, on on
 proxy that makes faults. Processes die by SIGKILL at a side effect or at a moment, or stand still for longer than their
 session; lines are cut, fall silent and lose answers; ZooKeeper is killed and started again. After every round all is
 mended: then each replica must have all that was acknowledged, once, and nothing that was dropped; and `fsck` must find
-nothing.
+nothing. With --own-logs each machine has a log of its own in the prefix (zero-copy), moves parts there and back by its
+own choice, and Keeper loses all that it knew in between.
 
 Exit 0: nothing was found, and enough happened to say so. 1: something was found; the directory is kept. 3: too little
 happened, which proves nothing.
@@ -26,6 +27,7 @@ from pathlib import Path
 
 from tests import servers
 from tests.meddling import meddling
+from tests.soak import sharing
 from tests.soak.faults import Faults
 from tests.soak.keeper_server import KeeperServer
 from tests.soak.processes import Processes
@@ -40,10 +42,11 @@ WANTED_AN_HOUR = {
     "expiries": 20,
     "S3 faults": 100,
 }
+WANTED_OF_OWN_LOGS_AN_HOUR = {"wipes of Keeper": 10, "machines that left": 4}
 _ROUNDS_A_TABLE = 12
 
 
-def too_little(happened: Happened, seconds: float) -> list[str]:
+def too_little(happened: Happened, seconds: float, *, own_logs: bool = False) -> list[str]:
     """What did not happen often enough for that time."""
     there = {
         "kills": happened.kills,
@@ -52,8 +55,11 @@ def too_little(happened: Happened, seconds: float) -> list[str]:
         "kills of Keeper": happened.keeper_kills,
         "expiries": happened.expiries,
         "S3 faults": happened.faults,
+        "wipes of Keeper": happened.wipes,
+        "machines that left": happened.left,
     }
-    wanted = {what: int(number * seconds / 3600) for what, number in WANTED_AN_HOUR.items()}
+    an_hour = WANTED_AN_HOUR | (WANTED_OF_OWN_LOGS_AN_HOUR if own_logs else {})
+    wanted = {what: int(number * seconds / 3600) for what, number in an_hour.items()}
     return [f"{there[what]} {what}, {number} wanted" for what, number in wanted.items() if there[what] < number]
 
 
@@ -62,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3600.0, help="how long; default: an hour")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="default: the time")
     parser.add_argument("--rounds", type=int, default=sys.maxsize, help="no more than so many in all")
+    parser.add_argument("--own-logs", action="store_true", help="zero-copy: a log a machine; Keeper is wiped, too")
     parser.add_argument("--table", type=int, metavar="N", help="only this table, to repeat a finding")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -83,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             processes.place = base / str(number) / "runs"
             processes.place.mkdir(parents=True)
             chance = random.Random(f"{options.seed}/{number}")
-            with Nodes(base / str(number), chance, processes, faults, keeper, happened) as nodes:
+            with Nodes(base / str(number), chance, processes, faults, keeper, happened, options.own_logs) as nodes:
                 current = 0
                 try:
                     nodes.begin(f"s3://{bucket}/{number}/", proxy.endpoint_url)
@@ -95,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         )
                         if last:
                             break
+                    if options.own_logs:
+                        sharing.leave(nodes)
                 except Found as problem:
                     found = f"seed {options.seed} table {number} round {current}: {'; '.join(nodes.said)}: {problem}"
             if not found:
@@ -106,10 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{seconds:.0f} s: {happened}")
     if found:
         print(f"FOUND {found}; kept in {base}")
-        print(f"again: make soak-replicas SEED={options.seed} TABLE={number}")
+        more = " OWN_LOGS=1" if options.own_logs else ""
+        print(f"again: make soak-replicas SEED={options.seed} TABLE={number}{more}")
         return 1
     shutil.rmtree(base)
-    lacking = too_little(happened, min(options.seconds, seconds)) if options.rounds == sys.maxsize else []
+    is_long = options.rounds == sys.maxsize
+    lacking = too_little(happened, min(options.seconds, seconds), own_logs=options.own_logs) if is_long else []
     print(*(f"proves nothing: {what}" for what in lacking), sep="\n", end="\n" if lacking else "")
     return 3 if lacking else 0
 

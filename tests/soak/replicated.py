@@ -16,22 +16,23 @@ from pathlib import Path
 from typing import Self
 
 from tests.replicas.keeper.line import KeeperLine
+from tests.soak import sharing
 from tests.soak.blocks import Block, Span, Truth
 from tests.soak.faults import Fault, Faults
 from tests.soak.keeper_server import KeeperServer
 from tests.soak.processes import NEVER, Processes, Run
 from tests.soak.rounds import LONGEST_SECONDS, Found
+from tests.soak.sharing import TABLE
 
 NAMES = ("a", "b", "c")
 PARTITIONS = (0, 1, 2)
-_TABLE = "soak.t"
 _SESSION_SECONDS = 2.0
 _HEALING_SECONDS = 150.0
 _CONFIG = """state_path: state
 disks:
   ssd: {{type: local, path: ssd}}
   s3: {{type: object_disk, url: {url}, endpoint_url: {endpoint}, retry_seconds: 4, retention_seconds: 20,
-    snapshot_every_commits: 20}}
+    snapshot_every_commits: 20{log}}}
 policies:
   tiers: {{volumes: [{{name: hot, disks: [ssd]}}, {{name: cold, disks: [s3]}}]}}
 limits: {{workers: 2}}
@@ -40,11 +41,12 @@ keeper: {{hosts: ["{line}"], root: {root}, session_timeout_seconds: {session}, r
 interserver: {{secret: a-secret-of-the-soak, port: 0}}
 macros: {{shard: "01", replica: {name}}}
 """
-_TEMPORARY = frozenset({0, 1, 3, 4, 5, 10, 11, 13})
+TEMPORARY = frozenset({0, 1, 3, 4, 5, 10, 11, 13})
 """No mistake of the user (2), no refusal of the store (12)."""
 _MAY_WAIT = frozenset({0, 1, 3, 5, 11})
-_COLLECT = ("--guard-interval", "2s", "--allow-short-guard-interval", "--max-delete-fraction", "1", "-y")
+COLLECT = ("--guard-interval", "2s", "--allow-short-guard-interval", "--max-delete-fraction", "1", "-y")
 _VERBS = {"insert": 10, "repeat": 4, "merge": 3, "move": 4, "drop": 2, "alter": 2, "sync": 3, "tick": 1, "gc": 1}
+_SHARING_VERBS = {**_VERBS, "move": 6, "back": 3, "audit": 2, "gc": 3}
 _FAULTS = (
     Fault("lost_answer", "PUT .*/operations/", 0, 1),
     Fault("reset", "PUT .*/operations/", 1, 1),
@@ -64,6 +66,10 @@ class Happened:
     expiries: int = 0
     faults: int = 0
     rounds: int = 0
+    collections: int = 0
+    wipes: int = 0
+    left: int = 0
+    """Machines that dropped their replica, after which the others had every row."""
     compared: int = 0
     broken_lines: Counter[str] = field(default_factory=Counter)
     verbs: Counter[str] = field(default_factory=Counter)
@@ -74,6 +80,7 @@ class Happened:
         return (
             f"{self.rounds} rounds, kills {self.kills}, stops {self.stops}, kills of Keeper {self.keeper_kills}, "
             f"expiries {self.expiries}, lines {lines or 'whole'}, S3 faults {self.faults}\n"
+            f"collections in calm {self.collections}, wipes of Keeper {self.wipes}, machines that left {self.left}\n"
             f"compared {self.compared} rows\nended with: {verbs}"
         )
 
@@ -88,6 +95,10 @@ class Nodes:
     faults: Faults
     keeper: KeeperServer
     happened: Happened
+    own_logs: bool = False
+    """Zero-copy: each machine has a log of its own in the prefix, and moves parts to it and back by itself."""
+    names: list[str] = field(default_factory=lambda: list(NAMES))
+    """Of the machines that have the table."""
     truth: Truth = field(default_factory=Truth)
     said: list[str] = field(default_factory=list)
     """Of the present round."""
@@ -117,15 +128,16 @@ class Nodes:
         for name in NAMES:
             self._lines[name] = KeeperLine(f"http://127.0.0.1:{self.keeper.port}")
             values = {"line": self._lines[name].host, "root": root, "session": _SESSION_SECONDS, "name": name}
+            values["log"] = f", log: {name}" if self.own_logs else ""
             (self.place / name).mkdir(parents=True)
             configuration = self.place / name / "frostline.yaml"
             configuration.write_text(_CONFIG.format(url=url, endpoint=endpoint, **values))
             configuration.chmod(0o600)
         columns = ("--column", "p:int64", "--column", "id:int64", "--column", "n:int64")
         order = ("--order-by", "id", "--partition-by", "p", "--policy", "tiers")
-        self._calm("a", "table", "create", _TABLE, *columns, *order, "--replicated")
+        self.calm("a", "table", "create", TABLE, *columns, *order, "--replicated")
         for name in NAMES[1:]:
-            self._calm(name, "table", "create", _TABLE, "--replicated", "--policy", "tiers")
+            self.calm(name, "table", "create", TABLE, "--replicated", "--policy", "tiers")
         self._mend()
 
     def round(self, *, fsck: bool) -> None:
@@ -143,8 +155,10 @@ class Nodes:
         self._mend()
         if self._problems:
             raise Found("; ".join(self._problems))
-        self._heal()
-        self._compare(fsck=fsck)
+        self.heal()
+        if self.own_logs:
+            sharing.check(self, wipes=fsck)
+        self.compare(fsck=fsck)
         if self._is_altering:
             self._first_to_repeat = len(self.truth.blocks) + 1
         self.happened.rounds += 1
@@ -159,29 +173,34 @@ class Nodes:
             self._problems.append(f"machine {name}: {problem}")
 
     def _verb(self, name: str, chance: random.Random) -> None:
-        verb = chance.choices(list(_VERBS), list(_VERBS.values()))[0]
+        verbs = _SHARING_VERBS if self.own_logs else _VERBS
+        verb = chance.choices(list(verbs), list(verbs.values()))[0]
         if verb == ("repeat" if self._is_altering else "alter"):
             verb = "insert"
         partition, number, column = chance.choice(PARTITIONS), 0, ""
         match verb:
             case "insert" | "repeat":
                 number = self._block(chance, partition, again=verb == "repeat")
-                arguments: tuple[str, ...] = ("insert", _TABLE, f"../{number}.csv")
+                arguments: tuple[str, ...] = ("insert", TABLE, f"../{number}.csv")
             case "merge":
-                arguments = ("merge", _TABLE, "--final")
+                arguments = ("merge", TABLE, "--final")
             case "move":
-                arguments = ("move", _TABLE, "--partition", str(partition), "--to-volume", "cold")
+                arguments = ("move", TABLE, "--partition", str(partition), "--to-volume", "cold")
+            case "back":
+                arguments = ("move", TABLE, "--partition", str(partition), "--to-volume", "hot")
+            case "audit":
+                arguments = ("replica", "audit", "--repair")
             case "drop":
-                arguments = ("partition", "drop", _TABLE, str(partition), "-y")
+                arguments = ("partition", "drop", TABLE, str(partition), "-y")
             case "alter":
                 column = f"c{chance.randrange(10**9)}"
-                arguments = ("table", "alter", _TABLE, "--add-column", f"{column}:int64", "--default", "7", "-y")
+                arguments = ("table", "alter", TABLE, "--add-column", f"{column}:int64", "--default", "7", "-y")
             case "sync":
-                arguments = ("replica", "sync", _TABLE)
+                arguments = ("replica", "sync", TABLE)
             case "tick":
                 arguments = ("tick",)
             case _:
-                arguments = ("gc", "s3", "--delete", *_COLLECT)
+                arguments = ("gc", "s3", "--delete", *COLLECT)
         began = time.monotonic()
         run = self._disturbed(name, arguments, chance)
         ended = "killed" if run.killed else str(run.code)
@@ -216,7 +235,7 @@ class Nodes:
 
     @staticmethod
     def _check_end(run: Run) -> None:
-        if run.code not in _TEMPORARY or "unexpected" in run.err or "Traceback" in run.err:
+        if run.code not in TEMPORARY or "unexpected" in run.err or "Traceback" in run.err:
             what = " ".join(run.arguments)
             raise Found(f"{what} ended with {run.code}: {run.err.strip()[-800:]} ({run.place})")
 
@@ -300,14 +319,25 @@ class Nodes:
             self._signal(run, signal.SIGKILL)
             raise Found(f"{' '.join(run.arguments)} hangs: {run.place}")
 
-    def _calm(self, name: str, *arguments: str, codes: frozenset[int] = frozenset({0})) -> Run:
+    def calm(self, name: str, *arguments: str, codes: frozenset[int] | None = frozenset({0})) -> Run:
         """With nothing going wrong."""
         run = self._start(name, arguments)
         self._wait(run)
-        if run.code not in codes:
+        if codes is not None and run.code not in codes:
             what = " ".join(arguments)
             raise Found(f"{what} of {name} ended with {run.code}: {run.err.strip()[-800:]} ({run.place})")
         return run
+
+    def collect(self, name: str, codes: frozenset[int] | None = frozenset({0})) -> Run:
+        """gc with --delete; None: however it ends."""
+        return self.calm(name, "gc", "s3", "--delete", *COLLECT, codes=codes)
+
+    def drop(self, name: str) -> None:
+        """The machine drops its replica and is gone."""
+        self.calm(name, "table", "drop", TABLE, "-y")
+        self._signal(self._daemons[name], signal.SIGKILL)
+        self._daemons.pop(name).wait(LONGEST_SECONDS)
+        self.names.remove(name)
 
     # Afterwards
 
@@ -317,7 +347,7 @@ class Nodes:
         self.happened.expiries = self.keeper.expiries
         self.faults.plan([])
         self.faults.wait_until_idle()
-        for name in NAMES:
+        for name in self.names:
             self._lines[name].lose_answers(0)
             daemon = self._daemons.get(name)
             if daemon is not None and not daemon.wait(0):
@@ -328,44 +358,44 @@ class Nodes:
                     raise Found(f"the daemon of {name} ended with {daemon.code}: {daemon.err[-800:]} ({daemon.place})")
             self._run_daemon(name)
 
-    def _heal(self) -> None:
+    def heal(self) -> None:
         """Return when every replica has done all that was agreed upon. Raises `Found` where one does not come to it."""
         end = time.monotonic() + _HEALING_SECONDS
         while True:
-            self._everywhere(lambda name: self._calm(name, "replica", "sync", _TABLE, codes=_MAY_WAIT))
-            run = self._calm("a", "replica", "status", _TABLE, "--json", codes=frozenset({0, 4, 5}))
+            self.everywhere(lambda name: self.calm(name, "replica", "sync", TABLE, codes=_MAY_WAIT))
+            run = self.calm(self.names[0], "replica", "status", TABLE, "--json", codes=frozenset({0, 4, 5}))
             if run.code == 0:
                 return
             if time.monotonic() > end:
-                waiting = [self._calm(name, "replica", "sync", _TABLE, codes=_TEMPORARY).err for name in NAMES]
+                waiting = [self.calm(name, "replica", "sync", TABLE, codes=TEMPORARY).err for name in self.names]
                 raise Found(f"the replicas do not come to rest: {run.out} {run.err} {waiting} ({run.place})")
 
-    def _compare(self, *, fsck: bool) -> None:
+    def compare(self, *, fsck: bool) -> None:
         """Every replica answers all that was acknowledged, once; nobody finds anything wrong."""
         answers: dict[str, list[tuple[int, int]]] = {}
 
         def ask(name: str) -> None:
-            out = self._calm(name, "query", f"SELECT id, n FROM {_TABLE}", "--json").out
+            out = self.calm(name, "query", f"SELECT id, n FROM {TABLE}", "--json").out
             answers[name] = [(int(key), int(value)) for key, value in json.loads(out)["rows"]]
 
-        self._everywhere(ask)
-        for name in NAMES:
+        self.everywhere(ask)
+        for name in self.names:
             if (wrong := self.truth.look(answers[name])) is not None:
                 raise Found(f"replica {name}: {wrong}")
             self.happened.compared += len(answers[name])
         if fsck:
-            self._everywhere(self._examine)
+            self.everywhere(self._examine)
 
     def _examine(self, name: str) -> None:
-        shown = json.loads(self._calm(name, "table", "show", _TABLE, "--json").out)
+        shown = json.loads(self.calm(name, "table", "show", TABLE, "--json").out)
         if lacking := self._columns - {column["name"] for column in shown["columns"]}:
             raise Found(f"replica {name} lacks the columns {sorted(lacking)}")
-        run = self._calm(name, "fsck", "--read-data", "--json", codes=frozenset({0, 4}))
+        run = self.calm(name, "fsck", "--read-data", "--json", codes=frozenset({0, 4}))
         if run.code:
             raise Found(f"fsck of {name}: {json.loads(run.out)['problems'][:5]} ({run.place})")
 
-    def _everywhere(self, act: Callable[[str], object]) -> None:
+    def everywhere(self, act: Callable[[str], object]) -> None:
         """On all machines at once. Raises the `Found` of the first that has one."""
-        with ThreadPoolExecutor(len(NAMES)) as threads:
-            for one in [threads.submit(act, name) for name in NAMES]:
+        with ThreadPoolExecutor(len(self.names)) as threads:
+            for one in [threads.submit(act, name) for name in self.names]:
                 one.result()

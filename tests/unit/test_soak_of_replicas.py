@@ -82,3 +82,5 @@ def test_too_little_of_three_replicas_proves_nothing() -> None:
     happened.broken_lines["cut"] = 60
     assert replicas.too_little(happened, 3600) == ["19 expiries, 20 wanted"]
     assert len(replicas.too_little(Happened(), 3600)) == len(replicas.WANTED_AN_HOUR)
+    more = replicas.too_little(Happened(), 3600, own_logs=True)
+    assert len(more) == len(replicas.WANTED_AN_HOUR) + len(replicas.WANTED_OF_OWN_LOGS_AN_HOUR)
