@@ -131,7 +131,7 @@ def sync(
         cloned = recovering.recover(replica)
         done = perform.execute(replica, stopped=context.stop.is_set)
     done.cloned = cloned
-    context.catalog.refresh()
+    shared.refresh(context)
     done.freed = shared.free(replica)
     return done
 

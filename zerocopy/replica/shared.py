@@ -57,6 +57,17 @@ def check_policy(context: Context, policy: str) -> Disk | None:
     return disk
 
 
+def refresh(context: Context) -> None:
+    """Read all disks again, and ask those that other machines write, or that did not answer lately, for what is new. A
+    log of this machine's own has nothing new: its commits are known here."""
+    asked = []
+    for name, disk in context.disks.items():
+        logged = disk.logged
+        if logged is None or logged.log_name is None or disk.unreachable:
+            asked.append(name)
+    context.catalog.refresh(disks=asked)
+
+
 def covering(replica: Replica, name: PartName) -> StoredPart | None:
     """The part on the shared disk that this one went into, if one is there."""
     disk = disk_of(replica.context, replica.definition)

@@ -131,8 +131,23 @@ def move_more(home: Marked) -> None:
     home.to_bucket()
 
 
+def replace_partitions(home: Marked) -> None:
+    source = home.path / "rows.csv"
+    source.write_text("k\n8\n9\n")
+    home("insert", "d.t", str(source), "--replace-partitions")
+
+
+def rename_table(home: Marked) -> None:
+    home("table", "rename", "d.t", "d.other")
+
+
+def merge(home: Marked) -> None:
+    home("merge", "d.t", "--final")
+
+
 VERBS: tuple[Callable[[Marked], None], ...] = (
     move_more, move_back, cold_merge, detach, attach, drop_partition, drop_table, undo_of_a_drop, restore, rebuild,
+    replace_partitions, rename_table, merge,
 )  # fmt: skip
 
 
@@ -193,9 +208,10 @@ class Watch:
 def test_wherever_it_is_killed_no_mark_is_missing(
     verb: Callable[[Marked], None], home: Marked, keeper: Keeper, tmp_path: Path
 ) -> None:
-    """What other processes upload is marked before the commit looks at it; all else before its first byte."""
+    """What writes of data frames and cold merges upload is marked before the commit looks at it; all else before its
+    first byte."""
     two_in_the_bucket(home)
-    watch = Watch(tmp_path, keeper, uploads=verb is not cold_merge)
+    watch = Watch(tmp_path, keeper, uploads=verb not in (cold_merge, replace_partitions))
     effects.set_hook(watch)
     try:
         verb(home)
