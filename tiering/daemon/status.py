@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from disks import effects
-from oplog.errors import FrostlineError
 from tiering.daemon.hooks.outbox import HookStatus
+from tiering.daemon.kept_file import KeptFile
 from tiering.journal.locks import daemon_lock_path, lock_holder
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ class StatusRecord:
     """The status of the daemon that runs. Thread-safe."""
 
     def __init__(self, state_directory: Path, begins_with: DaemonStatus) -> None:
-        self._path = state_directory / STATUS_FILE
+        self._file = KeptFile(state_directory / STATUS_FILE, "the daemon's status")
         self.lock = threading.RLock()
         """Held by who reckons the next status from this one."""
         self.now = begins_with
@@ -152,7 +151,4 @@ class StatusRecord:
             self._write()
 
     def _write(self) -> None:
-        try:
-            effects.replace_file(self._path, msgspec.json.encode(self.now))
-        except (FrostlineError, OSError) as error:  # a full state disk is no reason to stop moving data off it
-            log.error("the status %s could not be written: %s", self._path, error)
+        self._file.replace(msgspec.json.encode(self.now))

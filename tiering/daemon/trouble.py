@@ -4,6 +4,7 @@ finds both. What goes on is not said again."""
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Literal
@@ -13,6 +14,9 @@ from tiering.config.settings import HookEvent
 Tell = Callable[[HookEvent, str, str, Literal["begins", "ends", "once"]], None]
 
 log = logging.getLogger("frostline.daemon")
+
+_MOVING = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z|\d[\d.,]* (?:B|[KMGTP]iB)\b")
+"""What changes from one look to the next while the trouble is the same: times, and sizes."""
 
 
 class Trouble:
@@ -29,8 +33,9 @@ class Trouble:
         """All that is wrong there now; with none it is over. `event`: as what hooks hear of it."""
         with self._lock:
             before, self._known[where] = self._known.get(where, ()), tuple(problems)
+        said = {_still(problem) for problem in before}
         for problem in problems:
-            if problem not in before:
+            if _still(problem) not in said:
                 log.warning("%s: %s", where, problem)
         if before and not problems:
             log.warning("%s: all is well again, it was: %s", where, before[-1])
@@ -54,3 +59,7 @@ class Trouble:
     def away(self) -> str:
         """Which disks cannot be reached; empty when all can."""
         return f"not to be reached: {', '.join(sorted(self._disks))}" if self._disks else ""
+
+
+def _still(problem: str) -> str:
+    return _MOVING.sub("…", problem)

@@ -18,11 +18,11 @@ from typing import Literal
 
 import msgspec
 
-from disks import effects
 from oplog.errors import FrostlineError, Refused
 from tiering.config.secrets import without_passwords
 from tiering.config.settings import HookConfig, HookEvent
 from tiering.daemon.hooks.delivery import deliver, end_commands, why
+from tiering.daemon.kept_file import KeptFile
 
 HOOKS_FILE = "hooks.json"
 MOST_WAITING = 1000
@@ -83,6 +83,7 @@ class Outbox:
         wait: Callable[[threading.Event, float], object] = lambda changed, seconds: changed.wait(seconds),
     ) -> None:
         self._path, self._deliver, self._wait = state_directory / HOOKS_FILE, deliver, wait
+        self._file = KeptFile(self._path, "what hooks have to hear")
         self._hooks = dict(hooks)
         self._lock = threading.RLock()
         self._ends = False
@@ -221,7 +222,4 @@ class Outbox:
             return _Kept()
 
     def _write(self) -> None:
-        try:
-            effects.replace_file(self._path, msgspec.json.encode(self._kept))
-        except (FrostlineError, OSError) as error:  # a full state disk: they are told, and forgotten by a restart
-            log.warning("%s cannot be written: %s", self._path, error)
+        self._file.replace(msgspec.json.encode(self._kept))  # with a full disk: told, and forgotten by a restart

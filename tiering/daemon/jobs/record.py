@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from disks import effects
-from oplog.errors import FrostlineError
+from tiering.daemon.kept_file import KeptFile
 
 JOBS_FILE = "jobs.json"
 
@@ -80,7 +79,7 @@ class JobRecords:
     """The record, kept by the one daemon of a store. Thread-safe."""
 
     def __init__(self, state_directory: Path) -> None:
-        self._path = state_directory / JOBS_FILE
+        self._file = KeptFile(state_directory / JOBS_FILE, "the record of jobs")
         self._known = read(state_directory)
         self._lock = threading.Lock()
 
@@ -96,8 +95,5 @@ class JobRecords:
             after = msgspec.structs.replace(self._known.get(job, JobRecord()), **changes)
             self._known[job] = after
             if durably:
-                try:
-                    effects.replace_file(self._path, msgspec.json.encode(_Document(self._known)))
-                except (FrostlineError, OSError) as error:
-                    log.error("the record of jobs %s could not be written: %s", self._path, error)
+                self._file.replace(msgspec.json.encode(_Document(self._known)))
             return after

@@ -114,8 +114,9 @@ def run(
         return found
     if stop.is_set():
         return RunReport(run=order.run, result="stopped", said="stopped with the daemon", code=process.returncode)
-    how = f"signal {-process.returncode}" if process.returncode < 0 else f"exit code {process.returncode}"
-    return RunReport(run=order.run, result="failed", said=f"its process ended with {how}", code=process.returncode)
+    how = f"by signal {-process.returncode}" if process.returncode < 0 else f"with exit code {process.returncode}"
+    said = f"its process ended {how} and left no report in {place.lock.parent}: its log says why, or a full disk"
+    return RunReport(run=order.run, result="failed", said=said, code=process.returncode)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

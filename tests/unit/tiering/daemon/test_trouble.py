@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
+from pathlib import Path
 
 import pytest
 
+from tiering.daemon.jobs.runs import RunOrder, run
+from tiering.daemon.kept_file import KeptFile
 from tiering.daemon.trouble import Trouble
 
 
@@ -21,6 +25,47 @@ def test_trouble_is_said_once_and_again_when_it_is_over(caplog: pytest.LogCaptur
         "job gc: c",
     ]
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+def test_what_differs_by_times_and_sizes_alone_is_the_same_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    """P15: a disk that fills up, and a clock that is wrong, were said with each pass."""
+    trouble = Trouble()
+    for free in ("568.0 KiB", "1.5 MiB"):
+        trouble.met("space of disk ssd", [f"disk ssd has {free} of 160.0 MiB free"])
+    for time in ("2027-12-30T23:27:08Z", "2027-12-30T23:27:12Z"):
+        trouble.met("passes", [f"the clock says {time}, the object store of disk s3 2026-11-25T23:27:08Z"])
+    for part in ("201302_2_7_1", "201302_8_8_0"):
+        trouble.met("the inbox", [f"part {part} cannot be read"])
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "space of disk ssd",
+        "passes",
+        "the inbox",
+        "the inbox",
+    ]
+
+
+def test_a_file_that_cannot_be_kept_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """P15: a full state disk was an error a second."""
+    directory = tmp_path / "state"
+    kept = KeptFile(directory / "daemon.json", "the daemon's status")
+    for exists in (False, False, True, True):
+        if exists:
+            directory.mkdir(exist_ok=True)
+        kept.replace(b"{}")
+    first, last = caplog.records
+    assert first.message.startswith("the daemon's status is not written down now: ")
+    assert last.message == f"the daemon's status is written down again: {directory}/daemon.json"
+    assert (directory / "daemon.json").read_bytes() == b"{}"
+
+
+def test_a_process_that_leaves_no_report_says_so(tmp_path: Path) -> None:
+    """On a full state disk a run that went well was told as "its process ended with exit code 0"."""
+    order = RunOrder(job="gc", state=str(tmp_path), run="1")
+    report = run(order, threading.Event(), program=("/bin/true",))
+    assert report.result == "failed"
+    assert report.said == (
+        f"its process ended with exit code 0 and left no report in {tmp_path}/jobs: its log says why, or a full disk"
+    )
 
 
 def test_a_disk_goes_away_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
