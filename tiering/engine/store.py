@@ -233,10 +233,12 @@ class Store:
         disk: str | None = None,
         skip_broken: bool = False,
         sequential: bool = False,
+        allow_files: bool = False,
     ) -> QueryResult:
         """Run read-only SQL over all tiers; with `revision`, over what the object disk held right after it. Where there
         are several, `disk` names the one that is meant. `sequential`: of replicated tables everything that was
-        acknowledged with a quorum before.
+        acknowledged with a quorum before. `allow_files`: the statement may read local files, by `read_csv('FILE')`,
+        `read_parquet` and `read_json`.
 
         Raises `Damaged` when a part of a queried table cannot be read, unless `skip_broken` leaves its rows out.
         """
@@ -254,7 +256,7 @@ class Store:
                 context.catalog.check_readable(definition)
             return definition, partial(query.parts_for, context, definition)
 
-        return query.run_sql(context, sql, resolve)
+        return query.run_sql(context, sql, resolve, allow_files=allow_files)
 
     def past(self, revision: int, disk: str | None = None) -> Context:
         """The store right after a revision of its object disk, or of the one of this name, read-only, without what lies

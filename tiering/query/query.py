@@ -87,8 +87,8 @@ class QueryResult:
         return self.reader.read_all()
 
 
-def run_sql(context: Context, sql: str, resolve: Resolve) -> QueryResult:
-    """Run one read-only statement.
+def run_sql(context: Context, sql: str, resolve: Resolve, *, allow_files: bool = False) -> QueryResult:
+    """Run one read-only statement; with `allow_files` it may read local files, which it names.
 
     Raises `UsageError` with the engine's words for bad SQL and for anything that would write, `NotFound` for unknown
     tables, `Damaged` when a file of the answer is gone or broken.
@@ -96,7 +96,7 @@ def run_sql(context: Context, sql: str, resolve: Resolve) -> QueryResult:
     was_missing = False
     while True:
         try:
-            return _run(context, sql, resolve)
+            return _run(context, sql, resolve, allow_files)
         except EngineOutgrown:
             continue
         except FileMissing:
@@ -107,11 +107,11 @@ def run_sql(context: Context, sql: str, resolve: Resolve) -> QueryResult:
             context.catalog.refresh()
 
 
-def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
+def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool) -> QueryResult:
     leases = ExitStack()
     try:
-        session = SqlSession(context, leases)
-        statement = read_statement(session.connection, sql)
+        session = SqlSession(context, leases, allow_files=allow_files)
+        statement = read_statement(session.connection, sql, allow_files=allow_files)
         resolved = _resolve(context, session, statement, resolve)
         definitions = {name: definition for name, (definition, _) in resolved.items()}
         reads, schema = plan_statement(session.connection, statement.text, definitions)
@@ -128,6 +128,7 @@ def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
         session.open(
             {name: (definitions[name], selections[name].files, accesses[name]) for name in resolved},
             stops_early=reads.stops_early,
+            local_files=statement.files,
         )
         counters = Counters(selections.values())
         if statement.is_explained:

@@ -203,6 +203,9 @@ def query(
     sequential: Annotated[
         bool, typer.Option("--sequential", help="replicated: with all that was inserted with a quorum before")
     ] = False,
+    allow_files: Annotated[
+        bool, typer.Option("--allow-files", help="it may read local files: read_csv('F'), read_parquet, read_json")
+    ] = False,
 ) -> None:
     """Run read-only SQL over all tiers.
 
@@ -221,7 +224,7 @@ def query(
         raise UsageError("--sequential is about now, --revision about the past", hint="say one of them")
     disk, number = _revision(revision)
     result = store.query(  # what is broken is told below, with exit code 3
-        sql, revision=number, disk=disk, skip_broken=True, sequential=sequential
+        sql, revision=number, disk=disk, skip_broken=True, sequential=sequential, allow_files=allow_files
     )
     session.tell_set_aside(result.set_aside)
     query_output.write(result, chosen, output, session.output)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -28,8 +28,8 @@ from tiering.query.filesystem import read_schema
 from tiering.query.selection import SelectedFile
 from tiering.query.sql.answers import conformed
 from tiering.query.sql.column_types import engine_names, identifier, text
-from tiering.query.sql.engine import take_engine
-from tiering.query.sql.errors import engine_error
+from tiering.query.sql.engine import Engine, take_engine
+from tiering.query.sql.errors import engine_error, sql_error
 from tiering.query.sql.plan import Access
 from tiering.query.sql.planning import declare, selected
 from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, FilePlace, ScannedFiles
@@ -52,11 +52,15 @@ _Table = tuple[TableDefinition, Sequence[SelectedFile], Access]
 class SqlSession:
     """Not thread-safe, but for `interrupt`."""
 
-    def __init__(self, context: Context, closing: ExitStack, *, ordered: bool = True) -> None:
-        """`closing` ends the session. Rows that a statement does not sort come in no particular order unless
-        `ordered`."""
+    def __init__(
+        self, context: Context, closing: ExitStack, *, ordered: bool = True, allow_files: bool = False
+    ) -> None:
+        """`closing` ends the session. Rows that a statement does not sort come in no particular order unless `ordered`.
+        What may read local files gets an engine of its own, which nobody has after it."""
         self._context = context
-        self._engine = take_engine(context)
+        self._engine = Engine(context.workers) if allow_files else take_engine(context)
+        self._is_shared = not allow_files
+        self._files: Collection[str] = ()
         self._is_whole = False
         """The statement ended well, so that another query may have the engine."""
         closing.callback(self._end)
@@ -79,13 +83,14 @@ class SqlSession:
         """Of column data, as far as known now: of local files, the columns that may be read."""
         return self._local_bytes + self._served.bytes_read
 
-    def open(self, tables: Mapping[str, _Table], *, stops_early: bool) -> None:
-        """Give the tables these rows, for good: nothing else can be read from now on. All that the engine will read is
-        there and is what was written, or will be compared as it is read. Raises `FileMissing`, `Damaged`, and
-        `EngineOutgrown`: then the statement has to be planned by a new session."""
+    def open(self, tables: Mapping[str, _Table], *, stops_early: bool, local_files: Collection[str] = ()) -> None:
+        """Give the tables these rows, for good: nothing else can be read from now on but these `local_files`. All that
+        the engine will read of tables is there and is what was written, or will be compared as it is read. Raises
+        `FileMissing`, `Damaged`, and `EngineOutgrown`: then the statement has to be planned by a new session."""
         with self.translated():
             files = [file for _, members, _ in tables.values() for file in members if _opens_itself(file)]
-            self._engine.allow(self._context, {str(file.local_path) for file in files})
+            self._files = local_files
+            self._engine.allow(self._context, {*(str(file.local_path) for file in files), *local_files})
             serve_local = not self._compare_local(tables, stops_early)
             window_bytes = max(LEAST_WINDOW_BYTES, WINDOW_BYTES // max(1, len(tables)))
             scans = [ScannedFiles(definition, access, window_bytes) for definition, _, access in tables.values()]
@@ -141,7 +146,7 @@ class SqlSession:
             raise self._error_of(error) from None
 
     def _end(self) -> None:
-        if self._is_whole:
+        if self._is_whole and self._is_shared:
             self._engine.give_back(self._context)
         else:
             self._engine.close()
@@ -174,7 +179,7 @@ class SqlSession:
                 check_local_files([local_read(file, None) for file, _ in self._local])
             except Damaged as damage:
                 return damage
-        return engine_error(error)
+        return sql_error(str(error)) if self._files else engine_error(error)
 
     # ---- tables
 

@@ -16,6 +16,7 @@ import duckdb
 
 from oplog.errors import NotFound, UsageError
 from tiering.query.sql.errors import READ_ONLY_HINT, sql_error
+from tiering.query.sql.local_files import FILE_FUNCTIONS, with_paths
 
 _TABLE_FUNCTIONS = {"generate_series", "json_each", "json_tree", "range", "repeat", "unnest"}
 _FORBIDDEN_FUNCTIONS = {"nextval", "pg_sleep", "setseed", "setval", "sleep_ms", "write_log"}
@@ -33,10 +34,13 @@ class Statement:
     tables: tuple[str, ...]
     """Full names, as the statement writes them."""
     is_explained: bool
+    files: tuple[str, ...] = ()
+    """Local files that it reads beside tables: absolute paths."""
 
 
-def read_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> Statement:
-    """The statement. Raises `UsageError` for what is no SQL or no SELECT, `NotFound` for a table without a database."""
+def read_statement(connection: duckdb.DuckDBPyConnection, sql: str, *, allow_files: bool = False) -> Statement:
+    """The statement; with `allow_files` it may read local files that it names. Raises `UsageError` for what is no SQL
+    or no SELECT, `NotFound` for a table without a database and for a file that is not there."""
     try:
         found = connection.extract_statements(sql)
     except duckdb.Error as error:
@@ -49,18 +53,27 @@ def read_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> Statement
     if kind != "SELECT" and explained is None:
         raise UsageError(f"query only reads; {kind.replace('_', ' ')} is not possible here", hint=READ_ONLY_HINT)
     text = (explained or sql).strip().rstrip(";").rstrip()
-    parsed = json.loads(connection.execute("SELECT json_serialize_sql($1)", [text]).fetchall()[0][0])
-    if parsed.get("error") or len(parsed["statements"]) != 1:
-        raise UsageError(f"query only reads: {parsed.get('error_message', 'one SELECT')}", hint=READ_ONLY_HINT)
-    tables = _tables(parsed)
+    parsed = _parsed(connection, text)
+    files: tuple[str, ...] = ()
+    if allow_files:
+        text, files = with_paths(text, _nodes(parsed))
+        parsed = _parsed(connection, text) if files else parsed
+    tables = _tables(parsed, allow_files=allow_files)
     if any(name.partition(".")[0].lower() in _RESERVED for name in tables):
         text = connection.execute("SELECT json_deserialize_sql($1)", [json.dumps(parsed)]).fetchall()[0][0]
-    return Statement(text.rstrip(";"), tables, explained is not None)
+    return Statement(text.rstrip(";"), tables, explained is not None, files)
 
 
 def schema_of(database: str) -> str:
     """The schema in the engine of one of our databases."""
     return f"database {database}" if database.lower() in _RESERVED else database
+
+
+def _parsed(connection: duckdb.DuckDBPyConnection, text: str) -> Any:
+    parsed = json.loads(connection.execute("SELECT json_serialize_sql($1)", [text]).fetchall()[0][0])
+    if parsed.get("error") or len(parsed["statements"]) != 1:
+        raise UsageError(f"query only reads: {parsed.get('error_message', 'one SELECT')}", hint=READ_ONLY_HINT)
+    return parsed
 
 
 def _explained(sql: str) -> str | None:
@@ -72,13 +85,13 @@ def _explained(sql: str) -> str | None:
     return None if rest.startswith("(") or rest[:7].lower() == "analyze" else rest
 
 
-def _tables(parsed: Any) -> tuple[str, ...]:
+def _tables(parsed: Any, *, allow_files: bool) -> tuple[str, ...]:
     """The tables that it reads. In `parsed`, those that need it get the engine's name for their database."""
     nodes = list(_nodes(parsed))
     named_within = {entry["key"].lower() for node in nodes for entry in _common_tables(node)}
     found: dict[str, None] = {}
     for node in nodes:
-        _check_node(node)
+        _check_node(node, allow_files=allow_files)
         if node.get("type") != "BASE_TABLE":
             continue
         path = node["qualified_name"]["path"]
@@ -108,7 +121,7 @@ def _common_tables(node: dict[str, Any]) -> list[dict[str, Any]]:
     return [*found, {"key": node["cte_name"]}] if "cte_name" in node else found
 
 
-def _check_node(node: dict[str, Any]) -> None:
+def _check_node(node: dict[str, Any], *, allow_files: bool) -> None:
     kind = node.get("type")
     if not isinstance(kind, str):
         return
@@ -120,7 +133,12 @@ def _check_node(node: dict[str, Any]) -> None:
         raise UsageError("query only reads; this statement would write", hint=READ_ONLY_HINT)
     if kind == "TABLE_FUNCTION":
         name = node["function"].get("function_name", "")
-        if name.lower() not in _TABLE_FUNCTIONS:
+        if name.lower() in FILE_FUNCTIONS and not allow_files:
+            raise UsageError(
+                f"query reads no files: {name} is not possible here",
+                hint="--allow-files lets it read local files; 'frostline insert' brings them into a table",
+            )
+        if name.lower() not in _TABLE_FUNCTIONS | FILE_FUNCTIONS:
             raise UsageError(
                 f"the table function {name} is not possible here",
                 hint="query reads tables, named DB.TABLE; 'frostline insert' brings files in",

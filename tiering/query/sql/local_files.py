@@ -1,0 +1,71 @@
+"""Local files that a statement reads beside tables, where it may: `read_csv('calls/*.csv')`.
+
+Only files that are named in the statement as they stand, so that all of them are known before it is planned: the engine
+is then allowed these and no others. Patterns are looked up here, since an engine that is locked looks none up.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from oplog.errors import NotFound, UsageError
+from tiering.query.sql.column_types import text
+
+FILE_FUNCTIONS = frozenset(
+    {
+        *("parquet_scan", "read_csv", "read_csv_auto", "read_json", "read_json_auto", "read_json_objects"),
+        *("read_ndjson", "read_ndjson_auto", "read_ndjson_objects", "read_parquet"),
+    }
+)
+
+
+def with_paths(statement: str, nodes: Iterable[dict[str, Any]]) -> tuple[str, tuple[str, ...]]:
+    """The statement with the absolute path of each file that it reads in place of names and patterns, and these paths.
+    `nodes`: of the statement, as the engine's parser has them. Raises `UsageError`, and `NotFound` for files that are
+    not there."""
+    encoded = statement.encode()
+    paths: dict[str, None] = {}
+    named = [
+        (node["function"]["function_name"], node["function"]["arguments"])
+        for node in nodes
+        if node.get("type") == "TABLE_FUNCTION" and node["function"].get("function_name", "").lower() in FILE_FUNCTIONS
+    ]
+    places = [(name, arguments[0]["expression"] if arguments else {}) for name, arguments in named]
+    for function, place in sorted(places, key=lambda one: -one[1].get("query_location", 0)):
+        found = [path for name in _names(function, place) for path in _files(name)]
+        paths.update(dict.fromkeys(found))
+        start = place["query_location"]
+        listed = f"[{', '.join(map(text, found))}]".encode()
+        encoded = encoded[:start] + listed + encoded[start + place["query_location_length"] :]
+    return encoded.decode(), tuple(paths)
+
+
+def _names(function: str, place: dict[str, Any]) -> Iterator[str]:
+    """The names and patterns of a text, or of a list of texts."""
+    if place.get("function_name") == "list_value":
+        for argument in place["arguments"]:
+            yield from _names(function, argument["expression"])
+    elif place.get("literal", {}).get("kind") == "STRING":
+        yield place["literal"]["text"]
+    else:
+        raise UsageError(
+            f"{function} takes the names of its files as they stand, such as {function}('calls/*.csv')",
+            hint="a list of names works, too; what is computed does not",
+        )
+
+
+def _files(name: str) -> list[str]:
+    if "://" in name:
+        raise UsageError(f"{name} is no local file", hint="'frostline insert' takes s3:// and http(s):// addresses")
+    path = str(Path(name).expanduser().absolute())
+    found = [path] if Path(path).is_file() else sorted(one for one in glob.glob(path, recursive=True) if _is_file(one))
+    if not found:
+        raise NotFound(f"there is no file {name}", hint="names are meant from the working directory")
+    return found
+
+
+def _is_file(path: str) -> bool:
+    return Path(path).is_file()
