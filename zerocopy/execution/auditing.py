@@ -31,7 +31,7 @@ from zerocopy.keeper.operations import Set
 from zerocopy.marks import audit, census, verdict
 from zerocopy.marks.audit import MarkDifference, Marked, Named, Repair
 from zerocopy.marks.marks import Gone, Marks
-from zerocopy.marks.nodes import encode_keys
+from zerocopy.marks.nodes import Holder, encode_keys
 from zerocopy.marks.verdict import AuditVerdict, MarkReferences
 from zerocopy.replica.connections import connections
 
@@ -139,15 +139,28 @@ def _read(
     """The marks, then every log to its end, then the bucket: what a log names must be marked by then, and be there."""
     everything = {one.name: one for one in census.sets(marks.keeper, marks.nodes)}
     holders = {name: tuple(found) for name, found in census.holders(marks.keeper, marks.nodes, list(everything))}
-    uses = [(holder.log, BlobReference(name, holder.directory)) for name, held in holders.items() for holder in held]
-    paths = [marks.nodes.mark(reference, log) for log, reference in uses]
-    horizon = (now - _SETTLED).timestamp() * 1000
-    nodes = zip(uses, marks.keeper.find_all(paths), strict=True)
-    settled = frozenset(use for use, node in nodes if node is not None and node.written_milliseconds < horizon)
     named = {name: _named(disk) for name, disk in logs.items()}
+    settled = _settled(named, holders, marks, now)
     own = next(iter(logs.values()))
     sizes = {one.key: one.size_bytes for one in own.store.list(BLOBS_PREFIX) if is_blob_key(one.key)}
     return named, Marked(everything, holders, settled), sizes
+
+
+def _settled(
+    named: Mapping[str, Named], holders: Mapping[str, tuple[Holder, ...]], marks: Marks, now: datetime
+) -> frozenset[tuple[str, BlobReference]]:
+    """The marks that their logs do not name and that are too old to be of a commit on its way. Only these are asked
+    for when they were written: mostly there are none."""
+    unnamed = [
+        (holder.log, reference)
+        for name, held in holders.items()
+        for holder in held
+        if holder.log in named and (reference := BlobReference(name, holder.directory)) not in named[holder.log]
+    ]
+    horizon = (now - _SETTLED).timestamp() * 1000
+    nodes = marks.keeper.find_all([marks.nodes.mark(reference, log) for log, reference in unnamed])
+    pairs = zip(unnamed, nodes, strict=True)
+    return frozenset(one for one, node in pairs if node is not None and node.written_milliseconds < horizon)
 
 
 def _named(disk: LoggedDisk) -> Named:
