@@ -147,7 +147,7 @@ def _left_alone(pid: int, port: int, seconds: float) -> list[Figure]:
     scrape = min(timed(lambda: _scraped(port)) for _ in range(5))
     return [
         bound_figure(f"processor, {seconds:.0f} s of rest and an hour's jobs", share * 100, at_most=0.5, unit="%"),
-        bound_figure("memory", _resident_bytes(pid) / 2**20, at_most=120, unit="MiB"),
+        bound_figure("memory", resident_bytes(pid) / 2**20, at_most=120, unit="MiB"),
         bound_figure("requests of the bucket", a_minute, at_most=1, unit="a minute"),
         bound_figure("a scrape of it", scrape * 1000, at_most=50, unit="ms"),
     ]
@@ -185,7 +185,7 @@ def _processor_seconds(pid: int) -> tuple[float, float]:
     return own / os.sysconf("SC_CLK_TCK"), jobs / os.sysconf("SC_CLK_TCK")
 
 
-def _resident_bytes(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024

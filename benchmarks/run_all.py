@@ -10,6 +10,7 @@ import sys
 BENCHMARKS = {
     "bench_help": False,
     "bench_catalog": False,
+    "bench_steady": False,
     "bench_open": False,
     "bench_rebuild": False,
     "bench_log": False,

@@ -3,6 +3,7 @@ the looks at the parts of a table, which are made in batches, as of a table of v
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -10,13 +11,17 @@ from unittest import mock
 
 from disks.base import Mark
 from disks.local.disk import LocalDisk
+from tiering.catalog.looks import look
 
-BATCHES = {
+ENVIRONMENT = "FROSTLINE_KEEPING"
+
+FEW = {
+    "tiering.catalog.looks.look.KEPT_FROM": 1,
     "tiering.catalog.looks.batches.MANY": 2,
     "tiering.catalog.looks.batches.AT_ONCE": 2,
     "tiering.catalog.table_parts._AT_ONCE": 2,
 }
-"""Looks at a table of a few parts go in batches, as those at very many do."""
+"""Looks at a table of a few parts are kept, and go in batches, as those at very many do."""
 _CLOCK_REALTIME_COARSE = 5
 """Of Linux: the clock that file times are taken from."""
 
@@ -25,9 +30,8 @@ _CLOCK_REALTIME_COARSE = 5
 def keeping(*, settled: bool = True) -> Iterator[None]:
     """While it lasts, in this process. Unless `settled`, files that were written just now are still such that may be
     changed in the same moment: who looks at each reads them again, and who looks at none goes by what commits say."""
-    few = {"tiering.catalog.looks.look.KEPT_FROM": 1, **BATCHES}
     if not settled:
-        with patched(few):
+        with patched(FEW):
             yield
         return
     state_of = LocalDisk.state_of
@@ -41,9 +45,22 @@ def keeping(*, settled: bool = True) -> Iterator[None]:
         mock.patch("disks.local.disk.SETTLED_NS", 0),
         mock.patch("disks.local.disk.UNCHANGED_NS", 0),
         mock.patch.object(LocalDisk, "state_of", state_and_tick),
-        patched(few),
+        patched(FEW),
     ):
         yield
+
+
+def is_keeping() -> bool:
+    """Whether what one part says is kept here."""
+    return FEW["tiering.catalog.looks.look.KEPT_FROM"] == look.KEPT_FROM
+
+
+def keep_where_asked() -> None:
+    """As `keeping(settled=False)`, for as long as the process lives, and those that it forks, where `ENVIRONMENT` is
+    set."""
+    if os.environ.get(ENVIRONMENT):
+        for name, value in FEW.items():
+            mock.patch(name, value).start()
 
 
 @contextmanager

@@ -211,7 +211,7 @@ class Dashboard(App[None]):
 
         def look(store: Store) -> tuple[object, float]:
             began = time.thread_time()
-            store.refresh()
+            store.refresh(anew=False)
             return state_of_disks(store), time.thread_time() - began
 
         try:
@@ -250,7 +250,7 @@ class Dashboard(App[None]):
         def read(store: Store) -> tuple[Any, list[str], object, float]:
             began = time.thread_time()
             if look:
-                store.refresh()
+                store.refresh(anew=False)
             state = state_of_disks(store)
             facts, missing = question(store), list(missing_lines(store)) if view.leaves_out_what_is_away else []
             return facts, missing, state, time.thread_time() - began

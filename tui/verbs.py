@@ -151,6 +151,7 @@ def _opener(session: Session, config: "Config", *, recover: bool) -> "Opener":
             progress=progress,
             recover=recover,
             partial=True,
+            anew=progress is not None,  # what acts looks at each part, what shows goes by kept looks
         )
 
     return open_store
@@ -159,7 +160,7 @@ def _opener(session: Session, config: "Config", *, recover: bool) -> "Opener":
 def _print_once(session: Session) -> None:
     from tui.facts.overview import overview, overview_lines
 
-    store = session.store()
+    store = session.store(anew=False)
     session.tell_set_aside(store.set_aside())
     document = overview(store)
     if session.options.json:

@@ -7,6 +7,7 @@ import sys
 
 from tests.crash import mutants, scenarios
 from tests.crash.harness import serve
+from tests.keeping import keep_where_asked
 
 
 def main() -> None:
@@ -15,6 +16,7 @@ def main() -> None:
     os.dup2(2, 1)
     mutants.apply_from_environment()
     scenarios.import_everything()
+    keep_where_asked()
     serve(sys.stdin.fileno(), answers)
 
 
