@@ -16,7 +16,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from disks.workers.runner import Figures, check_stop
 from oplog.errors import FrostlineError, Transient
+from spark_tiering.elapsed import Elapsed
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -54,6 +55,7 @@ class SparkRunner:
         self._told = False
         self._telling = threading.Lock()
         self.figures = Figures()
+        self._elapsed = Elapsed()
 
     @property
     def slots(self) -> int:
@@ -81,10 +83,10 @@ class SparkRunner:
         if not items:
             return
         job = _SparkJob(self.session, function, items, what, self._last_attempt)
-        answers = _Answers(on_done, self.figures)
-        began = time.monotonic()
-        look_at = began + WITHOUT_EXECUTOR_SECONDS
+        answers, running = _Answers(on_done, self.figures), ExitStack()
+        look_at = time.monotonic() + WITHOUT_EXECUTOR_SECONDS
         try:
+            running.enter_context(self._elapsed.running())
             job.start()
             while not job.ended.wait(POLL_SECONDS):
                 answers.take(job.early())
@@ -100,7 +102,8 @@ class SparkRunner:
             job.cancel()
             raise
         finally:
-            self.figures.seconds += time.monotonic() - began
+            running.close()
+            self.figures.seconds = self._elapsed.seconds
 
     def collect(
         self, action: Callable[[], R], *, what: str, show: Callable[[], None], stop: threading.Event | None = None
@@ -109,6 +112,7 @@ class SparkRunner:
         its tasks. Raises `FrostlineError` with Spark's reason when it fails."""
         context, group = self.session.sparkContext, f"frostline-{uuid.uuid4().hex[:12]}"
         ended: Future[R] = Future()
+        running = ExitStack()
 
         def run() -> None:
             try:
@@ -117,9 +121,9 @@ class SparkRunner:
             except BaseException as error:  # noqa: BLE001  the caller's thread raises it
                 ended.set_exception(error)
 
-        began = time.monotonic()
-        look_at = began + WITHOUT_EXECUTOR_SECONDS
+        look_at = time.monotonic() + WITHOUT_EXECUTOR_SECONDS
         threading.Thread(target=run, name=group, daemon=True).start()
+        running.enter_context(self._elapsed.running())
         try:
             while not wait([ended], POLL_SECONDS).done:
                 show()
@@ -141,7 +145,8 @@ class SparkRunner:
             if not ended.done():
                 with suppress(Exception):  # Spark is ending, and its tasks with it
                     context.cancelJobGroup(group)
-            self.figures.seconds += time.monotonic() - began
+            running.close()
+            self.figures.seconds = self._elapsed.seconds
 
     def _warn_without_executor(self, what: str) -> None:
         """Once, if there is none: Spark itself would wait for ever, and say so in its log only."""

@@ -48,7 +48,7 @@ class Figures:
     retried_tasks: int = 0
     """Attempts that failed, or were lost with their executor, and were made again."""
     seconds: float = 0.0
-    """From the start of each job to its end."""
+    """In which at least one job ran: those that run side by side count once."""
 
 
 class ClusterRunner(Runner, Protocol):

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from tiering.engine.store import Store
     from tiering.engine.write_job import WriteResult
 
-PROGRESS_SECONDS = 10.0
-"""Without a terminal a line is written so often."""
-
 
 def register(app: typer.Typer) -> None:
     """Add the verb to the command line."""
@@ -131,7 +128,7 @@ def _ingest(
 
     own, done = ingest_session(runner.session), list[write_job.WriteResult]()
     size_bytes = sum(file.size_bytes for batch in batches for file in batch)
-    progress = session.progress(line_seconds=PROGRESS_SECONDS)
+    progress = session.progress()
     try:
         with progress.task(f"ingesting into {table}", size_bytes=size_bytes) as task:
             for batch in batches:

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tiering.config.settings import Config, DaemonConfig, JobConfig, embedded
+from tiering.config.settings import Config, DaemonConfig, IngestConfig, JobConfig, embedded
 from tiering.daemon import daemon
 from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.jobs.record import read
@@ -95,6 +95,22 @@ def test_tables_that_are_paused_or_have_nothing_due_are_left_alone(store: Store)
     store.apply(store.plan_manual_move("d.t", partition="all", to_disk="ssd"))
     store.refresh()
     assert steps(config, store) == []
+
+
+def test_files_are_taken_on_a_schedule(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job runs the verb for each entry of the configuration; nobody's configuration has it off."""
+    kind, none = kinds()["ingest"], store.context.config
+    assert kind.steps is not None
+    assert (kind.steps(none, store), kind.every(none)) == ([], None)
+    one = IngestConfig(table="d.t", files=("/lake/*.parquet", "s3a://lake/*.csv"), options=("--batch-bytes=1GiB",))
+    config = msgspec.structs.replace(none, daemon=DaemonConfig(ingests=(one,)))
+    assert kind.every(config) == 3600
+    assert kind.steps(config, store) == [
+        ["ingest", "d.t", "/lake/*.parquet", "s3a://lake/*.csv", "--spark", "--batch-bytes=1GiB"]
+    ]
+    monkeypatch.setenv("FROSTLINE_DAEMON__INGESTS", "[{table: d.t, files: [/nowhere/at-all.parquet]}]")
+    report = daemon.run_job(store, "ingest", threading.Event())  # starts no Spark: there are no files
+    assert (report.result, "/nowhere/at-all.parquet" in report.said) == ("failed", True)
 
 
 def every(store: Store, seconds: float | None, most_parts: int = 100) -> Config:

@@ -188,4 +188,8 @@ def test_a_rule_that_recompresses_reaches_what_rests(site: Site) -> None:
     with Store.open(site.config) as store:
         assert {stored.part.compression_level for stored in store.parts("d.t")} == {15}
     assert site.contents()[:2] == (count, total)
-    assert site.frostline("merge", "d.t", "--cold")[0]["merges"] == []
+    nothing, _ = site.frostline("merge", "d.t", "--cold")
+    assert (nothing["merges"], set(nothing)) == ([], set(done)), "scripts find the same keys"
+    assert nothing["summary"]["before"] == nothing["summary"]["after"] == done["summary"]["after"]
+    by_spark, _ = site.frostline("merge", "d.t", "--spark")
+    assert (by_spark["spark"], set(by_spark)) == (None, {*done, "spark"}), "no Spark is started for nothing"

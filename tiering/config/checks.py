@@ -71,6 +71,9 @@ def _check_keeper(config: Config, complain: Complain) -> None:
 
 
 def _check_jobs(config: Config, complain: Complain) -> None:
+    for number, ingest in enumerate(config.daemon.ingests):
+        if not ingest.files:
+            raise complain(("daemon", "ingests", number, "files"), "no files are named", "paths, globs or URLs")
     for name, job in config.daemon.jobs.items():
         here = ("daemon", "jobs", name)
         if name not in jobs.JOB_NAMES:

@@ -16,6 +16,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     "tiering.daemon.jobs.own": ("policy", "merges", "cold_merges", "snapshots"),
     "restore.verbs.scheduled": ("gc", "fsck"),
     "backup.verbs.scheduled": ("backup", "verification", "drill", "prune"),
+    "spark_tiering.verbs.scheduled": ("ingest",),
 }
 """Module, of whichever package -> the jobs that its `KINDS` has, in the order in which they are shown."""
 

@@ -88,6 +88,17 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """More options of the job's verb, such as `--tag=nightly` for a backup."""
 
 
+class IngestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Files that the daemon's job `ingest` takes into a table, each once."""
+
+    table: str
+    """Such as `nyc.flights`."""
+    files: tuple[str, ...]
+    """Paths, globs and URLs, as `frostline ingest` takes them; looked for anew by each run."""
+    options: tuple[str, ...] = ()
+    """More of that verb's options, such as `--batch-bytes=10GiB`."""
+
+
 class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How often the daemon does what."""
 
@@ -111,11 +122,14 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Those runs are `merge --spark`, on the master of the section `spark`."""
     cold_merge_options: tuple[str, ...] = ()
     """More of that verb's options, such as `--target-size=1GiB`."""
+    ingests: tuple[IngestConfig, ...] = ()
+    """What the job `ingest` takes, by `ingest --spark` on the master of the section `spark`; each hour unless `jobs`
+    says otherwise."""
     low_space_ratio: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.05
     """Hooks are told when a disk has less than this share free."""
     jobs: dict[str, JobConfig] = {}
     """By name: `policy`, `merges`, `cold_merges`, `snapshots`, `gc`, `fsck`, `backup`, `verification`, `drill`,
-    `prune`."""
+    `prune`, `ingest`."""
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -270,14 +270,12 @@ class Session:
         runner: ClusterRunner = self._stack.enter_context(verbs.runner(config, app=app, master=master, verbose=verbose))
         return runner
 
-    def progress(self, *, line_seconds: float | None = None) -> "Progress":
-        """Where long work shows how far it is; without a terminal by a line every so many seconds."""
-        from tiering.cli.frame.terminal_progress import LINE_EVERY_SECONDS, choose
+    def progress(self) -> "Progress":
+        """Where long work shows how far it is."""
+        from tiering.cli.frame.terminal_progress import choose
 
-        options, every = self.options, line_seconds or LINE_EVERY_SECONDS
-        return choose(
-            quiet=options.quiet, no_progress=options.no_progress, as_json=options.json_progress, line_seconds=every
-        )
+        options = self.options
+        return choose(quiet=options.quiet, no_progress=options.no_progress, as_json=options.json_progress)
 
     # -- answers and endings -----------------------------------------------------------------------------------------
 

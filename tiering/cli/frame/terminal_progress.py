@@ -1,4 +1,4 @@
-"""Progress on stderr: bars on a terminal, else one line every 30 seconds; for programs, lines of JSON."""
+"""Progress on stderr: bars on a terminal, else one line every 10 seconds; for programs, lines of JSON."""
 
 import json
 import sys
@@ -13,19 +13,17 @@ from disks.workers.progress import Progress, Silent, Task
 from tiering.config.units import format_size
 from tiering.facts.escaping import visible
 
-LINE_EVERY_SECONDS = 30.0
+LINE_EVERY_SECONDS = 10.0
 DOCUMENT_EVERY_SECONDS = 1.0
 
 
-def choose(
-    *, quiet: bool, no_progress: bool, as_json: bool = False, line_seconds: float = LINE_EVERY_SECONDS
-) -> Progress:
+def choose(*, quiet: bool, no_progress: bool, as_json: bool = False) -> Progress:
     """Bars, lines or nothing, as the terminal and the user want it; documents whoever asks for them."""
     if as_json:
         return Documents()
     if quiet or no_progress:
         return Silent()
-    return Bars() if sys.stderr.isatty() else Lines(every_seconds=line_seconds)
+    return Bars() if sys.stderr.isatty() else Lines()
 
 
 class _CountedTask:

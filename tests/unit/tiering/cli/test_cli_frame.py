@@ -305,11 +305,11 @@ class TestOutput:
 
 
 class TestProgress:
-    def test_a_line_every_thirty_seconds_when_not_on_a_terminal(self) -> None:
+    def test_a_line_every_ten_seconds_when_not_on_a_terminal(self) -> None:
         now, lines = [0.0], list[str]()
         with Lines(lines.append, clock=lambda: now[0]).task("moving", items=4, size_bytes=4096) as task:
             for _ in range(4):
-                now[0] += 20
+                now[0] += 7
                 task.advance(items=1, size_bytes=1024)
         assert lines == ["moving: 2 of 4, 2.0 KiB of 4.0 KiB", "moving: 4 of 4, 4.0 KiB of 4.0 KiB"]
 
