@@ -13,7 +13,7 @@ import pyarrow.csv as csv
 from oplog.errors import UsageError
 from tiering.insert.intake import Intake, TextRecord
 from tiering.insert.reshaping import source_types
-from tiering.insert.source_files import BLOCK_BYTES, InputSource, open_binary
+from tiering.insert.source_files import BLOCK_BYTES, MOST_RECORD_BYTES, InputSource, open_binary, too_long
 from tiering.table.schema import Column
 
 _NEWLINE = ord("\n")
@@ -108,7 +108,7 @@ def _check_text(source: InputSource, block: bytes, first_line: int) -> None:
 
 def csv_head(stream: Any, source: InputSource) -> tuple[bytes, Iterator[bytes]]:
     """The header line, by which every column has a name of its own, and the rest in blocks of whole records."""
-    blocks = _whole_records(stream)
+    blocks = _whole_records(stream, source.label)
     first = next(blocks, b"")
     end = first.find(b"\n") + 1 or len(first)
     if not first[:end].strip():
@@ -145,9 +145,11 @@ def _named(header: bytes, delimiter: str) -> bytes:
     return text.getvalue().encode()
 
 
-def _whole_records(stream: Any) -> Iterator[bytes]:
-    """Blocks that end where a record ends: at a line end outside of quotes."""
-    rest = b""
+def _whole_records(stream: Any, label: str) -> Iterator[bytes]:
+    """Blocks that end where a record ends: at a line end outside of quotes. Raises `UsageError` with the label for a
+    record that does not end."""
+    rest: list[bytes] = []
+    given = held = 0
     quoted = False
     while data := stream.read(BLOCK_BYTES):
         data = bytes(data)
@@ -160,12 +162,17 @@ def _whole_records(stream: Any) -> Iterator[bytes]:
             inside ^= bool(data.count(b'"', line, end) & 1)
             end = line
         if end:
-            yield rest + data[:end]
-            rest = data[end:]
+            block = b"".join([*rest, data[:end]])
+            given += len(block)
+            yield block
+            rest, held = [data[end:]], len(data) - end
         else:
-            rest += data
-    if rest:
-        yield rest
+            rest.append(data)
+            held += len(data)
+            if held > MOST_RECORD_BYTES:
+                raise too_long(label, given)
+    if held:
+        yield b"".join(rest)
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:

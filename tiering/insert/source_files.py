@@ -27,6 +27,8 @@ ARROW_FILE = b"ARROW1"
 """What an Arrow IPC file begins with; a stream does not."""
 BLOCK_BYTES = 8 * 1024 * 1024
 """Text is read and parsed in pieces of about this size."""
+MOST_RECORD_BYTES = 256 * 1024 * 1024
+"""Of text, in one record: what is longer has lost its line ends, or its closing quote, and would fill the memory."""
 
 _ENDINGS = {
     ".parquet": "parquet",
@@ -45,6 +47,14 @@ _ENDINGS = {
 _CODECS = {".zst": "zstd", ".lz4": "lz4"}
 _MAGICS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
 _COMPRESSIONS = (".gz", ".zst", ".lz4", ".zip")
+
+
+def too_long(label: str, begin: int) -> UsageError:
+    """What is said of a file whose record, which begins at that byte, does not end."""
+    return UsageError(
+        f"{label}: the record that begins at byte {begin:,} is longer than {MOST_RECORD_BYTES >> 20} MiB",
+        hint="a line end or a closing quote is missing, or it is no text",
+    )
 
 
 @dataclass(slots=True)

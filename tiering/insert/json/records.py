@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from oplog.errors import UsageError
-from tiering.insert.source_files import BLOCK_BYTES
+from tiering.insert.source_files import BLOCK_BYTES, MOST_RECORD_BYTES, too_long
 
 _BETWEEN = re.compile(r"[\s,]*")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -23,15 +23,23 @@ def whole_lines(stream: Any, label: str) -> Iterator[bytes]:
     if first.lstrip()[:1] == b"[":
         yield from _elements(stream, first, label)
         return
-    rest = b""
+    rest: list[bytes] = []
+    given = held = 0
     for data in chain((first,), iter(lambda: bytes(stream.read(BLOCK_BYTES)), b"")):
-        known = rest + data
-        end = known.rfind(b"\n") + 1
-        rest = known[end:]
-        if known[:end].strip():
-            yield known[:end]
-    if rest.strip():
-        yield rest
+        end = data.rfind(b"\n") + 1
+        if not end:
+            rest.append(data)
+            held += len(data)
+            if held > MOST_RECORD_BYTES:
+                raise too_long(label, given)
+            continue
+        block = b"".join([*rest, data[:end]])
+        given += len(block)
+        rest, held = [data[end:]], len(data) - end
+        if block.strip():
+            yield block
+    if (last := b"".join(rest)).strip():
+        yield last
 
 
 def _elements(stream: Any, first: bytes, label: str) -> Iterator[bytes]:
@@ -46,6 +54,8 @@ def _elements(stream: Any, first: bytes, label: str) -> Iterator[bytes]:
             break
         end, problem = _end_of(text, place, decoder)
         if end is None:
+            if len(text) - place > MOST_RECORD_BYTES:
+                raise UsageError(f"{label}: element {number} of the array is longer than {MOST_RECORD_BYTES >> 20} MiB")
             if not (more := bytes(stream.read(BLOCK_BYTES))):
                 raise UsageError(
                     f"{label}: element {number} of the array cannot be read: {problem}", hint="is the file complete?"

@@ -18,6 +18,7 @@ import zstandard
 
 from oplog.errors import NotFound, UsageError
 from tiering.insert import source_csv, sources
+from tiering.insert.json import records
 from tiering.insert.json.records import whole_lines
 from tiering.insert.sources import open_sources, source_schema
 from tiering.table.definitions import define_table
@@ -278,3 +279,25 @@ def test_the_elements_of_an_array_are_lines(rows: list[Any], indent: int | None)
 def test_an_array_that_ends_early_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"^x: element \d of the array cannot be read"):
         list(whole_lines(Drops(text.encode()), "x"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", b"n,s\n1," + b"7" * 4000),
+        ("a.csv", b'n,s\n1,"open\n' + b"2,x\n" * 1000),
+        ("a.csv", b"\0" * 4000),
+        ("a.json", b'{"n": 2, "s": "' + b"7" * 4000),
+        ("a.json", b'[{"n": 1, "s": "' + b"7" * 4000),
+    ],
+)
+def test_a_record_without_an_end_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes
+) -> None:
+    """A line of 10 GB was read to its end, all of it in memory and in quadratic time."""
+    for module in (source_csv, records):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 64)
+        monkeypatch.setattr(module, "MOST_RECORD_BYTES", 1000)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=r"a\.(csv|json).* is longer than"):
+        read(str(tmp_path / name))
