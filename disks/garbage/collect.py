@@ -134,6 +134,7 @@ class _Collection:
 
     def _run(self) -> None:
         try:
+            self._begin()
             found, objection = self._listed()
             self._report.foreign = list(found.foreign)
             self._require(objection)
@@ -149,6 +150,12 @@ class _Collection:
         except SafetyStop as refusal:
             self._report.refused = str(refusal)
             logger.warning("disk %s: nothing more is deleted: %s", self._disk.name, refusal)
+
+    def _begin(self) -> None:
+        try:
+            self._witnesses.begin()
+        except FrostlineError as error:
+            raise SafetyStop(f"the references cannot be read whole: {error.message}") from error
 
     def _listed(self) -> tuple[Inventory, str | None]:
         """The listing; with `delete` a second one, and why the two disagree. Others compare it with the cached table,

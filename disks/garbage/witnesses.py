@@ -60,8 +60,17 @@ class Witnesses:
         self._own: LiveReferences | None = None
         self._others: dict[str, _Witness] = {}
         self._held: Collection[str] = ()
+        self._begun: dict[str, Inventory] = {}
+        """The other logs as they were before the objects were listed."""
         self._ended_at = 0
         """The highest revision of the logs that count no more: objects were uploaded for them, too."""
+
+    def begin(self) -> None:
+        """Before the objects are listed: what the other logs name by now must be among them; what they come to name
+        meanwhile need not be, and counts as well. Raises `FrostlineError`."""
+        for name in other_logs(self._disk):
+            with closing(OtherLog(self._disk, name)) as log:
+                self._begun[name] = _entries_of(log)
 
     def gather(self, found: Inventory, *, retention: timedelta) -> LiveReferences:
         """Ask all of them, after the objects were listed; what the disk's own log says. Raises `FrostlineError`."""
@@ -82,7 +91,9 @@ class Witnesses:
         return self._own
 
     def _evidence_of(self, log: OtherLog, found: Inventory, doubtful: Collection[str]) -> LiveReferences:
-        listed = inventory([*log.store.list(OPERATIONS_PREFIX), *log.store.list(SNAPSHOTS_PREFIX)])
+        listed = self._begun.get(str(log.log_name))
+        if listed is None or (not listed.head and not listed.snapshots):
+            listed = _entries_of(log)
         if not listed.head and not listed.snapshots:
             return _EMPTY
         _, writer = newest_writer(log.store)
@@ -139,6 +150,11 @@ class Witnesses:
         if self._own is not None:
             yield _Witness(self._disk, self._own)
         yield from self._others.values()
+
+
+def _entries_of(log: OtherLog) -> Inventory:
+    """What the log's own listing shows, without objects."""
+    return inventory([*log.store.list(OPERATIONS_PREFIX), *log.store.list(SNAPSHOTS_PREFIX)])
 
 
 def _doubtful(found: Inventory, named: Collection[str]) -> Collection[str]:

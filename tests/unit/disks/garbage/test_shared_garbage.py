@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from disks.garbage.collect import GcReport, collect
+from disks.garbage.listing import list_whole
 from disks.garbage.rules import GcRules
 from disks.garbage.witnesses import References
 from disks.object_disk.disk import ObjectDisk
@@ -471,3 +472,31 @@ def test_old_entries_of_one_log_go_and_those_of_others_stay(prefix: Prefix, logs
     assert sum(key.startswith("logs/b/operations/") for key in prefix._objects) == 7
     assert logs["a"].at(logs["a"].revision).read("t/5.parquet") == b"some bytes"
     assert run(logs["b"]).refused is None
+
+
+def test_what_another_log_commits_while_the_objects_are_listed_is_not_taken_for_lost(
+    prefix: Prefix, logs: dict[str, ObjectDisk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: it was not listed, and is there; it stays, so does what that log took over meanwhile, and the collection goes
+    on."""
+    taken = logs["a"].file_table.get("a/own.parquet")
+    assert taken is not None
+    for name in ("a", "c"):
+        remove(logs[name], f"{name}/own.parquet")
+
+    def listed(*arguments: Any, **options: Any) -> Any:
+        found = list_whole(*arguments, **options)
+        put(logs["b"], "b/meanwhile.parquet")
+        with logs["b"].transaction(Inserted(), reason="test") as transaction:
+            transaction.adopt(taken)
+            transaction.commit()
+        return found
+
+    monkeypatch.setattr("disks.garbage.collect.list_whole", listed)
+    before = prefix.blobs()
+    report = collect(logs["a"], GcRules(delete=True, max_delete_fraction=1.0), now=LATER, references=Marks())
+    assert report.refused is None
+    row = logs["b"].file_table.get("b/meanwhile.parquet")
+    assert row is not None
+    assert {row.key, taken.key} <= prefix.blobs()
+    assert len(before - prefix.blobs()) == 1
