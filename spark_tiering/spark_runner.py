@@ -16,15 +16,15 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from disks.workers.elapsed import Elapsed
 from disks.workers.runner import Figures, check_stop
 from oplog.errors import FrostlineError, Transient
-from spark_tiering.elapsed import Elapsed
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -83,27 +83,24 @@ class SparkRunner:
         if not items:
             return
         job = _SparkJob(self.session, function, items, what, self._last_attempt)
-        answers, running = _Answers(on_done, self.figures), ExitStack()
+        answers = _Answers(on_done, self.figures)
         look_at = time.monotonic() + WITHOUT_EXECUTOR_SECONDS
-        try:
-            running.enter_context(self._elapsed.running())
-            job.start()
-            while not job.ended.wait(POLL_SECONDS):
+        with self._at_work():
+            try:
+                job.start()
+                while not job.ended.wait(POLL_SECONDS):
+                    answers.take(job.early())
+                    check_stop(stop, what)
+                    if time.monotonic() > look_at:
+                        look_at += WITHOUT_EXECUTOR_SECONDS
+                        self._warn_without_executor(what)
                 answers.take(job.early())
-                check_stop(stop, what)
-                if time.monotonic() > look_at:
-                    look_at += WITHOUT_EXECUTOR_SECONDS
-                    self._warn_without_executor(what)
-            answers.take(job.early())
-            answers.take(job.result(self._log))
-            if answers.count != len(items):
-                raise FrostlineError(f"{what}: Spark answered {answers.count} of {len(items)} pieces of work")
-        except BaseException:
-            job.cancel()
-            raise
-        finally:
-            running.close()
-            self.figures.seconds = self._elapsed.seconds
+                answers.take(job.result(self._log))
+                if answers.count != len(items):
+                    raise FrostlineError(f"{what}: Spark answered {answers.count} of {len(items)} pieces of work")
+            except BaseException:
+                job.cancel()
+                raise
 
     def collect(
         self, action: Callable[[], R], *, what: str, show: Callable[[], None], stop: threading.Event | None = None
@@ -112,7 +109,6 @@ class SparkRunner:
         its tasks. Raises `FrostlineError` with Spark's reason when it fails."""
         context, group = self.session.sparkContext, f"frostline-{uuid.uuid4().hex[:12]}"
         ended: Future[R] = Future()
-        running = ExitStack()
 
         def run() -> None:
             try:
@@ -123,29 +119,36 @@ class SparkRunner:
 
         look_at = time.monotonic() + WITHOUT_EXECUTOR_SECONDS
         threading.Thread(target=run, name=group, daemon=True).start()
-        running.enter_context(self._elapsed.running())
-        try:
-            while not wait([ended], POLL_SECONDS).done:
+        with self._at_work():
+            try:
+                while not wait([ended], POLL_SECONDS).done:
+                    show()
+                    check_stop(stop, what)
+                    if time.monotonic() > look_at:
+                        look_at += WITHOUT_EXECUTOR_SECONDS
+                        self._warn_without_executor(what)
                 show()
-                check_stop(stop, what)
-                if time.monotonic() > look_at:
-                    look_at += WITHOUT_EXECUTOR_SECONDS
-                    self._warn_without_executor(what)
-            show()
-            status = context.statusTracker()
-            for job in status.getJobIdsForGroup(group):
-                for stage in found.stageIds if (found := status.getJobInfo(job)) is not None else ():
-                    self.figures.tasks += facts.numTasks if (facts := status.getStageInfo(stage)) is not None else 0
-            return ended.result()
-        except FrostlineError:
-            raise
-        except Exception as error:
-            raise _failed(what, error, self._log) from error
+                status = context.statusTracker()
+                for job in status.getJobIdsForGroup(group):
+                    for stage in found.stageIds if (found := status.getJobInfo(job)) is not None else ():
+                        self.figures.tasks += facts.numTasks if (facts := status.getStageInfo(stage)) is not None else 0
+                return ended.result()
+            except FrostlineError:
+                raise
+            except Exception as error:
+                raise _failed(what, error, self._log) from error
+            finally:
+                if not ended.done():
+                    with suppress(Exception):  # Spark is ending, and its tasks with it
+                        context.cancelJobGroup(group)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """What is done meanwhile counts in the seconds of the figures."""
+        try:
+            with self._elapsed.running():
+                yield
         finally:
-            if not ended.done():
-                with suppress(Exception):  # Spark is ending, and its tasks with it
-                    context.cancelJobGroup(group)
-            running.close()
             self.figures.seconds = self._elapsed.seconds
 
     def _warn_without_executor(self, what: str) -> None:

@@ -30,12 +30,7 @@ class SummedPart(Protocol):
 
 def of(parts: Iterable[SummedPart], policy: PolicyConfig | None) -> PartSums:
     """Of these parts."""
-    return _with(PartSums(), parts, policy)
-
-
-def added(sums: PartSums, parts: Iterable[SummedPart], policy: PolicyConfig | None) -> PartSums:
-    """Those of what the sums were of, and of these parts."""
-    return _with(sums, parts, policy)
+    return added(PartSums(), parts, policy)
 
 
 def changed(
@@ -49,7 +44,7 @@ def changed(
     all parts are gone through: `left_of` gives those that such partitions have now. Ranges of block numbers still tell
     of parts that are gone."""
     sums, unsure = _without(sums, gone, policy)
-    sums = _with(sums, new, policy)
+    sums = added(sums, new, policy)
     return _gone_through(sums, left_of(unsure), policy) if unsure else sums
 
 
@@ -67,7 +62,8 @@ def are_of(sums: PartSums, facts: Iterable[PartFacts]) -> bool:
     return kept == partitions and are_these and _together(sums.partitions, sums.highest) == sums
 
 
-def _with(sums: PartSums, parts: Iterable[SummedPart], policy: PolicyConfig | None) -> PartSums:
+def added(sums: PartSums, parts: Iterable[SummedPart], policy: PolicyConfig | None) -> PartSums:
+    """Those of what the sums were of, and of these parts."""
     highest, partitions = dict(sums.highest), dict(sums.partitions)
     for stored in parts:
         facts, name = stored.facts, stored.name
@@ -130,7 +126,7 @@ def _without(
 def _gone_through(sums: PartSums, left: Iterable[SummedPart], policy: PolicyConfig | None) -> PartSums:
     """With the first and the last of these parts, which are all of their partitions."""
     partitions = dict(sums.partitions)
-    for partition, found in _with(PartSums(), left, policy).partitions.items():
+    for partition, found in added(PartSums(), left, policy).partitions.items():
         partitions[partition] = msgspec.structs.replace(
             partitions[partition],
             newest=found.newest,

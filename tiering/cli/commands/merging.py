@@ -147,16 +147,16 @@ def _merge_cold(
     assert request.cold is not None
     store = session.store()
     plans = store.plan_merges(table, request)
-    before = size_of(store, table, request.partition)
-    if not plans and not session.dry_run:  # what scripts read is there, whether there was something to do or not
-        summary = summary_document(store, ColdMergeReport(), before, before)
-        nobody = {"spark": None} if start is not None else {}
-        report_merges(session, [], store.explain_merges(table, plans, request), {**summary, **nobody})
-        return
     if session.dry_run:
         shard_bytes = request.cold.shard_bytes
         documents = [plan_document(store, table, plan, shard_bytes=shard_bytes) for plan in plans]
         report_merges(session, documents, store.explain_merges(table, plans, request), {})
+        return
+    before = size_of(store, table, request.partition)
+    if not plans:  # what scripts read is there, whether there was something to do or not
+        summary = summary_document(store, ColdMergeReport(), before, before)
+        nobody = {"spark": None} if start is not None else {}
+        report_merges(session, [], store.explain_merges(table, plans, request), {**summary, **nobody})
         return
     work = start() if start is not None else None
     workers = _spark_workers(work, store, groups_in_flight) if work else _own_workers(store)

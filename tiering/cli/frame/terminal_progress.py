@@ -48,35 +48,29 @@ class _CountedTask:
 
 
 class Lines:
-    """For logs and pipes: a line every 30 s while a task runs; nothing for what is done sooner."""
+    """For logs and pipes: a line every 10 s while a task runs; nothing for what is done sooner."""
 
     def __init__(
         self,
         write: Callable[[str], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        every_seconds: float = LINE_EVERY_SECONDS,
     ) -> None:
         self._write = write or (lambda text: print(visible(text), file=sys.stderr, flush=True))
         self._clock = clock
-        self._every_seconds = every_seconds
 
     def task(
         self, what: str, *, items: int | None = None, size_bytes: int | None = None
     ) -> AbstractContextManager[Task]:
-        task = _LineTask(what, items, size_bytes, self._write, self._clock)
-        task.every_seconds = self._every_seconds
-        return task
+        return _LineTask(what, items, size_bytes, self._write, self._clock)
 
 
 class _LineTask(_CountedTask):
-    every_seconds = LINE_EVERY_SECONDS
-
     def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
         with self._lock:
             self._done_items += items
             self._done_bytes += size_bytes
             now = self._clock()
-            if now - self._last < self.every_seconds:
+            if now - self._last < LINE_EVERY_SECONDS:
                 return
             self._last = now
             text = self._text()

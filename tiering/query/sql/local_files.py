@@ -7,6 +7,7 @@ is then allowed these and no others. Patterns are looked up here, since an engin
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,11 +62,7 @@ def _files(name: str) -> list[str]:
     if "://" in name:
         raise UsageError(f"{name} is no local file", hint="'frostline insert' takes s3:// and http(s):// addresses")
     path = str(Path(name).expanduser().absolute())
-    found = [path] if Path(path).is_file() else sorted(one for one in glob.glob(path, recursive=True) if _is_file(one))
+    found = [path] if os.path.isfile(path) else sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
     if not found:
         raise NotFound(f"there is no file {name}", hint="names are meant from the working directory")
     return found
-
-
-def _is_file(path: str) -> bool:
-    return Path(path).is_file()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_tiering.elapsed import Elapsed
+from disks.workers.elapsed import Elapsed
 
 
 def test_what_goes_on_side_by_side_counts_once() -> None:
