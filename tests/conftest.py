@@ -23,18 +23,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """Temporary files lie in memory where there is enough of it, and TMPDIR names no other place: half of the time of
     many tests is syncing, and what that means only power cuts show. `disk_path` is for those that ask about disks.
 
-    Properties that say nothing of how many examples they want take the share of this turn.
+    Properties that say nothing of how many examples they want take the share of this turn; none has a deadline, which a
+    busy machine would miss.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell without job control began us in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK) and disk_usage(_MEMORY).free >= _ENOUGH_BYTES:
         os.environ["TMPDIR"] = str(_MEMORY)
         tempfile.tempdir = None  # it is looked up anew
-    if turns.current() == turns.EVERYTHING:
-        return
     from hypothesis import settings
 
-    settings.register_profile("turn", settings.default, max_examples=turns.examples(settings.default.max_examples))
+    most = turns.examples(settings.default.max_examples)
+    settings.register_profile("turn", settings.default, deadline=None, max_examples=most)
     settings.load_profile("turn")
 
 

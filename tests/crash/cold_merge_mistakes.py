@@ -151,7 +151,20 @@ def _rows_of_a_file_not_counted() -> None:
 def _runs_cut_at_tables() -> None:
     from tiering.merge import rows as merge_rows
 
-    merge_rows.whole_runs = lambda tables, keys: (table for table in tables if table.num_rows)
+    merge_rows.whole_runs = lambda tables, keys, shortened: (table for table in tables if table.num_rows)
+
+
+def _long_run_begins_anew() -> None:
+    from tiering.merge import rows as merge_rows
+
+    original = merge_rows._HeldRun.add
+
+    def add(self: Any, table: Any) -> None:
+        if sum(held.num_rows for held in self.tables) + table.num_rows > self._most_rows:
+            self.tables.clear()
+        original(self, table)
+
+    merge_rows._HeldRun.add = add  # type: ignore[method-assign]
 
 
 def _first_of_equal_versions() -> None:
@@ -259,6 +272,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "rows of one key in two batches are not reduced together",
         f"{_MODES}::test_replacing_is_the_row_with_the_highest_version",
         _runs_cut_at_tables,
+    ),
+    (
+        "long run begins anew",
+        "what came of a long run of one key is forgotten where the run is shortened",
+        "tests/property/test_merge_rows.py::test_rows_of_a_long_run_do_not_gather[summing:n-numbers1]",
+        _long_run_begins_anew,
     ),
     (
         "first of equal versions",

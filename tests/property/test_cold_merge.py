@@ -75,6 +75,7 @@ _database.execute("SET TimeZone = 'UTC'; SET threads = 1")
 def _tiny_batches() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge_rows, "_COMBINE_ROWS", 4)
+        patch.setattr(merge_rows, "_HELD_ROWS", 6)
         patch.setattr(sorted_merge, "_BATCH_ROWS", (1, 3))
         patch.setattr(sorted_merge, "MAX_OPEN_FILES", 3)
         yield

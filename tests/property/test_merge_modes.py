@@ -60,9 +60,10 @@ SQL = {
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_tables() -> Iterator[None]:
-    """Tables of a few rows are not gathered into one, so that runs reach over several."""
+    """Tables of a few rows are not gathered into one, so that runs reach over several, and long ones are shortened."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge_rows, "_COMBINE_ROWS", 4)
+        patch.setattr(merge_rows, "_HELD_ROWS", 6)
         yield
 
 

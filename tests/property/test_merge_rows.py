@@ -24,9 +24,10 @@ NOW = datetime(2026, 1, 10, tzinfo=UTC)
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_tables() -> Iterator[None]:
-    """Tables of a few rows are not gathered into one, so that runs reach over several."""
+    """Tables of a few rows are not gathered into one, so that runs reach over several, and long ones are shortened."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge_rows, "_COMBINE_ROWS", 4)
+        patch.setattr(merge_rows, "_HELD_ROWS", 6)
         yield
 
 
@@ -111,7 +112,7 @@ def test_summing_adds_up_each_key(rows: list[Row], sizes: list[int]) -> None:
 @given(rows_strategy, sizes_strategy)
 def test_runs_are_whole_and_numbered(rows: list[Row], sizes: list[int]) -> None:
     keys = ("k", "t")
-    tables = list(whole_runs(batches(rows, sizes), keys))
+    tables = list(whole_runs(batches(rows, sizes), keys, lambda run: run))
     assert result(iter(tables)) == sorted(rows, key=sort_key)
     for before, after in pairwise(tables):
         assert not same_key(before, before.num_rows - 1, after, 0, keys)
@@ -119,6 +120,28 @@ def test_runs_are_whole_and_numbered(rows: list[Row], sizes: list[int]) -> None:
         starts = run_starts(table, keys).tolist()
         changes = [row for row in range(1, table.num_rows) if not same_key(table, row, table, row - 1, keys)]
         assert starts == [0, *changes]
+
+
+@pytest.mark.parametrize(("mode", "numbers"), [("replacing", [99]), ("summing:n", [sum(range(100))])])
+def test_rows_of_a_long_run_do_not_gather(mode: str, numbers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows have one key: what is made of them is held, and never many of them."""
+    held = []
+    shortened = merge_rows._row_a_key
+
+    def seen(run: pa.Table, *arguments: Any) -> pa.Table:
+        held.append(run.num_rows)
+        return shortened(run, *arguments)
+
+    monkeypatch.setattr(merge_rows, "_row_a_key", seen)
+    rows: list[Row] = [(1, "a", None, number) for number in range(100)]
+    assert [row[3] for row in result(combine_rows(batches(rows, [3]), definition(mode)))] == numbers
+    assert max(held) < 20
+
+
+def test_a_long_run_whose_sum_fits_only_as_a_whole() -> None:
+    """The first of its rows have a sum beyond 32 bits: they are held until all of them are there."""
+    rows: list[Row] = [(1, "a", None, number) for number in [2**30] * 20 + [-(2**30)] * 20]
+    assert [row[3] for row in result(combine_rows(batches(rows, [3]), definition("summing:n")))] == [0]
 
 
 @given(st.lists(st.integers(0, 20) | st.none(), max_size=30))

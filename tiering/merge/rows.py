@@ -1,24 +1,28 @@
 """What a merge does to rows on their way: TTL deletes, and the table's merge mode on rows with equal keys. Pure.
 
 Rows come sorted by key, equal keys in insertion order. A run of equal keys may reach over several tables: its rows are
-held back until the next key. What the modes mean, `tiering.table.merge_modes` says; `tiering.merge.run_reduction` does
-it.
+held back until the next key, and those of a long run are made into one meanwhile, so that memory is bounded also where
+most rows have one key. What the modes mean, `tiering.table.merge_modes` says; `tiering.merge.run_reduction` does it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from oplog.errors import UsageError
 from tiering.merge.run_reduction import newest_rows, reduced, run_starts
 from tiering.policy.ttl import EARLIEST_PLAUSIBLE
-from tiering.table.merge_modes import parse_merge_mode
+from tiering.table.merge_modes import MergeMode, parse_merge_mode
 from tiering.table.schema import Delete, TableDefinition
 
 _COMBINE_ROWS = 65_536
+_COMBINE_BYTES = 32 * 1024 * 1024
+_HELD_ROWS = 4 * _COMBINE_ROWS
+"""A run of more rows is made into one row before its end is seen."""
 
 
 def combine_rows(
@@ -33,14 +37,26 @@ def combine_rows(
     if mode.name == "ordinary":
         yield from tables
         return
-    for table in whole_runs(_gathered(tables), definition.order_by):
-        starts = run_starts(table, definition.order_by)
-        if mode.functions:
-            yield reduced(table, starts, mode.functions)
-            continue
-        newest = newest_rows(table, starts, mode.version)
-        kept = table if len(newest) == table.num_rows else table.take(pa.array(newest))
+
+    def row_of(run: pa.Table) -> pa.Table:
+        """One row of the run's rows, which stands for them in what follows; the run where no row can."""
+        try:
+            return _row_a_key(run, definition.order_by, mode)
+        except UsageError:  # a sum of some of the rows may not fit where that of all does
+            return run
+
+    for table in whole_runs(_gathered(tables), definition.order_by, row_of):
+        kept = _row_a_key(table, definition.order_by, mode)
         yield _without_deleted(kept, mode.deleted) if drop_deleted and mode.deleted else kept
+
+
+def _row_a_key(table: pa.Table, keys: Sequence[str], mode: MergeMode) -> pa.Table:
+    """What the mode makes of whole runs. Of a run's first rows, made into one, and the others it makes the same."""
+    starts = run_starts(table, keys)
+    if mode.functions:
+        return reduced(table, starts, mode.functions)
+    newest = newest_rows(table, starts, mode.version)
+    return table if len(newest) == table.num_rows else table.take(pa.array(newest))
 
 
 def live_rows(tables: Iterable[pa.Table], definition: TableDefinition, now: datetime) -> Iterator[pa.Table]:
@@ -57,25 +73,47 @@ def live_rows(tables: Iterable[pa.Table], definition: TableDefinition, now: date
         yield live
 
 
-def whole_runs(tables: Iterable[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table]:
-    """The same rows in tables that never separate rows of one key."""
-    held: list[pa.Table] = []
+def whole_runs(
+    tables: Iterable[pa.Table], keys: Sequence[str], shortened: Callable[[pa.Table], pa.Table]
+) -> Iterator[pa.Table]:
+    """The same rows in tables that never separate rows of one key. Of a run that is long, `shortened` says the rows
+    that stand for those that came so far."""
+    held = _HeldRun(shortened)
     for table in tables:
         if table.num_rows == 0:
             continue
         start = last_run_start(table, keys)
-        if start == 0 and (not held or same_key(held[0], 0, table, 0, keys)):
-            held.append(table)
+        goes_on = held.tables and same_key(held.tables[0], 0, table, 0, keys)
+        if start == 0 and (goes_on or not held.tables):
+            held.add(table)
             continue
-        if held and not same_key(held[0], 0, table, 0, keys):
-            yield pa.concat_tables(held)
-            held = []
+        if held.tables and not goes_on:
+            yield held.take()
         if start:
-            yield pa.concat_tables([*held, table.slice(0, start)])
-            held = []
-        held = [table.slice(start)]
-    if held:
-        yield pa.concat_tables(held)
+            held.tables.append(table.slice(0, start))
+            yield held.take()
+        held.add(table.slice(start))
+    if held.tables:
+        yield held.take()
+
+
+class _HeldRun:
+    """Rows of one key whose last may not have come. Those that one row can stand for do not gather."""
+
+    def __init__(self, shortened: Callable[[pa.Table], pa.Table]) -> None:
+        self.tables: list[pa.Table] = []
+        self._shortened = shortened
+        self._most_rows = _HELD_ROWS
+
+    def add(self, table: pa.Table) -> None:
+        self.tables.append(table)
+        if sum(held.num_rows for held in self.tables) > self._most_rows:
+            self.tables = [self._shortened(pa.concat_tables(self.tables))]
+            self._most_rows = max(_HELD_ROWS, 2 * self.tables[0].num_rows)
+
+    def take(self) -> pa.Table:
+        tables, self.tables, self._most_rows = self.tables, [], _HELD_ROWS
+        return pa.concat_tables(tables)
 
 
 def last_run_start(table: pa.Table, keys: Sequence[str]) -> int:
@@ -107,13 +145,14 @@ def _same(left: pa.Scalar, right: pa.Scalar) -> bool:
 def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Fewer, larger tables: the work on each is vectorised."""
     pending: list[pa.Table] = []
-    rows = 0
+    rows = size_bytes = 0
     for table in tables:
         pending.append(table)
         rows += table.num_rows
-        if rows >= _COMBINE_ROWS:
+        size_bytes += table.nbytes
+        if rows >= _COMBINE_ROWS or size_bytes >= _COMBINE_BYTES:
             yield pa.concat_tables(pending)
-            pending, rows = [], 0
+            pending, rows, size_bytes = [], 0, 0
     if pending:
         yield pa.concat_tables(pending)
 
