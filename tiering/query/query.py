@@ -46,9 +46,14 @@ class QueryResult:
     """The answer as a stream that is read once; `bytes_read` is final afterwards."""
 
     def __init__(
-        self, reader: pa.RecordBatchReader, counters: Counters, set_aside: Sequence[SetAsidePart] = ()
+        self,
+        reader: pa.RecordBatchReader,
+        counters: Counters,
+        set_aside: Sequence[SetAsidePart] = (),
+        session: SqlSession | None = None,
     ) -> None:
         self.reader = reader
+        self._session = session
         self.set_aside = set_aside
         """Parts of the tables that a repair set aside: their rows are not in the answer."""
         self._counters = counters
@@ -77,6 +82,11 @@ class QueryResult:
     def bytes_read(self) -> int:
         """Bytes of column data requested so far known: 0 until the answer was read."""
         return self._counters.bytes_read
+
+    def done_so_far(self) -> tuple[float | None, int]:
+        """How much of the statement is computed, 0 to 1, or None where that is not known; and how many bytes of column
+        data were read for it. From any thread."""
+        return (self._session.share_done, self._session.bytes_read) if self._session is not None else (None, 0)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows. Raises `Damaged`, `AccessDenied`, … in the middle rather than leave rows out."""
@@ -147,7 +157,7 @@ def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool) -> Que
         for gap in find_set_aside(context.disks, table, partial(_all_of, parts_for))
     ]
     rows = pa.RecordBatchReader.from_batches(schema, stream(session, statement.text, schema, counters, leases))
-    return QueryResult(rows, counters, gaps)
+    return QueryResult(rows, counters, gaps, session)
 
 
 def _resolve(

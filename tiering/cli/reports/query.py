@@ -1,14 +1,17 @@
 """Prints the result of a query as a table, CSV, JSON or Parquet, streaming where the format allows it."""
 
 import sys
+from contextlib import closing
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from disks.workers.progress import SILENT
 from oplog.errors import UsageError
 from tiering.cli.frame.interruptible import interruptible
 from tiering.cli.frame.output import Output, counted, encode
+from tiering.cli.reports.query_progress import shown
 from tiering.config.units import format_time
 
 if TYPE_CHECKING:
@@ -16,7 +19,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from disks.workers.progress import Progress
     from tiering.query.query import QueryResult
+
+    _Batches = Iterator[pa.RecordBatch]
 
 FORMATS = ("table", "csv", "json", "parquet")
 
@@ -32,9 +38,16 @@ def choose(wanted: str, *, json: bool, to_file: bool) -> str:
     return wanted
 
 
-def write(result: "QueryResult", chosen: str, file: str | None, output: Output) -> None:
+def write(result: "QueryResult", chosen: str, file: str | None, output: Output, progress: "Progress") -> None:
     """Write all rows to stdout or the file; a remark on stderr says how much was read."""
-    rows = _write_file(result, chosen, Path(file), output) if file else _write_stdout(result, chosen, output)
+    if chosen == "csv" and not file and sys.stdout.isatty():  # its rows come where a bar would be
+        progress = SILENT
+    batches = shown(interruptible(result.batches()), result, progress)
+    with closing(batches):
+        if file:
+            rows = _write_file(result, batches, chosen, Path(file), output)
+        else:
+            rows = _write_stdout(result, batches, chosen, output)
     if chosen != "json" or file:
         from tiering.config.units import format_size
 
@@ -43,16 +56,11 @@ def write(result: "QueryResult", chosen: str, file: str | None, output: Output) 
         )
 
 
-def _batches(result: "QueryResult") -> "Iterator[pa.RecordBatch]":
-    """The rows; Ctrl-C ends the wait for them, however long the engine computes."""
-    return interruptible(result.batches())
-
-
-def _write_stdout(result: "QueryResult", chosen: str, output: Output) -> int:
+def _write_stdout(result: "QueryResult", batches: "_Batches", chosen: str, output: Output) -> int:
     if chosen in ("csv", "parquet"):
-        return _stream(result, chosen, sys.stdout.buffer)
+        return _stream(result, batches, chosen, sys.stdout.buffer)
     names = [column["name"] for column in _columns(result)]
-    rows = [row for batch in _batches(result) for row in plain_rows(batch)]
+    rows = [row for batch in batches for row in plain_rows(batch)]
     if chosen == "json":
         output.document(_document(result, rows), indent=2 if sys.stdout.isatty() else 0)
     else:
@@ -60,7 +68,7 @@ def _write_stdout(result: "QueryResult", chosen: str, output: Output) -> int:
     return len(rows)
 
 
-def _write_file(result: "QueryResult", chosen: str, path: Path, output: Output) -> int:
+def _write_file(result: "QueryResult", batches: "_Batches", chosen: str, path: Path, output: Output) -> int:
     """Beside the name first: a query that fails half way leaves no half file."""
     chosen = (
         {".csv": "csv", ".json": "json", ".parquet": "parquet"}.get(path.suffix, chosen)
@@ -73,11 +81,11 @@ def _write_file(result: "QueryResult", chosen: str, path: Path, output: Output) 
     try:
         with temporary.open("wb") as stream:
             if chosen == "json":
-                rows = [row for batch in _batches(result) for row in plain_rows(batch)]
+                rows = [row for batch in batches for row in plain_rows(batch)]
                 stream.write(encode({**_document(result, rows), **output.beside}, indent=0) + b"\n")
                 count = len(rows)
             else:
-                count = _stream(result, chosen, stream)
+                count = _stream(result, batches, chosen, stream)
         temporary.replace(path)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
@@ -86,7 +94,7 @@ def _write_file(result: "QueryResult", chosen: str, path: Path, output: Output) 
     return count
 
 
-def _stream(result: "QueryResult", chosen: str, stream: Any) -> int:
+def _stream(result: "QueryResult", batches: "_Batches", chosen: str, stream: Any) -> int:
     if chosen == "csv":
         from pyarrow import csv
 
@@ -97,7 +105,7 @@ def _stream(result: "QueryResult", chosen: str, stream: Any) -> int:
         writer = parquet.ParquetWriter(stream, result.schema, compression="zstd")
     count = 0
     with writer:
-        for batch in _batches(result):
+        for batch in batches:
             writer.write_batch(_csv_batch(batch) if chosen == "csv" else batch)
             count += batch.num_rows
     stream.flush()

@@ -39,7 +39,8 @@ def connect(config: Mapping[str, Any] | None = None) -> duckdb.DuckDBPyConnectio
     """An engine of its own, in memory."""
     connection = duckdb.connect(config={**_CONFIG, **(config or {})})
     connection.execute("SET TimeZone = 'UTC'")
-    connection.execute("SET enable_progress_bar = false")
+    connection.execute("SET enable_progress_bar = true")  # counted, for who asks how far it is
+    connection.execute("SET enable_progress_bar_print = false")
     connection.execute("SET parquet_metadata_cache = true")
     return connection
 

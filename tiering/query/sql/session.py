@@ -50,7 +50,7 @@ _Table = tuple[TableDefinition, Sequence[SelectedFile], Access]
 
 
 class SqlSession:
-    """Not thread-safe, but for `interrupt`."""
+    """Not thread-safe, but for `share_done` and `bytes_read`."""
 
     def __init__(
         self, context: Context, closing: ExitStack, *, ordered: bool = True, allow_files: bool = False
@@ -82,6 +82,15 @@ class SqlSession:
     def bytes_read(self) -> int:
         """Of column data, as far as known now: of local files, the columns that may be read."""
         return self._local_bytes + self._served.bytes_read
+
+    @property
+    def share_done(self) -> float | None:
+        """How much of the statement is computed, 0 to 1; None where the engine does not know. From any thread."""
+        try:
+            percent: float = self.connection.query_progress()
+        except duckdb.Error:  # it has ended
+            return None
+        return percent / 100 if percent >= 0 else None
 
     def open(self, tables: Mapping[str, _Table], *, stops_early: bool, local_files: Collection[str] = ()) -> None:
         """Give the tables these rows, for good: nothing else can be read from now on but these `local_files`. All that

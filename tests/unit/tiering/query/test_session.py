@@ -112,7 +112,7 @@ def test_a_column_that_was_not_compared_is_an_error(context: Context, table: Tab
 def test_nothing_is_drawn_amid_the_answer(context: Context) -> None:
     with ExitStack() as closing:
         session = SqlSession(context, closing)
-        (drawn,) = session.connection.execute("SELECT current_setting('enable_progress_bar')").fetchall()[0]
+        (drawn,) = session.connection.execute("SELECT current_setting('enable_progress_bar_print')").fetchall()[0]
         assert drawn is False
 
 
