@@ -33,6 +33,8 @@ from tests.hostile.kept import kept_store
 from tiering.table import part as part_format
 from tiering.table import schema
 
+pytestmark = pytest.mark.in_turn
+
 FAR = 1 << 62
 TOO_FAR = f"operations/r1{'0' * 63}-commit"
 DEEP = b"[" * 200_000

@@ -30,6 +30,8 @@ from tiering.engine.store import Store
 from tiering.merge import merger
 from tiering.merge.output import output_name, recorded
 
+pytestmark = pytest.mark.in_turn
+
 DIGESTS = [f"{number:064x}" for number in range(1_000)]
 
 

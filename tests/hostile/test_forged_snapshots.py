@@ -22,6 +22,8 @@ from oplog.revision import commit_key, snapshot_key
 from tests.hostile.forge import ROWS, TABLE, Forged
 from tests.hostile.kept import kept_store
 
+pytestmark = pytest.mark.in_turn
+
 Rows = list[bytes]
 COLD = 1_000
 """Rows of the part in the bucket."""

@@ -28,6 +28,8 @@ from tiering.daemon import daemon
 from tiering.daemon.status import DaemonStatus
 from tiering.engine.store import Store
 
+pytestmark = pytest.mark.in_turn
+
 ROWS = 6000
 COUNT = "select count(*) from d.t"
 RESERVE_BYTES = 1 << 20

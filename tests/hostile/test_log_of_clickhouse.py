@@ -21,6 +21,8 @@ import pytest
 from tests.command_line import Frostline
 from tests.servers import Server
 
+pytestmark = pytest.mark.in_turn
+
 FILE = "r{:064b}-file-" + "a" * 32
 PART = "store/abc/abcdef00-0000-4000-8000-000000000000/all_1_1_0"
 

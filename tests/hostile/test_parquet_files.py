@@ -22,6 +22,8 @@ import pytest
 from tests.command_line import Frostline
 from tiering.cli import main as cli
 
+pytestmark = pytest.mark.in_turn
+
 ROWS = 123_457
 """A number that a footer holds nowhere by chance."""
 MAGIC = b"PAR1"

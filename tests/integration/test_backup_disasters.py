@@ -27,6 +27,8 @@ from tests.command_line import Frostline
 from tests.crash.scenarios import OTHER
 from tests.servers import Server
 
+pytestmark = pytest.mark.in_turn
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 not_locked = pytest.mark.skipif(worm.ACTIVE, reason="the store keeps what is younger than its retention")
 On = Callable[[Machine], Frostline]

@@ -25,6 +25,8 @@ from tests.crash.invariants import no_dangling_reference
 from tests.integration.test_prune import ALL, change, later
 from tiering.table.schema import TABLE_FILE
 
+pytestmark = pytest.mark.in_turn
+
 COPY, BESIDE = "demo.copy", "demo.beside"
 not_locked = pytest.mark.skipif(worm.ACTIVE, reason="the store keeps what is younger than its retention")
 

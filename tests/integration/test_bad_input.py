@@ -35,6 +35,8 @@ from tiering.parquet.part_files import write_part_files
 from tiering.table.definitions import define_table
 from tiering.table.types import arrow_schema
 
+pytestmark = pytest.mark.in_turn
+
 TABLE = "demo.events"
 JANUARY, FEBRUARY = "202601", "202602"
 HEADER = "ts,key,text"

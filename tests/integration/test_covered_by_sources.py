@@ -9,6 +9,8 @@ import pytest
 
 from tests.homes import Home
 
+pytestmark = pytest.mark.in_turn
+
 
 @pytest.fixture
 def homes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Home, Home]:

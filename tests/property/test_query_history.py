@@ -24,6 +24,8 @@ from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
 
+pytestmark = pytest.mark.in_turn
+
 Rows = list[tuple[int, int]]
 TABLES = ("d.t", "d.u")
 

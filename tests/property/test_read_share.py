@@ -25,6 +25,8 @@ from tiering.engine.store import Store
 from tiering.table.schema import PartitionField, TableDefinition
 from tiering.table.types import arrow_schema
 
+pytestmark = pytest.mark.in_turn
+
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LONG = "x" * 70
 KINDS = {"s": "string", "f": "float64", "i": "int32", "t": "timestamp[us, UTC]", "m": "timestamp[ms]"}
