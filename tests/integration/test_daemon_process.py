@@ -119,7 +119,14 @@ def test_a_changed_file_is_in_force_and_a_bad_one_is_said(
         file.write_text(f"{text}daemon: {{gc_seconds: never}}\n")
         until(lambda: read_status(state).config_problem)
         assert "daemon.gc_seconds" in read_status(state).config_problem
-        frostline("daemon", "status", code=2)
+        assert "config     not in force: " in frostline("daemon", "status", code=3)
+        file.write_text(text.replace("disks:", "disks: ]["))
+        found = frostline.json("daemon", "status", code=3)
+        assert (found["pid"], "not YAML" in found["config_problem"]) == (process.pid, True)
+        assert {one["job"]: one["schedule"] for one in found["jobs"]}["gc"] == "every 2 h"
+        frostline("daemon", "pause", "gc")
+        frostline("daemon", "resume", "gc")
+        frostline("daemon", "reload", code=2)
 
         file.write_text(text)
         before = read_status(state).config_read

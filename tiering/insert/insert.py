@@ -25,7 +25,7 @@ import time
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -218,13 +218,17 @@ class Inserting:
             pieces = sorted_partitions(table, self.definition)
             del table
             transactions: dict[str, Transaction] = {}
-            futures = []
-            for order, (partition, rows) in enumerate(pieces):
-                disk = stack.enter_context(self._reserved(rows, number))
-                if disk not in transactions:
-                    transactions[disk] = stack.enter_context(self._begin(disk))
-                directory = transactions[disk].scratch() / f"{number}-{order}"
-                futures.append(writers.submit(self._write_part, partition, rows, directory, disk, encodings))
+            futures: list[Future[NewPart]] = []
+            try:
+                for order, (partition, rows) in enumerate(pieces):
+                    disk = stack.enter_context(self._reserved(rows, number))
+                    if disk not in transactions:
+                        transactions[disk] = stack.enter_context(self._begin(disk))
+                    directory = transactions[disk].scratch() / f"{number}-{order}"
+                    futures.append(writers.submit(self._write_part, partition, rows, directory, disk, encodings))
+            except BaseException:
+                wait(futures)  # what they write into is removed now
+                raise
             del pieces
             self.put_in(_all_results(futures), transactions, number)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oplog.errors import PartlyDone
+from oplog.errors import FrostlineError, PartlyDone
 from tiering.cli.commands.metrics import metrics_server
 from tiering.cli.frame.exit_codes import INTERRUPTED, NOT_RUNNING, TERMINATED, Finished
 from tiering.cli.frame.options import BelieveClock, GlobalOptions
@@ -21,6 +21,7 @@ from tiering.cli.reports.moves import fail_as_the_pass_did, tick_document
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from pathlib import Path
 
     from tiering.daemon.status import DaemonStatus, LaneStatus
 
@@ -156,8 +157,7 @@ def reload(session: Session) -> None:
     of it needs a restart. With --dry-run: what would be in force."""
     from tiering.daemon.control import ask
 
-    directory = session.loaded.config.state_directory
-    document = ask(directory, "compare" if session.dry_run else "reload", [])
+    document = ask(_where(session)[0], "compare" if session.dry_run else "reload", [])
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})
     changed, kept = document["changed"], document["kept"]
@@ -175,8 +175,7 @@ def _ask(session: Session, what: str, jobs: list[str]) -> None:
     for job in jobs:
         if job not in JOB_NAMES:
             raise NotFound(f"No such job: {job}", hint=f"the jobs are: {', '.join(JOB_NAMES)}")
-    directory = session.loaded.config.state_directory
-    document = {"jobs": jobs or list(JOB_NAMES)} if session.dry_run else ask(directory, what, jobs)
+    document = {"jobs": jobs or list(JOB_NAMES)} if session.dry_run else ask(_where(session)[0], what, jobs)
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})
     done = {"pause": "paused", "resume": "resumed", "trigger": "to run now"}[what]
@@ -187,18 +186,20 @@ def status(session: Session) -> None:
     """Say whether a daemon runs on this store, what it did, and how its jobs are. Exit 0: it runs and all is well; 3:
     its last pass, the inbox or the last run of a job met trouble, or the configuration file is not valid; 1: none
     runs."""
-    from tiering.daemon.jobs.status import in_trouble, job_documents
-    from tiering.daemon.status import read_status
-    from tiering.facts.status import daemon_document
+    import msgspec
 
-    config = session.loaded.config
-    known = read_status(config.state_directory)
+    from tiering.daemon.jobs.status import in_trouble, job_documents, recorded_job_documents
+    from tiering.daemon.status import read_status
+
+    directory, problem = _where(session)
+    known = read_status(directory)
+    if problem:  # of the file as it is now: the daemon may not have read it yet
+        known = msgspec.structs.replace(known, config_problem=problem)
+    jobs = recorded_job_documents(directory) if problem else job_documents(session.loaded.config)
     if session.options.json:
-        document = daemon_document(config)
-        session.output.document(document)
-        _judge(known, in_trouble(document["jobs"]))
+        session.output.document({**msgspec.to_builtins(known), "jobs": msgspec.to_builtins(jobs)})
+        _judge(known, in_trouble(jobs))
         return
-    jobs = job_documents(config)
     line = session.output.line
     line(f"running    {f'yes, process {known.pid}' if known.running else 'no'}")
     line(f"started    {_time(known.started)}")
@@ -209,7 +210,7 @@ def status(session: Session) -> None:
         + (f", {counted(known.ingested, 'file')} of the inbox" if known.ingested else "")
     )
     if known.last_error:
-        line(f"error      {known.last_error}")
+        line(f"last error {known.last_error}")
     if known.running and known.trouble:
         line(f"trouble    {known.trouble}")
     if known.running and known.inbox_trouble:
@@ -242,6 +243,21 @@ def status(session: Session) -> None:
     for sentence in in_trouble(jobs):
         line(sentence)
     _judge(known, in_trouble(jobs))
+
+
+def _where(session: Session) -> "tuple[Path, str]":
+    """The state directory of the daemon that is asked, and what is wrong with the configuration as it lies there now:
+    a daemon works on by the one before. Raises what is wrong where no daemon can be found all the same."""
+    from tiering.config import unread
+    from tiering.journal.locks import daemon_lock_path, lock_holder
+
+    try:
+        return session.loaded.config.state_directory, ""
+    except FrostlineError as error:
+        directory = unread.state_directory(session.options.config, os.environ)
+        if directory is None or lock_holder(daemon_lock_path(directory)) is None:
+            raise
+        return directory, f"{error.message}{f'; {error.hint}' if error.hint else ''}"
 
 
 def _time(moment: "datetime | None") -> str:

@@ -20,6 +20,7 @@ from tiering.daemon.inbox import choice, place, records
 from tiering.daemon.inbox.choice import Sight
 from tiering.daemon.inbox.ingest import Ended, TableIngest
 from tiering.daemon.inbox.place import Strange, TableInbox
+from tiering.daemon.inbox.reading import InboxStops
 from tiering.engine.store import Store
 from tiering.journal.locks import hold_lock
 
@@ -61,9 +62,9 @@ class Inbox:
         self._begun: set[str] = set()
         """Tables that were looked at after the start: what a crash left of theirs is settled."""
         self._failures: dict[str, tuple[int, float]] = {}
+        """By table: how often in a row its work failed, and until when it rests."""
         self.waiting: dict[str, str] = {}
         """Why tables could not be worked on at the last try, by name: they are tried again."""
-        """By table: how often in a row its work failed, and until when it rests."""
         self._closed: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
 
     @contextmanager
@@ -107,6 +108,8 @@ class Inbox:
                 self._table(table, done, at_once=at_once)
                 self._failures.pop(table.name, None)
                 self.waiting.pop(table.name, None)
+            except InboxStops:
+                break
             except (FrostlineError, OSError) as error:
                 hint = f"; {error.hint}" if isinstance(error, FrostlineError) and error.hint else ""
                 done.problems.append(Strange(records.shown(table.name), "", f"{error}{hint}"))

@@ -73,8 +73,8 @@ class TableIngest:
         self.ingest()
 
     def ingest(self) -> None:
-        """Put everything that is taken into the table. Raises what an insert raises; what is taken then stays so, and
-        the next run goes on."""
+        """Put everything that is taken into the table. Raises what an insert raises, and `InboxStops`; what is taken then
+        stays so, and the next run goes on."""
         if not self._definition.settings.deduplication_window and self._place.taken():
             raise UsageError(
                 f"table {self._definition.full_name} has deduplication_window 0: after a crash nobody could tell"
@@ -96,7 +96,7 @@ class TableIngest:
         hashed: list[tuple[Found, str]] = []
         for file in self._place.taken():
             try:
-                hashed.append((file, reading.digest_of(self._place.taken_path / file.name)))
+                hashed.append((file, reading.digest_of(self._place.taken_path / file.name, self._stop)))
             except FileChanged as error:
                 self._wait(file, error)
         known = self._store.context.journal.ingested.known(self._definition.uuid, [digest for _, digest in hashed])
@@ -114,7 +114,9 @@ class TableIngest:
                 self._end(file.name, FAILED, "failed", sha256=digest, error=why, hint=hint)
                 continue
             try:
-                readable = reading.read(self._place.taken_path / file.name, file, digest, self._definition)
+                readable = reading.read(
+                    self._place.taken_path / file.name, file, digest, self._definition, self._stop
+                )
             except FileChanged as changed:
                 self._wait(file, changed)
             except FrostlineError as wrong:
@@ -178,7 +180,7 @@ class TableIngest:
     def _put_in(self, batch: Batch, group: list[Readable]) -> None:
         def rows() -> Iterator[pa.RecordBatch]:
             for one in group:
-                yield from one.rows_of(self._definition)
+                yield from one.rows_of(self._definition, self._stop)
 
         result = self._store.table(self._definition.full_name).insert(rows())
         self._is_in(batch, result)
@@ -245,9 +247,9 @@ class TableIngest:
         if file is None:
             raise NotFound("it is gone")
         path = self._place.taken_path / file.name
-        if reading.digest_of(path) != expected.sha256:
+        if reading.digest_of(path, self._stop) != expected.sha256:
             raise Damaged("its bytes are others now")
-        return reading.read(path, file, expected.sha256, self._definition)
+        return reading.read(path, file, expected.sha256, self._definition, self._stop)
 
     # Ends
 

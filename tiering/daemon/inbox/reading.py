@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,10 @@ class FileChanged(Exception):
     """The file changed, or went, while it was read. Not a failure: it is looked at again."""
 
 
+class InboxStops(Exception):
+    """Whoever works on the inbox was told to end, within a file. What is taken stays so, and the next run goes on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Readable:
     """A file that can be read from its first row to its last. `batches` is None where they are too many to keep."""
@@ -36,12 +41,14 @@ class Readable:
     batches: tuple[pa.RecordBatch, ...] | None
     kept_bytes: int
 
-    def rows_of(self, definition: TableDefinition) -> Iterator[pa.RecordBatch]:
-        """The rows. Raises `Transient` for a file that is not any more what it was."""
+    def rows_of(self, definition: TableDefinition, stop: threading.Event) -> Iterator[pa.RecordBatch]:
+        """The rows. Raises `Transient` for a file that is not any more what it was, and `InboxStops`."""
         if self.batches is not None:
             yield from self.batches
             return
-        yield from open_sources([str(self.path)], None, definition)
+        for batch in open_sources([str(self.path)], None, definition):
+            _go_on_unless(stop)
+            yield batch
         try:
             check_unchanged(self.path, self.file)
         except FileChanged as error:
@@ -50,8 +57,8 @@ class Readable:
             ) from error
 
 
-def digest_of(path: Path) -> str:
-    """SHA-256 of the bytes. Raises `FileChanged` for a file that is gone."""
+def digest_of(path: Path, stop: threading.Event) -> str:
+    """SHA-256 of the bytes. Raises `FileChanged` for a file that is gone, and `InboxStops`."""
     digest = hashlib.sha256()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -59,17 +66,19 @@ def digest_of(path: Path) -> str:
         raise FileChanged(error.strerror or str(error)) from error
     with os.fdopen(descriptor, "rb", buffering=0) as stream:
         while data := stream.read(_BLOCK):
+            _go_on_unless(stop)
             digest.update(data)
     return digest.hexdigest()
 
 
-def read(path: Path, file: Found, sha256: str, definition: TableDefinition) -> Readable:
-    """The whole file, as the table's rows. Raises `UsageError`, which names the line, for what does not fit, and
-    `FileChanged` when somebody still writes to it."""
+def read(path: Path, file: Found, sha256: str, definition: TableDefinition, stop: threading.Event) -> Readable:
+    """The whole file, as the table's rows. Raises `UsageError`, which names the line, for what does not fit,
+    `FileChanged` when somebody still writes to it, and `InboxStops`."""
     kept: list[pa.RecordBatch] | None = []
     rows = size_bytes = 0
     try:
         for batch in open_sources([str(path)], None, definition):
+            _go_on_unless(stop)
             rows += batch.num_rows
             size_bytes += batch.nbytes
             if kept is not None:
@@ -81,6 +90,11 @@ def read(path: Path, file: Found, sha256: str, definition: TableDefinition) -> R
         raise
     check_unchanged(path, file)
     return Readable(file, path, sha256, rows, None if kept is None else tuple(kept), size_bytes if kept else 0)
+
+
+def _go_on_unless(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise InboxStops
 
 
 def check_unchanged(path: Path, file: Found) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tiering.config.settings import Config
@@ -12,11 +14,17 @@ from tiering.journal.locks import daemon_lock_path, lock_holder
 
 def job_documents(config: Config) -> list[dict[str, Any]]:
     """One document a job. Without a daemon the schedule is that of the configuration, and nothing is next."""
-    is_running = lock_holder(daemon_lock_path(config.state_directory)) is not None
-    records = read(config.state_directory)
+    configured = {name: kind.schedule(config).text for name, kind in kinds().items()}
+    return recorded_job_documents(config.state_directory, configured)
+
+
+def recorded_job_documents(state_directory: Path, configured: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """The same where the configuration cannot be read: schedules are those that the daemon has on record."""
+    is_running = lock_holder(daemon_lock_path(state_directory)) is not None
+    records, texts = read(state_directory), configured or {}
     return [
-        _document(name, records.get(name, JobRecord()), kind.schedule(config).text, is_running=is_running)
-        for name, kind in kinds().items()
+        _document(name, records.get(name, JobRecord()), texts.get(name, "?"), is_running=is_running)
+        for name in kinds()
     ]
 
 

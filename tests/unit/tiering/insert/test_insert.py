@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from disks.config import LocalDiskConfig
+from disks.host.locks import OwnedDirectory
 from disks.registry import open_disk
 from oplog.errors import Conflict, NoSpace, UsageError
 from oplog.kinds import TableAltered
@@ -93,6 +95,41 @@ def test_rows_land_sorted_in_their_partitions(context: Context) -> None:
         assert part.part.rows == part_rows.num_rows
         assert part.part.columns["1"].nulls == part_rows["key"].null_count
         assert part.part.columns["1"].max == max(filter(None, part_rows["key"].to_pylist()))
+
+
+def test_a_disk_that_is_full_leaves_nothing_of_what_other_disks_were_to_get(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second partition finds no room while the first is still written: its directory went before it was whole,
+    which hid the reason and left the rest there."""
+    definition = define(context, partition_by="day(ts)", ttl=["30d on ts to volume cold"])
+    day = timedelta(days=1)
+    table = pa.table({"key": [1, 2], "ts": [NOW - 40 * day, NOW], "text": ["old", "new"]}, SCHEMA)
+    refused, gone = threading.Event(), threading.Event()
+    begin, write, remove = Inserting._begin, Inserting._write_part, OwnedDirectory.remove
+
+    def full(self: Inserting, disk: str) -> Any:
+        if disk == "ssd":
+            refused.set()
+            raise NoSpace("no space left on device: ssd")
+        return begin(self, disk)
+
+    def late(self: Inserting, *given: Any) -> NewPart:
+        assert refused.wait(60)
+        gone.wait(0.2)  # what is wrong removes it meanwhile
+        return write(self, *given)
+
+    def noted(self: OwnedDirectory) -> None:
+        remove(self)
+        gone.set()
+
+    monkeypatch.setattr(Inserting, "_begin", full)
+    monkeypatch.setattr(Inserting, "_write_part", late)
+    monkeypatch.setattr(OwnedDirectory, "remove", noted)
+    with pytest.raises(NoSpace, match="no space left on device: ssd"):
+        put(context, definition, table)
+    scratch = context.config.state_directory / "disks" / "s3" / "scratch"
+    assert list(scratch.iterdir()) == []
 
 
 def test_a_repeated_insert_is_skipped_block_by_block(context: Context) -> None:

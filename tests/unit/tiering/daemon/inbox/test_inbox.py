@@ -135,7 +135,7 @@ class TestOnce:
         assert place.files("done") == ["a.csv", "a.csv.report.json", "b.csv", "b.csv.report.json"]
         report = place.report("a.csv")
         assert (report["state"], report["rows"], report["parts"]) == ("done", 2, done.parts)
-        assert report["sha256"] == reading.digest_of(place.home / "done" / "a.csv")
+        assert report["sha256"] == reading.digest_of(place.home / "done" / "a.csv", threading.Event())
 
     def test_every_format_that_insert_knows(self, place: Place) -> None:
         rows = pa.table({"k": pa.array([1], pa.int64())})
@@ -243,8 +243,8 @@ class TestWhileItIsRead:
             "is replaced": lambda: (taken.unlink(), taken.write_text("k\n5\n6\n")),
         }
 
-        def digest_of(path: Path) -> str:
-            found = original(path)
+        def digest_of(path: Path, stop: threading.Event) -> str:
+            found = original(path, stop)
             if path == taken:
                 changes[change]()
             return found
@@ -259,6 +259,40 @@ class TestWhileItIsRead:
         place.once()
         expected = {"grows": [1, 2, 3, 7], "shrinks": [1, 7], "goes": [7], "is replaced": [5, 6, 7]}
         assert place.keys() == expected[change]
+
+    @pytest.mark.parametrize("within", ["the digest", "the first reading", "the insert"])
+    def test_a_stop_ends_within_a_file_and_the_next_run_goes_on(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, within: str
+    ) -> None:
+        """A file of 10 GB is read for minutes, twice where its rows are too many to keep."""
+        monkeypatch.setattr(reading, "KEPT_BYTES", 0)
+        place.land("a.csv", *range(9))
+        stop, began = threading.Event(), list[str]()
+
+        def opened(paths: list[str], *more: Any) -> Iterator[pa.RecordBatch]:
+            began.append("the first reading" if not began else "the insert")
+            for key in range(9):
+                if key == 5 and began[-1] == within:
+                    stop.set()
+                assert key < 7 or not stop.is_set(), "it read on"
+                yield pa.record_batch({"k": pa.array([key], pa.int64())})
+
+        monkeypatch.setattr(reading, "open_sources", opened)
+        inbox = Inbox(place.store, place.settings, stop, clock=place.clock)
+        inbox.look()
+        place.clock.wait(2)
+        if within == "the digest":
+            monkeypatch.setattr(reading, "_BLOCK", 1)
+            original = TableInbox.take
+            monkeypatch.setattr(TableInbox, "take", lambda *given: (original(*given), stop.set()))
+        done = inbox.round()
+        assert stop.is_set()
+        assert (done.files, done.problems, inbox.waiting) == ([], [], {})
+        assert place.files(".taken") == ["a.csv"]
+        assert place.keys() == []
+        monkeypatch.undo()
+        assert states(place.once()) == {"a.csv": "done"}
+        assert place.keys() == list(range(9))
 
     def test_a_mapped_file_is_no_way_to_read(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         """Made shorter under a mapping, it would end the process with SIGBUS."""
