@@ -3,6 +3,7 @@ is wrong: its file and line (or variable), and the nearest known one."""
 
 from __future__ import annotations
 
+import re
 import types
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -117,17 +118,19 @@ def _one(path: KeyPath) -> str:
     return str(path[-2]).removesuffix("s")
 
 
+_NUMBER = re.compile(r"\d+(\.\d+)?\Z")
 _YAML_WORDS = {False: ("no", "off"), True: ("yes", "on")}
 
 
 def _convert_scalar(value: Any, expected: Any, path: KeyPath, source: ValueSource) -> Any:
     name = str(path[-1]) if path else ""
     words = name.split("_")
-    if isinstance(value, str) and ("bytes" in words or "seconds" in words) and not value.strip().isdigit():
+    if isinstance(value, str) and ("bytes" in words or "seconds" in words) and not _NUMBER.match(value.strip()):
         from tiering.config.units import parse_duration, parse_size
 
         try:
-            return parse_size(value) if "bytes" in words else int(parse_duration(value).total_seconds())
+            seconds = 0.0 if "bytes" in words else parse_duration(value).total_seconds()
+            value = parse_size(value) if "bytes" in words else int(seconds) if seconds.is_integer() else seconds
         except FrostlineError as error:
             if not (isinstance(value, EnvironmentText) and value in ("", "null", "none")):
                 raise source.error(path, error.message, error.hint) from error

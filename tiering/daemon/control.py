@@ -27,7 +27,7 @@ from tiering.daemon.reload import Taken
 from tiering.journal.locks import daemon_lock_path, lock_holder
 
 SOCKET_FILE = "daemon.sock"
-_MOST_BYTES = 64 * 1024
+_MOST_BYTES = 1024 * 1024
 _ASK_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
 _BEGIN_SECONDS = 10.0
@@ -149,13 +149,13 @@ def verbs_of(jobs: DaemonJobs, reload: Callable[[], Taken], compare: Callable[[]
     }
 
 
-def _connected(path: Path) -> socket.socket:
+def _connected(path: Path, begin_seconds: float, answer_seconds: float) -> socket.socket:
     """A connection to the daemon, which is there but may not listen yet: one that was killed leaves its socket."""
-    deadline = time.monotonic() + _BEGIN_SECONDS
+    deadline = time.monotonic() + begin_seconds
     while True:
         asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            asking.settimeout(_ANSWER_SECONDS)
+            asking.settimeout(answer_seconds)
             with _address(path) as address:
                 asking.connect(address)
         except (ConnectionRefusedError, FileNotFoundError):
@@ -170,13 +170,21 @@ def _connected(path: Path) -> socket.socket:
             return asking
 
 
-def ask(state_directory: Path, verb: str, jobs: list[str]) -> dict[str, Any]:
-    """Ask the store's daemon. Raises its error; `FrostlineError` where none runs, `Transient` where none answers."""
+def ask(
+    state_directory: Path,
+    verb: str,
+    jobs: list[str],
+    *,
+    begin_seconds: float = _BEGIN_SECONDS,
+    answer_seconds: float = _ANSWER_SECONDS,
+) -> dict[str, Any]:
+    """Ask the store's daemon. Raises its error; `FrostlineError` where none runs, `Transient` where none listens after
+    the one time, or answers within the other."""
     if lock_holder(daemon_lock_path(state_directory)) is None:
         raise FrostlineError("no daemon runs on this store", hint="'frostline daemon run' starts one")
     path = state_directory / SOCKET_FILE
     try:
-        with _connected(path) as asking:
+        with _connected(path, begin_seconds, answer_seconds) as asking:
             asking.sendall(msgspec.json.encode(Request(verb, jobs)) + b"\n")
             answer = _answers.decode(_line(asking))
     except (OSError, msgspec.MsgspecError) as error:

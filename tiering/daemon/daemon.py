@@ -199,7 +199,8 @@ class _Daemon:
         )
 
     def _verbs(self, jobs: DaemonJobs) -> Verbs:
-        return verbs_of(jobs, lambda: self.reload(jobs), lambda: take_over(self.config, load(self._config_file)))
+        verbs = verbs_of(jobs, lambda: self.reload(jobs), lambda: take_over(self.config, load(self._config_file)))
+        return {**verbs, "status": lambda names: {"daemon": self.status, "jobs": jobs.known()}}
 
     def reload(self, jobs: DaemonJobs) -> Taken:
         """Read the configuration again. Raises what is wrong with it; the one before then stays in force."""
@@ -384,8 +385,9 @@ class _Daemon:
     def look_after_inbox(self) -> None:
         """Note what the inbox brought in, and what it could not."""
         if self.inbox is not None:
-            self.trouble.met("the inbox", trouble := self.inbox.trouble[-1:])
-            if changes := with_rounds(self.status, self.inbox.ended(), "".join(trouble), self.store.context.clock()):
+            self.trouble.met("the inbox", trouble := self.inbox.trouble)
+            last = "".join(trouble[-1:])
+            if changes := with_rounds(self.status, self.inbox.ended(), last, self.store.context.clock()):
                 self._record(**changes)
 
     def _note_unreachable(self) -> None:

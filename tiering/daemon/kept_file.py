@@ -17,7 +17,8 @@ class KeptFile:
     def __init__(self, path: Path, what: str) -> None:
         """`what` it has, for people."""
         self._path, self._what = path, what
-        self._is_behind = False
+        self.problem = ""
+        """Why what is there is not the last; empty when it is."""
 
     def replace(self, data: bytes) -> None:
         """Put it there, durably. Never raises: a full state disk is no reason to stop moving data off it. It is said
@@ -25,10 +26,10 @@ class KeptFile:
         try:
             effects.replace_file(self._path, data)
         except (FrostlineError, OSError) as error:
-            if not self._is_behind:
+            if not self.problem:
                 log.warning("%s is not written down now: %s", self._what, error)
-            self._is_behind = True
+            self.problem = str(error)
             return
-        if self._is_behind:
+        if self.problem:
             log.warning("%s is written down again: %s", self._what, self._path)
-        self._is_behind = False
+        self.problem = ""

@@ -59,6 +59,8 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     """What the last pass could not do, or could not do alone for want of a disk. Empty when all is well again."""
     inbox_trouble: str = ""
     """What keeps files of the inbox from going in. Empty when nothing does."""
+    unkept: str = ""
+    """Why what the daemon knows is not written down below `state_path`. Only it itself can say so."""
     config_read: datetime | None = None
     """When a changed configuration came into force."""
     config_problem: str = ""
@@ -76,7 +78,8 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     @property
     def problem(self) -> str:
         """What is wrong now, if anything."""
-        return self.trouble or self.inbox_trouble or self.config_problem
+        inbox = self.inbox_trouble and f"inbox: {self.inbox_trouble}"
+        return self.trouble or inbox or self.config_problem or self.unkept
 
 
 class Watch(Protocol):
@@ -102,7 +105,7 @@ def with_rounds(known: DaemonStatus, rounds: Iterable[Round], trouble: str, now:
     changes: dict[str, Any] = {} if trouble == known.inbox_trouble else {"inbox_trouble": trouble}
     for done in rounds:
         problems = [f"inbox: {file.table}/{file.file}: {file.error}" for file in done.failed]
-        problems += [f"inbox: {item.table}/{item.file}: {item.what}" for item in done.problems if not item.file]
+        problems += [f"inbox: {item.table}: {item.what}" for item in done.problems if not item.file]
         changes["last_inbox"] = now
         changes["ingested"] = changes.get("ingested", known.ingested) + len(done.files) - len(done.failed)
         changes["failures"] = changes.get("failures", known.failures) + len(problems)
@@ -151,4 +154,6 @@ class StatusRecord:
             self._write()
 
     def _write(self) -> None:
-        self._file.replace(msgspec.json.encode(self.now))
+        known = msgspec.structs.replace(self.now, unkept="")  # as it is if this is ever read
+        self._file.replace(msgspec.json.encode(known))
+        self.now = msgspec.structs.replace(known, unkept=self._file.problem)

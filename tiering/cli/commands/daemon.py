@@ -188,14 +188,14 @@ def status(session: Session) -> None:
     runs."""
     import msgspec
 
-    from tiering.daemon.jobs.status import in_trouble, job_documents, recorded_job_documents
-    from tiering.daemon.status import read_status
+    from tiering.daemon.jobs.status import documents_of, in_trouble
+    from tiering.daemon.live import live_status
 
     directory, problem = _where(session)
-    known = read_status(directory)
+    known, records = live_status(directory)
     if problem:  # of the file as it is now: the daemon may not have read it yet
         known = msgspec.structs.replace(known, config_problem=problem)
-    jobs = recorded_job_documents(directory) if problem else job_documents(session.loaded.config)
+    jobs = documents_of(records, None if problem else session.loaded.config, is_running=known.running)
     if session.options.json:
         session.output.document({**msgspec.to_builtins(known), "jobs": msgspec.to_builtins(jobs)})
         _judge(known, in_trouble(jobs))
@@ -213,6 +213,8 @@ def status(session: Session) -> None:
         line(f"last error {known.last_error}")
     if known.running and known.trouble:
         line(f"trouble    {known.trouble}")
+    if known.running and known.unkept:
+        line(f"unkept     {known.unkept}")
     if known.running and known.inbox_trouble:
         line(f"inbox      waits: {known.inbox_trouble}")
     if known.running and known.config_problem:

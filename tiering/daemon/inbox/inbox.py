@@ -113,7 +113,7 @@ class Inbox:
             except (FrostlineError, OSError) as error:
                 hint = f"; {error.hint}" if isinstance(error, FrostlineError) and error.hint else ""
                 done.problems.append(Strange(records.shown(table.name), "", f"{error}{hint}"))
-                self.waiting[table.name] = f"inbox: {records.shown(table.name)}: {error}{hint}"
+                self.waiting[table.name] = f"{records.shown(table.name)}: {error}{hint}"
                 times = self._failures.get(table.name, (0, 0.0))[0]
                 rest = min(_LONGEST_REST_SECONDS, self._settings.poll_seconds * 2 ** min(times, 16))
                 self._failures[table.name] = (times + 1, self._clock() + rest)

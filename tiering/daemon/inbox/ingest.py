@@ -73,8 +73,8 @@ class TableIngest:
         self.ingest()
 
     def ingest(self) -> None:
-        """Put everything that is taken into the table. Raises what an insert raises, and `InboxStops`; what is taken then
-        stays so, and the next run goes on."""
+        """Put everything that is taken into the table. Raises what an insert raises, and `InboxStops`; what is taken
+        then stays so, and the next run goes on."""
         if not self._definition.settings.deduplication_window and self._place.taken():
             raise UsageError(
                 f"table {self._definition.full_name} has deduplication_window 0: after a crash nobody could tell"
@@ -114,9 +114,7 @@ class TableIngest:
                 self._end(file.name, FAILED, "failed", sha256=digest, error=why, hint=hint)
                 continue
             try:
-                readable = reading.read(
-                    self._place.taken_path / file.name, file, digest, self._definition, self._stop
-                )
+                readable = reading.read(self._place.taken_path / file.name, file, digest, self._definition, self._stop)
             except FileChanged as changed:
                 self._wait(file, changed)
             except FrostlineError as wrong:

@@ -64,11 +64,11 @@ class InboxWorker:
                 with self._open_store(self._stop) as store:
                     self._rounds_of(Inbox(store, self._settings, self._stop))
             except (FrostlineError, OSError) as error:
-                self._say([f"the inbox waits: {error}"])
-                self.trouble = (f"the inbox waits: {error}",)
+                self.trouble = (str(error),)
                 self._stop.wait(_REST_SECONDS)
-            except Exception:
+            except Exception as error:
                 log.exception("the inbox waits")
+                self.trouble = (f"{type(error).__name__}: {error}",)
                 self._stop.wait(_REST_SECONDS)
 
     def _rounds_of(self, inbox: Inbox) -> None:
@@ -87,20 +87,18 @@ class InboxWorker:
                     observer.join()
 
     def _tell(self, done: Round) -> None:
-        """A problem is said when it begins, not at every look."""
-        self._say([f"{item.table}/{item.file}: {item.what}" for item in done.problems])
+        """What is left alone is said once, not at every look; `trouble` is said by whoever asks for it."""
+        left = [f"{item.table}/{item.file}: {item.what}" for item in done.problems if item.file]
+        for problem in left:
+            if problem not in self._said:
+                log.warning("left alone: %s", problem)
+        self._said = left
         for file in done.failed:
             log.warning("%s/%s failed: %s", file.table, file.file, file.error)
         if done.files:
             log.info("inbox: %d files, %d rows, %d failed", len(done.files), done.rows, len(done.failed))
         if done.files or done.problems:
             self._rounds.put(done)
-
-    def _say(self, problems: list[str]) -> None:
-        for problem in problems:
-            if problem not in self._said:
-                log.warning("%s", problem)
-        self._said = problems
 
     def _observe(self, inbox: Inbox) -> BaseObserver | None:
         """Directory events, where there are any. Without them it polls."""

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from oplog.errors import NotFound
-from tiering.daemon.jobs.record import JobRecords
+from tiering.daemon.jobs.record import JobRecord, JobRecords
 from tiering.daemon.jobs.runs import JobFiles, RunReport
 from tiering.policy.backoff import wait_after
 
@@ -222,10 +222,14 @@ class DaemonJobs:
     def trigger(self, name: str) -> None:
         """Run the job now, or once more after the run that is under way; also one that is off or paused. It is on
         record when this returns. Raises `NotFound`."""
-        self._known(name)
+        self._check(name)
         with self._lock:
             self.records.note(name, wanted=True)
             self.plan(name)
+
+    def known(self) -> dict[str, JobRecord]:
+        """What is known of each job's runs, and when it is due."""
+        return {name: self.records.of(name) for name in self._kinds}
 
     def pause(self, names: list[str]) -> None:
         """Begin no more runs of these jobs, or of all, until `resume`; also not after a restart. What runs goes on."""
@@ -237,13 +241,13 @@ class DaemonJobs:
 
     def _set_paused(self, names: list[str], *, paused: bool) -> None:
         for name in names:
-            self._known(name)
+            self._check(name)
         with self._lock:
             for name in names or list(self._kinds):
                 self.records.note(name, paused=paused)
                 self.plan(name)
 
-    def _known(self, name: str) -> None:
+    def _check(self, name: str) -> None:
         if name not in self._kinds:
             raise NotFound(f"No such job: {name}", hint=f"the jobs are: {', '.join(self._kinds)}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tiering.config.settings import Config
@@ -14,17 +13,20 @@ from tiering.journal.locks import daemon_lock_path, lock_holder
 
 def job_documents(config: Config) -> list[dict[str, Any]]:
     """One document a job. Without a daemon the schedule is that of the configuration, and nothing is next."""
-    configured = {name: kind.schedule(config).text for name, kind in kinds().items()}
-    return recorded_job_documents(config.state_directory, configured)
+    is_running = lock_holder(daemon_lock_path(config.state_directory)) is not None
+    return documents_of(read(config.state_directory), config, is_running=is_running)
 
 
-def recorded_job_documents(state_directory: Path, configured: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """The same where the configuration cannot be read: schedules are those that the daemon has on record."""
-    is_running = lock_holder(daemon_lock_path(state_directory)) is not None
-    records, texts = read(state_directory), configured or {}
+def documents_of(records: Mapping[str, JobRecord], config: Config | None, *, is_running: bool) -> list[dict[str, Any]]:
+    """The same of these records. Without a configuration schedules are those on record."""
     return [
-        _document(name, records.get(name, JobRecord()), texts.get(name, "?"), is_running=is_running)
-        for name in kinds()
+        _document(
+            name,
+            records.get(name, JobRecord()),
+            "?" if config is None else kind.schedule(config).text,
+            is_running=is_running,
+        )
+        for name, kind in kinds().items()
     ]
 
 

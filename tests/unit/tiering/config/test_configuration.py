@@ -113,6 +113,16 @@ class TestValues:
         assert "FROSTLINE_DISKS__S3__URL" in loaded.variables
         assert "FROSTLINE_HOME" not in loaded.variables
 
+    def test_fractions_of_seconds_count(self, tmp_path: Path) -> None:
+        file = written(tmp_path, "inbox: {poll_seconds: 500ms, stable_seconds: 1.5, batch_seconds: 2m}")
+        inbox = load(file, {}).inbox
+        assert (inbox.poll_seconds, inbox.stable_seconds, inbox.batch_seconds) == (0.5, 1.5, 120)
+        assert load(file, {"FROSTLINE_INBOX__POLL_SECONDS": "0.25"}).inbox.poll_seconds == 0.25
+        with pytest.raises(UsageError, match=r"line 1: disks.s3.retention_seconds: expected `int`"):
+            load(written(tmp_path, "disks: {s3: {type: object_disk, url: 'file:b/', retention_seconds: 500ms}}"), {})
+        with pytest.raises(UsageError, match=r"line 1: inbox.poll_seconds"):
+            load(written(tmp_path, "inbox: {poll_seconds: 0s}"), {})
+
     def test_environment_can_make_a_whole_disk_and_policy(self, tmp_path: Path) -> None:
         config = load(
             None,

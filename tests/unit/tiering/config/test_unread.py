@@ -16,7 +16,7 @@ from tiering.config.unread import state_directory
         ("{state_path: kept, limits: {workers: -1}}", "kept"),
         ("disks: ][\nstate_path: kept  # its place\n", "kept"),
         ("disks: ][\nstate_path: '/srv/the place'\n", "/srv/the place"),
-        ("disks: ][\n  state_path: of another thing\nstate_path:\t\"kept\"", "kept"),
+        ('disks: ][\n  state_path: of another thing\nstate_path:\t"kept"', "kept"),
         ("limits: {workers: none}", "home/state"),
     ],
 )
@@ -26,7 +26,9 @@ def test_it_is_found_in_what_is_no_configuration(tmp_path: Path, text: str, wher
     assert state_directory(file, {"FROSTLINE_HOME": str(tmp_path / "home")}) == tmp_path / where
 
 
-@pytest.mark.parametrize("text", ["state_path: [a, b]", "disks: ][\nstate_path: |\n  kept", "state_path: 7", "- a", "]["])
+@pytest.mark.parametrize(
+    "text", ["state_path: [a, b]", "disks: ][\nstate_path: |\n  kept", "state_path: 7", "- a", "]["]
+)
 def test_what_says_nothing_that_can_be_read_is_taken_for_the_default(tmp_path: Path, text: str) -> None:
     file = tmp_path / "frostline.yaml"
     file.write_text(text)

@@ -17,12 +17,15 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from oplog.errors import Locked, Transient
+from disks import effects
+from oplog.errors import Locked, NoSpace, Transient
 from tests.command_line import Frostline
 from tests.mounts import mounted
 from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
+from tiering.daemon.control import SOCKET_FILE
 from tiering.daemon.jobs.kinds import kinds
+from tiering.daemon.live import live_status
 from tiering.daemon.status import STATUS_FILE, DaemonStatus, StatusRecord, read_status
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
@@ -124,6 +127,37 @@ def test_passes_go_on_until_it_is_stopped(store: Store, clock: Clock) -> None:
     assert not thread.is_alive()
     assert not read_status(state).running
     assert disks_of(store) == ["s3"]
+
+
+def test_a_daemon_that_can_write_nothing_down_says_what_it_does(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a quota the file system has room, and what lies there is of before: that the daemon answers by itself."""
+    state, stop, full = store.context.config.state_directory, threading.Event(), threading.Event()
+    replace = effects.replace_file
+
+    def refuse(path: Path, data: bytes) -> None:
+        if full.is_set() and path.parent == state:
+            raise NoSpace(f"no space left on device: {path}")
+        replace(path, data)
+
+    monkeypatch.setattr(effects, "replace_file", refuse)
+    thread = threading.Thread(target=daemon.run, args=(store, FAST, stop))
+    thread.start()
+    until(lambda: live_status(state)[0].ticks >= 2)
+    assert live_status(state)[0].problem == ""
+    full.set()
+    until(lambda: live_status(state)[0].problem)
+    known, jobs = live_status(state)
+    assert known.unkept == f"no space left on device: {state / STATUS_FILE}"
+    until(lambda: live_status(state)[0].ticks > read_status(state).ticks + 1)
+    assert (read_status(state).unkept, jobs.keys()) == ("", kinds().keys())
+    full.clear()
+    until(lambda: live_status(state)[0].problem == "")
+    (state / SOCKET_FILE).unlink()
+    assert live_status(state)[0].running, "without an answer what is written down is shown"
+    stop.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert live_status(state)[0] == read_status(state)
 
 
 def test_a_second_daemon_is_told_who_is_first(store: Store, tmp_path: Path, clock: Clock) -> None:

@@ -27,18 +27,21 @@ def test_trouble_is_said_once_and_again_when_it_is_over(caplog: pytest.LogCaptur
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-def test_what_differs_by_times_and_sizes_alone_is_the_same_trouble(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_differs_by_times_sizes_and_chance_alone_is_the_same_trouble(caplog: pytest.LogCaptureFixture) -> None:
     """P15: a disk that fills up, and a clock that is wrong, were said with each pass."""
     trouble = Trouble()
     for free in ("568.0 KiB", "1.5 MiB"):
         trouble.met("space of disk ssd", [f"disk ssd has {free} of 160.0 MiB free"])
     for time in ("2027-12-30T23:27:08Z", "2027-12-30T23:27:12Z"):
         trouble.met("passes", [f"the clock says {time}, the object store of disk s3 2026-11-25T23:27:08Z"])
+    for name in ("447e88b767bd8fdd", "6ecf4f7045aed140"):
+        trouble.met("merges", [f"no space left on device: ssd/staging/{name}.owner"])
     for part in ("201302_2_7_1", "201302_8_8_0"):
         trouble.met("the inbox", [f"part {part} cannot be read"])
     assert [record.message.split(":")[0] for record in caplog.records] == [
         "space of disk ssd",
         "passes",
+        "merges",
         "the inbox",
         "the inbox",
     ]

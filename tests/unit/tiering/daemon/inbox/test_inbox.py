@@ -217,7 +217,7 @@ class TestOnce:
             patch.setattr(Table, "insert", insert)
             done = place.once()
         assert [problem.what for problem in done.problems] == ["no space left on device: ssd"]
-        assert place.inbox.waiting == {"d.t": "inbox: d.t: no space left on device: ssd"}
+        assert place.inbox.waiting == {"d.t": "d.t: no space left on device: ssd"}
         assert place.files("done") == place.files("failed") == []
         assert states(place.once()) == {"a.csv": "done"}
         assert place.keys() == [1]
@@ -284,7 +284,12 @@ class TestWhileItIsRead:
         if within == "the digest":
             monkeypatch.setattr(reading, "_BLOCK", 1)
             original = TableInbox.take
-            monkeypatch.setattr(TableInbox, "take", lambda *given: (original(*given), stop.set()))
+
+            def take(*given: Any) -> None:
+                original(*given)
+                stop.set()
+
+            monkeypatch.setattr(TableInbox, "take", take)
         done = inbox.round()
         assert stop.is_set()
         assert (done.files, done.problems, inbox.waiting) == ([], [], {})
@@ -440,7 +445,7 @@ class TestDaemon:
         assert place.keys() == list(range(1, number + 1))
 
     def test_what_keeps_files_out_is_trouble_until_they_are_in(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """A full disk is shown while it lasts, not only as the last error, and `daemon status` ends with 3."""
         settings = msgspec.structs.replace(place.settings, stable_seconds=0.0, poll_seconds=0.05)
@@ -453,6 +458,7 @@ class TestDaemon:
             raise NoSpace("no space left on device: ssd")
 
         monkeypatch.setattr(Table, "insert", full)
+        (place.home / "link.csv").symlink_to("a.csv")
         config = msgspec.structs.replace(place.config, inbox=settings)
         with Store.open(config, workers=1) as store:
             thread = threading.Thread(target=daemon.run, args=(store, DaemonConfig(), stop))
@@ -469,6 +475,12 @@ class TestDaemon:
                 stop.set()
                 thread.join(60)
         assert read_status(state).ingested == 1
+        assert read_status(state).last_error == "inbox: d.t: no space left on device: ssd"
+        assert [record.message for record in caplog.records] == [
+            "left alone: d.t/link.csv: a symbolic link: it is not followed",
+            "the inbox: d.t: no space left on device: ssd",
+            "the inbox: all is well again, it was: d.t: no space left on device: ssd",
+        ], "each is said once"
 
     def test_two_do_not_work_on_one_inbox(self, place: Place) -> None:
         other = Inbox(place.store, place.settings)
