@@ -9,6 +9,7 @@ from tests.crash.seeding import nothing, replaced
 
 _CHECKS = "tests/hostile/test_disk_identity.py"
 _PLACES = "tests/hostile/test_one_place_twice.py"
+_DRAIN = "tests/unit/tiering/cli/test_disk_drain.py"
 
 
 def _id_by_a_read() -> None:
@@ -92,5 +93,23 @@ MISTAKES: tuple[Mistake, ...] = (
         "a disk without an id is whatever lies where the configuration says",
         f"{_CHECKS}::TestWithoutAnId::test_a_mistyped_bucket",
         replaced("tiering.catalog.identity:Identities", "_is_elsewhere", lambda self, name, known: False),
+    ),
+    (
+        "a drained disk fills again",
+        "nothing keeps rules, inserts and merges from a disk that is drained",
+        f"{_DRAIN}::test_a_bucket_is_drained_and_no_rule_fills_it_again",
+        replaced("tiering.journal.wishes:Wishes", "drained", lambda self: frozenset()),
+    ),
+    (
+        "what is detached is left",
+        "a drained disk counts as empty while it has detached parts",
+        f"{_DRAIN}::test_what_is_detached_goes_too_and_can_be_attached",
+        replaced("tiering.engine.draining", "_aside", lambda disk, definition: iter(())),
+    ),
+    (
+        "a drain goes as far as it comes",
+        "parts leave a disk that cannot be emptied",
+        f"{_DRAIN}::test_no_place_is_refused_with_the_way_out_and_nothing_changes",
+        replaced("tiering.policy.placement", "fits", lambda name, state, size_bytes: ""),
     ),
 )

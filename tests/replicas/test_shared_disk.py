@@ -44,6 +44,23 @@ def test_one_moves_and_all_have_it_once(a: Machine, b: Machine, machine: Machine
     assert c.keys() == [1, 2, 3]
 
 
+def test_the_machine_s_own_disks_are_drained_and_the_shared_one_is_not(a: Machine, b: Machine) -> None:
+    a.insert(1, 2)
+    with a.serving():
+        b.sync()
+    assert [move["to"] for move in a.json("disk", "drain", "ssd")["moved"]] == ["hdd"]
+    assert a.json("disk", "drain", "hdd", "--dry-run")["moved"][0]["to"] == "s3"
+    assert a.json("disk", "drain", "hdd")["empty"]
+    assert b.sync()["freed"] == [FIRST]
+    a("disk", "drain", "s3", code=13)
+    assert "holds parts of d.t for all of its replicas" in a.error
+    assert a.disks() == b.disks() == {FIRST: "s3"}
+    b("disk", "drain", "s3", code=13)
+    a.insert(3, code=1)
+    assert "disk ssd is drained" in a.error
+    assert a.keys() == b.keys() == [1, 2]
+
+
 def test_what_was_merged_waits_for_every_replica(a: Machine, b: Machine) -> None:
     """Else the bucket has a part of whose inputs a replica still has its own: every row of them would count twice."""
     a.insert(1)

@@ -8,8 +8,9 @@ New parts of a replicated table come to disks of this machine alone: to a shared
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 
 import msgspec
@@ -27,9 +28,13 @@ from tiering.table.schema import MoveToDisk, MoveToVolume, TableDefinition
 class Reservations:
     """The ledger of space promised to work in progress, and the choice of disks that honours it."""
 
-    def __init__(self, config: Config, disks: Mapping[str, Disk]) -> None:
+    def __init__(
+        self, config: Config, disks: Mapping[str, Disk], drained: Callable[[], Collection[str]] = frozenset
+    ) -> None:
+        """`drained`: the disks that nothing new goes to, asked for each choice."""
         self._config = config
         self._disks = disks
+        self._drained = drained
         self._lock = threading.Lock()
         self._reserved: dict[str, int] = {}
         self._turns: dict[tuple[str, str], int] = {}
@@ -42,7 +47,7 @@ class Reservations:
     def states(self) -> dict[str, DiskState]:
         """Every disk as the policy wants it, promised space included. A disk that cannot answer counts as broken."""
         with self._lock:
-            return self._states()
+            return self._states(self._disks)
 
     @contextmanager
     def for_insert(
@@ -86,7 +91,7 @@ class Reservations:
     def reserve(self, disk: str, size_bytes: int) -> Iterator[None]:
         """Promise space on this very disk while the context lasts. Raises `NoSpace` or `Refused`."""
         with self._lock:
-            state = _state(disk, self._disks.get(disk), self._reserved.get(disk, 0))
+            state = self._states([disk])[disk]
             if problem := placement.unusable(disk, state):
                 raise Refused(problem, hint="name another disk")
             if problem := placement.fits(disk, state, size_bytes):
@@ -131,7 +136,7 @@ class Reservations:
         self, definition: TableDefinition, volume: VolumeConfig, size_bytes: int, *, obey_limit: bool = True
     ) -> placement.DiskChoice:
         key = (definition.policy, volume.name)
-        states = {name: _state(name, self._disks.get(name), self._reserved.get(name, 0)) for name in volume.disks}
+        states = self._states(volume.disks)
         turn, skip = self._turns.get(key, 0), self._shared(volume) if definition.is_replicated else None
         choice = placement.choose_disk(volume, states, size_bytes, turn=turn, obey_limit=obey_limit, skip=skip)
         if choice.disk is not None:
@@ -145,8 +150,10 @@ class Reservations:
     def _is_remote(self, name: str) -> bool:
         return name in self._disks and self._disks[name].capabilities.remote
 
-    def _states(self) -> dict[str, DiskState]:
-        return {name: _state(name, disk, self._reserved.get(name, 0)) for name, disk in self._disks.items()}
+    def _states(self, names: Iterable[str]) -> dict[str, DiskState]:
+        drained = self._drained()
+        found = {name: _state(name, self._disks.get(name), self._reserved.get(name, 0)) for name in names}
+        return {name: replace(state, drained=name in drained) for name, state in found.items()}
 
     def _add(self, disk: str, size_bytes: int) -> None:
         self._reserved[disk] = self._reserved.get(disk, 0) + size_bytes

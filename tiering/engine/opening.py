@@ -56,7 +56,7 @@ def make_context(
             progress=progress or SILENT,
         ),
         journal=journal,
-        reservations=Reservations(config, disks),
+        reservations=Reservations(config, disks, journal.wishes.drained),
         limiter=limiter,
         workers=workers,
         actor=actor,

@@ -150,7 +150,9 @@ def disk_state(document: dict[str, Any]) -> str:
     """In one word."""
     if document["unreachable"]:
         return "unreachable"
-    return "broken" if document["broken"] else "read-only" if document["read_only"] else "ok"
+    if document["broken"] or document["read_only"]:
+        return "broken" if document["broken"] else "read-only"
+    return "drained" if document["drained"] else "ok"
 
 
 def _disk_document(store: Store, name: str, parts_on_disk: int) -> dict[str, Any]:
@@ -175,6 +177,7 @@ def _disk_document(store: Store, name: str, parts_on_disk: int) -> dict[str, Any
         "read_only": disk.read_only,
         "broken": disk.broken.message if disk.broken is not None else False,
         "unreachable": bool(disk.unreachable) and disk.broken is None,
+        "drained": name in store.context.journal.wishes.drained(),
     }
     if disk.broken is not None:
         return document

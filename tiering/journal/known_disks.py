@@ -19,6 +19,7 @@ CREATE TABLE IF NOT EXISTS disk_decisions (
   id INTEGER PRIMARY KEY AUTOINCREMENT, created TEXT NOT NULL, actor TEXT NOT NULL, verb TEXT NOT NULL,
   name TEXT NOT NULL, known TEXT NOT NULL, found TEXT NOT NULL, place TEXT NOT NULL, holdings TEXT NOT NULL);
 """
+_SEEN = "SELECT 1 FROM sqlite_master WHERE name = '{}'"
 
 
 class Holding(msgspec.Struct, frozen=True):
@@ -56,7 +57,7 @@ class KnownDisks:
 
     def all(self) -> dict[str, KnownDisk]:
         """By name. Writes nothing."""
-        if not self._file.read("SELECT 1 FROM sqlite_master WHERE name = 'disks'"):
+        if not self._file.read(_SEEN.format("disks")):
             return {}
         return {row["name"]: _known(row) for row in self._file.read("SELECT * FROM disks ORDER BY name")}
 
@@ -96,7 +97,8 @@ class KnownDisks:
             )
 
     def decide(self, verb: str, disk: KnownDisk, found: str | None, place: str, actor: str) -> None:
-        """What a person says of a disk: `adopt` takes the id that was found, `replace` and `forget` forget the disk."""
+        """What a person says of a disk: `adopt` takes the id that was found, `replace` and `forget` forget the disk,
+        also that it was drained."""
         with self._file.write("decide_disk", disk.name) as connection:
             _make(connection)
             holdings = msgspec.json.encode(disk.holdings).decode()
@@ -106,6 +108,8 @@ class KnownDisks:
                 (now_text(), actor, verb, disk.name, disk.id, found or "", place, holdings),
             )
             connection.execute("DELETE FROM disks WHERE name = ?", (disk.name,))
+            if verb != "adopt" and connection.execute(_SEEN.format("drained_disks")).fetchone():
+                connection.execute("DELETE FROM drained_disks WHERE name = ?", (disk.name,))
             if verb == "adopt":
                 connection.execute(
                     "INSERT INTO disks (name, id, kind, place, updated) VALUES (?, ?, ?, ?, ?)",

@@ -1,4 +1,4 @@
-"""The journal's pauses and pins: what people told automatic work to leave alone."""
+"""The journal's pauses and pins, and the disks that are drained: what people told automatic work to leave alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from oplog.errors import NotFound, UsageError
 from tiering.journal.opened import JournalFile, now_text, time_of
 from tiering.journal.records import PAUSE_KINDS, PartPin, Pause, PauseKind
+
+_DRAINED = """CREATE TABLE IF NOT EXISTS drained_disks (
+  name TEXT PRIMARY KEY, created TEXT NOT NULL, actor TEXT NOT NULL) WITHOUT ROWID"""
 
 
 class Wishes:
@@ -89,6 +92,24 @@ class Wishes:
             )
             for row in rows
         ]
+
+    def drain(self, disk: str, *, actor: str = "") -> None:
+        """Let nothing new come to the disk from now on. Nothing when that is so already."""
+        with self._file.write("drain", disk) as connection:
+            connection.execute(_DRAINED)
+            connection.execute("INSERT OR IGNORE INTO drained_disks VALUES (?, ?, ?)", (disk, now_text(), actor))
+
+    def end_drain(self, disk: str) -> None:
+        """Let parts come to the disk again. Nothing when they may."""
+        if disk in self.drained():
+            with self._file.write("end_drain", disk) as connection:
+                connection.execute("DELETE FROM drained_disks WHERE name = ?", (disk,))
+
+    def drained(self) -> frozenset[str]:
+        """The disks that nothing new may come to."""
+        if not self._file.read("SELECT 1 FROM sqlite_master WHERE name = 'drained_disks'"):
+            return frozenset()
+        return frozenset(row["name"] for row in self._file.read("SELECT name FROM drained_disks"))
 
 
 def _checked_kinds(kinds: Iterable[PauseKind]) -> list[PauseKind]:

@@ -207,6 +207,7 @@ class _Rules:
     cold: ColdOptions | None
     vanished: blocks.Vanished
     tangled: frozenset[PartName]
+    drained: frozenset[str]
 
     @classmethod
     def of(
@@ -228,6 +229,7 @@ class _Rules:
             cold,
             blocks.Vanished(context, definition),
             frozenset(blocks.overlapping({stored.name for stored in parts})),
+            context.journal.wishes.drained(),
         )
 
     @property
@@ -260,6 +262,8 @@ class _Rules:
             return Reason("unreachable", disk.unreachable)
         if disk.read_only:
             return Reason("read_only", f"disk {stored.disk} is read-only")
+        if stored.disk in self.drained:
+            return Reason("drained", f"disk {stored.disk} is drained: what is there only leaves")
         if self.cold is not None and (reason := _not_cold(self.cold, disk, stored)) is not None:
             return reason
         if self.first_in_flight is not None and stored.name.max_block >= self.first_in_flight:
@@ -319,7 +323,7 @@ def _largest_merge(context: Context, definition: TableDefinition, rules: _Rules)
         state.unreserved_bytes
         for volume in volumes
         for state in [states[name] for name in volume.disks if name in states]
-        if state.unreserved_bytes is not None and not state.broken
+        if state.unreserved_bytes is not None and not state.broken and not state.drained
     ]
     bounds = [*limits, *([max(free)] if free else [])]
     if rules.cold is not None and rules.cold.max_group_bytes is not None:

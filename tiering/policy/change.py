@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from oplog.errors import NotFound, Refused, UsageError
 from tiering.config.settings import PolicyConfig, VolumeConfig
+from tiering.config.units import format_size
 from tiering.policy import placement
-from tiering.policy.placement import DiskState, ordered_volumes
+from tiering.policy.placement import DiskState, ordered_volumes, volume_index
 from tiering.policy.plan import Move, PlacedPart, Reason
+from tiering.table.part import PartName
 
 
 def check_change(name: str, old: PolicyConfig, new: PolicyConfig) -> None:
@@ -57,7 +61,7 @@ def manual_moves(
         choice = placement.choose_disk(volume, model, size, turn=turn, obey_limit=to_disk is None)
         if choice.disk is None:
             raise Refused(f"part {part.part.name} cannot move to {place}: {choice.why}", hint="nothing was moved")
-        model[choice.disk] = _less(model[choice.disk], size)
+        model[choice.disk] = less(model[choice.disk], size)
         moves.append(
             Move(
                 table=part.definition.full_name,
@@ -71,6 +75,94 @@ def manual_moves(
             )
         )
     return moves
+
+
+@dataclass(frozen=True, slots=True)
+class NoPlace:
+    """Why no other disk of its policy takes a part."""
+
+    policy: str
+    why: str
+
+
+def drain_moves(
+    parts: Iterable[PlacedPart],
+    disk: str,
+    policies: Mapping[str, PolicyConfig],
+    disks: Mapping[str, DiskState],
+    bound: Mapping[tuple[str, PartName, str], str],
+) -> tuple[list[Move], dict[str, DiskState]]:
+    """Moves of everything off the disk, each to the nearest disk of its table's policy that takes it, the smallest
+    first; and the disks as they are then. `bound`: (table uuid, part, target) -> why it may not go there. Raises
+    `Refused` where some of them have no place."""
+    model = dict(disks)
+    moves: list[Move] = []
+    homeless: list[tuple[str, int, NoPlace]] = []
+    for part in sorted(parts, key=lambda part: (part.part.size_bytes, part.definition.full_name, part.name)):
+        size, table = part.part.size_bytes, part.definition
+        barred = {name: why for name in disks if (why := bound.get((table.uuid, part.name, name)))}
+        target = drain_target(disk, table.policy, size, policies, model, barred, turn=len(moves))
+        if isinstance(target, NoPlace):
+            homeless.append((table.full_name, size, target))
+            continue
+        model[target] = less(model[target], size)
+        moves.append(
+            Move(
+                table=table.full_name,
+                table_uuid=table.uuid,
+                part=part.part.name,
+                source=disk,
+                target=target,
+                bytes=size,
+                reason=Reason("drain", f"asked for: everything off disk '{disk}'"),
+            )
+        )
+    if homeless:
+        raise no_place(disk, homeless)
+    return moves, model
+
+
+def drain_target(
+    disk: str,
+    policy: str,
+    size_bytes: int,
+    policies: Mapping[str, PolicyConfig],
+    disks: Mapping[str, DiskState],
+    barred: Mapping[str, str] | None = None,
+    *,
+    turn: int = 0,
+) -> str | NoPlace:
+    """Where a part of this size goes: within the volume of the disk, else to a colder one, else to a hotter one, the
+    nearest first."""
+    config = policies.get(policy)
+    if config is None:
+        return NoPlace(policy, f"the configuration has no policy {policy}")
+    volumes = ordered_volumes(config)
+    here = volume_index(config, disk) or 0
+    skip = {name: ("bound", why) for name, why in (barred or {}).items()}
+    reasons: list[str] = []
+    for volume in (*volumes[here:], *reversed(volumes[:here])):
+        names = tuple(name for name in volume.disks if name != disk)
+        if not names:
+            continue
+        others = msgspec.structs.replace(volume, disks=names)
+        choice = placement.choose_disk(others, disks, size_bytes, turn=turn, skip=skip)
+        if choice.disk is not None:
+            return choice.disk
+        reasons.append(choice.why)
+    return NoPlace(policy, "; ".join(reasons) or "it has no other disk")
+
+
+def no_place(disk: str, homeless: Sequence[tuple[str, int, NoPlace]]) -> Refused:
+    """The refusal of a drain, by (table, bytes, why) of the parts that have no place; there is one."""
+    tables = ", ".join(sorted({table for table, _, _ in homeless}))
+    size = format_size(sum(size for _, size, _ in homeless))
+    _, _, first = homeless[0]
+    parts = "1 part" if len(homeless) == 1 else f"{len(homeless)} parts"
+    return Refused(
+        f"disk {disk} cannot be drained: {parts} of {tables} ({size}) have no place: {first.why}",
+        hint=f"free space, or give policy {first.policy} another disk in the configuration; nothing was moved",
+    )
 
 
 def already_there(
@@ -103,7 +195,8 @@ def _target(
             raise UsageError("name either a volume or a disk to move to", hint="--to-volume V or --to-disk D")
 
 
-def _less(state: DiskState, size: int) -> DiskState:
+def less(state: DiskState, size: int) -> DiskState:
+    """The disk with so many bytes more on it."""
     if state.free_bytes is None:
         return state
     return replace(state, free_bytes=state.free_bytes - size)

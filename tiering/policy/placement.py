@@ -21,6 +21,8 @@ class DiskState:
     """Why the disk cannot be used; empty when it can."""
     unreachable: str = ""
     """Why the disk cannot be reached now; empty when it can."""
+    drained: bool = False
+    """Somebody empties the disk: what is there may go, and nothing comes."""
 
     @property
     def unreserved_bytes(self) -> int | None:
@@ -81,7 +83,9 @@ def unusable(name: str, state: DiskState | None) -> str:
         return f"disk {name} is broken: {state.broken}"
     if state.unreachable:
         return state.unreachable
-    return f"disk {name} is read-only" if state.read_only else ""
+    if state.read_only:
+        return f"disk {name} is read-only"
+    return f"disk {name} is drained ('frostline disk drain {name} --stop' ends that)" if state.drained else ""
 
 
 def fits(name: str, state: DiskState, size_bytes: int) -> str:

@@ -59,12 +59,16 @@ class PartHolder:
 
 
 def stores(context: Context, definition: TableDefinition) -> dict[str, LoggedDisk]:
-    """The stores whose objects this machine can share, by id: of the table's disks that can be reached."""
+    """The stores whose objects this machine can share, by id: of the table's disks that can be reached, and that parts
+    may come to."""
     found: dict[str, LoggedDisk] = {}
+    drained = context.journal.wishes.drained()
     for name in context.catalog.policy_disks(definition):
         disk = context.disk(name)
         logged = disk.logged
         if logged is None or logged.marks is None or disk.read_only or disk.unreachable or disk.broken is not None:
+            continue
+        if name in drained:
             continue
         with suppress(FrostlineError):
             identity = store_identity(logged)

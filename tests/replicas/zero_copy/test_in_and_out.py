@@ -117,6 +117,30 @@ def test_another_bucket_and_the_old_one_drained(
     assert (found["marks"], found["objects"], found["differences"]) == (0, 0, [])
 
 
+def test_a_disk_with_a_log_of_its_own_is_drained_by_each_machine(
+    a: Machine, b: Machine, bucket: str, far: str, s3_environment: Server
+) -> None:
+    """The first copies to the next bucket, the other one follows without a byte; nothing comes back to the drained one
+    by a fetch, a rule or a takeover, and its objects go when the last machine has left."""
+    with a.serving():
+        all_to(a, "s3")
+        all_to(b, "s3")
+        done = a.json("disk", "drain", "s3")
+        assert ([move["to"] for move in done["moved"]], done["empty"]) == (["far", "far"], True)
+        assert collected(a, "s3") == 0
+        before = blobs_in(far, s3_environment)
+        assert b.disks() == dict.fromkeys(PARTS, "s3")
+        assert b.json("disk", "drain", "s3")["empty"]
+        assert blobs_in(far, s3_environment) == before
+        a.insert(5000)
+        a.move("all_2_2_0", "far")
+        assert b.sync()["fetched"] == ["all_2_2_0"]
+        assert b.disks() == dict.fromkeys([*PARTS, "all_2_2_0"], "far")
+    assert collected(b, "s3") == 2
+    assert blobs_in(bucket, s3_environment) == []
+    assert a.keys() == b.keys() == [*ROWS, 5000]
+
+
 def test_a_prefix_of_several_is_not_opened_as_that_of_one(
     a: Machine, b: Machine, bucket: str, far: str, s3_environment: Server
 ) -> None:

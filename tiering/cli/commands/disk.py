@@ -1,18 +1,21 @@
-"""`disk adopt|replace|forget|retire-log`: what a person who knows says of a disk that is not what it was, or of a
-machine that is gone."""
+"""`disk adopt|replace|forget|retire-log|drain`: what a person who knows says of a disk that is not what it was, of a
+machine that is gone, or of a disk that is to go."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oplog.errors import FrostlineError, NotFound, Refused, UsageError
+from oplog.errors import FrostlineError, NotFound, PartlyDone, Refused, UsageError
 from tiering.cli.frame.output import counted
-from tiering.cli.frame.session import Session, actor
+from tiering.cli.frame.session import Session, actor, fail_if_partly
 from tiering.cli.frame.verb import new_app, verb
+from tiering.cli.reports.moves import move_document, print_moves, print_report
 
 if TYPE_CHECKING:
     from tiering.catalog.identity import Identities
+    from tiering.engine.draining import DetachedThere, DrainPlan, StaysThere
     from tiering.engine.retiring import Asked
     from tiering.journal.known_disks import Holdings, KnownDisk
 
@@ -27,6 +30,7 @@ def register(app: typer.Typer) -> None:
     verb(group, changes=True)(replace)
     verb(group, changes=True)(forget)
     verb(group, changes=True)(retire_log)
+    verb(group, changes=True)(drain)
 
 
 def adopt(session: Session, name: Name) -> None:
@@ -118,6 +122,116 @@ def retire_log(session: Session, disk: Name, log: LogName, give_up: GiveUp = Fal
         session.output.line("Dry run: nothing was changed.")
     else:
         session.output.line("Retired: in 24 hours gc heeds it no more.")
+
+
+Stop = Annotated[bool, typer.Option("--stop", help="let parts come to the disk again; what left stays where it is")]
+
+
+def drain(session: Session, name: Name, stop: Stop = False) -> None:
+    """Move everything off a disk, to the other disks of the tables' policies, and let nothing new come to it.
+
+    A part goes to another disk of its volume, else to the next colder volume, else to a hotter one; what is detached
+    goes as well. Broken off, it goes on when it is run again. Rules, inserts and merges pass the disk by until --stop.
+
+    Exit 3: something is left. Exit 13: something has no place, and nothing was moved.
+    """
+    from tiering.engine import draining
+
+    context = session.store().context
+    if name not in context.disks:
+        raise NotFound(f"No such disk: {name}", hint=f"the disks are: {', '.join(sorted(context.disks))}")
+    if stop:
+        _end_drain(session, name)
+        return
+    if session.dry_run:
+        _print_drain_plan(session, name, draining.plan(context, name))
+        return
+    report = draining.drain(context, name)
+    session.end_store()
+    session.store(look=False)  # which counts what is there: else nobody could forget the disk without a doubt
+    moves = move_document(report.moves)
+    if session.options.json:
+        session.output.document(
+            {
+                "disk": name,
+                **moves,
+                "detached": _detached_documents(report.detached),
+                "left": _left_documents(report.left),
+                "empty": not report.left,
+                "drained": True,
+                "dry_run": False,
+            }
+        )
+    else:
+        print_report(session.output, moves)
+        _print_beside(session, report.detached, report.left)
+        if not report.left:
+            _say_what_next(session, name)
+    fail_if_partly(len(moves["failed"]), len(moves["moved"]), "moves")
+    if report.left:
+        raise PartlyDone(f"disk {name} is not empty", hint="what is left, and why, is above; run it again")
+
+
+def _end_drain(session: Session, name: str) -> None:
+    wishes = session.store().context.journal.wishes
+    drained = name in wishes.drained()
+    if drained and not session.dry_run:
+        wishes.end_drain(name)
+    if session.options.json:
+        session.output.document({"disk": name, "drained": drained and session.dry_run, "dry_run": session.dry_run})
+    elif drained:
+        done = f"Would let parts come to {name} again." if session.dry_run else f"Parts may come to {name} again."
+        session.output.line(done)
+    if not drained:
+        session.nothing_to_do(f"Disk {name} is not drained.")
+
+
+def _print_drain_plan(session: Session, name: str, planned: "DrainPlan") -> None:
+    from tiering.facts.moves import would_move
+
+    document = would_move(planned.moves)
+    if session.options.json:
+        session.output.document(
+            {
+                "disk": name,
+                **document,
+                "detached": _detached_documents(planned.detached),
+                "left": _left_documents(planned.stays),
+                "empty": not (planned.moves or planned.detached or planned.stays),
+                "drained": name in session.store().context.journal.wishes.drained(),
+                "dry_run": True,
+            }
+        )
+        return
+    print_moves(session.output, document["moved"])
+    _print_beside(session, planned.detached, planned.stays)
+    session.output.line(f"Dry run: {counted(len(planned.moves), 'part')} would move; nothing was changed.")
+
+
+def _print_beside(session: Session, detached: "Sequence[DetachedThere]", left: "Sequence[StaysThere]") -> None:
+    for one in detached:
+        session.output.line(f"detached {one.definition.full_name} {one.part.name}  -> {one.target}")
+    for item in left:
+        session.output.line(f"left     {item.table} {item.what}: {item.why}")
+
+
+def _say_what_next(session: Session, name: str) -> None:
+    line = session.output.line
+    line(f"Disk {name} is empty, and nothing comes to it until 'frostline disk drain {name} --stop'.")
+    if session.store().disk(name).capabilities.remote:
+        line(f"Its objects go with 'frostline gc {name} --delete' when no revision needs them any more.")
+    line(f"To give it up: take it out of the configuration, then 'frostline disk forget {name}'.")
+
+
+def _detached_documents(detached: "Sequence[DetachedThere]") -> list[dict[str, Any]]:
+    return [
+        {"table": one.definition.full_name, "part": one.part.name, "bytes": one.part.size_bytes, "to": one.target}
+        for one in detached
+    ]
+
+
+def _left_documents(left: "Sequence[StaysThere]") -> list[dict[str, Any]]:
+    return [{"table": one.table, "what": one.what, "why": one.why} for one in left]
 
 
 def _held_alone(found: "Asked") -> str:

@@ -44,6 +44,7 @@ class Session:
         self.options = options
         self.output = Output(json=options.json, quiet=options.quiet, color=not options.no_color)
         self._stack = ExitStack()
+        self._store_stack = self._stack.enter_context(ExitStack())
         self._store: Store | None = None
         self._looked: Store | None = None
         self._loaded: LoadedConfig | None = None
@@ -111,7 +112,7 @@ class Session:
         if self._store is None:
             from tiering.engine.store import Store
 
-            self._store = self._stack.enter_context(
+            self._store = self._store_stack.enter_context(
                 Store.open(
                     self.config,
                     actor=actor(),
@@ -137,6 +138,11 @@ class Session:
             for sentence in self._store.context.catalog.unproved:
                 self.output.note(sentence)
         return self._store
+
+    def end_store(self) -> None:
+        """Close the open store: the next one counts what this one wrote to disks."""
+        self._store_stack.close()
+        self._store = None
 
     def unrecovered(self) -> "Store":
         """The store as it lies there, for a look: nothing is recovered, and nothing said. The open one where there is
