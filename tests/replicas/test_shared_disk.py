@@ -176,7 +176,10 @@ def test_who_joins_must_have_the_same_bucket(
     assert "another bucket" in other.error
     a("table", "create", "d.u", "--replicated", "--column", "k:int64", "--order-by", "k", "--policy", "local")
     b("table", "create", "d.u", "--replicated", "--policy", "cold", code=13)
-    assert "local disks only" in b.error
+    assert "have local disks, or buckets with a log each" in b.error
+    own = Machine(tmp_path, "own", settings, capsys, (tmp_path / "third").as_uri() + "/", log="own")
+    own("table", "create", "d.t", "--replicated", "--policy", "cold", code=13)
+    assert "policy cold has s3, where each machine has its own (`log: own`)" in own.error
 
 
 def test_who_is_none_reads_what_is_cold_and_changes_nothing(a: Machine, machine: Machines) -> None:

@@ -188,7 +188,7 @@ class PartServer:
 
     def _answer(self, found: Sequence[_Place], stores: Collection[str]) -> offer.OfferedPart:
         """Of the places of a part, the one that lies in one of the stores."""
-        why = "it lies on a disk of its machine"
+        why = offer.ON_OWN_DISK
         for place in found:
             logged = place.disk.logged
             if logged is None or logged.log_name is None:

@@ -27,7 +27,7 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.lineage import content_digest
 from tiering.catalog.new_parts import stage_part
 from tiering.table.part import Part, PartName
-from zerocopy.interserver import client
+from zerocopy.interserver import client, offer
 from zerocopy.replica import sharing
 from zerocopy.replica.connections import secret_of
 from zerocopy.replica.replica import Replica
@@ -198,8 +198,10 @@ class Fetcher:
 
     def _declines(self, replica: str, name: str, why: str) -> None:
         """The part does not come without its bytes from there."""
-        logger.info("%s of %s is fetched whole: %s", name, self.replica.definition.full_name, why)
         self._declined.add((replica, name))
+        if why == offer.ON_OWN_DISK:  # as every new part: nobody has to be told
+            return
+        logger.info("%s of %s is fetched whole: %s", name, self.replica.definition.full_name, why)
         self.whole.setdefault(name, f"{replica}: {why}")
 
     def _has_come(self, name: str) -> None:

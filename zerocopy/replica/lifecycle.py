@@ -210,11 +210,19 @@ def _check_shared(
     what = f"the table at {nodes.path} in Keeper"
     if keeper.exists(nodes.mover) != (disk is not None):
         if disk is None:
-            why = f"{what} has cold parts in a bucket, and policy {definition.policy} has none"
-            raise Refused(why, hint="give it a policy with the same bucket and prefix: --policy P")
+            why = (
+                f"{what} has cold parts in a bucket that its replicas write by one log, and policy {definition.policy}"
+            )
+            hint = "give it a policy with the same bucket and prefix: --policy P"
+            found = (context.disk(name).logged for name in context.catalog.policy_disks(definition))
+            if own := next((one for one in found if one is not None and one.log_name is not None), None):
+                why += f" has {own.name}, where each machine has its own (`log: {own.log_name}`)"
+                raise Refused(why, hint=f"{hint}, without `log:`")
+            raise Refused(f"{why} has none", hint=hint)
         raise Refused(
-            f"{what} has its parts on local disks only, and policy {definition.policy} has the bucket {disk.name}",
-            hint="give it a policy of local disks: --policy P",
+            f"the replicas of {what} have local disks, or buckets with a log each (`log: NAME`), and policy "
+            f"{definition.policy} has the bucket {disk.name} without one",
+            hint="give it a policy of local disks, or of a bucket with `log:`: --policy P",
         )
     if disk is None:
         return

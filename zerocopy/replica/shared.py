@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from disks.base import Disk
 from oplog.errors import Conflict, FrostlineError, Locked, Refused, Transient
 from oplog.kinds import Moved
-from tiering.catalog import copying
+from tiering.catalog import copying, reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.lineage import content_digest
@@ -36,6 +36,7 @@ def check_policy(context: Context, policy: str) -> Disk | None:
     shared = [disk for disk in remote if disk.logged is None or disk.logged.log_name is None]
     if not remote:
         return None
+    reachability.require(remote, f"a replicated table of policy {policy}")
     what, hint = f"policy {policy} cannot be a replicated table's", "give it another one: --policy P"
     if not shared and disks[0].capabilities.remote:
         raise Refused(f"{what}: new parts come to disks of the machine, and {disks[0].name} is the first", hint=hint)

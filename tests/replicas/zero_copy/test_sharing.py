@@ -70,7 +70,8 @@ def test_a_new_replica_takes_cold_parts_over(
 def test_a_part_goes_up_once(a: Machine, b: Machine, bucket: str, s3_environment: Server) -> None:
     a.insert(1, 2)
     with a.serving():
-        b.sync()
+        assert b.sync()["whole"] == []  # as every part that is on no bucket yet
+    assert b.json("replica", "queue", "d.t")["whole"] == []
     assert a.move(FIRST)["moved"]
     assert b.disks() == {FIRST: "ssd"}
     with a.serving():

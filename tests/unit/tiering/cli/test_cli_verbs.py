@@ -195,7 +195,7 @@ class TestData:
         disks = {disk["name"]: disk for disk in store.json("disks")["disks"]}
         assert set(disks["ssd"]) == {
             "name", "kind", "volume", "total_bytes", "free_bytes", "used_bytes", "parts", "revision", "read_only",
-            "broken", "unreachable",
+            "broken", "unreachable", "drained",
         }  # fmt: skip
         assert disks["s3"]["total_bytes"] is None
         assert disks["ssd"]["parts"] == 2
