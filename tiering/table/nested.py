@@ -1,8 +1,8 @@
 """Lists, maps and structs of one type as another: field by field, by name. Pure.
 
 A struct's fields may come in any order, and some of them not at all: they are null then. A map comes as a map, as a
-list of structs of a key and a value, or as a struct (a JSON object), whose fields that are null are not in it. A text
-is JSON.
+list of structs of a key and a value, or as a struct, whose fields that are null are not in it. A text is JSON, a map
+in it an object or a list of pairs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def cast_nested(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
         return array
     if pa.types.is_null(source):
         return pa.nulls(len(array), kind)
-    if pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source):
+    if _is_text(source):
         return _of_texts(array, kind, cast)
     if not pa.types.is_nested(kind):
         return cast(array, kind)
@@ -44,7 +44,10 @@ def cast_nested(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
 
 
 def without_unknown(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The array without those fields of structs that the type does not have."""
+    """The array without those fields of structs that the type does not have. Raises `pa.ArrowInvalid` for a text
+    that is no JSON."""
+    if pa.types.is_nested(kind) and not pa.types.is_map(kind) and _is_text(array.type):
+        array = parsed(array, kind)
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
         known = {field.name: field.type for field in kind}
         kept = {
@@ -110,6 +113,8 @@ def _map(array: pa.Array, kind: pa.MapType, cast: Cast) -> pa.Array:
             for row, there in zip(rows, array.is_valid().to_pylist(), strict=True)
         ]
         array = pa.array(pairs, pa.map_(pa.string(), kind.item_type))
+    elif pa.types.is_list(array.type) and pa.types.is_null(array.type.value_type):
+        return pa.array(array.to_pylist(), kind)  # none of them has an entry
     elif pa.types.is_list(array.type) and pa.types.is_struct(array.type.value_type):
         plain = _plain_list(array)
         if plain.values.type.num_fields != 2:
@@ -136,25 +141,45 @@ def _copied(array: pa.Array) -> Any:
     return array if array.offset == 0 else array.take(pa.array(range(len(array)), pa.int64()))
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
 def _is_fixed(kind: pa.DataType) -> bool:
     return bool(pa.types.is_fixed_size_list(kind))
 
 
 def _of_texts(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
+    found = parsed(array, kind)
+    if not (pa.types.is_nested(found.type) or pa.types.is_null(found.type)):
+        raise pa.ArrowInvalid(f"a text is no JSON for {kind}: {found.type}")
+    return cast_nested(found, kind, cast)
+
+
+def parsed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """What texts of JSON for the nested type hold, in types of their own. Raises `pa.ArrowInvalid`."""
     try:
         values = [None if text is None else json.loads(text) for text in array.to_pylist()]
-        found = pa.array([_as_pairs(value, kind) for value in values], kind if holds_map(kind) else None)
-    except ValueError as error:
+        return pa.array([_as_pairs(value, kind) for value in values])
+    except (ValueError, TypeError) as error:
         raise pa.ArrowInvalid(f"a text is no JSON for {kind}: {error}") from error
-    return cast_nested(found, kind, cast) if pa.types.is_nested(found.type) or pa.types.is_null(found.type) else found
 
 
 def _as_pairs(value: Any, kind: pa.DataType) -> Any:
-    """The value with lists of pairs where the type has maps."""
+    """The value with lists of pairs where the type has maps; JSON where it has texts."""
     if pa.types.is_map(kind) and isinstance(value, dict):
-        return [(key, _as_pairs(item, kind.item_type)) for key, item in value.items()]
+        return [{"key": key, "value": _as_pairs(item, kind.item_type)} for key, item in value.items()]
+    if (
+        pa.types.is_map(kind)
+        and isinstance(value, list)
+        and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
+    ):
+        return [{"key": key, "value": _as_pairs(item, kind.item_type)} for key, item in value]
     if pa.types.is_struct(kind) and isinstance(value, dict):
-        return {field.name: _as_pairs(value.get(field.name), field.type) for field in kind}
+        types = {field.name: field.type for field in kind}
+        return {name: _as_pairs(item, types[name]) if name in types else item for name, item in value.items()}
+    if pa.types.is_string(kind) and not isinstance(value, str | None):
+        return json.dumps(value, ensure_ascii=False)
     if pa.types.is_list(kind) and isinstance(value, list):
         return [_as_pairs(item, kind.value_type) for item in value]
     return value

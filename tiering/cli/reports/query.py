@@ -113,22 +113,28 @@ def _stream(result: "QueryResult", batches: "_Batches", chosen: str, stream: Any
 
 
 def _csv_schema(schema: "pa.Schema") -> "pa.Schema":
-    """Lists, maps and structs are JSON texts."""
+    """Lists, maps and structs are JSON texts, bytes hexadecimal ones."""
     import pyarrow as pa
 
-    kinds = [pa.string() if pa.types.is_nested(field.type) else field.type for field in schema]
+    kinds = [pa.string() if _is_text_in_csv(field.type) else field.type for field in schema]
     return pa.schema(list(zip(schema.names, kinds, strict=True)))
+
+
+def _is_text_in_csv(kind: "pa.DataType") -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind))
 
 
 def _csv_batch(batch: "pa.RecordBatch") -> "pa.RecordBatch":
     import pyarrow as pa
 
     def text(value: Any) -> str | None:
-        return None if value is None else encode(value, indent=0).decode()
+        return value if value is None or isinstance(value, str) else encode(value, indent=0).decode()
 
     arrays = [
         pa.array([text(value) for value in _plain_values(column)], pa.string())
-        if pa.types.is_nested(column.type)
+        if _is_text_in_csv(column.type)
         else column
         for column in batch.columns
     ]

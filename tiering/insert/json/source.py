@@ -52,13 +52,18 @@ def _parse_some(records: Sequence[TextRecord], reshaping: Reshaping) -> pa.Table
 
 def _parse(block: bytes, reshaping: Reshaping) -> pa.Table:
     """The columns that occur in the block. What is no text, in a column of texts, becomes the JSON that it is."""
-    try:
-        return _parse_strictly(block, reshaping)
-    except pa.ArrowInvalid:
-        texts = with_json_texts(block, source_types(reshaping))
-        if texts is None:
-            raise
-        return _parse_strictly(texts, reshaping)
+    types = {_steps(block, path): kind for path, kind in source_types(reshaping).items()}
+    texts: bytes | None = None
+    if any(map(holds_map, types.values())):
+        texts = with_json_texts(block, explicit_type(types))
+    else:
+        try:
+            return _parse_strictly(block, reshaping)
+        except pa.ArrowInvalid:
+            texts = with_json_texts(block, explicit_type(types))
+            if texts is None:
+                raise
+    return _parse_strictly(texts or block, reshaping)
 
 
 def _parse_strictly(block: bytes, reshaping: Reshaping) -> pa.Table:
@@ -97,12 +102,14 @@ def _steps(block: bytes, path: str) -> tuple[str, ...]:
 
 def _read_as(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_struct(kind) or pa.types.is_list(kind):
-        return None if holds_map(kind) else with_texts(kind, _is_text_in_json)
-    return None if _has_many_forms(kind) or pa.types.is_map(kind) else kind
+        return with_texts(kind, _is_text_in_json)
+    if pa.types.is_map(kind):
+        return pa.string()
+    return None if _has_many_forms(kind) else kind
 
 
 def _is_text_in_json(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_temporal(kind) or pa.types.is_binary(kind))
+    return bool(pa.types.is_temporal(kind) or pa.types.is_binary(kind) or pa.types.is_map(kind))
 
 
 def _has_many_forms(kind: pa.DataType) -> bool:

@@ -60,6 +60,13 @@ def test_a_nested_value_that_is_null_is_an_empty_field(home: Home) -> None:
     assert home("query", sql, "--output-format", "csv").splitlines() == ['"k","list"', "0,", '1,"[1]"']
 
 
+def test_bytes_are_hexadecimal_in_every_format(home: Home) -> None:
+    """Whatever they hold: no file of texts can have 0xff in it."""
+    sql = "SELECT k, CASE WHEN k > 0 THEN '\\xFF\\x00a'::BLOB END AS raw FROM d.t WHERE k < 2 ORDER BY k"
+    assert home("query", sql, "--output-format", "csv").splitlines() == ['"k","raw"', "0,", '1,"ff0061"']
+    assert home.json("query", sql)["rows"] == [[0, None], [1, "ff0061"]]
+
+
 def test_floats_are_printed_in_full(home: Home) -> None:
     numbers = [
         "0.1::double + 0.2::double",

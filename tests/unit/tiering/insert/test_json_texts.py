@@ -34,7 +34,7 @@ _values = st.recursive(
             pa.struct([("b", pa.list_(TEXT)), ("c", pa.int64())]),
             {"b": ["1", "x", None]},
         ),
-        ('{"a": {"k": {}, "l": "m"}}', pa.map_(TEXT, TEXT), {"k": "{}", "l": "m"}),
+        ('{"a": {"k": {}, "l": "m"}}', pa.map_(TEXT, TEXT), '{"k":"{}","l":"m"}'),
     ],
 )
 def test_a_text_is_what_stands_in_the_file(line: str, kind: pa.DataType, text: object) -> None:
