@@ -46,7 +46,7 @@ TEMPORARY = frozenset({0, 1, 3, 4, 5, 10, 11, 13})
 _MAY_WAIT = frozenset({0, 1, 3, 5, 11})
 COLLECT = ("--guard-interval", "2s", "--allow-short-guard-interval", "--max-delete-fraction", "1", "-y")
 _VERBS = {"insert": 10, "repeat": 4, "merge": 3, "move": 4, "drop": 2, "alter": 2, "sync": 3, "tick": 1, "gc": 1}
-_SHARING_VERBS = {**_VERBS, "move": 6, "back": 3, "audit": 2, "gc": 3}
+_SHARING_VERBS = {**_VERBS, "move": 6, "back": 3, "drain": 2, "audit": 2, "gc": 3}
 _FAULTS = (
     Fault("lost_answer", "PUT .*/operations/", 0, 1),
     Fault("reset", "PUT .*/operations/", 1, 1),
@@ -188,6 +188,8 @@ class Nodes:
                 arguments = ("move", TABLE, "--partition", str(partition), "--to-volume", "cold")
             case "back":
                 arguments = ("move", TABLE, "--partition", str(partition), "--to-volume", "hot")
+            case "drain":
+                arguments = ("disk", "drain", "s3", *(("--stop",) if chance.random() < 0.5 else ()))
             case "audit":
                 arguments = ("replica", "audit", "--repair")
             case "drop":
