@@ -61,6 +61,28 @@ def test_the_machine_s_own_disks_are_drained_and_the_shared_one_is_not(a: Machin
     assert a.keys() == b.keys() == [1, 2]
 
 
+def test_who_gives_up_all_disks_that_it_began_with_is_still_the_replica(a: Machine, b: Machine) -> None:
+    """Which replica a machine is lies on its disks: it goes to the new ones before the old ones go."""
+    a.insert(1)
+    document = yaml.safe_load(a.configuration.read_text())
+    document["disks"]["new"] = {"type": "local", "path": str(a.path / "new")}
+    document["policies"]["cold"]["volumes"][0]["disks"].append("new")
+    a.configuration.write_text(yaml.safe_dump(document))
+    for name in ("ssd", "hdd"):
+        a("disk", "drain", name)
+        del document["disks"][name]
+    del document["policies"]["local"]
+    document["policies"]["cold"]["volumes"] = [
+        {"name": "hot", "disks": ["new"]},
+        {"name": "cold", "disks": ["s3"]},
+    ]
+    a.configuration.write_text(yaml.safe_dump(document))
+    a.insert(2)
+    with a.serving():
+        b.sync()
+    assert a.keys() == b.keys() == [1, 2]
+
+
 def test_what_was_merged_waits_for_every_replica(a: Machine, b: Machine) -> None:
     """Else the bucket has a part of whose inputs a replica still has its own: every row of them would count twice."""
     a.insert(1)

@@ -129,6 +129,8 @@ def drain(context: Context, name: str) -> DrainReport:
         if not begun:
             context.journal.wishes.drain(name, actor=context.actor)
             recovery.begin_disks(context)
+            for definition in context.catalog.tables():
+                replicated.before_a_disk_goes(context, definition)
             begun = True
         report.left = list(planned.stays)
         if not planned.moves and not planned.detached:

@@ -98,6 +98,13 @@ def moved(context: Context, moves: Sequence[Move]) -> MoveReport:
     return report
 
 
+def before_a_disk_goes(context: Context, definition: TableDefinition) -> None:
+    """What lies beside the parts of a replicated table goes to its other disks as well: which replica this machine
+    is."""
+    if definition.is_replicated:
+        work().spread_identity(context, definition)
+
+
 def _is_marked(disk: Disk) -> bool:
     """Whether replicas share its objects by marks."""
     logged = disk.logged

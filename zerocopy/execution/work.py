@@ -38,7 +38,7 @@ from zerocopy.keeper.opening import open_keeper
 from zerocopy.marks.marks import marks_of
 from zerocopy.rebuilding import rebuilding
 from zerocopy.rebuilding.rebuilding import Rebuilt
-from zerocopy.replica import history, presence, shared
+from zerocopy.replica import history, identity, presence, shared
 from zerocopy.replica.connections import connections
 from zerocopy.replica.entries import Entry
 from zerocopy.replica.inserts import arrivals
@@ -158,6 +158,11 @@ def move(context: Context, definition: TableDefinition, moves: Sequence[Move]) -
     return report + moving.execute(replica, others) if others else report
 
 
+def spread_identity(context: Context, definition: TableDefinition) -> None:
+    """Note which replica this machine is on all of its disks, also on those that came since: others may go."""
+    identity.spread(context, definition)
+
+
 def has_several_logs(disk: Disk) -> bool:
     """Whether the disk's log is one of several, so that others may share its objects."""
     logged = disk.logged
@@ -178,6 +183,7 @@ def tick(context: Context, definition: TableDefinition) -> list[str]:
         if time.monotonic() - replica.kept.named > _NAMES_SECONDS:
             history.note_names(context, definition, [replica.name, *replica.others()])
             replica.kept.named = time.monotonic()
+            identity.spread(context, definition)
         if replica.kept.log_length >= 2 * cleaning.KEEP_FEWEST:
             cleaning.clean(replica)
     except Locked:  # another process of this machine is at it

@@ -82,7 +82,9 @@ def rebuild(
     if known is None:
         raise ReadOnly(
             f"this machine is no replica of {definition.full_name}: nothing can be put back out of it",
-            hint="run it on a replica: 'frostline replica list' there",
+            hint="run it on a replica; if this machine was one and lost its disks: 'frostline replica drop "
+            f"{definition.full_name} NAME' on another one, then here 'frostline table create {definition.full_name} "
+            "--replicated' and 'replica sync'",
         )
     keeper, nodes = connections(context).keeper, TableNodes(str(definition.keeper))
     keeper.sync(nodes.path)

@@ -49,11 +49,19 @@ def read(context: Context, definition: TableDefinition) -> ReplicaIdentity | Non
     return None
 
 
+def spread(context: Context, definition: TableDefinition) -> None:
+    """Note it on the disks that came to the policy since: the others may go. Nothing on a machine that is no
+    replica."""
+    known = read(context, definition)
+    if known is not None:
+        write(context, definition, known)
+
+
 def write(context: Context, definition: TableDefinition, identity: ReplicaIdentity) -> None:
     """Note on every disk that has not, who this machine is."""
     path = path_of(definition)
     for disk in _disks(context, definition):
-        if disk.read_only or disk.exists(path):
+        if disk.read_only or disk.unreachable or disk.exists(path) or not disk.exists(definition.path):
             continue
         reason = f"replica {identity.replica} of {definition.full_name}"
         with disk.transaction(TableAltered(), reason=reason, actor=context.actor) as transaction:
