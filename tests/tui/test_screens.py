@@ -83,7 +83,7 @@ def test_parts_say_why_and_when(home: Home) -> None:
         await driver.until(lambda: reason in driver.text.replace("\n", " ").replace("│", ""))
         await driver.sees("due", "2099-03-12")
 
-    drive(home, story, size=(160, 40))
+    drive(home, story, size=(200, 40))
 
 
 def test_filter_sort_and_marks(home: Home) -> None:

@@ -124,7 +124,7 @@ def parts(store: Store) -> Listing:
     """`parts`, and of each part why it stays, when it goes, and where to."""
     told = _Told(store)
     return Listing(
-        columns=_part_columns(told),
+        columns=_part_columns(told, of_tables=len(store.definitions())),
         rows=store.parts(),
         key=lambda row: f"{row.definition.uuid}/{row.facts.name}/{row.disk}",
         document=part_document,
@@ -133,9 +133,13 @@ def parts(store: Store) -> Listing:
     )
 
 
-def _part_columns(told: _Told) -> tuple[ListColumn, ...]:
+def _part_columns(told: _Told, *, of_tables: int) -> tuple[ListColumn, ...]:
+    """Where there are several tables, a part's name says little without that of its table."""
+    table = ListColumn("table", "table", 16, lambda row: row.definition.full_name)
+    several = of_tables > 1
     return (
         ListColumn("part", "part", 16, lambda row: row.facts.name, grows=True),
+        *((table,) if several else ()),
         ListColumn("disk", "disk", 8, lambda row: row.disk),
         ListColumn("age", "age", 8, told.age, age, right=True),
         ListColumn("size", "size", 10, lambda row: row.facts.size_bytes, size, right=True),
@@ -143,7 +147,7 @@ def _part_columns(told: _Told) -> tuple[ListColumn, ...]:
         ListColumn("due", "due", 16, told.due, minute),
         ListColumn("rows", "rows", 11, lambda row: row.facts.rows, number, right=True),
         ListColumn("level", "lvl", 3, lambda row: row.name.level, number, right=True),
-        ListColumn("table", "table", 16, lambda row: row.definition.full_name),
+        *(() if several else (table,)),
         ListColumn("state", "state", 9, lambda row: row.state),
         ListColumn("volume", "volume", 10, lambda row: row.volume),
         ListColumn("partition", "partition", 10, lambda row: row.name.partition),

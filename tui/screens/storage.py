@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tiering.config.units import counted
 from tui.actions import keeping, moving
 from tui.actions.replicas import audit_marks
 from tui.facts import history, storage
@@ -91,7 +92,7 @@ class Parts(ListView):
             return
         tables = {table for table, _ in parts}
         options = await self.board.source.read(lambda store: _targets(store, tables))
-        target = await self.board.ask(Choose(f"Move {len(parts):,} parts to", options))
+        target = await self.board.ask(Choose(f"Move {counted(len(parts), 'part')} to", options))
         if target is not None:
             kind, _, name = target.partition(" ")
             await self.board.carry_out(moving.move_parts(parts, **{kind: name}))
