@@ -9,7 +9,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +44,7 @@ class Round:
 
 
 class Inbox:
-    """The inbox. `clock` counts seconds, and never goes back."""
+    """The inbox. `clock` counts seconds, and never goes back. Several threads may work on it, one on a table."""
 
     def __init__(
         self,
@@ -59,6 +59,8 @@ class Inbox:
         self._root = root_of(settings)
         self._stop = stop or threading.Event()
         self._sights: dict[str, dict[str, Sight]] = {}
+        self._looking = threading.Lock()
+        """Held by who changes what was seen."""
         self._begun: set[str] = set()
         """Tables that were looked at after the start: what a crash left of theirs is settled."""
         self._failures: dict[str, tuple[int, float]] = {}
@@ -102,22 +104,30 @@ class Inbox:
         for table in tables:
             if self._stop.is_set():
                 break
-            if not at_once and self._rests(table.name):
-                continue
-            try:
-                self._table(table, done, at_once=at_once)
-                self._failures.pop(table.name, None)
-                self.waiting.pop(table.name, None)
-            except InboxStops:
-                break
-            except (FrostlineError, OSError) as error:
-                hint = f"; {error.hint}" if isinstance(error, FrostlineError) and error.hint else ""
-                done.problems.append(Strange(records.shown(table.name), "", f"{error}{hint}"))
-                self.waiting[table.name] = f"{records.shown(table.name)}: {error}{hint}"
-                times = self._failures.get(table.name, (0, 0.0))[0]
-                rest = min(_LONGEST_REST_SECONDS, self._settings.poll_seconds * 2 ** min(times, 16))
-                self._failures[table.name] = (times + 1, self._clock() + rest)
+            if at_once or not self._rests(table.name):
+                self._work_on(table, self._store, done, at_once=at_once)
         return done
+
+    def round_of(self, table: TableInbox, store: Store) -> Round:
+        """The same of one table, by a store that nobody else uses now."""
+        done = Round()
+        self._work_on(table, store, done, at_once=False)
+        return done
+
+    def _work_on(self, table: TableInbox, store: Store, done: Round, *, at_once: bool) -> None:
+        try:
+            self._table(table, store, done, at_once=at_once)
+            self._failures.pop(table.name, None)
+            self.waiting.pop(table.name, None)
+        except InboxStops:
+            pass
+        except (FrostlineError, OSError) as error:
+            hint = f"; {error.hint}" if isinstance(error, FrostlineError) and error.hint else ""
+            done.problems.append(Strange(records.shown(table.name), "", f"{error}{hint}"))
+            self.waiting[table.name] = f"{records.shown(table.name)}: {error}{hint}"
+            times = self._failures.get(table.name, (0, 0.0))[0]
+            rest = min(_LONGEST_REST_SECONDS, self._settings.poll_seconds * 2 ** min(times, 16))
+            self._failures[table.name] = (times + 1, self._clock() + rest)
 
     def _rests(self, table: str) -> bool:
         return table in self._failures and self._clock() < self._failures[table][1]
@@ -129,7 +139,8 @@ class Inbox:
             for file in TableInbox(self._root, table).listing()[0]:
                 if file.name == name:
                     whole_since = self._clock() - self._settings.stable_seconds
-                    self._sights.setdefault(table, {})[name] = Sight(file.key, whole_since)
+                    with self._looking:
+                        self._sights.setdefault(table, {})[name] = Sight(file.key, whole_since)
 
     def closed(self, table: str, name: str) -> None:
         """Whoever wrote this file has closed it, or given it its name: it is whole as it is now. From any thread."""
@@ -137,25 +148,30 @@ class Inbox:
 
     def is_idle(self) -> bool:
         """Whether a round would do nothing: no file is to be taken, and nothing is left of a crash. Opens no table."""
-        self._take_notice()
-        for table in place.tables_of(self._root)[0]:
-            if self._rests(table.name):
-                continue
-            if table.name not in self._begun:
-                return False
-            found, now = self._see(table), self._clock()
-            if choice.choose(found, self._sights[table.name], now, self._settings):
-                return False
-        return True
+        return not self.due()[0]
 
-    def _table(self, table: TableInbox, done: Round, *, at_once: bool) -> None:
+    def due(self, busy: Container[str] = ()) -> tuple[list[TableInbox], list[Strange]]:
+        """The tables of which a round would do something, but for those that somebody works on; and what is none.
+        Opens no table."""
+        self._take_notice()
+        found = []
+        tables, strange = place.tables_of(self._root)
+        for table in tables:
+            if table.name in busy or self._rests(table.name):
+                continue
+            files, now = self._see(table), self._clock()
+            if table.name not in self._begun or choice.choose(files, self._sights[table.name], now, self._settings):
+                found.append(table)
+        return found, strange
+
+    def _table(self, table: TableInbox, store: Store, done: Round, *, at_once: bool) -> None:
         found = self._see(table)
         done.problems += table.listing()[1]
         chosen = choice.choose(found, self._sights[table.name], self._clock(), self._settings, at_once=at_once)
         if not chosen and table.name in self._begun:
             return
-        self._store.refresh(anew=False)
-        ingest = TableIngest(self._store, table, self._stop)
+        store.refresh(anew=False)
+        ingest = TableIngest(store, table, self._stop)
         try:
             ingest.finish()
             if chosen:
@@ -171,8 +187,9 @@ class Inbox:
             done.parts += ingest.done.parts
 
     def _see(self, table: TableInbox) -> list[choice.Found]:
-        found = table.listing()[0]
-        self._sights[table.name] = choice.look(self._sights.get(table.name, {}), found, self._clock())
+        with self._looking:
+            found = table.listing()[0]
+            self._sights[table.name] = choice.look(self._sights.get(table.name, {}), found, self._clock())
         return found
 
 

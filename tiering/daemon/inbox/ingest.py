@@ -63,6 +63,8 @@ class TableIngest:
         self._stop = stop or threading.Event()
         self._deferred = False
         """Whether files wait for another one with their bytes: to be its duplicates, if it goes in."""
+        self._stuck: FrostlineError | OSError | None = None
+        """Why a file that brings no rows could not be put aside. It stays taken."""
         self.done = IngestResult()
 
     def finish(self) -> None:
@@ -88,6 +90,8 @@ class TableIngest:
                 self._insert(group)
                 if self._stop.is_set():
                     return
+        if self._stuck is not None:
+            raise self._stuck
 
     # Reading
 
@@ -107,11 +111,11 @@ class TableIngest:
                 continue
             now.add(digest)
             if digest in known:
-                self._end(file.name, DONE, "duplicate", sha256=digest, of=known[digest], rows=0, parts=[])
+                self._put_aside(file.name, DONE, "duplicate", sha256=digest, of=known[digest], rows=0, parts=[])
                 continue
             if not records.is_text(file.name):
                 why, hint = "its name is not UTF-8 text", "rename it, and let it land again"
-                self._end(file.name, FAILED, "failed", sha256=digest, error=why, hint=hint)
+                self._put_aside(file.name, FAILED, "failed", sha256=digest, error=why, hint=hint)
                 continue
             try:
                 readable = reading.read(self._place.taken_path / file.name, file, digest, self._definition, self._stop)
@@ -259,7 +263,14 @@ class TableIngest:
     def _fail(self, name: str, digest: str, error: FrostlineError) -> None:
         """Put the file aside with what is wrong with it, which names it as it was called when it landed."""
         message = error.message.replace(f"{self._place.taken_path / name}", records.shown(name))
-        self._end(name, FAILED, "failed", sha256=digest, error=message, hint=error.hint)
+        self._put_aside(name, FAILED, "failed", sha256=digest, error=message, hint=error.hint)
+
+    def _put_aside(self, name: str, directory: str, state: str, **facts: object) -> None:
+        """As `_end`, but that there is no room for its report keeps no other file from going in."""
+        try:
+            self._end(name, directory, state, **facts)
+        except (FrostlineError, OSError) as error:
+            self._stuck = self._stuck or error
 
     def _end(self, name: str, directory: str, state: str, **facts: object) -> None:
         """Put one file aside that brings no rows."""

@@ -1,6 +1,7 @@
-"""The inbox beside the daemon's passes: a thread with a store of its own, as another process would have one.
+"""The inbox beside the daemon's passes: threads with stores of their own, as other processes would have them.
 
-So a pass that takes an hour keeps no file waiting, and a large file no move. Directory events wake it where the system
+So a pass that takes an hour keeps no file waiting, a large file no move, and a table that is slow no other: up to four
+are worked on side by side, each by one thread. Directory events wake it where the system
 has them; it looks every `poll_seconds` all the same, for there are none over NFS.
 """
 
@@ -10,19 +11,23 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from oplog.errors import FrostlineError
 from tiering.config.settings import InboxConfig
 from tiering.daemon.inbox.inbox import Inbox, Round, root_of
+from tiering.daemon.inbox.place import Strange, TableInbox
 from tiering.engine.store import Store
 
 if TYPE_CHECKING:
     from watchdog.events import FileSystemEvent, FileSystemEventHandler
     from watchdog.observers.api import BaseObserver
 
+_TABLES_AT_ONCE = 4
 _REST_SECONDS = 10.0
 """After the whole inbox failed: it is not there, or somebody else works on it."""
 
@@ -37,7 +42,8 @@ class InboxWorker:
         self._stop, self._wake = threading.Event(), threading.Event()
         self._rounds: queue.SimpleQueue[Round] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="inbox", daemon=True)
-        self._said: list[str] = []
+        self._said: dict[str, list[str]] = {}
+        """By table: what it leaves alone, as it was said."""
         self.trouble: tuple[str, ...] = ()
         """What keeps files from going in now, a sentence each. It is tried again."""
 
@@ -62,7 +68,7 @@ class InboxWorker:
         while not self._stop.is_set():
             try:
                 with self._open_store(self._stop) as store:
-                    self._rounds_of(Inbox(store, self._settings, self._stop))
+                    self._rounds_of(Inbox(store, self._settings, self._stop), store)
             except (FrostlineError, OSError) as error:
                 self.trouble = (str(error),)
                 self._stop.wait(_REST_SECONDS)
@@ -71,34 +77,57 @@ class InboxWorker:
                 self.trouble = (f"{type(error).__name__}: {error}",)
                 self._stop.wait(_REST_SECONDS)
 
-    def _rounds_of(self, inbox: Inbox) -> None:
-        with inbox.alone():
+    def _rounds_of(self, inbox: Inbox, store: Store) -> None:
+        busy: dict[str, Future[Round]] = {}
+        with inbox.alone(), _Stores(store, lambda: self._open_store(self._stop)) as stores:
             observer = self._observe(inbox)
+            pool = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix="inbox table")
             try:
                 while not self._stop.is_set():
-                    if not inbox.is_idle():
-                        self._tell(inbox.round())
-                    self.trouble = tuple(inbox.waiting.values())
+                    tables, strange = inbox.due(busy)
+                    self._say("", strange)
+                    for table in tables:
+                        busy[table.name] = pool.submit(self._round_of, inbox, table, stores)
                     self._wake.wait(self._settings.poll_seconds)
                     self._wake.clear()
+                    for name in [name for name, work in busy.items() if work.done()]:
+                        self._tell(name, busy.pop(name).result())
+                    self.trouble = tuple(inbox.waiting.values())
+                    if not busy:
+                        stores.close_spare()
             finally:
+                pool.shutdown()
                 if observer is not None:
                     observer.stop()
                     observer.join()
+            for name, work in busy.items():
+                self._tell(name, work.result())
 
-    def _tell(self, done: Round) -> None:
-        """What is left alone is said once, not at every look; `trouble` is said by whoever asks for it."""
-        left = [f"{item.table}/{item.file}: {item.what}" for item in done.problems if item.file]
-        for problem in left:
-            if problem not in self._said:
-                log.warning("left alone: %s", problem)
-        self._said = left
+    def _round_of(self, inbox: Inbox, table: TableInbox, stores: _Stores) -> Round:
+        if self._stop.is_set():
+            return Round()
+        with stores.one() as store:
+            done = inbox.round_of(table, store)
+        if done.files:  # there may be more
+            self._wake.set()
+        return done
+
+    def _tell(self, table: str, done: Round) -> None:
+        self._say(table, done.problems)
         for file in done.failed:
             log.warning("%s/%s failed: %s", file.table, file.file, file.error)
         if done.files:
             log.info("inbox: %d files, %d rows, %d failed", len(done.files), done.rows, len(done.failed))
         if done.files or done.problems:
             self._rounds.put(done)
+
+    def _say(self, table: str, problems: list[Strange]) -> None:
+        """What is left alone is said once, not at every look; `trouble` is said by whoever asks for it."""
+        left = [f"{item.table}/{item.file}: {item.what}" for item in problems if item.file]
+        for problem in left:
+            if problem not in self._said.get(table, ()):
+                log.warning("left alone: %s", problem)
+        self._said[table] = left
 
     def _observe(self, inbox: Inbox) -> BaseObserver | None:
         """Directory events, where there are any. Without them it polls."""
@@ -114,6 +143,40 @@ class InboxWorker:
             log.info("the inbox is looked at every %g s: %s", self._settings.poll_seconds, error)
             return None
         return observer
+
+
+class _Stores:
+    """A store for each thread that needs one now. Thread-safe."""
+
+    def __init__(self, first: Store, open_store: Callable[[], Store]) -> None:
+        """`first` is whoever's that made it."""
+        self._free, self._open_store = [first], open_store
+        self._spare = ExitStack()
+        self._first = first
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def one(self) -> Iterator[Store]:
+        """One that nobody else has. Raises what opening another one raises."""
+        with self._lock:
+            store = self._free.pop() if self._free else self._spare.enter_context(self._open_store())
+        try:
+            yield store
+        finally:
+            with self._lock:
+                self._free.append(store)
+
+    def close_spare(self) -> None:
+        """Close all but the first; the caller knows that none is in use."""
+        with self._lock:
+            self._spare.close()
+            self._free = [self._first]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close_spare()
 
 
 def _events(root: Path, inbox: Inbox, wake: threading.Event) -> FileSystemEventHandler:

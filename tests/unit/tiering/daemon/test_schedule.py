@@ -151,6 +151,18 @@ class TestWindows:
         assert odd.into_window(at("2026-10-25T00:00")) == at("2026-10-25T00:15")
         assert odd.into_window(at("2026-10-25T01:20")) == at("2026-10-25T01:20"), "it is open again"
 
+    def test_a_window_over_midnight_in_which_the_clock_is_set(self) -> None:
+        nightly = schedule_of(JobConfig(every_seconds=60, window="22:00-06:00", timezone=BERLIN), None)
+        for night, opens, closes in (
+            ("2026-03-28", "2026-03-28T21:00", "2026-03-29T04:00"),  # seven hours
+            ("2026-10-24", "2026-10-24T20:00", "2026-10-25T05:00"),  # nine
+        ):
+            assert nightly.into_window(at(f"{night}T12:00")) == at(opens)
+            for hours in range(1, int((at(closes) - at(opens)).total_seconds() / 3600)):
+                moment = at(opens) + timedelta(hours=hours)
+                assert nightly.into_window(moment) == moment, "it is open"
+            assert nightly.into_window(at(closes)) > at(closes) + timedelta(hours=12)
+
     def test_a_delay_by_chance_never_leaves_it(self) -> None:
         nightly = schedule_of(JobConfig(cron="0 5 * * *", window="22:00-06:00", jitter_seconds=7200), None)
         due = at("2026-06-11T05:00")

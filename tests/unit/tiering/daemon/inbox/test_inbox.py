@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from disks import effects
+from disks.workers.progress import Silent
 from oplog.errors import FrostlineError, Locked, NoSpace, NotFound, Refused
 from tests.command_line import Frostline
 from tiering.config.settings import DaemonConfig, InboxConfig, embedded
@@ -24,6 +26,7 @@ from tiering.daemon.inbox import choice, ingest, reading
 from tiering.daemon.inbox.choice import Found, Sight
 from tiering.daemon.inbox.inbox import Inbox, Round
 from tiering.daemon.inbox.place import TableInbox
+from tiering.daemon.inbox.worker import InboxWorker
 from tiering.daemon.status import read_status
 from tiering.engine.store import Store, Table
 from tiering.table.definitions import define_table
@@ -221,6 +224,28 @@ class TestOnce:
         assert place.files("done") == place.files("failed") == []
         assert states(place.once()) == {"a.csv": "done"}
         assert place.keys() == [1]
+        assert place.inbox.waiting == {}
+
+
+    def test_a_full_failed_keeps_the_bad_file_and_no_other(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        place.land("a.csv", "one")
+        place.land("b.csv", 2)
+        place.land("c.csv", "three")
+        write = effects.write_new_file
+
+        def full(path: Path, data: bytes) -> None:
+            if path.parent.name == "failed":
+                raise NoSpace(f"no space left on device: {path}")
+            write(path, data)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(effects, "write_new_file", full)
+            done = place.once()
+        assert states(done) == {"b.csv": "done"}
+        assert "no space left on device: " in place.inbox.waiting["d.t"]
+        assert (place.files(".taken"), place.files("failed")) == (["a.csv", "c.csv"], [])
+        assert states(place.once()) == {"a.csv": "failed", "c.csv": "failed"}
+        assert place.keys() == [2]
         assert place.inbox.waiting == {}
 
 
@@ -481,6 +506,36 @@ class TestDaemon:
             "the inbox: d.t: no space left on device: ssd",
             "the inbox: all is well again, it was: d.t: no space left on device: ssd",
         ], "each is said once"
+
+    def test_a_table_that_is_slow_keeps_no_other_waiting(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        """P15: a file of 10 GB, or a bucket that hangs, kept the files of all tables waiting."""
+        place.store.create_table(define_table("d.slow", columns=["k:int64"], order_by="k", policy="hot_cold"))
+        slow = place.root / "inbox" / "d.slow"
+        slow.mkdir()
+        (slow / "a.csv").write_text("k\n1\n")
+        place.land("a.csv", 2)
+        insert, free, until = Table.insert, threading.Event(), threading.Event()
+
+        def hanging(self: Table, batches: Any) -> Any:
+            assert self.definition.name != "slow" or free.wait(200)
+            return insert(self, batches)
+
+        monkeypatch.setattr(Table, "insert", hanging)
+        settings = msgspec.structs.replace(place.settings, stable_seconds=0.0, poll_seconds=0.05)
+        worker = InboxWorker(lambda stop: place.store.beside(place.config, stop, Silent()), settings)
+        worker.begin()
+        try:
+            for _ in range(1200):
+                if place.files("done"):
+                    break
+                until.wait(0.05)
+            assert place.files("done") == ["a.csv", "a.csv.report.json"], "it did not wait"
+            assert (slow / ".taken" / "a.csv").exists()
+        finally:
+            free.set()
+            worker.end()
+        assert (slow / "done" / "a.csv").exists(), "a stop ends between files"
+        assert sorted(file.table for done in worker.ended() for file in done.files) == ["d.slow", "d.t"]
 
     def test_two_do_not_work_on_one_inbox(self, place: Place) -> None:
         other = Inbox(place.store, place.settings)
