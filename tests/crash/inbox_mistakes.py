@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.crash.seeding import replaced
+from tests.crash.seeding import nothing, replaced
 
 _UNITS = "tests/unit/tiering/daemon/inbox/test_inbox.py"
 _KILLED = "tests/crash/test_inbox.py::test_killed_at_every_effect"
@@ -63,6 +63,18 @@ def _known_before_they_are_in() -> None:
     TableIngest._put_in = put_in  # type: ignore[method-assign]
 
 
+def _raised_at_once() -> None:
+    from tiering.daemon.inbox.ingest import TableIngest
+
+    TableIngest._put_aside = TableIngest._end  # type: ignore[method-assign]
+
+
+def _nobody_answers(*arguments: Any, **options: Any) -> None:
+    from oplog.errors import FrostlineError
+
+    raise FrostlineError("no answer")
+
+
 def _planned_moves_only(parts: Any, policies: Any, now: Any) -> dict[str, Any]:
     return {}
 
@@ -93,6 +105,30 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "after a crash files are gathered anew: they may make other blocks",
         f"{_UNITS}::TestGoingOn::test_a_file_that_changed_after_the_crash_is_not_taken_for_the_old_one",
         _batch_not_written_down,
+    ),
+    (
+        "inbox: one table at a time",
+        "a table that is slow keeps all others waiting",
+        f"{_UNITS}::TestDaemon::test_a_table_that_is_slow_keeps_no_other_waiting",
+        replaced("tiering.daemon.inbox.worker", "_TABLES_AT_ONCE", 1),
+    ),
+    (
+        "inbox: a stop between files only",
+        "whoever ends the daemon waits for a file of 10 GB",
+        f"{_UNITS}::TestWhileItIsRead::test_a_stop_ends_within_a_file_and_the_next_run_goes_on",
+        replaced("tiering.daemon.inbox.reading", "_go_on_unless", nothing),
+    ),
+    (
+        "inbox: a bad file before the others",
+        "one that cannot be put aside keeps the table's others from going in",
+        f"{_UNITS}::TestOnce::test_a_full_failed_keeps_the_bad_file_and_no_other",
+        _raised_at_once,
+    ),
+    (
+        "daemon: its status as it was written down",
+        "on a disk that takes nothing `daemon status` calls what was before well",
+        "tests/unit/tiering/daemon/test_daemon.py::test_a_daemon_that_can_write_nothing_down_says_what_it_does",
+        replaced("tiering.daemon.live", "ask", _nobody_answers),
     ),
     (
         "metrics: due is what is planned",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.crash.seeding import nothing, replaced
+
 _CHECK = "tests/unit/tiering/insert/test_reshaping.py"
 _REPLACE = "tests/integration/test_replace_partitions.py"
 
@@ -130,5 +132,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "what came into the table after its rows were read counts as known",
         f"{_REPLACE}::test_a_table_rewritten_from_itself_loses_no_row_that_came_after_it_was_read",
         _replacing_begins_late,
+    ),
+    (
+        "scratch removed under its writers",
+        "an insert that one disk refuses takes away what is still written for another",
+        "tests/unit/tiering/insert/test_insert.py"
+        "::test_a_disk_that_is_full_leaves_nothing_of_what_other_disks_were_to_get",
+        replaced("tiering.insert.insert", "wait", nothing),
     ),
 )

@@ -226,7 +226,6 @@ class TestOnce:
         assert place.keys() == [1]
         assert place.inbox.waiting == {}
 
-
     def test_a_full_failed_keeps_the_bad_file_and_no_other(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         place.land("a.csv", "one")
         place.land("b.csv", 2)
