@@ -5,6 +5,8 @@ for leave the disk, through its store with its limits and retries. pandas, Polar
 
     fs = FrostlineFileSystem(store.context)
     duckdb.register_filesystem(fs);  duckdb.sql("from read_parquet('frostline://nyc.flights/*/*.parquet')")
+
+By URL alone they are found as `tiering.engine.store_files`.
 """
 
 from __future__ import annotations
@@ -77,6 +79,7 @@ class FrostlineFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if mode != "rb":
             raise io.UnsupportedOperation("tables are read-only here: use insert")
         stored, file = self._find(path)
+        self._check(stored, file)
         # No read-ahead: readers of Parquet know which ranges they want, and every byte of a cold part is paid for.
         return _PartFile(
             self,
@@ -97,6 +100,9 @@ class FrostlineFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _catalog(self) -> Tables:
         catalog = self._context.catalog
         return {table.full_name: catalog.parts(table) for table in catalog.tables()}
+
+    def _check(self, stored: StoredPart, file: DataFile) -> None:
+        """Raise for a file that is not to be read like this. Here: none, who asks knows what the files hold."""
 
     def _part(self, table: str, name: str) -> StoredPart:
         for stored in self._tables().get(table, ()):
