@@ -315,7 +315,7 @@ def _are_active(found: list[StoredPart]) -> bool:
 
 def _may_be_hidden(found: list[StoredPart]) -> list[StoredPart]:
     """Those whose place another one may take, by the names. `found` is in name order."""
-    replaced = {name for stored in found for name in stored.facts.replaces}
+    replaced = {name for stored in found for name in stored.replaces}
     names = [stored.name for stored in found]
     active = parts_format.active(names) if parts_format.meet(names) else None
     if not replaced and active is None:
@@ -323,11 +323,11 @@ def _may_be_hidden(found: list[StoredPart]) -> list[StoredPart]:
     return [
         stored
         for stored in found
-        if (active is not None and stored.name not in active) or stored.facts.name in replaced
+        if (active is not None and stored.name not in active) or (replaced and stored.facts.name in replaced)
     ]
 
 
 def _reaches_beyond_itself(stored: StoredPart) -> bool:
     """Whether it can take the place of another part: few of a table's parts can."""
     name = stored.name
-    return name.max_block > name.min_block or bool(name.level or name.mutation or stored.facts.replaces)
+    return name.max_block > name.min_block or bool(name.level or name.mutation or stored.replaces)

@@ -16,7 +16,7 @@ from tiering.journal.kept_parts import UNSETTLED, PartsPlace, PartToKeep
 from tiering.policy import part_sums
 from tiering.table import kept_facts
 from tiering.table import part as part_format
-from tiering.table.part import PartFacts, facts_of
+from tiering.table.part import facts_of
 from tiering.table.schema import TableDefinition
 
 KEPT_FROM = 64
@@ -76,7 +76,8 @@ class Look:
 
     def __init__(self, asked: Looked, last: Looked, state: Mark | None) -> None:
         self.result = replace(asked, parts={}, marks={}, broken=[], state=state)
-        self.new: dict[str, tuple[PartToKeep, PartFacts]] = {}
+        self.new: dict[str, tuple[PartToKeep, tuple[str, ...]]] = {}
+        """What is to be kept of the parts that were read, and what they replace."""
         self._columns = asked.place.columns
         self._last = last
         self._is_as_before = last.definition == asked.definition and last.volume == asked.volume
@@ -163,7 +164,7 @@ class Look:
             return None
         facts = facts_of(part, self._columns)
         if (mark := self._mark_of(file)) is not None and (encoded := kept_facts.encoded(facts)) is not None:
-            self.new[file.path] = PartToKeep(file.path, mark, file.revision, encoded, data), facts
+            self.new[file.path] = PartToKeep(file.path, mark, file.revision, encoded, data), facts.replaces
         return StoredPart(definition, part, facts.part_name, disk, result.volume, file.revision)
 
     def found_the_same(self) -> bool:

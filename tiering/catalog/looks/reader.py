@@ -25,7 +25,7 @@ from tiering.journal.kept_looks import FoundFiles, KeptLook
 from tiering.journal.kept_parts import KeptParts, KeptRow, NewLook, PartsPlace
 from tiering.policy.due import rules_digest
 from tiering.table import kept_facts
-from tiering.table.part import PART_FILE
+from tiering.table.part import PART_FILE, PartName
 from tiering.table.schema import TableDefinition
 
 _FOLLOWED = 2048
@@ -205,12 +205,17 @@ class PartReader:
         assert self._kept is not None
         source = PartSource(self._disks, self._kept, looked.place.disk)
         definition, volume, disk = looked.definition, looked.volume, looked.place.disk
+        partition = ""  # of a partition with many parts one text
         for path, mark, revision, data, number in rows:
             facts = kept_facts.decoded(data)
             if facts is None or not path.endswith(f"/{facts.name}/{PART_FILE}"):
                 continue
-            kept = LazyPart(source, path, facts, number)
-            looked.parts[path] = StoredPart(definition, kept, facts.part_name, disk, volume, revision)
+            name = facts.part_name
+            if name.partition != partition:
+                partition = name.partition
+            name = PartName(partition, name.min_block, name.max_block, name.level, name.mutation)
+            kept = LazyPart(source, path, data, facts.replaces, number)
+            looked.parts[path] = StoredPart(definition, kept, name, disk, volume, revision)
             looked.marks[path] = mark
 
     def _keep(self, look: Look, policy: PolicyConfig | None) -> None:
@@ -229,5 +234,6 @@ class PartReader:
             result.kept = KeptLook(kept, whole.state, whole.rules, whole.sums)
         source = PartSource(self._disks, self._kept, result.place.disk)
         for path, number in numbers.items():
-            part = LazyPart(source, path, look.new[path][1], number)
+            row, replaces = look.new[path]
+            part = LazyPart(source, path, row.facts, replaces, number)
             result.parts[path] = msgspec.structs.replace(result.parts[path], described=part)

@@ -11,8 +11,9 @@ import msgspec
 from disks.base import Disk
 from oplog.errors import Damaged
 from tiering.journal.kept_parts import KeptParts
+from tiering.table import kept_facts
 from tiering.table import part as part_format
-from tiering.table.part import Part, PartFacts, PartFiles, PartName
+from tiering.table.part import PART_FILE, Part, PartFacts, PartFiles, PartName
 from tiering.table.schema import TableDefinition
 
 PartState = Literal["active", "outdated", "duplicate"]
@@ -43,41 +44,57 @@ class StoredPart(msgspec.Struct, frozen=True, gc=False):
         return self.described if isinstance(self.described, Part) else self.described.part()
 
     @property
+    def replaces(self) -> tuple[str, ...]:
+        """Those of its facts."""
+        return self.described.replaces
+
+    @property
     def directory(self) -> str:
         """The part's directory, the same on every disk."""
-        return self.definition.part_directory(self.facts.name)
+        described = self.described
+        if isinstance(described, Part):
+            return self.definition.part_directory(described.name)
+        return described.path[: -len(PART_FILE) - 1]
 
     def path(self, file_name: str) -> str:
         return f"{self.directory}/{file_name}"
 
 
-class LazyPart:
-    """A part whose `part.json` is read when it is asked for; `path` is the place of that."""
+class LazyPart(msgspec.Struct, eq=False, gc=False):
+    """A part whose `part.json` is read when it is asked for; `path` is the place of that. Its facts are held as they
+    are kept: of a hundred thousand parts most are never asked for theirs, and decoded they take five times as much."""
 
-    __slots__ = ("_number", "_part", "_source", "facts", "path")
+    source: PartSource
+    path: str
+    kept_facts: bytes
+    """Such as can be decoded."""
+    replaces: tuple[str, ...]
+    number: int
+    _part: Part | None = None
 
-    def __init__(self, source: PartSource, path: str, facts: PartFacts, number: int) -> None:
-        self.facts = facts
-        self._source = source
-        self.path = path
-        self._number = number
-        self._part: Part | None = None
+    @property
+    def facts(self) -> PartFacts:
+        """Decoded anew each time."""
+        facts = kept_facts.decoded(self.kept_facts)
+        assert facts is not None
+        return facts
 
     def part(self) -> Part:
         """The whole. From the disk itself where it is not kept any more; raises what that raises."""
         if self._part is None:
-            self._part, _ = self._source.read(self.path, self._number, self.facts)
+            self._part, _ = self.source.read(self.path, self.number, self.facts)
         return self._part
 
     def document(self, known: bytes | None = None) -> tuple[bytes, PartFiles]:
         """The bytes of its `part.json`, as they were when the disk was looked at, and the files that they name; raises
         as `part` does. `known`: what is kept of it, where that was asked for."""
-        where = f"{self._source.disk}:{self.path}"
+        where = f"{self.source.disk}:{self.path}"
         if known is not None:
             files = part_format.files_of(known, path=where)
-            if (files.name, files.rows) == (self.facts.name, self.facts.rows):
+            facts = self.facts
+            if (files.name, files.rows) == (facts.name, facts.rows):
                 return known, files
-        self._part, data = self._source.read(self.path, self._number, self.facts)
+        self._part, data = self.source.read(self.path, self.number, self.facts)
         return data, part_format.files_of(data, path=where)
 
     @staticmethod
@@ -85,9 +102,9 @@ class LazyPart:
         """The same of each, in their order: one question about some hundreds costs less than one about each."""
         for start in range(0, len(parts), _DOCUMENTS_AT_ONCE):
             batch = parts[start : start + _DOCUMENTS_AT_ONCE]
-            kept = batch[0]._source.kept.documents([part._number for part in batch])
+            kept = batch[0].source.kept.documents([part.number for part in batch])
             for part in batch:
-                yield part.document(kept.get(part._number))
+                yield part.document(kept.get(part.number))
 
 
 @dataclass(frozen=True, slots=True)

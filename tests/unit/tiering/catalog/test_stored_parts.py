@@ -223,7 +223,7 @@ def test_what_many_parts_say_is_what_each_does(config: Config, monkeypatch: pyte
         kept = [part for part in parts if isinstance(part, LazyPart)]
         assert len(kept) == 3
         with sqlite3.connect(config.state_directory / "catalog.db") as connection:  # one is kept no more
-            connection.execute("DELETE FROM documents WHERE id = ?", (kept[1]._number,))
+            connection.execute("DELETE FROM documents WHERE id = ?", (kept[1].number,))
         found = list(LazyPart.documents(kept))
     assert [part_format.decode(data, path="") for data, _ in found] == [part.part() for part in kept]
     files = [[(file.name, file.size_bytes, file.sha256) for file in said.files] for _, said in found]
