@@ -15,6 +15,7 @@ _PARTS = "tests/unit/tiering/catalog/test_stored_parts.py"
 _LOOKS = "tests/unit/tiering/catalog/test_table_parts.py"
 _BATCHES = "tests/unit/tiering/catalog/test_batches.py"
 _CHANGES = "tests/unit/disks/local/test_changes.py"
+_RACES = "tests/crash/test_move_races.py"
 _HISTORIES = f"{_CHANGES}::test_what_is_another_than_before_is_among_what_was_touched"
 
 
@@ -66,6 +67,24 @@ def _any_state() -> None:
     PartReader._known = known  # type: ignore[method-assign]
 
 
+def _gone_for_good() -> None:
+    from tiering.catalog.looks.look import Look
+
+    away: set[tuple[str, str]] = set()
+    gone, take = Look.gone, Look.take
+
+    def noted(self: Any) -> Any:
+        found = gone(self)
+        away.update((self.result.place.disk, path) for path, _ in found if path not in self.result.marks)
+        return found
+
+    def taken(self: Any, file: Any) -> None:
+        if (self.result.place.disk, file.path) not in away:
+            take(self, file)
+
+    Look.gone, Look.take = noted, taken  # type: ignore[method-assign]
+
+
 def _rows_of_any_look() -> None:
     from tiering.journal.kept_parts import KeptParts
 
@@ -82,6 +101,18 @@ def _gaps_not_seen() -> None:
         return {name for touched in self._lately(directory) for name in touched.names}
 
     Changes.between = between  # type: ignore[method-assign]
+
+
+def _by_the_last_line() -> None:
+    from disks.local.disk import LocalDisk
+
+    state_of = LocalDisk.state_of
+
+    def said(self: Any, directory: str) -> Any:
+        touched = next(iter(self._changes._lately(directory)), None)
+        return state_of(self, directory) if touched is None else touched.after
+
+    LocalDisk.state_of = said  # type: ignore[method-assign]
 
 
 def _arrivals_only() -> None:
@@ -223,6 +254,24 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "of a name that a commit touched the part that was kept stays",
         f"{_LOOKS}::test_after_each_step_of_another_process_the_looks_are_what_the_disks_say",
         replaced("tiering.catalog.looks.look:Look", "gone", lambda self: []),
+    ),
+    (
+        "looks: gone for good",
+        "a part that left a disk and comes back to it is not looked at",
+        f"{_LOOKS}::test_after_each_step_of_another_process_the_looks_are_what_the_disks_say",
+        _gone_for_good,
+    ),
+    (
+        "looks: died before it was noted",
+        "what a commit did that died before it said so is not looked for",
+        f"{_LOOKS}::test_a_commit_that_died_is_seen",
+        _by_the_last_line,
+    ),
+    (
+        "looks: sums only grow in a race",
+        "sums that are kept in the midst of a move keep what another process takes away",
+        f"{_RACES}::test_another_process_at_some_steps_of_a_move[drop_january]",
+        replaced("tiering.policy.part_sums", "_without", lambda sums, parts, policy: (sums, ())),
     ),
     (
         "looks: all are active for ever",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests import keeping
 from tests.crash import mutants
 from tests.crash.enumeration import Tally
 from tests.crash.harness import ForkServer
@@ -38,3 +39,10 @@ def record_tally(record_property: Callable[[str, object], None]) -> RecordTally:
 def site() -> Iterator[Site]:
     with temporary_site() as place:
         yield place
+
+
+@pytest.fixture
+def kept_looks() -> Iterator[None]:
+    """What is known of parts is kept at once, also of a few; `invariants.check` then compares it with the disks."""
+    with keeping.keeping(settled=False):
+        yield

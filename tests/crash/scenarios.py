@@ -107,10 +107,17 @@ class Site:
             limits=LimitsConfig(state_reserve_bytes=_RESERVE_BYTES),
         )
 
-    def open(self, *, recover: bool = True, workers: int = 1, ahead: timedelta = timedelta(0)) -> Store:
-        """The store; with `ahead`, its clock runs that far in the future."""
+    def open(
+        self, *, recover: bool = True, workers: int = 1, ahead: timedelta = timedelta(0), anew: bool = True
+    ) -> Store:
+        """The store; with `ahead`, its clock runs that far in the future. Unless `anew`, by what is kept of parts."""
         return Store.open(
-            self.config(), actor="test", workers=workers, clock=lambda: datetime.now(UTC) + ahead, recover=recover
+            self.config(),
+            actor="test",
+            workers=workers,
+            clock=lambda: datetime.now(UTC) + ahead,
+            recover=recover,
+            anew=anew,
         )
 
     def save(self) -> None:

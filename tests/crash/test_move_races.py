@@ -2,7 +2,8 @@
 
 The move holds no read lease: claims, the digest of every file and the target's precondition stand in for it. Here the
 other process, a second store on the same disks with a journal of its own, gets its turn before each effect of the move.
-Where it has to wait for a lock that the move holds, the move goes on: that is the order it would have had.
+Where it has to wait for a lock that the move holds, the move goes on: that is the order it would have had. Both go by
+what is kept of parts, which afterwards is what a fresh reading of the disks shows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.move.mover import MoveReport
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("kept_looks")]
 
 STRIDE = 8
 """The other process gets its turn at every eighth effect here, at each in the slow run."""
@@ -147,7 +148,7 @@ def check_races(server: ForkServer, site: Site, work: Callable[[Store, Site], No
         most = max(most, effects_seen)
         refused += other.error is not None
         did += other.error is None and other.thread is not None
-        with site.open() as store:
+        with site.open(anew=False) as store:  # a look anew would mend what is kept before it is compared
             found = [*invariants.check(store, site)]
             names = [table.full_name for table in store.definitions()]
             now = invariants.rows_of(store, TABLE) if TABLE in names else None
