@@ -42,6 +42,61 @@ def copy_file(source: Path, target: Path) -> tuple[int, int, str]:
         os.close(reader)
 
 
+class UncachedFile:
+    """A new file that is written from its beginning to its end, past the page cache where it is large. Its bytes are
+    durable when it was synced."""
+
+    def __init__(self, target: Path, size_bytes: int) -> None:
+        """`size_bytes`: how large it will be, as far as is known."""
+        self._descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._direct = size_bytes >= _DIRECT_FROM_BYTES and _pass_cache_by(self._descriptor, True)
+        self._buffer = mmap.mmap(-1, _PIECE_BYTES) if self._direct else None  # aligned
+        self._filled = 0
+        self._size_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Append."""
+        with memoryview(data) as rest:
+            begin = 0
+            while self._buffer is not None and begin < len(rest):
+                end = min(len(rest), begin + _PIECE_BYTES - self._filled)
+                self._buffer[self._filled : self._filled + end - begin] = rest[begin:end]
+                self._filled, begin = self._filled + end - begin, end
+                if self._filled == _PIECE_BYTES:
+                    self.flush()
+            self._put(rest[begin:])
+
+    def flush(self) -> None:
+        """Give everything to the system."""
+        if self._buffer is not None and self._filled:
+            with memoryview(self._buffer) as whole, whole[: self._filled] as filled:
+                self._put(filled)
+            self._filled = 0
+
+    def close(self) -> None:
+        """Close the file; what was not flushed is lost."""
+        os.close(self._descriptor)
+
+    def _put(self, view: memoryview) -> None:
+        self._direct = _write_all(self._descriptor, view, self._size_bytes, direct=self._direct)
+        self._size_bytes += len(view)
+
+
+def _write_all(writer: int, view: memoryview, place: int, *, direct: bool) -> bool:
+    """Write all of it, where the file has `place` bytes already; whether what follows may pass the page cache by."""
+    done, count = 0, len(view)
+    while done < count:
+        if direct and (place + done) % _ALIGNMENT_BYTES + (count - done) % _ALIGNMENT_BYTES:
+            direct = _pass_cache_by(writer, False)
+        try:
+            done += os.write(writer, view[done:])
+        except OSError as error:
+            if not direct or error.errno != errno.EINVAL:
+                raise
+            direct = _pass_cache_by(writer, False)
+    return direct
+
+
 def _copy(reader: int, writer: int, *, direct: bool) -> tuple[int, str]:
     direct = direct and _pass_cache_by(writer, True)
     checksum = hashlib.sha256()
@@ -50,16 +105,7 @@ def _copy(reader: int, writer: int, *, direct: bool) -> tuple[int, str]:
     while count := os.readv(reader, [piece]):
         with memoryview(piece)[:count] as view:
             checksum.update(view)
-            done = 0
-            while done < count:
-                if direct and (size_bytes + done) % _ALIGNMENT_BYTES + (count - done) % _ALIGNMENT_BYTES:
-                    direct = _pass_cache_by(writer, False)
-                try:
-                    done += os.write(writer, view[done:])
-                except OSError as error:
-                    if not direct or error.errno != errno.EINVAL:
-                        raise
-                    direct = _pass_cache_by(writer, False)
+            direct = _write_all(writer, view, size_bytes, direct=direct)
         size_bytes += count
     return size_bytes, checksum.hexdigest()
 

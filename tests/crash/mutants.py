@@ -36,6 +36,7 @@ from tests.crash import (
     query_mistakes,
     ranges_mistakes,
     replicas_agreed_mistakes,
+    replicas_hostile_mistakes,
     replicas_mistakes,
     sharing_bugs_mistakes,
     store_mistakes,
@@ -355,6 +356,7 @@ MUTANTS: dict[str, Mutant] = {
                 *ranges_mistakes.MISTAKES,
                 *replicas_mistakes.MISTAKES,
                 *replicas_agreed_mistakes.MISTAKES,
+                *replicas_hostile_mistakes.MISTAKES,
                 *sharing_bugs_mistakes.MISTAKES,
                 *simulated_mistakes.MUTANTS,
             )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.client
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,14 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from oplog.errors import AccessDenied, Damaged, NotFound, Transient
+from disks.local.copied import UncachedFile
+from disks.stores.wrappers.limit import Limiter
+from oplog.errors import AccessDenied, Damaged, NoSpace, NotFound, Transient
 from tests.replicas.machines import SECRET, Machine
 from tiering.catalog.lineage import content_digest
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
 from tiering.table.part import Part
-from zerocopy.interserver import signing
+from zerocopy.interserver import client, receiving, signing
 from zerocopy.interserver.client import fetch
+from zerocopy.interserver.receiving import SLOWEST_BYTES, Pace, TooSlow
+from zerocopy.keeper.client import Keeper
 from zerocopy.replica.connections import connections
 from zerocopy.replica.inserts.arrivals import ARRIVING
 
@@ -164,6 +170,15 @@ def breaking_off(handler: BaseHTTPRequestHandler, name: bytes, content: bytes) -
         handler.close_connection = True
 
 
+def hanging(handler: BaseHTTPRequestHandler, name: bytes, content: bytes) -> None:
+    """Half of it, then nothing, until the other end hangs up."""
+    if name == PART.encode():
+        say(handler, content)
+    else:
+        say(handler, content[: len(content) // 2], announced=len(content))
+        handler.rfile.read(1)
+
+
 @contextmanager
 def asked(machine: Machine, tmp_path: Path, answer: Answer) -> Iterator[Callable[[], tuple[Part, Path]]]:
     with machine.serving() as store:
@@ -174,7 +189,7 @@ def asked(machine: Machine, tmp_path: Path, answer: Answer) -> Iterator[Callable
     target = tmp_path / "fetched"
     target.mkdir()
     with peer(files, answer) as where:
-        yield lambda: fetch(where, SECRET, table, PART, content_digest(stored.part), lambda part: target)
+        yield lambda: fetch(where, SECRET, table, PART, content_digest(stored.part), lambda part: target, Limiter())
 
 
 @pytest.mark.parametrize("answer", [another_description, flipped, longer, shorter, without_end])
@@ -199,8 +214,97 @@ def test_a_peer_that_refuses_or_is_not_there_is_told(machine: Machine, tmp_path:
     with machine.serving() as store:
         table, where = store.definition("d.t"), address(store)
         with pytest.raises(AccessDenied):
-            fetch(where, "another secret of somebody", table, PART, "0" * 64, lambda part: tmp_path)
+            fetch(where, "another secret of somebody", table, PART, "0" * 64, lambda part: tmp_path, Limiter())
         with pytest.raises(NotFound):
-            fetch(where, SECRET, table, "all_7_7_0", "0" * 64, lambda part: tmp_path)
+            fetch(where, SECRET, table, "all_7_7_0", "0" * 64, lambda part: tmp_path, Limiter())
     with pytest.raises(Transient):
-        fetch(where, SECRET, table, PART, "0" * 64, lambda part: tmp_path)
+        fetch(where, SECRET, table, PART, "0" * 64, lambda part: tmp_path, Limiter())
+
+
+def test_a_peer_that_hangs_is_left_at_once_and_the_next_one_is_asked(
+    tmp_path: Path,
+    settings: KeeperConfig,
+    keeper: Keeper,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a, b, c = (Machine(tmp_path, name, settings, capsys) for name in "abc")
+    a.create()
+    b.join()
+    c.join()
+    a.insert(1, 2, 3)
+    with a.serving():
+        c.sync()
+    (place,) = (a.path / "ssd").glob(f"store/*/*/{PART}")
+    files = {file.name: file.read_bytes() for file in place.iterdir()}
+    asked_for: list[str] = []
+
+    def answer(handler: BaseHTTPRequestHandler, name: bytes, content: bytes) -> None:
+        asked_for.append(name.decode())
+        hanging(handler, name, content)
+
+    monkeypatch.setattr(client, "_SILENCE_SECONDS", 5.0)
+    with peer(files, answer) as where, c.serving():
+        keeper.set("/tables/01/d.t/replicas/a/host", where.encode())
+        assert b.sync()["fetched"] == [PART]
+    assert b.keys() == [1, 2, 3]
+    assert asked_for == [PART, "data-0000.parquet"], "who is silent is not asked once more"
+
+
+def test_a_peer_that_drips_is_left(monkeypatch: pytest.MonkeyPatch, machine: Machine, tmp_path: Path) -> None:
+    """By the clock that looks at it each piece takes an hour."""
+    hours = itertools.count()
+    with asked(machine, tmp_path, honest) as take:
+        monkeypatch.setattr(receiving, "_clock", lambda: 3600.0 * next(hours))
+        with pytest.raises(Transient) as error:
+            take()
+    assert "it sends too slowly" in error.value.message
+
+
+def test_the_pace_is_that_of_the_peer() -> None:
+    """Breaks count; what is waited for here does not."""
+    now = 0.0
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(receiving, "_clock", lambda: now)
+        pace = Pace()
+        for _ in range(10):
+            now += 29
+            pace.came(29 * SLOWEST_BYTES)
+        now += 1000
+        pace.waited(1000)
+        pace.came(1)
+        now += 31
+        with pytest.raises(TooSlow):
+            pace.came(30 * SLOWEST_BYTES)
+
+
+def test_bytes_between_replicas_count_with_those_of_the_stores() -> None:
+    waits: list[float] = []
+    limiter = Limiter(1000, clock=lambda: 0.0, sleep=waits.append)
+    with limiter.slot(500):
+        pass
+    limiter.pass_bytes(1000)
+    limiter.pass_bytes(1)
+    assert waits == [0.5, 1.5]
+
+
+def test_who_limits_bytes_gives_them_no_faster(machine: Machine, tmp_path: Path) -> None:
+    passed: list[int] = []
+    with machine.serving() as store:
+        store.context.limiter = Limiter(1 << 40)
+        store.context.limiter.pass_bytes = passed.append  # type: ignore[method-assign]
+        (stored,) = store.parts("d.t")
+        digest, table = content_digest(stored.part), store.definition("d.t")
+        part, _ = fetch(address(store), SECRET, table, PART, digest, lambda part: tmp_path, Limiter())
+    assert sorted(passed) == sorted(file.size_bytes for file in part.files)
+
+
+def test_a_full_disk_is_said_and_no_peer_is_blamed(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: UncachedFile, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(UncachedFile, "write", full)
+    with asked(machine, tmp_path, honest) as take, pytest.raises(NoSpace):
+        take()

@@ -23,10 +23,17 @@ DIGEST_CLAIM = "digest-"
 
 
 def stage_part(
-    transaction: Transaction, definition: TableDefinition, part: Part, directory: Path, *, target: str | None = None
+    transaction: Transaction,
+    definition: TableDefinition,
+    part: Part,
+    directory: Path,
+    *,
+    target: str | None = None,
+    is_compared: bool = False,
 ) -> None:
     """Put a written part's files and its `part.json` into the transaction; the files are in the scratch directory.
-    `target`: where they go, if not to the part's own place.
+    `target`: where they go, if not to the part's own place. `is_compared`: what was written has the digests of the
+    part, which else is looked at once more.
 
     The commit then needs the table's `table.json` on the disk: a table dropped meanwhile gets no part back.
     """
@@ -36,7 +43,8 @@ def stage_part(
     sizes = {f"{target}/{file.name}": file.size_bytes for file in part.files}
     transaction.reserve({**sizes, f"{target}/{PART_FILE}": len(description)})
     for file in part.files:
-        transaction.create(f"{target}/{file.name}", directory / file.name, sha256=file.sha256)
+        sha256 = None if is_compared else file.sha256
+        transaction.create(f"{target}/{file.name}", directory / file.name, sha256=sha256)
     transaction.create(f"{target}/{PART_FILE}", description)
 
 

@@ -136,7 +136,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Limits shared by all workers of the process; the flags --bwlimit, --tpslimit and -j override them."""
 
     bytes_per_second: Size | None = None
-    """To and from all object stores together. Default: no limit."""
+    """To and from all object stores and replicas together. Default: no limit."""
     requests_per_second: float | None = None
     """To all object stores together. Default: no limit."""
     workers: int = 8

@@ -19,6 +19,7 @@ from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
 from zerocopy.execution import giving_up
 from zerocopy.execution.queue import queue
+from zerocopy.rebuilding import agreement
 from zerocopy.replica import shared
 from zerocopy.replica.replica import Replica
 
@@ -85,22 +86,16 @@ def _look(replica: Replica, *, everywhere: bool) -> Iterator[ReplicaDifference]:
     half_done = [name for queued in queue(replica) for name in queued.entry.touches]
     everything = context.catalog.parts(replica.definition, include_outdated=True)
     here = {stored.name: stored for stored in everything}
-    for name, digest in said.items():
-        if (stored := here.get(name)) is not None:
-            if content_digest(stored.part) != digest:
-                yield ReplicaDifference(
-                    "I9", table, str(name), f"on {stored.disk} it is not the part that Keeper knows"
-                )
-        elif name not in half_done and not any(one.covers(name) for one in (*here, *half_done)):
-            yield ReplicaDifference(
-                "I9", table, str(name), f"Keeper says that replica {replica.name} has it: it is not here"
-            )
-    for stored in everything:
-        if stored.name in said or stored.name in half_done or context.disk(stored.disk).capabilities.shared:
-            continue
-        if not any(one.covers(stored.name) for one in (*said, *half_done)):
-            what = f"it is on {stored.disk}, and Keeper does not know that replica {replica.name} has it"
-            yield ReplicaDifference("I9", table, str(stored.name), what)
+    for name, stored in here.items():
+        if name in said and content_digest(stored.part) != said[name]:
+            yield ReplicaDifference("I9", table, str(name), f"on {stored.disk} it is not the part that Keeper knows")
+    for name in agreement.without_place(said, here, half_done):
+        what = f"Keeper says that replica {replica.name} has it: it is not here"
+        yield ReplicaDifference("I9", table, str(name), what)
+    own = {name: stored for name, stored in here.items() if not context.disk(stored.disk).capabilities.shared}
+    for name in agreement.without_place(own, said, half_done):
+        what = f"it is on {own[name].disk}, and Keeper does not know that replica {replica.name} has it"
+        yield ReplicaDifference("I9", table, str(name), what)
     yield from _counted_twice(table, said)
     yield from _lost(replica)
     for other in replica.others() if everywhere else ():

@@ -1,4 +1,5 @@
-"""A replica that fell behind what the log keeps becomes whole again: it takes over what another one has.
+"""A replica that fell behind what the log keeps, or whose disks were set back, becomes whole again: it takes over what
+another one has.
 
     lost        `is_lost` is 1: nothing is taken over or done until all of this is done
     altered     the newest definition is written here
@@ -23,11 +24,13 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.lineage import content_digest
 from tiering.table.part import PartName
 from zerocopy.execution import altering
-from zerocopy.execution.queue import CLONED
+from zerocopy.execution.queue import CLONED, queue
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, Set, portions
+from zerocopy.rebuilding import agreement
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import Get
+from zerocopy.replica.inserts import arrivals
 from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
 
@@ -49,6 +52,33 @@ def is_lost(replica: Replica) -> bool:
     if kept.is_lost is None or kept.is_lost.data == b"1":
         kept.is_lost = replica.keeper.get(replica.own.is_lost)
     return kept.is_lost.data == b"1"
+
+
+def compare(replica: Replica) -> None:
+    """Once a session: where the disks here are not those that Keeper speaks of, as when yesterday's copy of one was
+    brought back, the replica is lost. Raises `Locked` while another process is at the queue."""
+    context, definition, kept = replica.context, replica.definition, replica.kept
+    disks = [context.disk(name) for name in context.catalog.policy_disks(definition)]
+    if kept.is_compared or any(disk.broken is not None or disk.unreachable for disk in disks) or not replica.others():
+        return
+    with context.journal.claim(definition.uuid, ["replica-queue"], "replica"):
+        # What is gone in one look and there in the other was on its way from disk to disk, or into the table.
+        if not is_lost(replica) and _set_back(replica) & _set_back(replica):
+            replica.keeper.set(replica.own.is_lost, b"1")
+            kept.forget_place()
+    kept.is_compared = True
+
+
+def _set_back(replica: Replica) -> set[PartName]:
+    """The parts that Keeper says are here and are not, and those that are here and Keeper says nothing of."""
+    context, definition = replica.context, replica.definition
+    said = replica.parts()
+    half_done = [name for queued in queue(replica) for name in queued.entry.touches]
+    half_done += map(PartName.parse, arrivals.arriving(context, definition))
+    context.catalog.refresh()
+    here = {stored.name for stored in context.catalog.parts(definition, include_outdated=True)}
+    own = {stored.name for stored in _own_parts(replica)}
+    return {*agreement.without_place(said, here, half_done), *agreement.without_place(own, said, half_done)}
 
 
 def recover(replica: Replica) -> str:

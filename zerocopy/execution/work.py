@@ -124,6 +124,7 @@ def sync(
         replica.kept.is_lost = None
     settle(replica)
     presence.announce(replica)
+    recovering.compare(replica)
     try:
         cloned = recovering.recover(replica) if recovering.is_lost(replica) else ""
         done = perform.execute(replica, stopped=context.stop.is_set, log=log)
@@ -296,6 +297,7 @@ def restore(
     rebuilt = rebuilding.rebuild(context, definition, without=without, from_parts=from_parts)
     if rebuilt is not None:
         return ReplicaRestored(Done() if rebuilt.waits_for else sync_patiently(context, definition), [], rebuilt)
+    Replica.open(context, definition).kept.is_compared = True  # all of it is compared below
     done = sync_patiently(context, definition)
     own = Replica.open(context, context.catalog.table(definition.uuid))
     here = {stored.name for stored in context.catalog.parts(own.definition, include_outdated=True)}

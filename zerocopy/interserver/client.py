@@ -1,21 +1,20 @@
 """Taking a part from another replica. What it sends is hostile until the digest in Keeper vouches for it.
 
 The `part.json` must have the digest that Keeper knows; each file the size and SHA-256 that the `part.json` says. A peer
-that sends more is cut off at that size, one that is silent after half a minute, and a broken transfer goes on where it
-broke.
+that sends more is cut off at that size, one that is silent or drips after half a minute, and a broken transfer goes on
+where it broke.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
 
-from disks.effects import op
+from disks.stores.wrappers.limit import Limiter
 from oplog import bounds
 from oplog.errors import AccessDenied, Damaged, FrostlineError, NotFound, Transient
 from tiering.catalog.lineage import content_digest
@@ -24,10 +23,13 @@ from tiering.table.part import DataFile, Part
 from tiering.table.schema import TableDefinition
 from zerocopy.interserver import offer, signing
 from zerocopy.interserver.offer import OfferedPart, Offers
+from zerocopy.interserver.receiving import Pace, Receiving, TooSlow
 
 _TRIES = 5
 _MOST_TRIES = 100
+_FILES_AT_ONCE = 4
 _PIECE_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 20
 _SILENCE_SECONDS = 30.0
 
 
@@ -38,13 +40,15 @@ def fetch(
     name: str,
     digest: str,
     place: Callable[[Part], Path],
+    limiter: Limiter,
 ) -> tuple[Part, Path]:
-    """The part and the directory with its files. `place` says where they go, when the `part.json` was compared.
+    """The part and the directory with its files. `place` says where they go, when the `part.json` was compared;
+    `limiter` how fast they may come.
 
     Raises `NotFound` when the peer has no such part, `Damaged` when it sends something else, `Transient` when it does
     not answer.
     """
-    return asyncio.run(_fetch(address, secret, definition, name, digest, place))
+    return asyncio.run(_fetch(address, secret, definition, name, digest, place, limiter))
 
 
 def ask(
@@ -58,9 +62,8 @@ def ask(
 async def _ask(
     address: str, secret: str, definition: TableDefinition, wanted: Mapping[str, str], stores: Collection[str]
 ) -> dict[str, tuple[Part, OfferedPart] | FrostlineError] | None:
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE_SECONDS, sock_read=_SILENCE_SECONDS)
     found: dict[str, tuple[Part, OfferedPart] | FrostlineError] = {}
-    async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+    async with _session() as session:
         while rest := [name for name in wanted if name not in found]:
             for names in offer.questions(rest):
                 peers = {name: _Peer(address, secret, definition, name) for name in names}
@@ -84,15 +87,31 @@ async def _fetch(
     name: str,
     digest: str,
     place: Callable[[Part], Path],
+    limiter: Limiter,
 ) -> tuple[Part, Path]:
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE_SECONDS, sock_read=_SILENCE_SECONDS)
     peer = _Peer(address, secret, definition, name)
-    async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+    async with _session() as session:
         part = await peer.description(session, digest)
         target = place(part)
-        for file in part.files:
-            await peer.file(session, file, target / file.name)
+        free = asyncio.Semaphore(_FILES_AT_ONCE)
+
+        async def one(file: DataFile) -> None:
+            async with free:
+                await peer.file(session, file, target / file.name, limiter)
+
+        tasks = [asyncio.create_task(one(file)) for file in part.files]
+        try:
+            await asyncio.gather(*tasks)
+        finally:  # nothing is being written when the caller takes the directory away
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
     return part, target
+
+
+def _session() -> aiohttp.ClientSession:
+    timeout = aiohttp.ClientTimeout(total=None, connect=_SILENCE_SECONDS, sock_read=_SILENCE_SECONDS)
+    return aiohttp.ClientSession(timeout=timeout, auto_decompress=False, read_bufsize=_BUFFER_BYTES)
 
 
 class _Peer:
@@ -132,7 +151,7 @@ class _Peer:
     ) -> tuple[bytes, bool]:
         """What it answers, and whether it says that it speaks a later version than the first; `missing` where there is
         nothing."""
-        data = bytearray()
+        data, pace = bytearray(), Pace()
         try:
             async with session.get(self._url(path), headers=self._headers(path)) as answer:
                 speaks = offer.PROTOCOL_HEADER in answer.headers
@@ -141,9 +160,10 @@ class _Peer:
                 self._check(answer, 200)
                 async for piece in answer.content.iter_chunked(_PIECE_BYTES):
                     data += piece
+                    pace.came(len(piece))
                     if len(data) > bounds.LARGEST_DOCUMENT_BYTES:
                         raise self.lies("a part.json without end")
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, OSError, TooSlow) as error:
             raise self._silent(error) from error
         return bytes(data), speaks
 
@@ -153,30 +173,28 @@ class _Peer:
             raise self.lies("another part.json than Keeper knows of")
         return part
 
-    async def file(self, session: aiohttp.ClientSession, file: DataFile, target: Path) -> None:
+    async def file(self, session: aiohttp.ClientSession, file: DataFile, target: Path, limiter: Limiter) -> None:
         """Write the file; begun again where it broke off."""
-        hashed, size, tries = hashlib.sha256(), 0, 0
-        with op("fs.write", target), target.open("wb") as output:
-            while size < file.size_bytes or (not file.size_bytes and not tries):
-                before, tries = size, tries + 1
+        tries = 0
+        async with Receiving(target, file.size_bytes, limiter) as received:
+            while (size := received.size_bytes) < file.size_bytes or (not file.size_bytes and not tries):
+                tries += 1
                 path = f"{self._path}/{file.name}"
                 headers = self._headers(path) | ({"Range": f"bytes={size}-"} if size else {})
                 try:
                     async with session.get(self._url(path), headers=headers) as answer:
                         self._check(answer, 206 if size else 200)
-                        async for piece in answer.content.iter_chunked(_PIECE_BYTES):
-                            size += len(piece)
-                            if size > file.size_bytes:
-                                raise self.lies(f"more than the {file.size_bytes} bytes of {file.name}")
-                            hashed.update(piece)
-                            output.write(piece)
-                except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                    if tries >= _MOST_TRIES or (tries >= _TRIES and size == before):
+                        if not await received.take(answer.content.iter_any(), file.size_bytes):
+                            raise self.lies(f"more than the {file.size_bytes} bytes of {file.name}")
+                except (aiohttp.ClientError, OSError, TooSlow) as error:
+                    came = received.size_bytes > size
+                    if not _is_broken(error) or tries >= _MOST_TRIES or (tries >= _TRIES and not came):
                         raise self._silent(error) from error
                     continue
-                if size == before and file.size_bytes:
+                if received.size_bytes == size and file.size_bytes:
                     raise self.lies(f"{size} of the {file.size_bytes} bytes of {file.name}")
-        if hashed.hexdigest() != file.sha256:
+            digest = await received.finish()
+        if digest != file.sha256:
             raise self.lies(f"other bytes than those of {file.name}")
 
     def _url(self, path: str) -> str:
@@ -213,7 +231,14 @@ class _Peer:
 
     def _silent(self, error: BaseException) -> FrostlineError:
         reason = str(error) or type(error).__name__
+        if isinstance(error, TooSlow):
+            reason = f"it sends too slowly: {reason}"
         return Transient(
             f"part {self._name} could not be fetched from {self._address}: {reason}",
             hint="is the daemon running there, and its port open to this machine?",
         )
+
+
+def _is_broken(error: BaseException) -> bool:
+    """Whether the connection broke, so that another one may do better: a peer that is silent or drips is left."""
+    return not isinstance(error, (TimeoutError, TooSlow))

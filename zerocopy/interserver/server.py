@@ -157,10 +157,17 @@ class PartServer:
         if wanted is None:
             raise NotFound(f"part {part.name} has no file of this name")
         path = f"{first.directory}/{wanted.name}"
-        local = first.disk.local_path(path)
-        if local is not None:
+        local, limiter = first.disk.local_path(path), self._context.limiter
+        if local is not None and not (limiter is not None and limiter.limits_bytes):
             return web.FileResponse(local)
-        return await _from_bucket(request, first.disk.reader(path), wanted.size_bytes)
+        read = first.disk.reader(path)
+
+        def paced(piece: ByteRange) -> bytes:
+            if limiter is not None:
+                limiter.pass_bytes(piece.size_bytes)
+            return read(piece)
+
+        return await _in_pieces(request, paced, wanted.size_bytes)
 
     async def _offers(self, request: web.Request) -> web.StreamResponse:
         wanted, stores = (request.query.get(what, "").split(",") for what in ("parts", "stores"))
@@ -249,9 +256,9 @@ class PartServer:
         raise NotFound("there is no such replicated table here")
 
 
-async def _from_bucket(request: web.Request, read: Callable[[ByteRange], bytes], size_bytes: int) -> web.StreamResponse:
-    """A file of the bucket, or what follows the beginning that the other one has. Where the bucket does not give it,
-    the other one hears of it: at once by the answer, later by the end of the connection."""
+async def _in_pieces(request: web.Request, read: Callable[[ByteRange], bytes], size_bytes: int) -> web.StreamResponse:
+    """A file, or what follows the beginning that the other one has. Where the disk does not give it, the other one
+    hears of it: at once by the answer, later by the end of the connection."""
     try:
         begin = request.http_range.start or 0
     except ValueError:

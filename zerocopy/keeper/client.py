@@ -110,6 +110,7 @@ class Keeper:
         self._connected = threading.Event()
         self._silent_since: float | None = time.monotonic()
         self._made: set[str] = set()
+        self._is_closing = False
         self.requests = 0
         """How many were sent, repeats included, heartbeats not."""
         self._starting = threading.Lock()
@@ -142,6 +143,7 @@ class Keeper:
 
     def close(self) -> None:
         """End the session. A server that does not answer is not waited for."""
+        self._is_closing = True
         ending = threading.Thread(target=_end, args=(self._client,), name="keeper-end", daemon=True)
         ending.start()
         ending.join(_END_SECONDS if self._connected.is_set() else LOOK_SECONDS)
@@ -213,15 +215,21 @@ class Keeper:
         return sorted(map(str, self._ask(f"watching {path}", ask)))
 
     def watch_node(self, path: str, changed: Callable[[], None]) -> Node | None:
-        """As `find`; `changed` is called once when it holds something else, or when that cannot be told any more."""
-
-        def ask() -> Any:
-            return self._client.get_async(self._full(path), watch=lambda event: changed())
-
-        try:
-            return _node(self._ask(f"watching {path}", ask))
-        except NotFound:
-            return None
+        """As `find`; `changed` is called once when it holds something else, when it comes or goes, or when that cannot
+        be told any more."""
+        full = self._full(path)
+        while True:
+            try:
+                return _node(
+                    self._ask(f"watching {path}", lambda: self._client.get_async(full, watch=lambda event: changed()))
+                )
+            except NotFound:
+                pass
+            if (
+                self._ask(f"watching {path}", lambda: self._client.exists_async(full, watch=lambda event: changed()))
+                is None
+            ):
+                return None
 
     def sync(self, path: str = "/") -> None:
         """Returns when what is read next is at least as new as every change that was answered before, to anybody."""
@@ -338,6 +346,8 @@ class Keeper:
         self._silent_since = self._silent_since or time.monotonic()
         if state == KazooState.LOST:
             self._made.clear()
+            if not self._is_closing:
+                logger.warning("a session with %s is over, and another one begins", ", ".join(self._settings.hosts))
 
     def _ask(self, what: str, start: Callable[[], Any]) -> Any:
         """Repeat a question until it is answered."""

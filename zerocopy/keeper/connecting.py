@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+
 from kazoo.client import KazooClient
 from kazoo.retry import KazooRetry
 
 from tiering.config.settings import KeeperConfig
+
+_said = logging.getLogger(f"{__name__}.said")
+_said.setLevel(logging.WARNING)  # below it are requests with what they carry
+
+
+def _as_detail(record: logging.LogRecord) -> bool:
+    """What kazoo says is for whoever asked for it: what it means for the caller is in the error of the call."""
+    if record.levelno <= logging.WARNING:
+        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        return logging.getLogger(__name__).isEnabledFor(logging.DEBUG)
+    return True
+
+
+_said.addFilter(_as_detail)
 
 
 def unconnected(settings: KeeperConfig) -> KazooClient:
@@ -20,4 +36,5 @@ def unconnected(settings: KeeperConfig) -> KazooClient:
         certfile=settings.certificate,
         keyfile=settings.certificate_key,
         check_hostname=settings.tls and settings.check_host,
+        logger=_said,
     )

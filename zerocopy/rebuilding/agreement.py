@@ -7,7 +7,7 @@ deleted, it goes to `detached/`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -49,6 +49,14 @@ def agree(said: Said) -> Agreement:
         if len(having) < len(order):
             lacking[name] = having[0]
     return Agreement(digests, {replica: names for replica, names in refused.items() if names}, lacking)
+
+
+def without_place(
+    names: Collection[PartName], places: Collection[PartName], half_done: Collection[PartName]
+) -> list[PartName]:
+    """Those of the parts that are neither among the others nor covered by one of them, nor what is half done."""
+    alone = [name for name in names if name not in places and name not in half_done]
+    return [name for name in alone if not any(one.covers(name) for one in (*places, *half_done))]
 
 
 def _without_crossing(digests: dict[PartName, str], rank: Mapping[PartName, int]) -> list[PartName]:

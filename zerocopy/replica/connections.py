@@ -30,8 +30,12 @@ class KnownTable:
     own: Node | None = None
     """The node of this machine's replica, until `is_old` is set."""
     is_old: threading.Event = field(default_factory=threading.Event)
+    active_changed: threading.Event | None = None
+    """Set when another home may live by the replica's name since it was looked who does; None where nobody looked."""
     is_proved: bool = False
     """Whether Keeper was seen to know what it knew before."""
+    is_compared: bool = False
+    """Whether what is here was compared with what Keeper says of it."""
     pointer: Node | None = None
     is_lost: Node | None = None
     entries: dict[str, bytes] = field(default_factory=dict)
@@ -51,6 +55,7 @@ class KnownTable:
     def forget(self) -> None:
         """The replica may be another one by now, or its nodes were made anew."""
         self.own, self.is_old, self.is_proved = None, threading.Event(), False
+        self.active_changed = None
         self.entries, self.hosts, self.inserted, self.oldest = {}, {}, {}, None
         self.announced = -math.inf
         self.forget_place()

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from disks.base import LoggedDisk, Transaction
 from disks.effects import make_directory
+from disks.stores.wrappers.limit import Limiter
 from oplog.errors import Conflict, Damaged, NotFound, Transient
 from oplog.kinds import Inserted, Merged
 from tiering.catalog import copying
@@ -248,7 +249,8 @@ class Fetcher:
                 return directory
 
             name, secret = str(source.part), secret_of(context)
-            part, directory = client.fetch(source.address, secret, definition, name, source.digest, place)
+            limiter = context.limiter or Limiter()
+            part, directory = client.fetch(source.address, secret, definition, name, source.digest, place, limiter)
             ((disk, transaction),) = chosen
             commit_part(self.replica, transaction, part, directory, covered, disk)
 
@@ -261,10 +263,10 @@ def commit_part(
     covered: list[StoredPart],
     disk: str,
 ) -> None:
-    """Commit a part that came, with what it covers; copies on other disks go afterwards, outdated until then."""
+    """Commit a part that was compared, and what it covers; copies on other disks go afterwards, outdated until then."""
     context, definition = replica.context, replica.definition
     with context.journal.claim(definition.uuid, [part.name, *(old.facts.name for old in covered)], "fetch"):
-        stage_part(transaction, definition, part, directory)
+        stage_part(transaction, definition, part, directory, is_compared=True)
         for old in covered:
             if old.disk == disk:
                 transaction.remove(old.directory)

@@ -2,19 +2,31 @@
 
 It lies where the parts lie: who brings back an older copy of the disks is the replica that had them then. The token
 is in Keeper as well, so that neither another machine of the same name nor a replica that was dropped goes for this one.
+
+A copied home has the same token. Of one home one daemon runs at a time, so what an earlier session of it left in Keeper
+is nobody's; of another home nothing tells whether it lives but that its session lasts: while it does, this one may only
+read.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import socket
+import threading
 from collections.abc import Iterator
 
 import msgspec
 
 from disks.base import Disk
-from oplog.errors import Damaged
+from disks.host.processes import boot_id
+from oplog.errors import Damaged, ReadOnly
 from oplog.kinds import TableAltered
 from tiering.catalog.context import Context
 from tiering.table.schema import TableDefinition
+from zerocopy.keeper.client import Keeper, Node
+from zerocopy.replica.connections import KnownTable
+from zerocopy.replica.nodes import ReplicaNodes
 
 REPLICA_FILE = "replica.json"
 
@@ -27,6 +39,18 @@ class ReplicaIdentity(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
+class LivingOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """What `is_active` holds."""
+
+    format: int = 1
+    home: str
+    """The state directory, by what no copy of it has."""
+    host: str
+    pid: int
+    session: int
+
+
+_owners = msgspec.json.Decoder(LivingOwner)
 _decoder = msgspec.json.Decoder(ReplicaIdentity)
 
 
@@ -75,3 +99,48 @@ def _disks(context: Context, definition: TableDefinition) -> Iterator[Disk]:
         disk = context.disk(name)
         if not disk.capabilities.shared and disk.broken is None:
             yield disk
+
+
+def check_alone(
+    context: Context, definition: TableDefinition, keeper: Keeper, own: ReplicaNodes, kept: KnownTable
+) -> None:
+    """Raise `ReadOnly` where another home lives by the replica's name. Asked once, and when that changed."""
+    if kept.active_changed is None or kept.active_changed.is_set():
+        changed = threading.Event()
+        node = keeper.watch_node(own.is_active, changed.set)
+        if node is None or node.owner != keeper.session:
+            check_owner(context, definition, own.path.rpartition("/")[2], node)
+        kept.active_changed = changed
+
+
+def home_of(context: Context) -> str:
+    """The state directory as no copy of it has it: by its place on its file system and the start of its machine."""
+    place = context.config.state_directory.stat()
+    return hashlib.sha256(f"{boot_id()}:{place.st_dev}:{place.st_ino}".encode()).hexdigest()[:32]
+
+
+def owner_here(context: Context, session: int) -> LivingOwner:
+    """This process, as the daemon of its home."""
+    return LivingOwner(home=home_of(context), host=socket.gethostname(), pid=os.getpid(), session=session)
+
+
+def check_owner(context: Context, definition: TableDefinition, name: str, node: Node | None) -> None:
+    """Raise `ReadOnly` where the `is_active` of the replica of this name is another home's."""
+    if node is None or not node.owner:  # one that goes with no session was made by hand
+        return
+    who = "a daemon that does not say where it works"
+    try:
+        owner = _owners.decode(node.data)
+    except msgspec.DecodeError:
+        pass
+    else:
+        if owner.home == home_of(context):
+            return
+        who = f"the daemon of another home, process {owner.pid} on {owner.host}"
+    table = definition.full_name
+    raise ReadOnly(
+        f"{table} can only be read here: {who}, is at work as replica {name}",
+        hint="was this home copied, or the machine started anew just now? A daemon that ended is forgotten within "
+        f"{context.config.keeper.session_timeout_seconds:g} seconds. To keep both homes let this one join by a "
+        f"name of its own: 'frostline table drop {table}', then 'table create {table} --replicated --replica NAME'",
+    )

@@ -131,6 +131,14 @@ def _leave(
         raise _being_restored(definition)
     if node is None or node.data != known.token.encode():
         return  # it is out already, or another machine's by now
+    active = keeper.find(nodes.replica(known.replica).is_active)
+    if active is not None and active.owner != keeper.session:
+        try:
+            identity.check_owner(context, definition, known.replica, active)
+        except ReadOnly:
+            if any(context.disk(name).logged for name in context.catalog.policy_disks(definition)):
+                raise  # what it would drop in a bucket is the living one's
+            return
     _check_not_alone(keeper, nodes, known.replica, _shared_parts(context, definition))
     remove(keeper, nodes, known.replica)
 

@@ -1,13 +1,21 @@
-"""Saying where a replica gives its parts, and that it is there: for as long as its daemon runs."""
+"""Saying where a replica gives its parts, and that it is there: for as long as its daemon runs.
+
+`is_active` goes with the session of the daemon, and says in which home that one works (`identity.LivingOwner`). What an
+earlier session of this home left is taken away; what another home has stays.
+"""
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from functools import partial
 
-from oplog.errors import AlreadyExists
+import msgspec
+
+from oplog.errors import AlreadyExists, Conflict, NotFound
 from tiering.catalog.context import Context
+from zerocopy.keeper.client import Witness
+from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, Set
+from zerocopy.replica import identity
 from zerocopy.replica.connections import connections, secret_of
 from zerocopy.replica.inserts import arrivals
 from zerocopy.replica.replica import Replica
@@ -27,20 +35,25 @@ def serve(context: Context) -> str:
 
 
 def announce(replica: Replica) -> None:
-    """Say in Keeper where this replica gives its parts, and that it is there; nothing where it gives none."""
+    """Say in Keeper where this replica gives its parts, and that it is there; nothing where it gives none. Raises
+    `ReadOnly` where another home lives by its name."""
     known = connections(replica.context)
     if known.server is None:
         return
     if time.monotonic() - replica.kept.announced < _AGAIN_SECONDS:
         return
-    keeper, address = replica.keeper, known.server.address.encode()
-    if keeper.get(replica.own.host).data != address:
-        keeper.set(replica.own.host, address)
-    node = keeper.find(replica.own.is_active)
-    if node is not None and node.owner != keeper.session:
-        keeper.delete(replica.own.is_active)  # of a daemon that ended, and of whose session Keeper does not know yet
-        node = None
-    if node is None:
-        with suppress(AlreadyExists):
-            keeper.create(replica.own.is_active, ephemeral=True)
+    keeper, own, address = replica.keeper, replica.own, known.server.address.encode()
+    host, node = keeper.get(own.host), keeper.find(own.is_active)
+    if node is None or node.owner != keeper.session:
+        identity.check_owner(replica.context, replica.definition, replica.name, node)
+        # Whoever comes writes `host`, so at the version that was read first nobody has come since then.
+        left: list[Operation] = [] if node is None else [DeleteNode(own.is_active)]
+        data = msgspec.json.encode(identity.owner_here(replica.context, keeper.session))
+        words = [Set(own.host, address, host.version), *left, CreateNode(own.is_active, data, ephemeral=True)]
+        try:
+            keeper.multi(words, witness=Witness(own.is_active, data))
+        except (AlreadyExists, Conflict, NotFound):  # the node went, or somebody came: the next pass looks again
+            return
+    elif host.data != address:
+        keeper.set(own.host, address)
     replica.kept.announced = time.monotonic()

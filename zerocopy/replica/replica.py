@@ -66,6 +66,7 @@ class Replica:
                 f"{name} can only be read here: replica {known.replica} is another machine's now",
                 hint="it was dropped and created anew under this name; drop the table here, and join by another one",
             )
+        identity.check_alone(context, definition, keeper, own, kept)
         history.check(context, definition, keeper, table)
         kept = connections(context).kept(table.path)
         return cls(context, definition, known.replica, keeper, table, own, known.token, node.version, kept)

@@ -98,6 +98,14 @@ class Limiter:
             with self._changed:
                 self._bytes.wait_seconds(received_bytes, self._clock())
 
+    def pass_bytes(self, size_bytes: int) -> None:
+        """Wait until so many bytes may go to or come from elsewhere than an object store."""
+        if self._bytes is not None and size_bytes:
+            with self._changed:
+                wait = self._bytes.wait_seconds(size_bytes, self._clock())
+            if wait > 0:
+                self._sleep(wait)
+
     def _pace(self, size_bytes: int) -> None:
         if self._requests is None and self._bytes is None:
             return

@@ -186,7 +186,9 @@ def test_who_is_told_to_stop_still_has_its_answers(keeper: Keeper, settings: Kee
     assert not keeper.exists("/made")
 
 
-def test_a_session_that_expired_is_another_one(keeper: Keeper, settings: KeeperConfig) -> None:
+def test_a_session_that_expired_is_another_one(
+    keeper: Keeper, settings: KeeperConfig, caplog: pytest.LogCaptureFixture
+) -> None:
     keeper.create("/here", ephemeral=True)
     before = keeper.session
     expire(keeper, settings)
@@ -195,6 +197,30 @@ def test_a_session_that_expired_is_another_one(keeper: Keeper, settings: KeeperC
     assert keeper.find("/here") is None
     keeper.create("/here", ephemeral=True)
     assert keeper.get("/here").owner == keeper.session
+    keeper.close()
+    assert warnings(caplog) == [
+        ("zerocopy.keeper.client", f"a session with {settings.hosts[0]} is over, and another one begins")
+    ]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(one.name, one.getMessage()) for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+def test_what_the_library_says_reaches_nobody_who_did_not_ask(
+    line: KeeperLine, settings: KeeperConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it means is in the error of whoever called."""
+    caplog.set_level(logging.DEBUG, logger="zerocopy")
+    with impatient(line, settings) as keeper:
+        keeper.exists("/")
+        line.cut()
+        with pytest.raises(Transient):
+            while True:
+                keeper.get("/")
+    assert warnings(caplog) == []
+    assert "DEBUG    zerocopy.keeper.connecting.said" in caplog.text
+    assert not [one for one in caplog.records if one.name.startswith("kazoo")]
 
 
 def expire(keeper: Keeper, settings: KeeperConfig) -> None:

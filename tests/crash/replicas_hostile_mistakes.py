@@ -1,0 +1,121 @@
+"""Seeded mistakes in replicas among hostile peers, copies of homes and older disks, for `tests.crash.mutants`.
+
+Name, meaning, check, how it is put in.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from tests.crash.seeding import nothing, replaced
+
+_HOMES = "tests/replicas/test_two_homes.py"
+_BACK = "tests/replicas/test_set_back.py"
+_INTERSERVER = "tests/replicas/test_interserver.py"
+_KEEPER = "tests/replicas/keeper/test_keeper.py"
+
+
+def _every_look_another_home() -> None:
+    from zerocopy.replica import identity
+
+    numbers = itertools.count()
+    identity.home_of = lambda context: str(next(numbers))
+
+
+def _unknown_parts_unseen() -> None:
+    from zerocopy.execution import recovering
+
+    original = recovering.agreement.without_place
+    calls = itertools.count()
+
+    def without_place(names: Any, places: Any, half_done: Any) -> Any:
+        return [] if next(calls) % 2 else original(names, places, half_done)
+
+    recovering.agreement.without_place = without_place
+
+
+def _kazoo_speaks() -> None:
+    from zerocopy.keeper import connecting
+
+    connecting._said.removeFilter(connecting._as_detail)
+
+
+def _full_disk_untold() -> None:
+    from contextlib import nullcontext
+
+    from zerocopy.interserver import receiving
+
+    receiving.op = lambda *named: nullcontext()  # type: ignore[assignment, misc]
+    receiving.Receiving._telling = lambda self: nullcontext()  # type: ignore[method-assign]
+
+
+MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "replicas: two homes alive",
+        "a daemon takes the node of a living one of another home away",
+        f"{_HOMES}::test_the_node_of_a_living_daemon_is_never_taken_away",
+        replaced("zerocopy.replica.identity", "check_owner", nothing),
+    ),
+    (
+        "replicas: a copied home writes",
+        "who opens a replica does not look who lives by its name",
+        f"{_HOMES}::test_the_node_of_a_living_daemon_is_never_taken_away",
+        replaced("zerocopy.replica.identity", "check_alone", nothing),
+    ),
+    (
+        "replicas: homes are known by their host",
+        "a copy of a home on the same machine goes for that home",
+        f"{_HOMES}::test_the_node_of_a_living_daemon_is_never_taken_away",
+        replaced("zerocopy.replica.identity", "home_of", lambda context: "this machine"),
+    ),
+    (
+        "replicas: a restart waits",
+        "a daemon takes what an earlier session of its home left for another home's",
+        f"{_HOMES}::test_what_an_earlier_daemon_of_this_home_left_is_taken_over",
+        _every_look_another_home,
+    ),
+    (
+        "replicas: yesterday goes unnoticed",
+        "nobody compares the disks with what Keeper says of them",
+        f"{_BACK}::test_yesterdays_disks_become_what_the_others_are[all]",
+        replaced("zerocopy.execution.recovering", "compare", nothing),
+    ),
+    (
+        "replicas: what was dropped comes back",
+        "only what is lacking is looked for, not what is here and Keeper says nothing of",
+        f"{_BACK}::test_what_was_dropped_since_does_not_come_back",
+        _unknown_parts_unseen,
+    ),
+    (
+        "replicas: who is silent is asked again",
+        "a peer that hangs is asked as often as one whose connection broke",
+        f"{_INTERSERVER}::test_a_peer_that_hangs_is_left_at_once_and_the_next_one_is_asked",
+        replaced("zerocopy.interserver.client", "_is_broken", lambda error: True),
+    ),
+    (
+        "replicas: who drips is waited for",
+        "nobody looks how much comes in a while",
+        f"{_INTERSERVER}::test_a_peer_that_drips_is_left",
+        replaced("zerocopy.interserver.receiving:Pace", "came", nothing),
+    ),
+    (
+        "replicas: waiting here counts",
+        "the time for which this machine's disk is waited for counts as the peer's",
+        f"{_INTERSERVER}::test_the_pace_is_that_of_the_peer",
+        replaced("zerocopy.interserver.receiving:Pace", "waited", nothing),
+    ),
+    (
+        "replicas: a full disk is the peer's",
+        "errors of this machine's disk go for broken connections",
+        f"{_INTERSERVER}::test_a_full_disk_is_said_and_no_peer_is_blamed",
+        _full_disk_untold,
+    ),
+    (
+        "replicas: kazoo speaks to users",
+        "what the library logs is shown as it is",
+        f"{_KEEPER}::test_what_the_library_says_reaches_nobody_who_did_not_ask",
+        _kazoo_speaks,
+    ),
+)
