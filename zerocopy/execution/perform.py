@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from disks.base import LoggedDisk
@@ -158,16 +158,22 @@ class _QueueRun:
             if isinstance(queued.entry, Get) and queued.name in free:
                 by_replica[queued.entry.replica].append(queued)
         for name, some in by_replica.items():
-            for begin in range(0, len(some), AT_ONCE):
-                if stopped():
-                    return
-                portion = {str(one.name): one for one in some[begin : begin + AT_ONCE]}
-                digests = {part: one.entry.digest for part, one in portion.items() if isinstance(one.entry, Get)}
-                came = self.fetcher.adopt(name, digests)
-                self.replica.register_all({part: (digests[part], portion[part].node) for part in came})
-                self.own |= {portion[part].name for part in came}
-                self.came |= {portion[part].node for part in came}
-                self.done.fetched += came
+            if stopped():
+                return
+            portion = {str(one.name): one for one in some}
+            digests = {part: one.entry.digest for part, one in portion.items() if isinstance(one.entry, Get)}
+            parts = list(digests)
+            groups = [parts[begin : begin + AT_ONCE] for begin in range(0, len(parts), AT_ONCE)]
+            with closing(
+                self.fetcher.adopt(name, [{part: digests[part] for part in group} for group in groups])
+            ) as taken:
+                for came in taken:
+                    self.replica.register_all({part: (digests[part], portion[part].node) for part in came})
+                    self.own |= {portion[part].name for part in came}
+                    self.came |= {portion[part].node for part in came}
+                    self.done.fetched += came
+                    if stopped():
+                        return
 
     def _came_to_nothing(self, name: PartName, later: list[Queued]) -> bool:
         """Whether a merge takes the part of which no row was left elsewhere: nobody has it, and nobody will."""

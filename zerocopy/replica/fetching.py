@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from disks.base import LoggedDisk, Transaction
@@ -154,22 +156,34 @@ class Fetcher:
         self._has_come(name)
         return True
 
-    def adopt(self, replica: str, wanted: Mapping[str, str]) -> list[str]:
+    def adopt(self, replica: str, portions: Sequence[Mapping[str, str]]) -> Generator[list[str], None, None]:
         """Take over, without their bytes, what that replica offers of the parts with these digests, of which nothing is
-        here; returns which are here now. Of the others it is noted why not: a fetch of each comes to it."""
-        context, definition = self.replica.context, self.replica.definition
-        if not self._shares() or replica == self.replica.name:
-            return []
+        here; gives of each portion which are here now. Of the others it is noted why not: a fetch of each comes to it.
+        While one portion is taken over, the next one is asked for: an offer that is old by then does not pass."""
+        if not portions or not self._shares() or replica == self.replica.name:
+            return
         assert self._stores is not None
         if replica not in self._addresses:
             self._addresses[replica] = self.replica.address_of(replica)
-        try:
-            if not (address := self._addresses[replica]):
-                return []
-            offered = sharing.asked(self.replica, replica, address, wanted, self._stores)
-        except (Transient, NotFound, Damaged):
-            self._addresses[replica] = ""  # one wait is enough
-            return []
+        if not (address := self._addresses[replica]):
+            return
+        ask = partial(sharing.asked, self.replica, replica, address, stores_=self._stores)
+        with ThreadPoolExecutor(1, thread_name_prefix="ask-ahead") as ahead:
+            asked = ahead.submit(ask, portions[0])
+            for number in range(1, len(portions) + 1):
+                try:
+                    offered = asked.result()
+                except (Transient, NotFound, Damaged):
+                    self._addresses[replica] = ""  # one wait is enough
+                    return
+                if number < len(portions):
+                    asked = ahead.submit(ask, portions[number])
+                yield self._take(replica, offered)
+
+    def _take(self, replica: str, offered: Mapping[str, Offered | str]) -> list[str]:
+        """Which of the parts that it offers are here now."""
+        assert self._stores is not None
+        context, definition = self.replica.context, self.replica.definition
         by_store: dict[str, list[Offered]] = defaultdict(list)
         for name, found in offered.items():
             if isinstance(found, str):
