@@ -71,6 +71,14 @@ class LocalTree:
             if self.shows(join(directory, entry.name), entry, is_directory, hidden)
         )
 
+    def file_names(self, directory: str, hidden: dict[str, int]) -> list[str]:
+        """The visible files right in the directory, sorted."""
+        return sorted(
+            entry.name
+            for entry, is_directory in self.scan(directory)
+            if not is_directory and hidden.get(join(directory, entry.name)) != entry.inode()
+        )
+
     def stat_file(self, path: str) -> os.stat_result:
         """The visible file. Raises `NotFound`."""
         try:

@@ -202,6 +202,8 @@ def test_all_directories_are_among_those_that_may_show_something(disk: Disk) -> 
     put(disk, {"t/a/x": b"", "t/a/b/y": b"", "t/c-d/z": b"", "t/c/z": b"", "t/file": b""})
     assert sorted(disk.directories("t")) == ["a", "c", "c-d"]
     assert disk.directories("none") == []
+    assert disk.files_in("t") == [name for name in disk.list("t") if not name.endswith("/")]
+    assert disk.files_in("none") == []
 
 
 def test_only_what_is_below_some_names_is_looked_over(disk: Disk) -> None:

@@ -295,3 +295,20 @@ def test_the_lines_take_little_room(disk: LocalDisk, monkeypatch: pytest.MonkeyP
     assert all(1000 < file.stat().st_size < 1600 for file in files[1:])
     assert disk.changed_between("t", states[-3], states[-1]) == {"38", "39"}
     assert disk.changed_between("t", states[0], states[-1]) is None
+
+
+def test_the_files_in_a_directory_are_found_without_a_look_into_those_below(
+    disk: LocalDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first insert into a table asks for the files beside its parts, of which there may be a million."""
+    put(disk, "t/a/part.json", "t/b/part.json", "t/blocks-0.json", "t/blocks-1.json")
+    opened: list[str] = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: [opened.append(str(path)), scandir(path)][1])
+    with disk.read_lease():
+        with LocalDisk("hot", disk.root).transaction(Merged()) as transaction:
+            transaction.remove("t/blocks-1.json")
+            transaction.commit()
+        opened.clear()
+        assert disk.files_in("t") == ["blocks-0.json", "table.json"]
+    assert [path for path in opened if path.startswith(f"{disk.root}/t/")] == []
