@@ -171,6 +171,24 @@ def test_a_disk_that_is_gone_stands_first(home: Home) -> None:
     drive(home, story)
 
 
+def test_a_log_that_cannot_be_read_is_not_taken_for_none(home: Home) -> None:
+    bucket = home.path.parent / "s3"
+    away = bucket.with_name("away")
+
+    async def story(driver: Driver) -> None:
+        await driver.press("7")
+        await driver.until(lambda: driver.rows)
+        bucket.rename(away)
+        await driver.press("r")
+        await driver.sees("The log of s3 cannot be read now")
+        away.rename(bucket)
+        await driver.press("r")
+        await driver.until(lambda: driver.rows)
+        await driver.lacks("cannot be read")
+
+    drive(home, story)
+
+
 def test_what_another_process_begins_is_seen_also_while_reading_all_would_cost_too_much(home: Home) -> None:
     with Store.open(load(home.configuration), actor="another@there") as store:
 

@@ -20,12 +20,12 @@ def log(store: Store) -> Listing:
     rows: list[dict[str, Any]] = []
     silent: list[str] = []
     for disk in store.object_disks():
-        if disk.broken is not None:
+        entries = [] if disk.broken is not None else list(disk.commits().between(0, None, ENTRIES_SHOWN))
+        if not entries and (disk.broken is not None or disk.unreachable):
             silent.append(disk.name)
-            continue
-        entries = disk.commits().between(0, None, ENTRIES_SHOWN)
         rows += [{"disk": disk.name, **log_document(entry.commit)} for entry in entries]
     rows.sort(key=lambda row: (row["time"], row["revision"]), reverse=True)
+    unread = ", ".join(silent)
     return Listing(
         columns=(
             ListColumn("revision", "revision", 8, of("revision"), number, right=True),
@@ -41,8 +41,10 @@ def log(store: Store) -> Listing:
         key=lambda row: f"{row['disk']} {row['revision']}",
         document=lambda row: {name: value for name, value in row.items() if name != "disk"},
         state=lambda row: row["revision"],
-        summary=f"without the log of {', '.join(silent)}" if silent else "",
-        empty="No entries: no disk of this store has an operations log yet.",
+        summary=f"without the log of {unread}" if silent and rows else "",
+        empty=f"The log of {unread} cannot be read now."
+        if silent
+        else "No entries: no disk of this store has an operations log yet.",
     )
 
 
