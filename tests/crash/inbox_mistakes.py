@@ -131,6 +131,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         replaced("tiering.daemon.live", "ask", _nobody_answers),
     ),
     (
+        "daemon: memory is kept",
+        "what only a circle of objects holds is not looked for after work",
+        "tests/unit/tiering/daemon/test_memory.py::test_once_a_minute_and_only_after_work",
+        replaced("tiering.daemon.memory:MemoryKeeping", "look", nothing),
+    ),
+    (
         "metrics: due is what is planned",
         "a part whose move failed, and waits, is due no more",
         "tests/unit/tiering/facts/metrics/test_metrics.py::TestSeen::test_what_waits_for_another_try_is_still_due",

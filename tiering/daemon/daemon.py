@@ -32,6 +32,7 @@ from tiering.daemon.jobs.kinds import JobKind, kinds
 from tiering.daemon.jobs.runs import RunOrder, RunReport
 from tiering.daemon.jobs.timer import NoTimer, SchedulerTimer
 from tiering.daemon.lanes import Lanes
+from tiering.daemon.memory import MemoryKeeping
 from tiering.daemon.reload import FileWatch, Taken, take_over
 from tiering.daemon.status import DaemonStatus, StatusRecord, Watch, with_rounds
 from tiering.daemon.supervisor import Supervisor
@@ -128,6 +129,7 @@ class _Daemon:
         self.config = msgspec.structs.replace(store.context.config, daemon=settings)
         self.stop = stop
         self.on_tick = on_tick
+        self.memory = MemoryKeeping()
         self.hooks = Outbox(store.context.config.state_directory, self.config.hooks)
         self.trouble = Trouble(self.hooks.tell)
         self.kinds: Mapping[str, JobKind] = kinds()
@@ -232,6 +234,7 @@ class _Daemon:
         while not self.stop.wait(_LOOK_SECONDS):
             self.look_after_inbox()
             self.look_after_lanes()
+            self.memory.look()
             if self.reload_wanted.is_set() | file.is_changed():
                 self.reload_wanted.clear()
                 with contextlib.suppress(FrostlineError):  # it has been said
@@ -360,6 +363,8 @@ class _Daemon:
 
     def _note(self, where: str, report: TickReport, **changes: Any) -> list[str]:
         """Add what was done to the status; returns what could not be."""
+        if report.merges or report.moves.moved or report.moves.failed:
+            self.memory.worked()
         failed = [f"{failure.part}: {failure.error}" for failure in report.moves.failed]
         problems = [*report.problems, *failed]
         if problems or not report.is_failing:
@@ -389,6 +394,7 @@ class _Daemon:
             last = "".join(trouble[-1:])
             if changes := with_rounds(self.status, self.inbox.ended(), last, self.store.context.clock()):
                 self._record(**changes)
+                self.memory.worked()
 
     def _note_unreachable(self) -> None:
         """The pass does what needs the other disks only."""

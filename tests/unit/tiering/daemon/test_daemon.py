@@ -26,6 +26,7 @@ from tiering.daemon import daemon
 from tiering.daemon.control import SOCKET_FILE
 from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.live import live_status
+from tiering.daemon.memory import MemoryKeeping
 from tiering.daemon.status import STATUS_FILE, DaemonStatus, StatusRecord, read_status
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
@@ -95,7 +96,9 @@ def until(condition: Callable[[], object], seconds: float = 100) -> None:
         time.sleep(0.01)
 
 
-def test_one_pass_moves_what_is_due(store: Store, clock: Clock) -> None:
+def test_one_pass_moves_what_is_due(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    worked: list[object] = []
+    monkeypatch.setattr(MemoryKeeping, "worked", lambda self: worked.append(self))
     insert(store)
     assert disks_of(store) == ["ssd"]
     age(clock)
@@ -104,12 +107,15 @@ def test_one_pass_moves_what_is_due(store: Store, clock: Clock) -> None:
     assert disks_of(store) == ["s3"]
     assert (done.running, done.ticks, done.moved, done.failures) == (False, 1, 1, 0)
     assert len(reports[0].moves.moved) == 1
+    assert len(worked) == 1, "what it left in memory is to be given back"
     capacity = store.context.journal.capacity.hours(1, clock())
     assert (capacity["ssd"], capacity["s3"]) == ([0], [sum(part.facts.size_bytes for part in store.parts())])
     assert read_status(store.context.config.state_directory) == done
 
 
-def test_passes_go_on_until_it_is_stopped(store: Store, clock: Clock) -> None:
+def test_passes_go_on_until_it_is_stopped(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
+    monkeypatch.setattr(MemoryKeeping, "look", lambda self: looked.append(self))
     insert(store)
     state = store.context.config.state_directory
     stop = threading.Event()
@@ -122,6 +128,7 @@ def test_passes_go_on_until_it_is_stopped(store: Store, clock: Clock) -> None:
     age(clock)
     until(lambda: read_status(state).moved == 1)
     until(lambda: read_status(state).last_gc is not None)
+    until(lambda: looked)
     stop.set()
     thread.join(60)
     assert not thread.is_alive()
