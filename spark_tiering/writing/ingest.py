@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from oplog.errors import FrostlineError, NotFound, Refused, Transient, UsageError
-from tiering.insert.source_csv import NULLS
+from tiering.insert.reshaping import NULLS
 from tiering.insert.source_files import find_sources, source_of
 from tiering.insert.uploaded.once_files import fingerprint
 from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart, write_parts

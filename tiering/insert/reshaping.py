@@ -26,6 +26,10 @@ _EMPTY = '""'
 _ITEM = re.compile(r'\s*(.+?)(?:\s+as\s+("(?:[^"]|"")+"|\S+))?\s*\Z', re.IGNORECASE)
 
 
+NULLS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "\\N")
+"""What an empty field of CSV looks like, where nobody says otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reshaping:
     """What becomes of an input's columns."""
@@ -41,6 +45,8 @@ class Reshaping:
     """The table's columns that get a value, their `default`, where the input has none."""
     flatten: bool = False
     """Fields of structs are columns called `struct.field`, as deep as they go, unless the table has the struct."""
+    nulls: tuple[str, ...] = NULLS
+    """What stands for no value in CSV, in every column, unless it is quoted."""
 
     def columns(self) -> dict[str, Column]:
         """Path in the input -> the table's column, as far as that is known before the input is."""
@@ -112,8 +118,10 @@ def parse_reshaping(
     ignore_unknown: bool = False,
     default: Sequence[str] = (),
     flatten: bool = False,
+    null: Sequence[str] | None = None,
 ) -> Reshaping:
-    """The reshaping of the words of `insert`. Raises `UsageError` or `NotFound` for what does not fit the table."""
+    """The reshaping of the words of `insert`, where no `null` is `NULLS`. Raises `UsageError` or `NotFound` for what
+    does not fit the table."""
     if select is not None and rename:
         raise UsageError("--select and --rename do not go together", hint="write the new name as 'a as b' in --select")
     chosen = _parse_select(select) if select is not None else {}
@@ -128,7 +136,8 @@ def parse_reshaping(
         if name in defaults:
             raise UsageError(f"--default names column {name} twice", hint="name each column once")
         defaults[name] = msgspec.structs.replace(column, default=typed_default(column, value))
-    return Reshaping(definition, chosen, renames, ignore_unknown, defaults, flatten)
+    nulls = NULLS if null is None else tuple(null)
+    return Reshaping(definition, chosen, renames, ignore_unknown, defaults, flatten, nulls)
 
 
 def flattened(batch: pa.RecordBatch, kept: Collection[str] = ()) -> pa.RecordBatch:

@@ -12,13 +12,11 @@ import pyarrow.csv as csv
 
 from oplog.errors import UsageError
 from tiering.insert.intake import Intake, TextRecord
-from tiering.insert.reshaping import source_types
+from tiering.insert.reshaping import Reshaping, source_types
 from tiering.insert.source_files import BLOCK_BYTES, MOST_RECORD_BYTES, InputSource, open_binary, too_long
 from tiering.table.schema import Column
 
 _NEWLINE = ord("\n")
-NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "\\N"]
-"""What an empty field looks like."""
 
 
 def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
@@ -26,20 +24,20 @@ def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch
     source = intake.source
     with open_binary(source, stdin) as stream:
         header, lines = csv_head(stream, source)
-        columns = intake.reshaping.columns()
-        types = {name: _csv_type(kind) for name, kind in source_types(intake.reshaping).items()}
+        reshaping = intake.reshaping
+        columns = reshaping.columns()
         line = 2
         _check_text(source, header, 1)
         if intake.bad is not None:
-            intake.check_columns(_parse(header, b"", source, types, []).schema)
+            intake.check_columns(_parse(header, b"", source, reshaping, []).schema)
         for block in lines:
             if intake.bad is None:
                 _check_text(source, block, line)
                 broken: list[str] = []
                 try:
-                    table = _parse(header, block, source, types, broken)
+                    table = _parse(header, block, source, reshaping, broken)
                 except pa.ArrowInvalid as error:
-                    raise _csv_error(source, header, block, line, types, error, broken) from error
+                    raise _csv_error(source, header, block, line, reshaping, error, broken) from error
                 yield from intake.taken(_without_needless_nulls(table, columns))
             else:
 
@@ -47,7 +45,7 @@ def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch
                     text, broken = b"".join(record.text for record in some), list[str]()
                     _check_text(source, text, some[0].line)
                     try:
-                        found = _parse(header, text, source, types, broken)
+                        found = _parse(header, text, source, reshaping, broken)
                     except pa.ArrowInvalid as error:
                         raise UsageError(broken[0] if broken else str(error)) from error
                     return _without_needless_nulls(found, columns)
@@ -56,9 +54,7 @@ def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch
             line += block.count(b"\n")
 
 
-def _parse(
-    header: bytes, block: bytes, source: InputSource, types: Mapping[str, pa.DataType], broken: list[str]
-) -> pa.Table:
+def _parse(header: bytes, block: bytes, source: InputSource, reshaping: Reshaping, broken: list[str]) -> pa.Table:
     """The rows of whole records. `broken` gets what is wrong with one of too few or too many fields."""
 
     def refuse(row: csv.InvalidRow) -> str:
@@ -69,14 +65,18 @@ def _parse(
         io.BytesIO(header + block),
         read_options=csv.ReadOptions(block_size=len(header) + len(block) + 1),
         parse_options=csv.ParseOptions(delimiter=source.delimiter, newlines_in_values=True, invalid_row_handler=refuse),
-        convert_options=csv.ConvertOptions(
-            column_types=types,
-            null_values=NULLS,
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-            true_values=["true", "True", "TRUE", "1", "t"],
-            false_values=["false", "False", "FALSE", "0", "f"],
-        ),
+        convert_options=_conversion(reshaping),
+    )
+
+
+def _conversion(reshaping: Reshaping) -> csv.ConvertOptions:
+    return csv.ConvertOptions(
+        column_types={name: _csv_type(kind) for name, kind in source_types(reshaping).items()},
+        null_values=list(reshaping.nulls),
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        true_values=["true", "True", "TRUE", "1", "t"],
+        false_values=["false", "False", "FALSE", "0", "f"],
     )
 
 
@@ -196,7 +196,7 @@ def _csv_error(
     header: bytes,
     block: bytes,
     first_line: int,
-    types: Mapping[str, pa.DataType],
+    reshaping: Reshaping,
     error: pa.ArrowInvalid,
     broken: list[str],
 ) -> UsageError:
@@ -213,7 +213,7 @@ def _csv_error(
             csv.read_csv(
                 io.BytesIO(header + b"".join(lines[start:stop])),
                 parse_options=csv.ParseOptions(delimiter=source.delimiter, newlines_in_values=True),
-                convert_options=csv.ConvertOptions(column_types=types, null_values=NULLS, strings_can_be_null=True),
+                convert_options=_conversion(reshaping),
             )
         except pa.ArrowInvalid:
             return True

@@ -28,8 +28,8 @@ from tiering.insert.bad_rows import BadRows
 from tiering.insert.bucket_sources import BucketSources
 from tiering.insert.intake import Intake
 from tiering.insert.json.source import guess_schema, read_json
-from tiering.insert.reshaping import Reshaping
-from tiering.insert.source_csv import NULLS, csv_head, read_csv
+from tiering.insert.reshaping import NULLS, Reshaping
+from tiering.insert.source_csv import csv_head, read_csv
 from tiering.insert.source_files import ARROW_FILE, BLOCK_BYTES, STDIN, InputSource, find_sources, open_binary, reading
 from tiering.table.schema import TableDefinition
 
@@ -106,7 +106,7 @@ def source_schema(path: str, buckets: BucketSources | None = None) -> pa.Schema:
                     io.BytesIO(header + next(blocks, b"")),
                     read_options=csv.ReadOptions(block_size=BLOCK_BYTES),
                     parse_options=csv.ParseOptions(delimiter=source.delimiter, newlines_in_values=True),
-                    convert_options=csv.ConvertOptions(null_values=NULLS, strings_can_be_null=True),
+                    convert_options=csv.ConvertOptions(null_values=list(NULLS), strings_can_be_null=True),
                 )
                 return reader.schema
             case "json":

@@ -59,6 +59,10 @@ def insert(
         list[str] | None,
         typer.Option(metavar="C=V", help="the value where the input has none, or null; may be repeated"),
     ] = None,
+    null: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="what is null in CSV, and nothing else, as '' or NA; may be repeated"),
+    ] = None,
     skip_bad_rows: Annotated[
         tuple[int, str] | None,
         typer.Option(metavar="N FILE", help="keep up to N rows that cannot be taken in FILE; more: exit 8"),
@@ -122,6 +126,7 @@ def insert(
         ignore_unknown=ignore_unknown,
         default=default or (),
         flatten=flatten,
+        null=null,
     )
     document: dict[str, Any]
     sources = find_sources(files, format, session.bucket_sources()) if files else []

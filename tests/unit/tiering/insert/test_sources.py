@@ -20,6 +20,8 @@ from oplog.errors import NotFound, UsageError
 from tiering.insert import source_csv, sources
 from tiering.insert.json import records
 from tiering.insert.json.records import whole_lines
+from tiering.insert.reshaping import parse_reshaping
+from tiering.insert.source_files import find_sources
 from tiering.insert.sources import open_sources, source_schema
 from tiering.table.definitions import define_table
 
@@ -301,3 +303,26 @@ def test_a_record_without_an_end_does_not_fill_the_memory(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=r"a\.(csv|json).* is longer than"):
         read(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("nulls", "expected"),
+    [
+        (None, [None, None, "NA", "", None]),
+        ([""], ["NA", None, "NA", "", "-"]),
+        (["-", "NA"], [None, "", "NA", "", None]),
+    ],
+)
+def test_who_says_what_is_null_keeps_other_texts(nulls: list[str] | None, expected: list[str | None]) -> None:
+    names = iter(["NA", "", '"NA"', '""', "None" if nulls is None else "-"])
+    text = "id,name\n" + "".join(f"{number},{name}\n" for number, name in enumerate(names))
+    reshaping = parse_reshaping(TABLE, null=nulls)
+    (batches,) = sources.read_each(find_sources(["-"], "csv", None), reshaping, io.BytesIO(text.encode()))
+    assert [row["name"] for batch in batches for row in batch.to_pylist()] == expected
+
+
+def test_what_is_not_said_to_be_null_is_refused_where_it_does_not_fit() -> None:
+    reshaping = parse_reshaping(TABLE, null=[""])
+    (batches,) = sources.read_each(find_sources(["-"], "csv", None), reshaping, io.BytesIO(b"id,x\n1,\nNA,2\n"))
+    with pytest.raises(UsageError, match="line 3"):
+        list(batches)
