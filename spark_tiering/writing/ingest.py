@@ -265,7 +265,7 @@ def _typed(rows: DataFrame, definition: TableDefinition, *, is_text: bool) -> Da
         column, value = known.get(field.name), functions.col(_quoted(field.name))
         if column is not None:
             if is_text and (column.nullable or not _is_text(column)):
-                value = functions.when(value.isin(NULLS), None).otherwise(value)
+                value = functions.when(value.isin(*NULLS), None).otherwise(value)
             if isinstance(field.dataType, StringType) and not _is_text(column):
                 value = value.cast(_spark_type(column))
             if isinstance(field.dataType, (StructType, MapType, ArrayType)) and _is_text(column):
