@@ -149,20 +149,22 @@ def test_a_daemon_that_can_write_nothing_down_says_what_it_does(store: Store, mo
     monkeypatch.setattr(effects, "replace_file", refuse)
     thread = threading.Thread(target=daemon.run, args=(store, FAST, stop))
     thread.start()
-    until(lambda: live_status(state)[0].ticks >= 2)
-    assert live_status(state)[0].problem == ""
-    full.set()
-    until(lambda: live_status(state)[0].problem)
-    known, jobs = live_status(state)
-    assert known.unkept == f"no space left on device: {state / STATUS_FILE}"
-    until(lambda: live_status(state)[0].ticks > read_status(state).ticks + 1)
-    assert (read_status(state).unkept, jobs.keys()) == ("", kinds().keys())
-    full.clear()
-    until(lambda: live_status(state)[0].problem == "")
-    (state / SOCKET_FILE).unlink()
-    assert live_status(state)[0].running, "without an answer what is written down is shown"
-    stop.set()
-    thread.join(60)
+    try:
+        until(lambda: live_status(state)[0].ticks >= 2)
+        assert live_status(state)[0].problem == ""
+        full.set()
+        until(lambda: live_status(state)[0].problem)
+        known, jobs = live_status(state)
+        assert known.unkept == f"no space left on device: {state / STATUS_FILE}"
+        until(lambda: live_status(state)[0].ticks > read_status(state).ticks + 1)
+        assert (read_status(state).unkept, jobs.keys()) == ("", kinds().keys())
+        full.clear()
+        until(lambda: live_status(state)[0].problem == "")
+        (state / SOCKET_FILE).unlink()
+        assert live_status(state)[0].running, "without an answer what is written down is shown"
+    finally:
+        stop.set()
+        thread.join(60)
     assert not thread.is_alive()
     assert live_status(state)[0] == read_status(state)
 
