@@ -37,9 +37,11 @@ def _unknown_parts_unseen() -> None:
 
 
 def _kazoo_speaks() -> None:
+    import logging
+
     from zerocopy.keeper import connecting
 
-    connecting._said.removeFilter(connecting._as_detail)
+    connecting._said = logging.getLogger("kazoo.client")
 
 
 def _full_disk_untold() -> None:
@@ -98,13 +100,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "replicas: who drips is waited for",
         "nobody looks how much comes in a while",
         f"{_INTERSERVER}::test_a_peer_that_drips_is_left",
-        replaced("zerocopy.interserver.receiving:Pace", "came", nothing),
+        replaced("zerocopy.interserver.receiving:PeerPace", "came", nothing),
     ),
     (
         "replicas: waiting here counts",
         "the time for which this machine's disk is waited for counts as the peer's",
         f"{_INTERSERVER}::test_the_pace_is_that_of_the_peer",
-        replaced("zerocopy.interserver.receiving:Pace", "waited", nothing),
+        replaced("zerocopy.interserver.receiving:PeerPace", "waited", nothing),
     ),
     (
         "replicas: a full disk is the peer's",

@@ -25,7 +25,7 @@ from tiering.engine.store import Store
 from tiering.table.part import Part
 from zerocopy.interserver import client, receiving, signing
 from zerocopy.interserver.client import fetch
-from zerocopy.interserver.receiving import SLOWEST_BYTES, Pace, TooSlow
+from zerocopy.interserver.receiving import SLOWEST_BYTES, PeerPace, TooSlow
 from zerocopy.keeper.client import Keeper
 from zerocopy.replica.connections import connections
 from zerocopy.replica.inserts.arrivals import ARRIVING
@@ -266,7 +266,7 @@ def test_the_pace_is_that_of_the_peer() -> None:
     now = 0.0
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(receiving, "_clock", lambda: now)
-        pace = Pace()
+        pace = PeerPace()
         for _ in range(10):
             now += 29
             pace.came(29 * SLOWEST_BYTES)

@@ -136,6 +136,15 @@ def queue(replica: Replica) -> list[Queued]:
     return sorted(found, key=lambda queued: (not queued.is_cloned, queued.number))
 
 
+def coming(replica: Replica) -> list[entries.Entry]:
+    """What is in the log and not taken over, in order; what the log no longer keeps is not among it."""
+    keeper, begin = replica.keeper, _begin(replica.keeper.get(replica.own.log_pointer))
+    numbers = {number_of(name): name for name in keeper.children(replica.table.log)}
+    paths = [f"{replica.table.log}/{numbers[number]}" for number in sorted(numbers) if number >= begin]
+    found = zip(paths, keeper.find_all(paths), strict=True)
+    return [entries.decode(node.data, path=path) for path, node in found if node is not None]
+
+
 def missing(replica: Replica) -> Iterator[Queued]:
     """Of what waits, what was inserted with a quorum, or may have been, and is not here."""
     own = replica.parts()

@@ -24,7 +24,7 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.lineage import content_digest
 from tiering.table.part import PartName
 from zerocopy.execution import altering
-from zerocopy.execution.queue import CLONED, queue
+from zerocopy.execution.queue import CLONED, coming, queue
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, Set, portions
 from zerocopy.rebuilding import agreement
@@ -74,6 +74,8 @@ def _set_back(replica: Replica) -> set[PartName]:
     context, definition = replica.context, replica.definition
     said = replica.parts()
     half_done = [name for queued in queue(replica) for name in queued.entry.touches]
+    # What others dropped from, or merged on, a disk that all share is gone before it is taken over here.
+    half_done += [name for entry in coming(replica) if not isinstance(entry, Get) for name in entry.touches]
     half_done += map(PartName.parse, arrivals.arriving(context, definition))
     context.catalog.refresh()
     here = {stored.name for stored in context.catalog.parts(definition, include_outdated=True)}

@@ -23,7 +23,7 @@ from tiering.table.part import DataFile, Part
 from tiering.table.schema import TableDefinition
 from zerocopy.interserver import offer, signing
 from zerocopy.interserver.offer import OfferedPart, Offers
-from zerocopy.interserver.receiving import Pace, Receiving, TooSlow
+from zerocopy.interserver.receiving import PeerPace, Receiving, TooSlow
 
 _TRIES = 5
 _MOST_TRIES = 100
@@ -151,7 +151,7 @@ class _Peer:
     ) -> tuple[bytes, bool]:
         """What it answers, and whether it says that it speaks a later version than the first; `missing` where there is
         nothing."""
-        data, pace = bytearray(), Pace()
+        data, pace = bytearray(), PeerPace()
         try:
             async with session.get(self._url(path), headers=self._headers(path)) as answer:
                 speaks = offer.PROTOCOL_HEADER in answer.headers

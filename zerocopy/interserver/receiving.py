@@ -31,7 +31,7 @@ class TooSlow(Exception):
     """Less comes than anybody would wait for."""
 
 
-class Pace:
+class PeerPace:
     """How fast a peer sends, breaks included; not how fast it is written here."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Receiving:
         self._batch: list[bytes] = []
         self._batch_bytes = 0
         self._writing: asyncio.Future[None] | None = None
-        self._pace = Pace()
+        self._pace = PeerPace()
         self.size_bytes = 0
         """What came so far."""
         with op("fs.create", target):

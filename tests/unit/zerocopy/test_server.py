@@ -24,7 +24,7 @@ def test_a_bucket_that_fails_in_the_middle_ends_the_connection() -> None:
 
     async def give(request: web.Request) -> web.StreamResponse:
         try:
-            return await server._from_bucket(request, read, 3 * server._PIECE_BYTES)
+            return await server._in_pieces(request, read, 3 * server._PIECE_BYTES)
         except Damaged:
             return web.Response(status=409)
 
