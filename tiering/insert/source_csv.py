@@ -24,20 +24,19 @@ def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch
     source = intake.source
     with open_binary(source, stdin) as stream:
         header, lines = csv_head(stream, source)
-        reshaping = intake.reshaping
-        columns = reshaping.columns()
+        columns, conversion = intake.reshaping.columns(), _conversion(intake.reshaping)
         line = 2
         _check_text(source, header, 1)
         if intake.bad is not None:
-            intake.check_columns(_parse(header, b"", source, reshaping, []).schema)
+            intake.check_columns(_parse(header, b"", source, conversion, []).schema)
         for block in lines:
             if intake.bad is None:
                 _check_text(source, block, line)
                 broken: list[str] = []
                 try:
-                    table = _parse(header, block, source, reshaping, broken)
+                    table = _parse(header, block, source, conversion, broken)
                 except pa.ArrowInvalid as error:
-                    raise _csv_error(source, header, block, line, reshaping, error, broken) from error
+                    raise _csv_error(source, header, block, line, conversion, error, broken) from error
                 yield from intake.taken(_without_needless_nulls(table, columns))
             else:
 
@@ -45,7 +44,7 @@ def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch
                     text, broken = b"".join(record.text for record in some), list[str]()
                     _check_text(source, text, some[0].line)
                     try:
-                        found = _parse(header, text, source, reshaping, broken)
+                        found = _parse(header, text, source, conversion, broken)
                     except pa.ArrowInvalid as error:
                         raise UsageError(broken[0] if broken else str(error)) from error
                     return _without_needless_nulls(found, columns)
@@ -54,7 +53,9 @@ def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch
             line += block.count(b"\n")
 
 
-def _parse(header: bytes, block: bytes, source: InputSource, reshaping: Reshaping, broken: list[str]) -> pa.Table:
+def _parse(
+    header: bytes, block: bytes, source: InputSource, conversion: csv.ConvertOptions, broken: list[str]
+) -> pa.Table:
     """The rows of whole records. `broken` gets what is wrong with one of too few or too many fields."""
 
     def refuse(row: csv.InvalidRow) -> str:
@@ -65,7 +66,7 @@ def _parse(header: bytes, block: bytes, source: InputSource, reshaping: Reshapin
         io.BytesIO(header + block),
         read_options=csv.ReadOptions(block_size=len(header) + len(block) + 1),
         parse_options=csv.ParseOptions(delimiter=source.delimiter, newlines_in_values=True, invalid_row_handler=refuse),
-        convert_options=_conversion(reshaping),
+        convert_options=conversion,
     )
 
 
@@ -196,7 +197,7 @@ def _csv_error(
     header: bytes,
     block: bytes,
     first_line: int,
-    reshaping: Reshaping,
+    conversion: csv.ConvertOptions,
     error: pa.ArrowInvalid,
     broken: list[str],
 ) -> UsageError:
@@ -213,7 +214,7 @@ def _csv_error(
             csv.read_csv(
                 io.BytesIO(header + b"".join(lines[start:stop])),
                 parse_options=csv.ParseOptions(delimiter=source.delimiter, newlines_in_values=True),
-                convert_options=_conversion(reshaping),
+                convert_options=conversion,
             )
         except pa.ArrowInvalid:
             return True
