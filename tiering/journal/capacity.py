@@ -44,7 +44,7 @@ class Capacity:
         return found
 
     def _rows(self, since: int) -> list[tuple[int, str, int]]:
-        if not self._file.read("SELECT 1 FROM sqlite_master WHERE name = 'capacity'"):
+        if not self._file.has_table("capacity"):
             return []
         rows = self._file.read("SELECT slot, disk, bytes FROM capacity WHERE slot >= ? ORDER BY slot", (since,))
         return [(row["slot"], row["disk"], row["bytes"]) for row in rows]

@@ -23,7 +23,7 @@ class Ingested:
 
     def known(self, table_uuid: str, digests: Iterable[str]) -> dict[str, str]:
         """Of these SHA-256s, those that are in the table, and under which name they came. Writes nothing."""
-        if not self._file.read("SELECT 1 FROM sqlite_master WHERE name = 'inbox_files'"):
+        if not self._file.has_table("inbox_files"):
             return {}
         rows = self._file.read(
             "SELECT sha256, name FROM inbox_files WHERE table_uuid = ? AND sha256 IN (SELECT value FROM json_each(?))",

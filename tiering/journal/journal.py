@@ -110,7 +110,7 @@ class Journal:
 
     def unseen(self) -> dict[str, int]:
         """Those tables, each with the number of its last note."""
-        if not self.file.read("SELECT 1 FROM sqlite_master WHERE name = 'unseen'"):
+        if not self.file.has_table("unseen"):
             return {}
         return {row["table_uuid"]: row["number"] for row in self.file.read("SELECT * FROM unseen")}
 

@@ -19,7 +19,6 @@ CREATE TABLE IF NOT EXISTS disk_decisions (
   id INTEGER PRIMARY KEY AUTOINCREMENT, created TEXT NOT NULL, actor TEXT NOT NULL, verb TEXT NOT NULL,
   name TEXT NOT NULL, known TEXT NOT NULL, found TEXT NOT NULL, place TEXT NOT NULL, holdings TEXT NOT NULL);
 """
-_SEEN = "SELECT 1 FROM sqlite_master WHERE name = '{}'"
 
 
 class Holding(msgspec.Struct, frozen=True):
@@ -57,7 +56,7 @@ class KnownDisks:
 
     def all(self) -> dict[str, KnownDisk]:
         """By name. Writes nothing."""
-        if not self._file.read(_SEEN.format("disks")):
+        if not self._file.has_table("disks"):
             return {}
         return {row["name"]: _known(row) for row in self._file.read("SELECT * FROM disks ORDER BY name")}
 
@@ -108,7 +107,7 @@ class KnownDisks:
                 (now_text(), actor, verb, disk.name, disk.id, found or "", place, holdings),
             )
             connection.execute("DELETE FROM disks WHERE name = ?", (disk.name,))
-            if verb != "adopt" and connection.execute(_SEEN.format("drained_disks")).fetchone():
+            if verb != "adopt" and self._file.has_table("drained_disks"):
                 connection.execute("DELETE FROM drained_disks WHERE name = ?", (disk.name,))
             if verb == "adopt":
                 connection.execute(

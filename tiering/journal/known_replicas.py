@@ -67,7 +67,7 @@ class ReplicaRecords:
 
     def known(self, table_uuid: str) -> KnownReplicas:
         """What is known of the table. Writes nothing."""
-        if not self._file.read("SELECT 1 FROM sqlite_master WHERE name = 'replicas'"):
+        if not self._file.has_table("replicas"):
             return KnownReplicas()
         for row in self._file.read("SELECT * FROM replicas WHERE table_uuid = ?", (table_uuid,)):
             return KnownReplicas(row["number"], row["digest"], frozenset(json.loads(row["names"])))
@@ -102,7 +102,7 @@ class ReplicaRecords:
 
     def failures(self, table_uuid: str) -> list[FailedEntry]:
         """What could not be done when the queue of this machine's replica was last worked on."""
-        if not self._file.read("SELECT 1 FROM sqlite_master WHERE name = 'replica_failures'"):
+        if not self._file.has_table("replica_failures"):
             return []
         rows = self._file.read("SELECT * FROM replica_failures WHERE table_uuid = ? ORDER BY node", (table_uuid,))
         return [FailedEntry(*tuple(row)[1:]) for row in rows]
@@ -122,7 +122,7 @@ class ReplicaRecords:
 
     def whole(self, table_uuid: str) -> list[WholeFetch]:
         """The last parts that came whole, the newest first."""
-        if not self._file.read("SELECT 1 FROM sqlite_master WHERE name = 'replica_whole'"):
+        if not self._file.has_table("replica_whole"):
             return []
         sql = "SELECT part, reason, at FROM replica_whole WHERE table_uuid = ? ORDER BY id DESC"
         return [WholeFetch(*row) for row in self._file.read(sql, (table_uuid,))]

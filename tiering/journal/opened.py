@@ -93,6 +93,10 @@ class JournalFile:
         with self._lock, _translated(self.path):
             return self._connection.execute(sql, arguments).fetchall()
 
+    def has_table(self, name: str) -> bool:
+        """Whether the journal has this table: those that came later are made when something is first noted in them."""
+        return bool(self.read("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)))
+
     @contextmanager
     def write(self, what: str, *details: object, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """One transaction, durable when this returns; rolled back on any error.

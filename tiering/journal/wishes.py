@@ -107,7 +107,7 @@ class Wishes:
 
     def drained(self) -> frozenset[str]:
         """The disks that nothing new may come to."""
-        if not self._file.read("SELECT 1 FROM sqlite_master WHERE name = 'drained_disks'"):
+        if not self._file.has_table("drained_disks"):
             return frozenset()
         return frozenset(row["name"] for row in self._file.read("SELECT name FROM drained_disks"))
 

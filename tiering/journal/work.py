@@ -114,7 +114,7 @@ class WorkRecords:
             )
 
     def _noted_bytes(self) -> dict[int, int]:
-        if not self._file.read("SELECT 1 FROM sqlite_master WHERE name = 'progress'"):
+        if not self._file.has_table("progress"):
             return {}
         return {row["id"]: row["bytes"] for row in self._file.read("SELECT id, bytes FROM progress")}
 

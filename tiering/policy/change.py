@@ -9,7 +9,7 @@ import msgspec
 
 from oplog.errors import NotFound, Refused, UsageError
 from tiering.config.settings import PolicyConfig, VolumeConfig
-from tiering.config.units import format_size
+from tiering.config.units import counted, format_size
 from tiering.policy import placement
 from tiering.policy.placement import DiskState, ordered_volumes, volume_index
 from tiering.policy.plan import Move, PlacedPart, Reason
@@ -158,7 +158,7 @@ def no_place(disk: str, homeless: Sequence[tuple[str, int, NoPlace]]) -> Refused
     tables = ", ".join(sorted({table for table, _, _ in homeless}))
     size = format_size(sum(size for _, size, _ in homeless))
     _, _, first = homeless[0]
-    parts = "1 part" if len(homeless) == 1 else f"{len(homeless)} parts"
+    parts = counted(len(homeless), "part")
     return Refused(
         f"disk {disk} cannot be drained: {parts} of {tables} ({size}) have no place: {first.why}",
         hint=f"free space, or give policy {first.policy} another disk in the configuration; nothing was moved",
