@@ -24,7 +24,7 @@ from spark_tiering.arrow_types import conform
 from spark_tiering.blob_file import WHOLE_BYTES, BlobFile, column_ranges, whole_file
 from spark_tiering.scan_planning import Piece
 from tiering.parquet.checked_local import LocalRead, check_local
-from tiering.parquet.column_ranges import stated_ranges
+from tiering.parquet.column_ranges import leaf_keys, stated_ranges
 from tiering.query.row_masks import columns_of, row_mask
 from tiering.table.pruning import TRUE, Predicate, rows_may_match
 from tiering.table.schema import TableDefinition
@@ -190,18 +190,20 @@ def _numbers(file: pq.ParquetFile, piece: Piece, wanted: Projection) -> list[int
     deciding = columns_of(wanted.predicate)
     if not deciding:
         return list(numbers)
-    names = {
-        name: column_id
+    leaves = leaf_ranges(file.schema_arrow.types)
+    held = {
+        column_id: leaves[file.schema_arrow.get_field_index(name)]
         for column_id, name in field_ids(file.schema_arrow).items()
         if any(column.id == column_id and column.name in deciding for column in wanted.definition.columns)
     }
+    keys = leaf_keys(file.metadata.schema, held, wanted.definition)
     return [
         number
         for number in numbers
         if rows_may_match(
             wanted.predicate,
             file.metadata.row_group(number).num_rows,
-            stated_ranges(file.metadata.row_group(number), names),
+            stated_ranges(file.metadata.row_group(number), keys),
             wanted.definition,
         )
     ]

@@ -8,20 +8,72 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _NESTED = "tests/integration/test_nested_types.py"
+_FIELDS = "tests/integration/test_field_pruning.py"
 _WIDENING = "tests/integration/test_widening.py"
 
 
-def _fields_are_their_structs() -> None:
+def _fields_share_a_range() -> None:
+    from tiering.parquet import column_ranges
+    from tiering.table import pruning
+
+    def key(column: Any, fields: tuple[str, ...] = ()) -> str:
+        return f"{column.id}.x" if fields else str(column.id)
+
+    for module in (pruning, column_ranges):
+        replaced(module.__name__, "range_key", key)()
+
+
+def _values_beneath_nulls() -> None:
+    import pyarrow as pa
+
+    from tiering.parquet import column_ranges
+
+    def add(self: Any, rows: pa.Table) -> None:
+        for _, name, fields, known in self._found:
+            found = rows.column(name).combine_chunks()
+            for field in fields:
+                found = found.field(field)
+            known.add(pa.chunked_array([found]))
+
+    column_ranges.FileRanges.add = add  # type: ignore[method-assign]
+
+
+def _fields_of_some_files() -> None:
+    from tiering.parquet import column_ranges
+
+    original = column_ranges.ranged_fields
+    replaced(
+        "tiering.parquet.column_ranges",
+        "ranged_fields",
+        lambda definition: [(key, one, (), kind) for key, one, _, kind in original(definition)],
+    )()
+
+
+def _unknown_fields_are_null() -> None:
+    from tiering.table import part, pruning
+
+    original = pruning._Facts.range
+
+    def found(self: Any, name: str, fields: tuple[str, ...]) -> Any:
+        key = pruning.range_key(self.columns[name], fields)
+        if key not in self._ranges:
+            self._ranges = {**self._ranges, key: part.ColumnRange(nulls=self.rows)}
+        return original(self, name, fields)
+
+    pruning._Facts.range = found  # type: ignore[method-assign]
+
+
+def _fields_are_texts() -> None:
     from tiering.query.sql import plan
+    from tiering.table import pruning
 
-    original = plan._Reader._scan
-
-    def scan(self: Any, node: dict[str, Any], above: Any) -> bool:
-        for index in node["column_indexes"]:
-            index.pop("child_indexes", None)
-        return original(self, node, above)
-
-    plan._Reader._scan = scan  # type: ignore[method-assign]
+    original = pruning.domain_value
+    for module in (pruning, plan):
+        replaced(
+            module.__name__,
+            "domain_value",
+            lambda kind, value: str(value) if kind == "int32" and value is not None else original(kind, value),
+        )()
 
 
 Mistake = tuple[str, str, str, Callable[[], None]]
@@ -31,7 +83,38 @@ MISTAKES: tuple[Mistake, ...] = (
         "query: fields are their structs",
         "what the plan says of a struct's field is taken for what it says of the struct",
         f"{_NESTED}::test_a_field_of_a_struct_that_is_never_null_may_be_null",
-        _fields_are_their_structs,
+        replaced("tiering.query.sql.plan:ComparedField", "within", lambda self, field: self),
+    ),
+    (
+        "query: fields go by another one",
+        "two fields of a struct share what part.json says of one of them",
+        f"{_FIELDS}::test_parts_are_left_out_by_fields_and_no_row_is_missed",
+        _fields_share_a_range,
+    ),
+    (
+        "query: values beneath nulls",
+        "what lies beneath a struct that is null counts among the values of its fields",
+        f"{_FIELDS}::test_what_lies_beneath_a_null_is_no_value",
+        _values_beneath_nulls,
+    ),
+    (
+        "query: fields of some files",
+        "a part's ranges of fields are those of the files that have one",
+        "tests/unit/tiering/parquet/test_parquet_file.py"
+        "::test_fields_of_structs_have_ranges_in_part_json_as_in_the_footer",
+        _fields_of_some_files,
+    ),
+    (
+        "query: fields of older parts are null",
+        "what part.json does not say of a field is taken for no value",
+        f"{_FIELDS}::test_older_parts_say_nothing_of_fields_and_are_read",
+        _unknown_fields_are_null,
+    ),
+    (
+        "query: fields compared as texts",
+        "what part.json says of fields is compared as it is written",
+        f"{_FIELDS}::test_parts_are_left_out_by_fields_and_no_row_is_missed",
+        _fields_are_texts,
     ),
     (
         "query: a leaf a column",

@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import define
 from tests.turns import examples
-from tiering.parquet.column_ranges import column_range
+from tiering.parquet.column_ranges import FileRanges, column_range, combine_ranges
 from tiering.table.part import DataFile, Part
 from tiering.table.pruning import (
     And,
@@ -198,6 +200,61 @@ def test_a_part_with_a_selected_row_may_match(data: st.DataObject, names: list[s
     kept = {file.name for file in matching_files(predicate, part, definition)}
     lost = [file.name for file, wanted in zip(files, selected, strict=True) if wanted and file.name not in kept]
     assert not lost
+
+
+@settings(max_examples=examples(100))
+@given(st.data(), _names)
+def test_a_part_with_a_selected_field_may_match(data: st.DataObject, names: list[str]) -> None:
+    """Of fields of structs, which may be null at each level, by the ranges that inserts write."""
+    fields = ", ".join(f"{name}: {TYPES[name]}" for name in names)
+    definition = define("p.t", {"k": "int64", "o": f"struct<other: int64, w: struct<{fields}>>"}, ["k"])
+    inner = st.fixed_dictionaries({name: VALUES[name] | st.none() for name in names}) | st.none()
+    drawn = data.draw(st.lists(st.tuples(st.booleans(), inner), min_size=1, max_size=5))
+    predicate = _within(data.draw(_filters(names)), ("w",))
+
+    def ranges(rows: list[tuple[bool, dict[str, Any] | None]]) -> dict[str, Any]:
+        held = {
+            name: pa.array([row and row[name] for _, row in rows], arrow_type(TYPES[name])) for name in names
+        }  # fmt: skip
+        inside = pa.StructArray.from_arrays(
+            list(held.values()), names=names, mask=pa.array([row is None for _, row in rows])
+        )
+        numbers = pa.array([7] * len(rows))
+        # What lies beneath a struct that is null is there, and no value.
+        whole = pa.StructArray.from_arrays(
+            [numbers, inside], names=["other", "w"], mask=pa.array([is_null for is_null, _ in rows])
+        )
+        found = FileRanges(definition)
+        found.add(pa.table({"k": numbers, "o": whole}))
+        return found.result()
+
+    files = tuple(
+        DataFile(name=f"data-{number:04d}.parquet", rows=1, size_bytes=1, sha256="", columns=ranges([row]))
+        for number, row in enumerate(drawn)
+    )
+    whole = DataFile(name="w", rows=len(drawn), size_bytes=1, sha256="", columns=ranges(drawn))
+    assert combine_ranges(files, definition).keys() == whole.columns.keys()
+    for columns in (whole.columns, combine_ranges(files, definition)):
+        part = msgspec.structs.replace(_part(definition, files, whole, ()), columns=columns)
+        kept = {file.name for file in matching_files(predicate, part, definition)}
+        for file, (is_null, row) in zip(files, drawn, strict=True):
+            values = {name: None if is_null or row is None else _in_domain(name, row[name]) for name in names}
+            if _true(_within(predicate, ()), values) is True:
+                assert file.name in kept
+
+
+def _within(predicate: Predicate, fields: tuple[str, ...]) -> Predicate:
+    """The filter of fields of the column o, within so many structs; of none: as it was."""
+    match predicate:
+        case And(children) | Or(children):
+            return replace(predicate, children=tuple(_within(child, fields) for child in children))
+        case Not(child):
+            return Not(_within(child, fields))
+        case Unknown():
+            return predicate
+    if fields:
+        return replace(predicate, column="o", fields=(*fields, predicate.column))
+    return replace(predicate, column=predicate.fields[-1], fields=())
 
 
 _PARTITIONED = st.sampled_from(

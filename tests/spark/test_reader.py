@@ -367,6 +367,21 @@ class TestPlaces:
         assert rows_of(read(spark, file, "db.t", columns="a", filter="b <= 20")) == [("none",), ("none",)]
         assert rows_of(read(spark, file, "db.t", columns="a", filter="a = 'none'")) == [("none",), ("none",)]
 
+    def test_fields_of_structs_select_rows_and_files(
+        self, spark: SparkSession, ministack: Server, tmp_path: Path
+    ) -> None:
+        file = write_config(tmp_path, ministack, hot=False)
+        definition = table("db.f", {"k": "int64", "o": "struct<a: int64, s: struct<w: string>>"}, ["k"])
+        with opened(file) as store:
+            store.create_table(definition)
+            for first in (0, 10, 20):
+                values = [{"a": k, "s": None if k % 2 else {"w": str(k)}} for k in range(first, first + 10)]
+                insert(store, definition, {"k": list(range(first, first + 9)), "o": [*values[:8], None]})
+        condition = "o.a > 15 and o.s.w is not null"
+        assert rows_of(read(spark, file, "db.f", columns="k", filter=condition)) == [(16,), (20,), (22,), (24,), (26,)]
+        scan = plan_scan(ReadOptions("db.f", file, filter="o.a > 18", on_this_machine=True))
+        assert sum(len(share) for share in scan.shares) == 1
+
     def test_a_null_where_none_may_be_is_an_error_and_not_a_zero(self, config: Path) -> None:
         """Spark asks for no nulls where the schema has none: it would take what lies below one for a value."""
         scan = plan_scan(ReadOptions("db.types", config))

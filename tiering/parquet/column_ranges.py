@@ -6,7 +6,7 @@ Long texts are shortened outwards, so that a range may be wider than the values 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 from math import ceil, floor
@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 
 from tiering.parquet.dictionaries import used_values
 from tiering.table.part import ColumnRange, DataFile
-from tiering.table.schema import TableDefinition
-from tiering.table.type_texts import arrow_type
+from tiering.table.pruning import range_key
+from tiering.table.schema import Column, TableDefinition
+from tiering.table.type_texts import arrow_type, fields_within, leaf_ranges
 from tiering.table.types import as_json, from_json
 
 _TEXT_LIMIT = 64
@@ -28,20 +29,45 @@ KEY_TEXT_LIMIT = 256
 
 
 def combine_ranges(files: Sequence[DataFile], definition: TableDefinition) -> dict[str, ColumnRange]:
-    """The column ranges over all files, by field id."""
+    """The ranges over all files, by `range_key`. Of a field within structs none where one of the files has none."""
     combined: dict[str, ColumnRange] = {}
-    for column in definition.columns:
-        kind = arrow_type(column.type)
-        ranges = [(file.columns[str(column.id)], file.rows) for file in files if str(column.id) in file.columns]
-        if ranges:
+    for key, _, fields, kind in ranged_fields(definition):
+        ranges = [(file.columns[key], file.rows) for file in files if key in file.columns]
+        if ranges and not (fields and len(ranges) < len(files)):
             # Files of nulls only bound nothing and unbound nothing.
             valued = [known for known, rows in ranges if known.nulls < rows]
-            combined[str(column.id)] = ColumnRange(
+            combined[key] = ColumnRange(
                 min=_outermost([known.min for known in valued], kind, lowest=True),
                 max=_outermost([known.max for known in valued], kind, lowest=False),
                 nulls=sum(known.nulls for known, _ in ranges),
             )
     return combined
+
+
+def ranged_fields(definition: TableDefinition) -> Iterator[tuple[str, Column, tuple[str, ...], pa.DataType]]:
+    """The columns, and after each the fields within its structs: key, column, names of the field, type."""
+    for column in definition.columns:
+        kind = arrow_type(column.type)
+        yield range_key(column), column, (), kind
+        for fields, inner, _ in fields_within(kind):
+            yield range_key(column, fields), column, fields, inner
+
+
+class FileRanges:
+    """The ranges of a file's columns and fields so far."""
+
+    def __init__(self, definition: TableDefinition) -> None:
+        self._found = [(key, column.name, fields, RangeSoFar()) for key, column, fields, _ in ranged_fields(definition)]
+
+    def add(self, rows: pa.Table) -> None:
+        """Rows with the table's columns."""
+        for _, name, fields, known in self._found:
+            # A field is null where one of its structs is, whatever lies beneath.
+            known.add(pc.struct_field(rows.column(name), list(fields)) if fields else rows.column(name))
+
+    def result(self) -> dict[str, ColumnRange]:
+        """By `range_key`."""
+        return {key: known.result() for key, _, _, known in self._found}
 
 
 def _outermost(values: list[Any], kind: pa.DataType, *, lowest: bool) -> Any:
@@ -52,16 +78,31 @@ def _outermost(values: list[Any], kind: pa.DataType, *, lowest: bool) -> Any:
     return ordered[0 if lowest else -1]
 
 
-def stated_ranges(group: pq.RowGroupMetaData, names: Mapping[str, int]) -> dict[str, ColumnRange]:
-    """What a row group's statistics say of these columns, by field id. They leave NaN out."""
+def stated_ranges(group: pq.RowGroupMetaData, keys: Mapping[int, str]) -> dict[str, ColumnRange]:
+    """What a row group's statistics say of these leaves, by the key that each has. They leave NaN out."""
     found: dict[str, ColumnRange] = {}
-    for number in range(group.num_columns):
-        column = group.column(number)
-        known = column.statistics if column.path_in_schema in names else None
+    for number, key in keys.items():
+        known = group.column(number).statistics
         if known is not None and known.has_min_max and known.has_null_count:
             low, high = _stated(known)
             if _is_json(low) and _is_json(high):
-                found[str(names[column.path_in_schema])] = ColumnRange(low, high, known.null_count)
+                found[key] = ColumnRange(low, high, known.null_count)
+    return found
+
+
+def leaf_keys(schema: pq.ParquetSchema, held: Mapping[int, range], definition: TableDefinition) -> dict[int, str]:
+    """The `range_key` of each leaf of a file that holds one value a row. `held` says which of its leaves hold the
+    columns of these ids."""
+    found: dict[int, str] = {}
+    for column in definition.columns:
+        leaves, kind = held.get(column.id, range(0)), arrow_type(column.type)
+        if not leaves or len(leaves) != len(leaf_ranges([kind])[0]):
+            continue
+        named = [((), kind, range(1)), *fields_within(kind)]
+        for fields, inner, places in named:
+            number = leaves.start + places.start
+            if not pa.types.is_nested(inner) and schema.column(number).max_repetition_level == 0:
+                found[number] = range_key(column, fields)
     return found
 
 

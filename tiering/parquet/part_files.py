@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from disks.effects import op
-from tiering.parquet.column_ranges import RangeSoFar, key_json
+from tiering.parquet.column_ranges import FileRanges, key_json
 from tiering.parquet.dictionaries import decoded, joined, laid_out, schema_note, with_dictionaries
 from tiering.parquet.encodings import Encodings, choose_encodings
 from tiering.parquet.sections import MAGIC, chunk_sums, crc32_of
@@ -173,7 +173,7 @@ class _OpenFile:
         self._definition = definition
         self._footer: list[pq.FileMetaData] = []
         self._first_keys: list[tuple[Any, ...]] = []
-        self._ranges = {column.name: RangeSoFar() for column in definition.columns}
+        self._ranges = FileRanges(definition)
         self._digest = hashlib.sha256()
         self._schema = schema
         self.rows = 0
@@ -208,8 +208,7 @@ class _OpenFile:
             return
         rows = laid_out(rows, self._schema)
         self._first_keys.append(tuple(key_json(rows.column(name)[0]) for name in self._definition.order_by))
-        for name, known in self._ranges.items():
-            known.add(rows.column(name))
+        self._ranges.add(rows)
         with op("fs.write", self._path):
             self._writer.write_table(rows, row_group_size=rows.num_rows)
         self.rows += rows.num_rows
@@ -229,7 +228,7 @@ class _OpenFile:
             size_bytes=self.size_bytes,
             sha256=self._digest.hexdigest(),
             row_groups=groups,
-            columns={str(column.id): self._ranges[column.name].result() for column in self._definition.columns},
+            columns=self._ranges.result(),
             tail_crc32=tail_crc32,
         )
 

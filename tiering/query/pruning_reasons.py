@@ -9,9 +9,10 @@ from itertools import groupby
 from typing import Any
 
 from tiering.catalog.catalog import StoredPart
-from tiering.query.row_masks import columns_of
+from tiering.table.names import path_text
 from tiering.table.pruning import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith, Unknown, matching_files
 from tiering.table.schema import TableDefinition
+from tiering.table.type_texts import field_type
 
 _TOGETHER = "by no condition alone, by all together"
 
@@ -35,13 +36,25 @@ def _reason(definition: TableDefinition, stored: StoredPart, conditions: list[An
 
 
 def _by_columns(predicate: Predicate) -> list[And]:
-    """What must hold, in pieces that go by the same columns."""
+    """What must hold, in pieces that go by the same columns and fields."""
 
     def order(condition: Predicate) -> list[str]:
-        return sorted(columns_of(condition))
+        return sorted(_fields_of(condition))
 
     conditions = sorted(dict.fromkeys(_conjuncts(predicate)), key=order)
     return [And(tuple(group)) for _, group in groupby(conditions, key=order)]
+
+
+def _fields_of(predicate: Predicate) -> set[str]:
+    match predicate:
+        case And(children) | Or(children):
+            return set().union(*map(_fields_of, children))
+        case Not(child):
+            return _fields_of(child)
+        case Unknown():
+            return set()
+        case _:
+            return {path_text(predicate.column, predicate.fields)}
 
 
 def _conjuncts(predicate: Predicate) -> Iterator[Predicate]:
@@ -70,21 +83,27 @@ def predicate_text(predicate: Predicate, definition: TableDefinition) -> str:
             return word.join(texts) or ("true" if isinstance(predicate, And) else "false")
         case Not(child):
             return f"NOT ({predicate_text(child, definition)})"
-        case Compare(column, operator, value):
-            return f"{column} {operator} {_value(definition, column, value)}"
-        case In(column, values, negated):
-            listed = ", ".join(_value(definition, column, value) for value in values)
-            return f"{column} {'NOT ' if negated else ''}IN ({listed})"
-        case IsNull(column, negated):
-            return f"{column} IS {'NOT ' if negated else ''}NULL"
-        case StartsWith(column, prefix, negated):
-            return f"{column} {'NOT ' if negated else ''}LIKE {_quoted(prefix + '%')}"
+        case Compare(column, operator, value, fields):
+            return f"{path_text(column, fields)} {operator} {_value(_type(definition, column, fields), value)}"
+        case In(column, values, negated, fields):
+            kind = _type(definition, column, fields)
+            listed = ", ".join(_value(kind, value) for value in values)
+            return f"{path_text(column, fields)} {'NOT ' if negated else ''}IN ({listed})"
+        case IsNull(column, negated, fields):
+            return f"{path_text(column, fields)} IS {'NOT ' if negated else ''}NULL"
+        case StartsWith(column, prefix, negated, fields):
+            return f"{path_text(column, fields)} {'NOT ' if negated else ''}LIKE {_quoted(prefix + '%')}"
         case _:
             return "..."
 
 
-def _value(definition: TableDefinition, name: str, value: Any) -> str:
-    kind = next((column.type for column in definition.columns if column.name == name), "")
+def _type(definition: TableDefinition, name: str, fields: tuple[str, ...]) -> str:
+    """Of a field that conditions go by; nothing for one that the table does not have."""
+    kind = next((column.type for column in definition.columns if column.name == name), None)
+    return (field_type(kind, fields) if kind else None) or ""
+
+
+def _value(kind: str, value: Any) -> str:
     if value is None:
         return "NULL"
     try:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from oplog.errors import UsageError
 from tiering.table.pruning import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith
 from tiering.table.schema import TableDefinition
-from tiering.table.type_texts import arrow_type
+from tiering.table.type_texts import arrow_type, field_type
 
 _COMPARISONS = {
     "=": pc.equal,
@@ -51,19 +51,30 @@ def row_mask(predicate: Predicate, rows: pa.RecordBatch | pa.Table, definition: 
             return _joined(pc.or_kleene, children, rows, definition, empty=False)
         case Not(child):
             return pc.invert(row_mask(child, rows, definition))
-        case Compare(name, operator, value):
-            return _compared(rows.column(name), operator, value, definition.column(name).type)
-        case In(name, values, negated):
-            column, kind = rows.column(name), definition.column(name).type
+        case Compare(name, operator, value, fields):
+            return _compared(_values(rows, name, fields), operator, value, _type(definition, name, fields))
+        case In(name, values, negated, fields):
+            column, kind = _values(rows, name, fields), _type(definition, name, fields)
             found = _joined_masks(pc.or_kleene, [_compared(column, "=", value, kind) for value in values], rows, False)
             return pc.invert(found) if negated else found
-        case IsNull(name, negated):
-            return pc.is_valid(rows.column(name)) if negated else pc.is_null(rows.column(name))
-        case StartsWith(name, prefix, negated):
-            found = pc.starts_with(rows.column(name), pattern=prefix)
+        case IsNull(name, negated, fields):
+            return pc.is_valid(_values(rows, name, fields)) if negated else pc.is_null(_values(rows, name, fields))
+        case StartsWith(name, prefix, negated, fields):
+            found = pc.starts_with(_values(rows, name, fields), pattern=prefix)
             return pc.invert(found) if negated else found
         case _:
             raise UsageError(f"rows cannot be selected by {predicate}")
+
+
+def _values(rows: pa.RecordBatch | pa.Table, name: str, fields: tuple[str, ...]) -> Any:
+    """The column, or the field within its structs: null where one of these is."""
+    return pc.struct_field(rows.column(name), list(fields)) if fields else rows.column(name)
+
+
+def _type(definition: TableDefinition, name: str, fields: tuple[str, ...]) -> str:
+    kind = field_type(definition.column(name).type, fields)
+    assert kind is not None
+    return kind
 
 
 def _joined(

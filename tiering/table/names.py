@@ -36,6 +36,11 @@ def name_text(name: str) -> str:
     return name if _PLAIN.match(name) else '"' + name.replace('"', '""') + '"'
 
 
+def path_text(name: str, fields: Sequence[str]) -> str:
+    """A field within the structs of what has the name, as SQL has it: `name.a."b c"`."""
+    return ".".join([name, *map(name_text, fields)])
+
+
 def read_name(text: str) -> tuple[str, str]:
     """The name at the beginning, and what follows it. Raises `UsageError`."""
     text = text.strip()

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from math import isnan
 from typing import Any, Literal
 
+from tiering.table.names import path_text
 from tiering.table.part import ColumnRange, DataFile, Part
 from tiering.table.schema import Column, PartitionField, TableDefinition
+from tiering.table.type_texts import field_type
 
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
 
@@ -35,6 +37,8 @@ class Compare:
     column: str
     operator: Operator
     value: Any
+    fields: tuple[str, ...] = ()
+    """Of a field within the column's structs, its names from the outermost on; so in the others, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class In:
     column: str
     values: tuple[Any, ...]
     negated: bool = False
+    fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class IsNull:
 
     column: str
     negated: bool = False
+    fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,7 @@ class StartsWith:
     column: str
     prefix: str
     negated: bool = False
+    fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +130,14 @@ def matching_files(predicate: Predicate, part: Part, definition: TableDefinition
 def rows_may_match(
     predicate: Predicate, rows: int, ranges: Mapping[str, ColumnRange], definition: TableDefinition
 ) -> bool:
-    """The same of any rows whose ranges are known, by field id: a row group's."""
+    """The same of any rows whose ranges are known, by `range_key`: a row group's."""
     return rows > 0 and _may(_normal(predicate, negate=False), _Facts(rows, ranges, definition))
+
+
+def range_key(column: Column, fields: tuple[str, ...] = ()) -> str:
+    """Under which `part.json` has the range of a column, or of a field within its structs. Columns go by their ids, for
+    they can be renamed; fields keep their names."""
+    return path_text(str(column.id), fields)
 
 
 class _Facts:
@@ -136,16 +149,18 @@ class _Facts:
         self.partitions: tuple[tuple[PartitionField, Any], ...] = ()
         self._ranges = ranges
 
-    def range(self, name: str) -> _Range | None:
-        """What is known of the column's values; None when nothing is (an unknown column, one added later)."""
+    def range(self, name: str, fields: tuple[str, ...]) -> _Range | None:
+        """What is known of the values; None when nothing is (an unknown column, one added later, a field of a part
+        whose `part.json` is older than the ranges of fields)."""
         column = self.columns.get(name)
-        stored = self._ranges.get(str(column.id)) if column else None
-        if column is None or stored is None:
+        stored = self._ranges.get(range_key(column, fields)) if column else None
+        kind = field_type(column.type, fields) if column else None
+        if kind is None or stored is None:
             return None
         return _Range(
-            column,
-            _widened(column, stored.min, up=False),
-            _widened(column, stored.max, up=True),
+            kind,
+            _widened(kind, stored.min, up=False),
+            _widened(kind, stored.max, up=True),
             has_nulls=stored.nulls > 0,
             all_null=stored.nulls >= self.rows,
         )
@@ -153,7 +168,7 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    column: Column
+    type: str
     low: Any
     """None: unknown"""
     high: Any
@@ -179,14 +194,10 @@ def _normal(predicate: Predicate, *, negate: bool) -> Predicate:
                 else:
                     parts.append(done)
             return And(tuple(parts)) if conjunction else Or(tuple(parts))
-        case Compare(column, operator, value):
-            return Compare(column, _NEGATED[operator], value) if negate else predicate
-        case In(column, values, negated):
-            return In(column, values, negated != negate)
-        case IsNull(column, negated):
-            return IsNull(column, negated != negate)
-        case StartsWith(column, prefix, negated):
-            return StartsWith(column, prefix, negated != negate)
+        case Compare(operator=operator):
+            return replace(predicate, operator=_NEGATED[operator]) if negate else predicate
+        case In(negated=negated) | IsNull(negated=negated) | StartsWith(negated=negated):
+            return replace(predicate, negated=negated != negate)
         case Unknown():
             return predicate
 
@@ -196,7 +207,7 @@ def _may(predicate: Predicate, facts: _Facts) -> bool:
         case And(children):
             bounded = _bounded_on_both_sides(children)
             return all(
-                _may_compare(child, facts, nan_excluded=child.column in bounded)
+                _may_compare(child, facts, nan_excluded=(child.column, child.fields) in bounded)
                 if isinstance(child, Compare)
                 else _may(child, facts)
                 for child in children
@@ -205,13 +216,13 @@ def _may(predicate: Predicate, facts: _Facts) -> bool:
             return any(_may(child, facts) for child in children)
         case Compare():
             return _may_compare(predicate, facts, nan_excluded=False)
-        case In(column, values, negated):
+        case In(column, values, negated, fields):
             if negated:
                 # Null for a null column; NOT IN of the only value a column has is false for all of its rows.
-                return all(_may(Compare(column, "!=", value), facts) for value in values)
-            return any(_may(Compare(column, "=", value), facts) for value in values)
-        case IsNull(column, negated):
-            known = facts.range(column)
+                return all(_may(Compare(column, "!=", value, fields), facts) for value in values)
+            return any(_may(Compare(column, "=", value, fields), facts) for value in values)
+        case IsNull(column, negated, fields):
+            known = facts.range(column, fields)
             return known is None or (not known.all_null if negated else known.has_nulls)
         case StartsWith():
             return _may_start_with(predicate, facts)
@@ -219,10 +230,11 @@ def _may(predicate: Predicate, facts: _Facts) -> bool:
             return True
 
 
-def _bounded_on_both_sides(children: tuple[Predicate, ...]) -> set[str]:
-    """Columns that the conjunction bounds from below and from above: there no NaN, of either sign, can pass."""
-    above = {child.column for child in children if isinstance(child, Compare) and child.operator in (">", ">=", "=")}
-    below = {child.column for child in children if isinstance(child, Compare) and child.operator in ("<", "<=", "=")}
+def _bounded_on_both_sides(children: tuple[Predicate, ...]) -> set[tuple[str, tuple[str, ...]]]:
+    """What the conjunction bounds from below and from above: there no NaN, of either sign, can pass."""
+    compared = [child for child in children if isinstance(child, Compare)]
+    above = {(child.column, child.fields) for child in compared if child.operator in (">", ">=", "=")}
+    below = {(child.column, child.fields) for child in compared if child.operator in ("<", "<=", "=")}
     return above & below
 
 
@@ -232,13 +244,13 @@ def _may_compare(predicate: Compare, facts: _Facts, *, nan_excluded: bool) -> bo
         return False
     if not _partitions_may(predicate, facts):
         return False
-    known = facts.range(predicate.column)
+    known = facts.range(predicate.column, predicate.fields)
     if known is None:
         return True
     if known.all_null:
         return False
     # NaN sorts beyond every number in SQL engines (before them with the sign bit set) and is not in the ranges.
-    if _is_float(known.column.type) and not (nan_excluded or operator == "="):
+    if _is_float(known.type) and not (nan_excluded or operator == "="):
         return True
     if isinstance(value, float) and isnan(value):
         return True
@@ -280,7 +292,7 @@ def _is_open(high: Any) -> bool:
 
 
 def _may_start_with(predicate: StartsWith, facts: _Facts) -> bool:
-    known = facts.range(predicate.column)
+    known = facts.range(predicate.column, predicate.fields)
     if known is None:
         return True
     if known.all_null:
@@ -296,7 +308,7 @@ def _may_start_with(predicate: StartsWith, facts: _Facts) -> bool:
 
 def _partitions_may(predicate: Compare, facts: _Facts) -> bool:
     for field, stored in facts.partitions:
-        if field.column != predicate.column:
+        if field.column != predicate.column or predicate.fields:
             continue
         if stored is None:
             return False  # the transform of a value is never null: all rows are null here
@@ -317,7 +329,7 @@ def _partition_range(field: PartitionField, stored: Any, column: Column) -> tupl
     scale = 1 if column.type == "date" else 86_400 * _SECOND
     match field.transform:
         case "identity":
-            return _widened(column, stored, up=False), _widened(column, stored, up=True)
+            return _widened(column.type, stored, up=False), _widened(column.type, stored, up=True)
         case "hour" if isinstance(stored, int):
             return stored * 3600 * _SECOND, (stored + 1) * 3600 * _SECOND - 1
         case "day" if isinstance(stored, int):
@@ -347,10 +359,10 @@ def _is_float(type_text: str) -> bool:
     return type_text.startswith("float")
 
 
-def _widened(column: Column, stored: Any, *, up: bool) -> Any:
-    """A stored bound in the column's domain. Bounds of nanoseconds may have been cut to microseconds on their way."""
-    value = domain_value(column.type, stored)
-    if up and value is not None and column.type.startswith("timestamp[ns") and value % 1000 == 0:
+def _widened(type_text: str, stored: Any, *, up: bool) -> Any:
+    """A stored bound in the type's domain. Bounds of nanoseconds may have been cut to microseconds on their way."""
+    value = domain_value(type_text, stored)
+    if up and value is not None and type_text.startswith("timestamp[ns") and value % 1000 == 0:
         return value + 999
     return value
 

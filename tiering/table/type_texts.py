@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -218,6 +219,25 @@ def leaf_ranges(kinds: Iterator[pa.DataType] | list[pa.DataType]) -> list[range]
         found.append(range(start, start + count))
         start += count
     return found
+
+
+def fields_within(kind: pa.DataType) -> Iterator[tuple[tuple[str, ...], pa.DataType, range]]:
+    """The fields of a type's structs, at any depth and outside of lists and maps: of these a row has one value. With
+    the leaves that each has, counted from the type's first."""
+    if not pa.types.is_struct(kind):
+        return
+    for field, leaves in zip(kind, leaf_ranges([field.type for field in kind]), strict=True):
+        yield (field.name,), field.type, leaves
+        for names, found, inner in fields_within(field.type):
+            yield (field.name, *names), found, range(leaves.start + inner.start, leaves.start + inner.stop)
+
+
+@lru_cache(maxsize=4096)
+def field_type(text: str, fields: tuple[str, ...]) -> str | None:
+    """The type of a field within the structs of a type; None where there is no such field."""
+    if not fields:
+        return text
+    return next((type_text(kind) for names, kind, _ in fields_within(arrow_type(text)) if names == fields), None)
 
 
 def _leaves(kind: pa.DataType) -> int:

@@ -31,7 +31,8 @@ from tiering.table.pruning import (
     Unknown,
     domain_value,
 )
-from tiering.table.schema import Column, TableDefinition
+from tiering.table.schema import TableDefinition
+from tiering.table.type_texts import field_type
 
 FILTER_OPTIMIZERS = frozenset(
     {
@@ -75,7 +76,24 @@ _NANOSECONDS = {
 }
 _UNCLEAR = object()
 """A constant without a place in the column's domain: nothing follows from it."""
-_ColumnOf = Callable[[Any], Column | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedField:
+    """What a condition is about: a column, or a field within its structs."""
+
+    name: str
+    """Of the column."""
+    type: str
+    fields: tuple[str, ...] = ()
+
+    def within(self, field: Any) -> ComparedField | None:
+        """The field of this name; None where there is none."""
+        kind = field_type(self.type, (field,))
+        return ComparedField(self.name, kind, (*self.fields, field)) if kind else None
+
+
+_FieldOf = Callable[[Any], ComparedField | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,18 +205,20 @@ class _Reader:
             return False
         read = [index.get("index", 0) for index in node["column_indexes"]]
         given = node.get("projection_ids") or range(len(read))
-
         whole = ["child_indexes" not in index for index in node["column_indexes"]]
 
-        def column(place: int) -> Column | None:
-            """None also for a field of a struct: it may be null where the struct is not."""
-            return definition.columns[read[place]] if whole[place] and read[place] < len(definition.columns) else None
+        def found(place: int) -> ComparedField | None:
+            """None also for a field that the scan takes out of its struct: it may be null where the struct is not."""
+            if not whole[place] or read[place] >= len(definition.columns):
+                return None
+            column = definition.columns[read[place]]
+            return ComparedField(column.name, column.type)
 
         filters: list[Predicate] = []
         for entry in (node.get("table_filters") or {}).get("filters", []):
-            own = column(entry["key"]) if node["table_filters_by_projection"] else None
+            own = found(entry["key"]) if node["table_filters_by_projection"] else None
             filters.append(_from_filter(entry["value"], own))
-        filters += [_from_expression(condition, lambda place: column(given[place])) for condition in above]
+        filters += [_from_expression(condition, lambda place: found(given[place])) for condition in above]
         columns = frozenset(number for number in read if number < _ROW_NUMBER)
         self.found.setdefault(table, []).append(Access(And(tuple(filters)), columns))
         return True
@@ -220,7 +240,7 @@ def is_exact(predicate: Predicate) -> bool:
 # ---- filters of a scan
 
 
-def _from_filter(node: dict[str, Any], column: Column | None) -> Predicate:
+def _from_filter(node: dict[str, Any], column: ComparedField | None) -> Predicate:
     if column is None:
         return Unknown()
     match node["filter_type"]:
@@ -230,10 +250,12 @@ def _from_filter(node: dict[str, Any], column: Column | None) -> Predicate:
             return And(tuple(_from_filter(child, column) for child in node["child_filters"]))
         case "LEGACY_CONJUNCTION_OR":
             return Or(tuple(_from_filter(child, column) for child in node["child_filters"]))
+        case "LEGACY_STRUCT_EXTRACT":
+            return _from_filter(node["child_filter"], column.within(node["child_name"]))
         case "LEGACY_IS_NULL":
-            return IsNull(column.name)
+            return IsNull(column.name, fields=column.fields)
         case "LEGACY_IS_NOT_NULL":
-            return IsNull(column.name, negated=True)
+            return IsNull(column.name, negated=True, fields=column.fields)
         case "LEGACY_IN_FILTER":
             return _in(column, node["values"])
         case "LEGACY_OPTIONAL_FILTER":
@@ -250,11 +272,16 @@ def _from_filter(node: dict[str, Any], column: Column | None) -> Predicate:
 # ---- expressions
 
 
-def _from_expression(node: dict[str, Any], column_at: Callable[[int], Column | None]) -> Predicate:
+def _from_expression(node: dict[str, Any], column_at: Callable[[int], ComparedField | None]) -> Predicate:
     kind, children = node["type"], node.get("children", [])
 
-    def column(child: dict[str, Any]) -> Column | None:
-        return column_at(child.get("index", 0)) if child["type"] == "BOUND_REF" else None
+    def column(child: dict[str, Any]) -> ComparedField | None:
+        if child["type"] == "BOUND_REF":
+            return column_at(child.get("index", 0))
+        if _function(child) == "struct_extract" and (constant := _constant(child["children"][1])):
+            outer = column(child["children"][0])
+            return outer.within(constant.get("value")) if outer else None
+        return None
 
     if kind in ("CONJUNCTION_AND", "CONJUNCTION_OR"):
         joined = tuple(_from_expression(child, column_at) for child in children)
@@ -263,7 +290,7 @@ def _from_expression(node: dict[str, Any], column_at: Callable[[int], Column | N
         return Not(_from_expression(children[0], column_at))
     if kind in ("OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"):
         found = column(children[0])
-        return IsNull(found.name, kind == "OPERATOR_IS_NOT_NULL") if found else Unknown()
+        return IsNull(found.name, kind == "OPERATOR_IS_NOT_NULL", found.fields) if found else Unknown()
     if kind in ("COMPARE_IN", "COMPARE_NOT_IN"):
         found = column(children[0])
         constants = [_constant(child) for child in children[1:]]
@@ -274,16 +301,26 @@ def _from_expression(node: dict[str, Any], column_at: Callable[[int], Column | N
     if kind in _OPERATORS:
         return _from_comparison(_OPERATORS[kind], children, column)
     if kind == "BOUND_REF":
-        found = column(node)
-        return Compare(found.name, "=", True) if found and found.type == "bool" else Unknown()
+        return _is_true(column(node))
     if kind == "VALUE_CONSTANT":
         value = node["value"]
         return Or(()) if value["is_null"] else _truth(value)
-    if kind == "BOUND_FUNCTION" and node.get("qname", {}).get("path", [""])[-1] == "prefix":
+    if _function(node) == "struct_extract":
+        return _is_true(column(node))
+    if _function(node) == "prefix":
         found, constant = column(children[0]), _constant(children[1])
         if found and found.type == "string" and constant and isinstance(constant.get("value"), str):
-            return StartsWith(found.name, constant["value"])
+            return StartsWith(found.name, constant["value"], fields=found.fields)
     return Unknown()
+
+
+def _function(node: dict[str, Any]) -> str:
+    """The name of the function that is called; nothing where none is."""
+    return str(node["qname"]["path"][-1]) if node["type"] == "BOUND_FUNCTION" and "qname" in node else ""
+
+
+def _is_true(found: ComparedField | None) -> Predicate:
+    return Compare(found.name, "=", True, found.fields) if found and found.type == "bool" else Unknown()
 
 
 def _truth(value: dict[str, Any]) -> Predicate:
@@ -292,7 +329,7 @@ def _truth(value: dict[str, Any]) -> Predicate:
     return Or(()) if value["value"] is False else Unknown()
 
 
-def _from_comparison(operator: Operator, children: Sequence[Any], column_of: _ColumnOf) -> Predicate:
+def _from_comparison(operator: Operator, children: Sequence[Any], column_of: _FieldOf) -> Predicate:
     left, right = children
     found, constant = column_of(left), _constant(right)
     if found is None:
@@ -304,17 +341,19 @@ def _constant(node: dict[str, Any]) -> dict[str, Any] | None:
     return node["value"] if node["type"] == "VALUE_CONSTANT" else None
 
 
-def _compare(column: Column, operator: Operator | None, constant: dict[str, Any]) -> Predicate:
+def _compare(column: ComparedField, operator: Operator | None, constant: dict[str, Any]) -> Predicate:
     value = _domain(column, constant)
-    return Unknown() if operator is None or value is _UNCLEAR else Compare(column.name, operator, value)
+    if operator is None or value is _UNCLEAR:
+        return Unknown()
+    return Compare(column.name, operator, value, column.fields)
 
 
-def _in(column: Column, constants: Sequence[dict[str, Any]]) -> Predicate:
+def _in(column: ComparedField, constants: Sequence[dict[str, Any]]) -> Predicate:
     values = tuple(_domain(column, constant) for constant in constants)
-    return Unknown() if _UNCLEAR in values else In(column.name, values)
+    return Unknown() if _UNCLEAR in values else In(column.name, values, fields=column.fields)
 
 
-def _domain(column: Column, constant: dict[str, Any]) -> Any:
+def _domain(column: ComparedField, constant: dict[str, Any]) -> Any:
     """The constant in the domain of `tiering.table.pruning`; None for null, `_UNCLEAR` where it cannot be compared."""
     if constant["is_null"]:
         return None

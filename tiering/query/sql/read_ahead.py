@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tiering.parquet.checked_file import CheckedFile, HeldSections
-from tiering.parquet.column_ranges import stated_ranges
+from tiering.parquet.column_ranges import leaf_keys, stated_ranges
 from tiering.parquet.sections import Section
 from tiering.query.row_masks import columns_of
 from tiering.query.sql.plan import Access
@@ -193,11 +193,6 @@ def _wanted_ranges(
     return joined
 
 
-def _is_flat(leaf: pq.ColumnSchema) -> bool:
-    """Whether the values are a column's own, and not those of something within it."""
-    return bool(leaf.max_repetition_level == 0 and leaf.max_definition_level <= 1)
-
-
 def _matching_groups(
     file: CheckedFile, predicate: Predicate, definition: TableDefinition, places: Mapping[int, FilePlace]
 ) -> Collection[int] | None:
@@ -209,14 +204,10 @@ def _matching_groups(
         tail = b"".join(file.pieces(file.size() - file.tail_bytes, file.size()))
         metadata = pq.read_metadata(pa.BufferReader(tail))
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        names = {
-            metadata.schema.column(place.leaves.start).path: number
-            for number, place in places.items()
-            if _is_flat(metadata.schema.column(place.leaves.start))
-        }
+        keys = leaf_keys(metadata.schema, {number: place.leaves for number, place in places.items()}, definition)
         return {
             number
             for number, group in enumerate(groups)
-            if rows_may_match(predicate, group.num_rows, stated_ranges(group, names), definition)
+            if rows_may_match(predicate, group.num_rows, stated_ranges(group, keys), definition)
         }
     return None

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tiering.parquet.column_ranges import combine_ranges
+from tiering.parquet.column_ranges import combine_ranges, leaf_keys, stated_ranges
 from tiering.parquet.part_files import write_part_files
 from tiering.table.definitions import define_table
 from tiering.table.part import ColumnRange, DataFile
 from tiering.table.schema import TableDefinition
+from tiering.table.type_texts import leaf_ranges
 from tiering.table.types import arrow_schema
 
 
@@ -206,3 +208,46 @@ def test_long_binary_values_keep_bounds_that_hold_them(tmp_path: Path, last_byte
         assert found.max is None
     else:
         assert bytes.fromhex(found.max) >= longest
+
+
+def test_fields_of_structs_have_ranges_in_part_json_as_in_the_footer(tmp_path: Path) -> None:
+    """By rows, whose structs may be null at each level, and whatever lies beneath one that is."""
+    kind = "struct<a: int64, s: struct<t: timestamp, w: string, more: list<int64>>>"
+    definition = table_of({"k": "int64", "o": kind, "m": "list<struct<a: int64>>", "z": "int64"}, order_by="k")
+    inner = pa.StructArray.from_arrays(
+        [
+            pa.array([datetime(2026, 1, day, tzinfo=UTC) for day in (5, 2, 9, 4)], pa.timestamp("us", "UTC")),
+            pa.array(["b", None, "z", "c"]),
+            pa.array([[1], [], None, [2, 3]], pa.list_(pa.int64())),
+        ],
+        names=["t", "w", "more"],
+        mask=pa.array([False, False, True, False]),
+    )
+    outer = pa.StructArray.from_arrays(
+        [pa.array([7, 8, None, 1]), inner], names=["a", "s"], mask=pa.array([0, 0, 0, 1], pa.int8()).cast(pa.bool_())
+    )
+    rows = pa.table({"k": range(4), "o": outer, "m": [[{"a": 1}]] * 4, "z": range(4)}, arrow_schema(definition))
+    (file,) = write_part_files([rows], definition, tmp_path)
+    first, last = "2026-01-02T00:00:00Z", "2026-01-05T00:00:00Z"
+    assert {key: found for key, found in file.columns.items() if key.startswith("2")} == {
+        "2": ColumnRange(nulls=1),
+        "2.a": ColumnRange(7, 8, 2),
+        "2.s": ColumnRange(nulls=2),
+        "2.s.t": ColumnRange(first, last, 2),
+        "2.s.w": ColumnRange("b", "b", 3),
+        "2.s.more": ColumnRange(nulls=2),
+    }
+    metadata = pq.read_metadata(tmp_path / file.name)
+    held = dict(zip(range(1, 5), leaf_ranges(arrow_schema(definition).types), strict=True))
+    keys = leaf_keys(metadata.schema, held, definition)
+    assert keys == {0: "1", 1: "2.a", 2: "2.s.t", 3: "2.s.w", 6: "4"}
+    stated = stated_ranges(metadata.row_group(0), keys)
+    assert stated == {key: file.columns[key] for key in keys.values()}
+    assert combine_ranges([file], definition) == file.columns
+    older = msgspec.structs.replace(file, columns={"1": ColumnRange(0, 3), "2": ColumnRange()})
+    assert combine_ranges([file, older], definition).keys() == {
+        "1",
+        "2",
+        "3",
+        "4",
+    }  # what one file says bounds no other

@@ -28,6 +28,7 @@ DEFINITION = define(
         "t": "timestamp[us, UTC]",
         "m": "timestamp[ms]",
         "x": "decimal(10, 2)",
+        "r": 'struct<a: int64, "b c": struct<w: string, t: timestamp[us, UTC], f: float64, l: list<int64>>>',
     },
     ["n"],
 )
@@ -45,6 +46,14 @@ ROWS = pa.table(
         "t": [datetime(2026, 1, 1, hour) for hour in (0, 6, 12, 18)] + [datetime(2026, 1, 1, 12, 0, 0, 1), None],
         "m": [datetime(2026, 1, 1, hour) for hour in (0, 6, 12, 18)] + [datetime(2026, 1, 2), None],
         "x": [Decimal("1.50"), Decimal("-2.25"), Decimal("0"), None, Decimal("99999999.99"), Decimal("1.51")],
+        "r": [
+            {"a": 1, "b c": {"w": "ab", "t": datetime(2026, 1, 1, 6), "f": NAN, "l": [1]}},
+            {"a": 2, "b c": {"w": None, "t": datetime(2026, 1, 1, 18), "f": 0.5, "l": None}},
+            {"a": None, "b c": {"w": "b", "t": None, "f": None, "l": []}},
+            {"a": 4, "b c": None},
+            None,
+            {"a": 6, "b c": {"w": "", "t": datetime(2026, 1, 2), "f": -1.0, "l": [2]}},
+        ],
     },
     SCHEMA,
 )
@@ -85,6 +94,18 @@ CONDITIONS = [
     "n = 1 and n = 2",
     "s = 'a' or 1 = 1",
     "n is null or not (n > 2 and b)",
+    "r.a > 1",
+    "r.a not in (1, 6)",
+    "r.a is null",
+    "r is null",
+    'r."b c" is null',
+    'r."b c" is not null and r.a is null',
+    'r."b c".l is null',
+    "r.\"b c\".w = 'b' or r.\"b c\".w like 'a%'",
+    "not (r.\"b c\".w like 'a%')",
+    "r.\"b c\".t >= '2026-01-01T12:00:00Z' and n > 0",
+    'r."b c".f > 0',
+    'not (r.a > 1 and r."b c".w is null)',
 ]
 
 
@@ -109,6 +130,8 @@ def test_the_rows_are_those_of_the_query_engine(condition: str) -> None:
         "n = u",
         "s like '%a'",
         "n % 2 = 1",
+        'r."b c".l[1] = 1',
+        "r.a is not distinct from 1",
         "n in (select 1)",
         "n in (select n from db.other)",
         "1 = 1) union all select * from db.t where (1 = 1",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.tiers import define
@@ -35,6 +37,7 @@ COLUMNS = {
     "tn": "timestamp[ns]",
     "d": "decimal(10, 2)",
     "day": "date",
+    "o": 'struct<a: int64, "a.b": int64, a2: struct<b: decimal(12, 2), t: timestamp[ns, UTC]>>',
 }
 IDS = {name: str(number) for number, name in enumerate(COLUMNS, 1)}
 
@@ -224,3 +227,46 @@ def test_files_of_a_part() -> None:
 def test_a_column_of_a_later_schema_may_match() -> None:
     # The part was written before the column existed: its rows hold the default, which is not looked at here.
     assert matches(Compare("s", "=", "x"), i=(5, 9))
+
+
+def field_matches(predicate: Predicate, ranges: dict[str, ColumnRange]) -> bool:
+    """Of a part whose `part.json` says this of the column o."""
+    whole = part({}, rows=10)
+    known = {IDS["o"] + key: found for key, found in ranges.items()}
+    return may_match(predicate, msgspec.structs.replace(whole, columns=known), define("u.t", COLUMNS, ["i"]))
+
+
+@pytest.mark.parametrize(
+    ("predicate", "expected"),
+    [
+        (Compare("o", ">", 9, ("a",)), False),
+        (Compare("o", ">", 8, ("a",)), True),
+        (Compare("o", ">", 9, ("a.b",)), True),  # another field than a2.b, a and b
+        (Compare("o", ">", 9, ("a2", "other")), True),
+        (IsNull("o", fields=("a",)), False),
+        (IsNull("o", fields=("a2",)), True),
+        (IsNull("o"), True),  # nothing is known of the struct by its fields
+        (In("o", (1, 2), fields=("a",)), False),
+        (In("o", (5, 6, 7, 8, 9), negated=True, fields=("a",)), True),
+        (And((Compare("o", ">", 3, ("a",)), Compare("o", "<", 5, ("a",)))), False),
+        # Written when b was decimal(5, 2) or int32, and t of seconds: compared as the values that they are today.
+        (Compare("o", "<", Decimal(5), ("a2", "b")), False),
+        (Compare("o", ">", Decimal(10), ("a2", "b")), True),
+        (Compare("o", "<", time("2026-01-01T00:00:00Z"), ("a2", "t")), False),
+        (Compare("o", ">", time("2026-01-01T00:00:00.000500Z"), ("a2", "t")), True),
+        (Not(IsNull("o", fields=("a2", "t"))), True),
+    ],
+)
+def test_fields_go_by_their_own_ranges(predicate: Predicate, expected: bool) -> None:
+    ranges = {
+        ".a": ColumnRange(5, 9),
+        ".a2": ColumnRange(nulls=1),
+        ".a2.b": ColumnRange(9, "10.50", 1),
+        ".a2.t": ColumnRange("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.0009Z", 9),
+    }
+    assert field_matches(predicate, ranges) is expected
+
+
+def test_a_part_that_says_nothing_of_its_fields_may_match() -> None:
+    for predicate in (Compare("o", "=", 1, ("a",)), IsNull("o", fields=("a",)), StartsWith("o", "x", fields=("a",))):
+        assert field_matches(predicate, {"": ColumnRange()})
