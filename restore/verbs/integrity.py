@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tiering.engine.store import Store
     from tiering.journal.journal import Journal
 
-REPLICAS = "zerocopy.execution.comparing"
+REPLICAS = "zerocopy.verbs.comparing"
 """Module that compares replicas with what Keeper says of them: it stands above this one."""
 Disks = Annotated[list[str] | None, typer.Argument(metavar="DISK", help="default: every one it applies to")]
 

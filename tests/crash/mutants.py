@@ -38,6 +38,7 @@ from tests.crash import (
     replicas_agreed_mistakes,
     replicas_hostile_mistakes,
     replicas_mistakes,
+    replicas_queue_mistakes,
     sharing_bugs_mistakes,
     store_mistakes,
     transfer_mistakes,
@@ -357,6 +358,7 @@ MUTANTS: dict[str, Mutant] = {
                 *replicas_mistakes.MISTAKES,
                 *replicas_agreed_mistakes.MISTAKES,
                 *replicas_hostile_mistakes.MISTAKES,
+                *replicas_queue_mistakes.MISTAKES,
                 *sharing_bugs_mistakes.MISTAKES,
                 *simulated_mistakes.MUTANTS,
             )

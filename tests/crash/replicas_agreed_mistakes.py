@@ -91,7 +91,7 @@ def _dropped_without_version() -> None:
 def _drop_of_what_is_gone_waited_for() -> None:
     from zerocopy.execution import perform
 
-    perform._drops = lambda entry, name: False
+    perform._QueueRun._is_void = lambda self, queued, later: False  # type: ignore[method-assign]
 
 
 def _digests_of_the_dropped_count() -> None:
@@ -132,9 +132,9 @@ def _deleted_by_oneself() -> None:
 
 
 def _nothing_said_of_nothing() -> None:
-    from zerocopy.execution import perform
+    from zerocopy.execution import perform, steps
 
-    perform.is_empty = lambda replica, part: False
+    steps.is_empty = perform.is_empty = lambda replica, part: False
 
 
 def _any_clock_for_merges() -> None:
@@ -144,10 +144,15 @@ def _any_clock_for_merges() -> None:
 
 
 def _older_definition_not_awaited() -> None:
-    from zerocopy.execution import perform
+    from zerocopy.execution.order import Order
 
-    original = perform._QueueRun._alter
-    perform._QueueRun._alter = lambda self, queued, entry: original(self, queued, entry) or True  # type: ignore[method-assign]
+    original = Order.postpone
+
+    def postpone(self: Any, queued: Any) -> None:
+        original(self, queued)
+        self._is_older = False
+
+    Order.postpone = postpone  # type: ignore[method-assign]
 
 
 def _deleted_by_a_rule_that_is_gone() -> None:
@@ -170,13 +175,13 @@ def _only_the_bucket_is_altered() -> None:
 
 
 def _queue_not_looked_at() -> None:
-    from zerocopy.execution import comparing
+    from zerocopy.verbs import comparing
 
     comparing.queue = lambda replica: []
 
 
 def _names_compared_alone() -> None:
-    from zerocopy.execution import comparing
+    from zerocopy.verbs import comparing
 
     original = comparing._said
     comparing._said = lambda replica, name: ((part, "") for part, _ in original(replica, name))  # type: ignore[assignment]
@@ -344,6 +349,6 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "replicas: the lost not named",
         "fsck says nothing of parts that the log brings and nobody has",
         f"{_BEHIND}::test_fsck_names_what_the_log_brings_and_nobody_has",
-        replaced("zerocopy.execution.comparing", "_lost", lambda replica: ()),
+        replaced("zerocopy.verbs.comparing", "_lost", lambda replica: ()),
     ),
 )

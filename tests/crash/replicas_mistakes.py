@@ -107,14 +107,14 @@ def _merges_by_the_wall_clock() -> None:
     import dataclasses
 
     from tiering.catalog.context import wall_clock
-    from zerocopy.execution import perform
+    from zerocopy.execution import steps
 
-    original = perform.merger.merge
+    original = steps.merger.merge
 
     def merge(context: Any, *arguments: Any, **options: Any) -> Any:
         return original(dataclasses.replace(context, clock=wall_clock), *arguments, **options)
 
-    perform.merger.merge = merge
+    steps.merger.merge = merge
 
 
 def _whole_before_decided() -> None:

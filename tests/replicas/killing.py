@@ -20,7 +20,8 @@ from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table import definitions
 from tiering.table.schema import Column, PartitionField, TableDefinition
-from zerocopy.execution import auditing, moving, perform, queue, work
+from zerocopy.execution import auditing, moving, queue, work
+from zerocopy.execution.steps import Done
 from zerocopy.replica.connections import connections
 from zerocopy.replica.inserts.arrivals import ARRIVING
 from zerocopy.replica.replica import Replica
@@ -94,7 +95,7 @@ def insert(store: Store, rows: Sequence[tuple[int, int]]) -> None:
     store.table(TABLE).insert(pa.table(columns).to_batches())
 
 
-def sync(store: Store) -> perform.Done:
+def sync(store: Store) -> Done:
     return work.sync(store.context, store.definition(TABLE))
 
 

@@ -24,7 +24,7 @@ from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
 from tiering.table.part import Part
 from zerocopy.interserver import client, receiving, signing
-from zerocopy.interserver.client import fetch
+from zerocopy.interserver.client import Peers
 from zerocopy.interserver.receiving import SLOWEST_BYTES, PeerPace, TooSlow
 from zerocopy.keeper.client import Keeper
 from zerocopy.replica.connections import connections
@@ -188,8 +188,8 @@ def asked(machine: Machine, tmp_path: Path, answer: Answer) -> Iterator[Callable
         files = {file.name: file.read_bytes() for file in place.iterdir()}
     target = tmp_path / "fetched"
     target.mkdir()
-    with peer(files, answer) as where:
-        yield lambda: fetch(where, SECRET, table, PART, content_digest(stored.part), lambda part: target, Limiter())
+    with peer(files, answer) as where, Peers(SECRET) as peers:
+        yield lambda: peers.fetch(where, table, PART, content_digest(stored.part), lambda part: target, Limiter())
 
 
 @pytest.mark.parametrize("answer", [another_description, flipped, longer, shorter, without_end])
@@ -211,14 +211,15 @@ def test_what_an_honest_peer_sends_is_whole(machine: Machine, tmp_path: Path, an
 
 
 def test_a_peer_that_refuses_or_is_not_there_is_told(machine: Machine, tmp_path: Path) -> None:
-    with machine.serving() as store:
-        table, where = store.definition("d.t"), address(store)
-        with pytest.raises(AccessDenied):
-            fetch(where, "another secret of somebody", table, PART, "0" * 64, lambda part: tmp_path, Limiter())
-        with pytest.raises(NotFound):
-            fetch(where, SECRET, table, "all_7_7_0", "0" * 64, lambda part: tmp_path, Limiter())
-    with pytest.raises(Transient):
-        fetch(where, SECRET, table, PART, "0" * 64, lambda part: tmp_path, Limiter())
+    with Peers(SECRET) as peers, Peers("another secret of somebody") as strangers:
+        with machine.serving() as store:
+            table, where = store.definition("d.t"), address(store)
+            with pytest.raises(AccessDenied):
+                strangers.fetch(where, table, PART, "0" * 64, lambda part: tmp_path, Limiter())
+            with pytest.raises(NotFound):
+                peers.fetch(where, table, "all_7_7_0", "0" * 64, lambda part: tmp_path, Limiter())
+        with pytest.raises(Transient):
+            peers.fetch(where, table, PART, "0" * 64, lambda part: tmp_path, Limiter())
 
 
 def test_a_peer_that_hangs_is_left_at_once_and_the_next_one_is_asked(
@@ -295,8 +296,20 @@ def test_who_limits_bytes_gives_them_no_faster(machine: Machine, tmp_path: Path)
         store.context.limiter.pass_bytes = passed.append  # type: ignore[method-assign]
         (stored,) = store.parts("d.t")
         digest, table = content_digest(stored.part), store.definition("d.t")
-        part, _ = fetch(address(store), SECRET, table, PART, digest, lambda part: tmp_path, Limiter())
+        with Peers(SECRET) as peers:
+            part, _ = peers.fetch(address(store), table, PART, digest, lambda part: tmp_path, Limiter())
     assert sorted(passed) == sorted(file.size_bytes for file in part.files)
+
+
+def test_who_limits_bytes_takes_them_no_faster(machine: Machine, tmp_path: Path) -> None:
+    passed: list[int] = []
+    limiter = Limiter(1 << 40)
+    limiter.pass_bytes = passed.append  # type: ignore[method-assign]
+    with machine.serving() as store, Peers(SECRET) as peers:
+        (stored,) = store.parts("d.t")
+        digest, table = content_digest(stored.part), store.definition("d.t")
+        part, _ = peers.fetch(address(store), table, PART, digest, lambda part: tmp_path, limiter)
+    assert sum(passed) == sum(file.size_bytes for file in part.files)
 
 
 def test_a_full_disk_is_said_and_no_peer_is_blamed(

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("frostline", "pyarrow", "duckdb", "boto3")
 _PATIENCE_SECONDS = 5.0
-REPLICAS = "zerocopy.execution.examination"
+REPLICAS = "zerocopy.verbs.examination"
 """Module that looks at Keeper and at replicas: it stands above this one."""
 
 

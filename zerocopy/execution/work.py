@@ -32,8 +32,8 @@ from zerocopy.execution import (
     sharing_moves,
 )
 from zerocopy.execution.auditing import references
-from zerocopy.execution.perform import Done
 from zerocopy.execution.queue import FellBehind, missing
+from zerocopy.execution.steps import Done
 from zerocopy.keeper.opening import open_keeper
 from zerocopy.marks.marks import marks_of
 from zerocopy.rebuilding import rebuilding

@@ -2,15 +2,17 @@
 
 The `part.json` must have the digest that Keeper knows; each file the size and SHA-256 that the `part.json` says. A peer
 that sends more is cut off at that size, one that is silent or drips after half a minute, and a broken transfer goes on
-where it broke.
+where it broke. Connections are kept: many small parts cost no handshakes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Self, TypeVar
 
 import aiohttp
 
@@ -31,82 +33,128 @@ _FILES_AT_ONCE = 4
 _PIECE_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 20
 _SILENCE_SECONDS = 30.0
+_Answer = TypeVar("_Answer")
 
 
-def fetch(
-    address: str,
-    secret: str,
-    definition: TableDefinition,
-    name: str,
-    digest: str,
-    place: Callable[[Part], Path],
-    limiter: Limiter,
-) -> tuple[Part, Path]:
-    """The part and the directory with its files. `place` says where they go, when the `part.json` was compared;
-    `limiter` how fast they may come.
+class Peers:
+    """The way to other replicas: one HTTP session for all that is asked of them. Thread-safe; a context manager."""
 
-    Raises `NotFound` when the peer has no such part, `Damaged` when it sends something else, `Transient` when it does
-    not answer.
-    """
-    return asyncio.run(_fetch(address, secret, definition, name, digest, place, limiter))
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._kept: aiohttp.ClientSession | None = None
+
+    def fetch(
+        self,
+        address: str,
+        definition: TableDefinition,
+        name: str,
+        digest: str,
+        place: Callable[[Part], Path],
+        limiter: Limiter,
+    ) -> tuple[Part, Path]:
+        """The part and the directory with its files. `place` says where they go, when the `part.json` was compared;
+        `limiter` how fast they may come.
+
+        Raises `NotFound` when the peer has no such part, `Damaged` when it sends something else, `Transient` when it
+        does not answer.
+        """
+        peer = _Peer(address, self._secret, definition, name)
+        part = self._answer(lambda session: peer.description(session, digest))
+        target = place(part)
+        self._answer(lambda session: peer.files(session, part, target, limiter))
+        return part, target
+
+    def ask(
+        self, address: str, definition: TableDefinition, wanted: Mapping[str, str], stores: Collection[str]
+    ) -> dict[str, tuple[Part, OfferedPart] | FrostlineError] | None:
+        """What the peer says of the parts' objects in the stores, of each part by its name, where it has the one with
+        this digest; else what a fetch of it would raise. None with a peer of a version that does not say. Raises as
+        `fetch`."""
+        return self._answer(lambda session: _ask(session, address, self._secret, definition, wanted, stores))
+
+    def close(self) -> None:
+        """Hang up."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        if self._kept is not None:
+            asyncio.run_coroutine_threadsafe(self._kept.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        self._loop = self._thread = self._kept = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _answer(self, ask: Callable[[aiohttp.ClientSession], Coroutine[Any, Any, _Answer]]) -> _Answer:
+        """What comes of it. Who is interrupted while waiting leaves nothing behind that goes on."""
+        loop, over, tasks = self._started(), threading.Event(), list[asyncio.Task[_Answer]]()
+
+        def begin() -> None:
+            tasks.append(loop.create_task(self._asked(ask)))
+            tasks[0].add_done_callback(lambda _: over.set())
+
+        loop.call_soon_threadsafe(begin)
+        try:
+            over.wait()
+        except BaseException:
+            loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            over.wait()
+            raise
+        return tasks[0].result()
+
+    async def _asked(self, ask: Callable[[aiohttp.ClientSession], Coroutine[Any, Any, _Answer]]) -> _Answer:
+        if self._kept is None:
+            self._kept = _session()
+        return await ask(self._kept)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                loop = self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_run, args=(loop,), name="peers", daemon=True)
+                self._thread.start()
+            return self._loop
 
 
-def ask(
-    address: str, secret: str, definition: TableDefinition, wanted: Mapping[str, str], stores: Collection[str]
-) -> dict[str, tuple[Part, OfferedPart] | FrostlineError] | None:
-    """What the peer says of the parts' objects in the stores, of each part by its name, where it has the one with this
-    digest; else what a fetch of it would raise. None with a peer of a version that does not say. Raises as `fetch`."""
-    return asyncio.run(_ask(address, secret, definition, wanted, stores))
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
 
 
 async def _ask(
-    address: str, secret: str, definition: TableDefinition, wanted: Mapping[str, str], stores: Collection[str]
-) -> dict[str, tuple[Part, OfferedPart] | FrostlineError] | None:
-    found: dict[str, tuple[Part, OfferedPart] | FrostlineError] = {}
-    async with _session() as session:
-        while rest := [name for name in wanted if name not in found]:
-            for names in offer.questions(rest):
-                peers = {name: _Peer(address, secret, definition, name) for name in names}
-                answers = await peers[names[0]].offers(session, names, stores)
-                if answers is None:
-                    return None
-                for name in set(names).intersection(answers.missing):
-                    found[name] = peers[name].has_none()
-                for name, answer in answers.parts.items():
-                    if name in peers:
-                        found[name] = peers[name].told(answer, wanted[name])
-                if found.keys().isdisjoint(names):
-                    raise peers[names[0]].lies("an answer that says nothing of what was asked")
-    return found
-
-
-async def _fetch(
+    session: aiohttp.ClientSession,
     address: str,
     secret: str,
     definition: TableDefinition,
-    name: str,
-    digest: str,
-    place: Callable[[Part], Path],
-    limiter: Limiter,
-) -> tuple[Part, Path]:
-    peer = _Peer(address, secret, definition, name)
-    async with _session() as session:
-        part = await peer.description(session, digest)
-        target = place(part)
-        free = asyncio.Semaphore(_FILES_AT_ONCE)
-
-        async def one(file: DataFile) -> None:
-            async with free:
-                await peer.file(session, file, target / file.name, limiter)
-
-        tasks = [asyncio.create_task(one(file)) for file in part.files]
-        try:
-            await asyncio.gather(*tasks)
-        finally:  # nothing is being written when the caller takes the directory away
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-    return part, target
+    wanted: Mapping[str, str],
+    stores: Collection[str],
+) -> dict[str, tuple[Part, OfferedPart] | FrostlineError] | None:
+    found: dict[str, tuple[Part, OfferedPart] | FrostlineError] = {}
+    while rest := [name for name in wanted if name not in found]:
+        for names in offer.questions(rest):
+            peers = {name: _Peer(address, secret, definition, name) for name in names}
+            answers = await peers[names[0]].offers(session, names, stores)
+            if answers is None:
+                return None
+            for name in set(names).intersection(answers.missing):
+                found[name] = peers[name].has_none()
+            for name, answer in answers.parts.items():
+                if name in peers:
+                    found[name] = peers[name].told(answer, wanted[name])
+            if found.keys().isdisjoint(names):
+                raise peers[names[0]].lies("an answer that says nothing of what was asked")
+    return found
 
 
 def _session() -> aiohttp.ClientSession:
@@ -172,6 +220,22 @@ class _Peer:
         if part.table != self._definition.uuid or part.name != self._name or content_digest(part) != digest:
             raise self.lies("another part.json than Keeper knows of")
         return part
+
+    async def files(self, session: aiohttp.ClientSession, part: Part, target: Path, limiter: Limiter) -> None:
+        """Write all of them, several side by side."""
+        free = asyncio.Semaphore(_FILES_AT_ONCE)
+
+        async def one(file: DataFile) -> None:
+            async with free:
+                await self.file(session, file, target / file.name, limiter)
+
+        tasks = [asyncio.create_task(one(file)) for file in part.files]
+        try:
+            await asyncio.gather(*tasks)
+        finally:  # nothing is being written when the caller takes the directory away
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def file(self, session: aiohttp.ClientSession, file: DataFile, target: Path, limiter: Limiter) -> None:
         """Write the file; begun again where it broke off."""

@@ -11,7 +11,8 @@ from oplog.errors import UsageError
 from tiering.catalog.context import Context
 from zerocopy.keeper.client import Keeper, Node
 
-if TYPE_CHECKING:  # a server is only in the daemon
+if TYPE_CHECKING:  # most verbs need no HTTP
+    from zerocopy.interserver.client import Peers
     from zerocopy.interserver.server import PartServer
 
 
@@ -70,6 +71,8 @@ class ReplicaConnections:
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper = keeper
+        self._peers: Peers | None = None
+        self._dialling = threading.Lock()
         self.server: PartServer | None = None
         self.follower: Worker | None = None
         self._kept: dict[str, KnownTable] = {}
@@ -81,6 +84,15 @@ class ReplicaConnections:
             known = self._kept[path] = KnownTable(session)
         return known
 
+    def peers(self, secret: str) -> Peers:
+        """The way to the other replicas, who know the same secret."""
+        from zerocopy.interserver.client import Peers
+
+        with self._dialling:
+            if self._peers is None:
+                self._peers = Peers(secret)
+            return self._peers
+
     def close(self) -> None:
         """Stop following and giving parts, and end the session."""
         if self.follower is not None:
@@ -89,6 +101,9 @@ class ReplicaConnections:
         if self.server is not None:
             self.server.close()
             self.server = None
+        if self._peers is not None:
+            self._peers.close()
+            self._peers = None
         self.keeper.close()
 
 
@@ -100,6 +115,11 @@ def connections(context: Context) -> ReplicaConnections:
         context.replication = ReplicaConnections(open_keeper(context.config.keeper, lambda: context.stop.is_set()))
     assert isinstance(context.replication, ReplicaConnections)
     return context.replication
+
+
+def peers_of(context: Context) -> Peers:
+    """The way to the other replicas. Raises `UsageError` when there is nothing to be known by."""
+    return connections(context).peers(secret_of(context))
 
 
 def secret_of(context: Context) -> str:

@@ -12,8 +12,9 @@ store whose objects this machine shares, no bytes come: `sharing`.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -30,20 +31,26 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.lineage import content_digest
 from tiering.catalog.new_parts import stage_part
 from tiering.table.part import Part, PartName
-from zerocopy.interserver import client, offer
+from zerocopy.interserver import offer
 from zerocopy.replica import sharing
-from zerocopy.replica.connections import secret_of
+from zerocopy.replica.connections import peers_of
 from zerocopy.replica.replica import Replica
 from zerocopy.replica.sharing import Offered, PartHolder
 
 logger = logging.getLogger(__name__)
 
 
+class Wider(Exception):
+    """A part that covers the one which is wanted would come, and meets what is being done."""
+
+
 @dataclass(slots=True)
 class Fetcher:
-    """Fetches for one replica; remembers for one run what the others have."""
+    """Fetches for one replica, several parts side by side; remembers for one run what the others have."""
 
     replica: Replica
+    turn: threading.RLock = field(default_factory=threading.RLock)
+    """Held by whoever looks or says something, here or in Keeper, and not while bytes come."""
     adopted: list[str] = field(default_factory=list)
     """Parts that came without their bytes."""
     whole: dict[str, str] = field(default_factory=dict)
@@ -83,24 +90,38 @@ class Fetcher:
             return None
         return PartHolder(name, part, node.data.decode(errors="replace"), host.data.decode(errors="replace"))
 
-    def fetch(self, wanted: PartName, inserted: tuple[str, str] | None = None) -> PartName:
-        """Bring the part, or one that covers it, from whoever has it; returns which. `inserted`: on which replica, with
-        which digest; that one is asked first. Raises `Transient` when nobody can give it now, with every reason."""
+    def fetch(
+        self,
+        wanted: PartName,
+        inserted: tuple[str, str] | None = None,
+        *,
+        widen: Callable[[PartName], bool] = lambda name: True,
+    ) -> tuple[PartName, str]:
+        """Bring the part, or one that covers it, from whoever has it; returns which, and its digest. `inserted`: on
+        which replica, with which digest; that one is asked first. `widen` says whether one that covers it may come now.
+        Raises `Wider` where it may not, `Transient` when nobody can give it now, with every reason."""
         reasons: list[str] = []
-        first = self._first(wanted, inserted)
-        for source in () if first else self.sources(wanted):
-            if self._is_here(source) or self._is_adopted(source):
-                return source.part
+        with self.turn:
+            first = self._first(wanted, inserted)
+            for source in () if first else self.sources(wanted):
+                if self._is_here(source):
+                    return source.part, source.digest
+                if self.shares():
+                    _check_width(source.part, wanted, widen)
+                    if self._is_adopted(source):
+                        return source.part, source.digest
         for source in self._candidates(wanted, first):
-            if first and self._is_here(source):
-                return source.part
+            with self.turn:
+                if first and self._is_here(source):
+                    return source.part, source.digest
+                _check_width(source.part, wanted, widen)
             try:
                 self._fetch(source)
             except (Transient, NotFound, Damaged) as error:
                 self.replica.kept.hosts.pop(source.replica, None)
                 reasons.append(f"{source.replica}: {error.message}")
                 continue
-            return source.part
+            return source.part, source.digest
         raise Transient(
             f"part {wanted} of {self.replica.definition.full_name} is not to be had now: "
             + ("; ".join(reasons) or "no replica whose address is known has it"),
@@ -121,8 +142,6 @@ class Fetcher:
     def _is_adopted(self, source: PartHolder) -> bool:
         """Whether the part is here now, by its objects; else it is noted why not."""
         context, definition = self.replica.context, self.replica.definition
-        if not self._shares():
-            return False
         assert self._stores is not None
         name = str(source.part)
         if (source.replica, name) in self._declined:
@@ -160,7 +179,7 @@ class Fetcher:
         """Take over, without their bytes, what that replica offers of the parts with these digests, of which nothing is
         here; gives of each portion which are here now. Of the others it is noted why not: a fetch of each comes to it.
         While one portion is taken over, the next one is asked for: an offer that is old by then does not pass."""
-        if not portions or not self._shares() or replica == self.replica.name:
+        if not portions or not self.shares() or replica == self.replica.name:
             return
         assert self._stores is not None
         if replica not in self._addresses:
@@ -226,9 +245,11 @@ class Fetcher:
     def _candidates(self, wanted: PartName, first: list[PartHolder]) -> Iterator[PartHolder]:
         """Whom to ask, in order; the others are looked for when who is first does not do."""
         yield from first
-        yield from (source for source in self.sources(wanted) if source not in first)
+        with self.turn:
+            others = [source for source in self.sources(wanted) if source not in first]
+        yield from others
 
-    def _shares(self) -> bool:
+    def shares(self) -> bool:
         """Whether this machine shares objects with others, so that a part may come without its bytes."""
         if self._stores is None:
             self._stores = sharing.stores(self.replica.context, self.replica.definition)
@@ -236,7 +257,7 @@ class Fetcher:
 
     def _first(self, wanted: PartName, inserted: tuple[str, str] | None) -> list[PartHolder]:
         """Who inserted the part, without asking whether it has it still. Nobody where it may come without its bytes."""
-        if inserted is None or inserted[0] == self.replica.name or self._shares():
+        if inserted is None or inserted[0] == self.replica.name or self.shares():
             return []
         name, digest = inserted
         hosts = self.replica.kept.hosts
@@ -246,7 +267,8 @@ class Fetcher:
 
     def _fetch(self, source: PartHolder) -> None:
         context, definition = self.replica.context, self.replica.definition
-        covered = covered_here(self.replica, source.part)
+        with self.turn:
+            covered = covered_here(self.replica, source.part)
         with ExitStack() as stack:
             chosen: list[tuple[str, Transaction]] = []
 
@@ -262,11 +284,16 @@ class Fetcher:
                 make_directory(directory)
                 return directory
 
-            name, secret = str(source.part), secret_of(context)
-            limiter = context.limiter or Limiter()
-            part, directory = client.fetch(source.address, secret, definition, name, source.digest, place, limiter)
+            peers, limiter = peers_of(context), context.limiter or Limiter()
+            name = str(source.part)
+            part, directory = peers.fetch(source.address, definition, name, source.digest, place, limiter)
             ((disk, transaction),) = chosen
             commit_part(self.replica, transaction, part, directory, covered, disk)
+
+
+def _check_width(part: PartName, wanted: PartName, widen: Callable[[PartName], bool]) -> None:
+    if part != wanted and not widen(part):
+        raise Wider(str(part))
 
 
 def commit_part(
@@ -286,7 +313,7 @@ def commit_part(
                 transaction.remove(old.directory)
         transaction.commit()
         copying.remove_copies(context, [old for old in covered if old.disk != disk], reason="replaced by a merge")
-    context.catalog.refresh()
+    context.catalog.outdate()
 
 
 def part_here(replica: Replica, name: PartName) -> StoredPart | None:

@@ -36,9 +36,9 @@ from tiering.catalog.context import Context
 from tiering.catalog.lineage import content_digest
 from tiering.table.part import Part, PartName
 from tiering.table.schema import TableDefinition
-from zerocopy.interserver import client, offer
+from zerocopy.interserver import offer
 from zerocopy.interserver.offer import Offer
-from zerocopy.replica.connections import secret_of
+from zerocopy.replica.connections import peers_of
 from zerocopy.replica.replica import Replica
 
 AT_ONCE = 500
@@ -92,8 +92,7 @@ def asked(
 ) -> dict[str, Offered | str]:
     """What the replica of this name offers of the parts with these digests, or why it offers nothing, by part. Raises
     `Transient`, `NotFound` and `Damaged` as a fetch."""
-    definition, secret = replica.definition, secret_of(replica.context)
-    answers = client.ask(address, secret, definition, wanted, stores_)
+    answers = peers_of(replica.context).ask(address, replica.definition, wanted, stores_)
     if answers is None:
         return dict.fromkeys(wanted, f"replica {name} is of a version that gives parts whole")
     found: dict[str, Offered | str] = {}

@@ -1,0 +1,106 @@
+"""Seeded mistakes in how a replica works through its queue and how fast parts go, for `tests.crash.mutants`.
+
+Name, meaning, check, how it is put in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.crash.seeding import nothing, replaced
+
+_ORDER = "tests/unit/zerocopy/test_order.py"
+_BESIDE = "tests/replicas/test_side_by_side.py"
+_INTERSERVER = "tests/replicas/test_interserver.py"
+
+
+def _one_after_the_other() -> None:
+    from zerocopy.execution.order import Order
+
+    original = Order.take
+    Order.take = lambda self: None if self._begun else original(self)  # type: ignore[method-assign]
+
+
+def _connections_thrown_away() -> None:
+    from zerocopy.interserver import client
+
+    async def asked(self: Any, ask: Any) -> Any:
+        async with client._session() as session:
+            return await ask(session)
+
+    client.Peers._asked = asked  # type: ignore[method-assign]
+
+
+def _given_at_any_speed() -> None:
+    from disks.stores.wrappers.limit import Limiter
+
+    Limiter.limits_bytes = property(lambda self: False)  # type: ignore[assignment, method-assign]
+
+
+def _taken_at_any_speed() -> None:
+    from disks.stores.wrappers.limit import Limiter
+    from zerocopy.interserver import receiving
+
+    class Unlimited(Limiter):
+        def pass_bytes(self, size_bytes: int) -> None:
+            """At once."""
+
+    original = receiving.Receiving.__init__
+
+    def init(self: Any, target: Any, size_bytes: int, limiter: Any) -> None:
+        original(self, target, size_bytes, Unlimited())
+
+    receiving.Receiving.__init__ = init  # type: ignore[method-assign]
+
+
+MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "replicas: queue without dependencies",
+        "an entry is begun though one that it meets is being done",
+        f"{_ORDER}::test_any_order_of_completion_comes_to_the_same",
+        replaced("zerocopy.execution.order:Order", "_is_free", lambda self, one, before: True),
+    ),
+    (
+        "replicas: what is left undone is overtaken",
+        "what could not be done holds nothing up",
+        f"{_ORDER}::test_any_order_of_completion_comes_to_the_same",
+        replaced("zerocopy.execution.order:Order", "why_held", lambda self, queued: ""),
+    ),
+    (
+        "replicas: a larger part beside its pieces",
+        "one that covers more comes while what it covers is on its way",
+        f"{_BESIDE}::test_what_was_merged_meanwhile_comes_once",
+        replaced("zerocopy.execution.order:Order", "widen", lambda self, queued, name: True),
+    ),
+    (
+        "replicas: one after the other",
+        "nothing of the queue is done side by side",
+        f"{_ORDER}::test_what_does_not_meet_is_done_side_by_side_and_no_more_than_so_many",
+        _one_after_the_other,
+    ),
+    (
+        "replicas: connections thrown away",
+        "each question to a peer has a connection of its own",
+        f"{_BESIDE}::test_connections_to_a_peer_are_kept",
+        _connections_thrown_away,
+    ),
+    (
+        "replicas: bytes between them are not counted",
+        "what goes from replica to replica passes by the limits",
+        f"{_INTERSERVER}::test_bytes_between_replicas_count_with_those_of_the_stores",
+        replaced("disks.stores.wrappers.limit:Limiter", "pass_bytes", nothing),
+    ),
+    (
+        "replicas: given at any speed",
+        "whoever gives a part does not look at the limits",
+        f"{_INTERSERVER}::test_who_limits_bytes_gives_them_no_faster",
+        _given_at_any_speed,
+    ),
+    (
+        "replicas: taken at any speed",
+        "whoever fetches a part does not look at the limits",
+        f"{_INTERSERVER}::test_who_limits_bytes_takes_them_no_faster",
+        _taken_at_any_speed,
+    ),
+)

@@ -1,0 +1,290 @@
+"""Doing one entry of the queue that brings a part: it is here already, is merged here, or is fetched.
+
+Several are done side by side. What each of them looks at and says, here and in Keeper, it does in its turn; bytes come,
+and merges are made, meanwhile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from disks.base import LoggedDisk
+from oplog.errors import AlreadyExists, Conflict, FrostlineError, Locked, Transient
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.lineage import content_digest
+from tiering.merge import merger
+from tiering.merge.merger import Agreed
+from tiering.merge.output import MergeResult
+from tiering.table.part import Part, PartName
+from zerocopy.execution import dropping, sharing_moves
+from zerocopy.execution.order import Order
+from zerocopy.execution.queue import Queued
+from zerocopy.replica import entries, shared
+from zerocopy.replica.entries import DropRange, Entry, Get, Merge
+from zerocopy.replica.fetching import Fetcher, part_here
+from zerocopy.replica.replica import Replica
+
+_MERGES_AT_ONCE = 2
+"""Each takes memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """An entry that could not be done now, and why."""
+
+    queued: Queued
+    reason: str
+
+
+@dataclass(slots=True)
+class Done:
+    """What one run over the queue did."""
+
+    pulled: int = 0
+    fetched: list[str] = field(default_factory=list)
+    merged: list[MergeResult] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    altered: int = 0
+    """The version of the definition that came; 0 for none."""
+    skipped: int = 0
+    """Entries that needed nothing: the part was there, or in a larger one."""
+    postponed: list[Postponed] = field(default_factory=list)
+    adopted: list[str] = field(default_factory=list)
+    """Those of the fetched parts that came without their bytes: their objects are shared."""
+    whole: dict[str, str] = field(default_factory=dict)
+    """Those that came with them though this machine shares objects with others, and why."""
+    cloned: str = ""
+    """The replica whose parts this one, which was lost, took over."""
+    freed: list[str] = field(default_factory=list)
+    """Parts that went off this machine's disks: they are on the shared one."""
+
+    def sort(self, waiting: Sequence[Queued]) -> None:
+        """As the queue has them, whichever was done first."""
+        place = {queued.node: number for number, queued in enumerate(waiting)}
+        self.postponed.sort(key=lambda one: place[one.queued.node])
+        self.fetched.sort(key=PartName.parse)
+        self.merged.sort(key=lambda one: PartName.parse(one.inputs[0]))
+
+
+class _Differs(Conflict):
+    """A merge made other bytes here than elsewhere."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """What one run over the queue does for its entries."""
+
+    replica: Replica
+    fetcher: Fetcher
+    order: Order
+    own: set[PartName]
+    """What Keeper says that this replica has."""
+    done: Done
+    _merging: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_MERGES_AT_ONCE))
+
+    @property
+    def turn(self) -> threading.RLock:
+        """Held by whoever looks or says something."""
+        return self.fetcher.turn
+
+    def bring(self, queued: Queued, name: PartName) -> None:
+        """Let this replica have the part, or one that covers it. Raises `Wider` where that is to wait for others which
+        are being done, and what else keeps it."""
+        entry = queued.entry
+        with self.turn:
+            if self._is_here(queued, name):
+                return
+            merge = entry if isinstance(entry, Merge) and self._can_merge(entry) else None
+            disk = self._bucket_of(merge) if merge is not None else None
+        if merge is None:
+            self._fetch(queued, name)
+        elif disk is not None:
+            with self.turn:
+                self._merge_in_bucket(queued, merge, name, disk)
+        elif self._is_large(merge):
+            self._merge_for_all(queued, merge, name)
+        else:
+            self._merge(queued, merge, name)
+
+    def finish(self, queued: Queued) -> None:
+        """It needs not be done."""
+        self.replica.finish(queued.node)
+        self.order.end(queued)
+        self.done.skipped += 1
+
+    def postpone(self, queued: Queued, reason: str) -> None:
+        """It cannot be done now."""
+        self.order.postpone(queued)
+        self.done.postponed.append(Postponed(queued, reason))
+
+    def _is_here(self, queued: Queued, name: PartName) -> bool:
+        if name in self.own or any(part.covers(name) for part in self.own):
+            self.finish(queued)
+            return True
+        here = part_here(self.replica, name) or shared.covering(self.replica, name)
+        if here is None:
+            return False
+        self._check(here, queued.entry)  # on the shared disk, or killed between the commit and the word
+        self._register(here.name, content_digest(here.part), queued)
+        self.done.skipped += 1
+        return True
+
+    def _check(self, here: StoredPart, entry: Entry) -> None:
+        """Raise `Conflict` where the part is not the one that was inserted, or on the shared disk not the one that
+        Keeper knows."""
+        if isinstance(entry, Get) and entry.part == here.facts.name and entry.digest != content_digest(here.part):
+            raise Conflict(
+                f"part {here.facts.name} is another one here than the one that was inserted on {entry.replica}",
+                hint="'frostline replica restore' sets this one aside and fetches that one",
+            )
+        if not self.replica.context.disk(here.disk).capabilities.shared:
+            return
+        known = {source.digest for source in self.fetcher.registered(here.name)}
+        known |= {entry.digest} if isinstance(entry, Get) and entry.part == here.facts.name else set()
+        if known != {content_digest(here.part)}:
+            raise Conflict(
+                f"part {here.facts.name} on {here.disk} is not the one that the replicas agreed upon",
+                hint="run 'frostline fsck --read-data'; who wrote to the bucket besides?",
+            )
+
+    def _fetch(self, queued: Queued, name: PartName) -> None:
+        entry = queued.entry
+        with self.turn:
+            if isinstance(entry, Merge) and is_empty(self.replica, str(name)):
+                self._vanish(queued, entry, name)
+                return
+        inserted = (entry.replica, entry.digest) if isinstance(entry, Get) else None
+        came, digest = self.fetcher.fetch(name, inserted, widen=partial(self.order.widen, queued))
+        with self.turn:
+            self._register(came, digest, queued)
+            self.done.fetched.append(str(came))
+
+    def _can_merge(self, entry: Merge) -> bool:
+        """Whether this machine merges, all inputs are here, and Keeper knows that they are."""
+        if not self.replica.context.config.replicas.merges and self.replica.others():
+            return False
+        names = [PartName.parse(name) for name in entry.inputs]
+        return all(name in self.own and part_here(self.replica, name) is not None for name in names)
+
+    def _inputs(self, entry: Merge) -> list[StoredPart]:
+        found = (part_here(self.replica, PartName.parse(text)) for text in entry.inputs)
+        return [stored for stored in found if stored is not None]
+
+    def _is_large(self, entry: Merge) -> bool:
+        with self.turn:
+            size_bytes = sum(stored.part.size_bytes for stored in self._inputs(entry))
+        return size_bytes > self.replica.context.config.replicas.merge_once_bytes
+
+    def _merge_for_all(self, queued: Queued, entry: Merge, name: PartName) -> None:
+        """One replica makes the part, the others fetch it; when its session ends before it is done, or nobody gives the
+        part, another one makes it. Raises `Locked` while one is at it."""
+        keeper, table = self.replica.keeper, self.replica.table
+        if keeper.exists(table.output(str(name))):
+            with suppress(Transient):
+                self._fetch(queued, name)
+                return
+        node = table.merging(str(name))
+        keeper.make_path(table.all_merging)
+        try:
+            keeper.create(node, self.replica.token.encode(), ephemeral=True)
+        except AlreadyExists:
+            raise Locked("another replica makes it, once for all", hint="the next pass fetches it") from None
+        try:
+            self._merge(queued, entry, name)
+        finally:
+            with suppress(FrostlineError):  # it goes with the session
+                keeper.delete(node)
+
+    def _bucket_of(self, entry: Merge) -> LoggedDisk | None:
+        """The disk on which all inputs are, if others share its objects."""
+        names = {stored.disk for stored in self._inputs(entry)}
+        logged = self.replica.context.disk(names.pop()).logged if len(names) == 1 else None
+        return logged if logged is not None and logged.marks is not None else None
+
+    def _merge_in_bucket(self, queued: Queued, entry: Merge, name: PartName, disk: LoggedDisk) -> None:
+        """One replica makes the part there, the others take its objects over. Raises `Locked` while another one is at
+        it."""
+        place = sharing_moves.SharedPlace.of(self.replica, disk)
+        claimed, words = sharing_moves.claim(self.replica, place, [str(name)])
+        if claimed:
+            try:
+                self._merge(queued, entry, name, on=disk.name)
+            finally:
+                there = disk.exists(self.replica.definition.part_directory(str(name)))
+                sharing_moves.say(self.replica, place, claimed, claimed if there else set())
+            return
+        word = words.get(str(name))
+        if word is None or not word.done:
+            who = f"replica {word.replica} merges" if word is not None else "somebody has merged"
+            raise Locked(f"{who} it in the bucket, once for all", hint="the next pass takes it over")
+        try:
+            self._fetch(queued, name)
+        except Transient:
+            if word.replica not in self.replica.others():  # it was dropped, and so nobody may have it
+                self.replica.keeper.delete(place.part(str(name)))
+            raise
+
+    def _merge(self, queued: Queued, entry: Merge, name: PartName, *, on: str = "") -> None:
+        """Make the part as every replica makes it: by the entry's time and name. Where other bytes come out, what was
+        made is thrown away, and the part is fetched."""
+        replica = self.replica
+        context = dataclasses.replace(replica.context, clock=lambda: entry.time)
+        with self.turn:
+            inputs = self._inputs(entry)
+        digests: list[str] = []
+
+        def approve(part: Part) -> None:
+            digest = content_digest(part) if part.rows else ""
+            if not agree(replica, part.name, digest):
+                raise _Differs(f"{part.name} has other bytes here than where it was made first", hint="it is fetched")
+            digests.append(digest)
+
+        agreed = Agreed(name, approve, on)
+        try:
+            with self._merging:
+                result = merger.merge(context, replica.definition, inputs, reason=entry.reason, agreed=agreed)
+        except _Differs:
+            self._fetch(queued, name)
+            return
+        with self.turn:
+            replica.context.catalog.refresh()
+            if result.output is None:
+                self._vanish(queued, entry, name)
+            else:
+                self._register(name, digests[0], queued)
+            self.done.merged.append(result)
+
+    def _vanish(self, queued: Queued, entry: Merge, name: PartName) -> None:
+        """No row is left in what a merge makes: what goes into it goes."""
+        blocks = (entries.whole_range(name.partition, name.min_block, name.max_block),)
+        drop = DropRange(time=entry.time, replica=entry.replica, ranges=blocks, reason=entry.reason, by_ttl=True)
+        self.own -= dropping.execute(self.replica, drop)
+        self.finish(queued)
+
+    def _register(self, name: PartName, digest: str, queued: Queued) -> None:
+        covered = {part for part in self.own if name.covers(part)}
+        self.replica.register(name, digest, covered, queued.node)
+        self.order.end(queued)
+        self.own = (self.own - covered) | {name}
+
+
+def agree(replica: Replica, part: str, digest: str) -> bool:
+    """Whether the output of a merge is what whoever made it first has; who is first says what it is. Without rows it is
+    nothing, and its digest is empty."""
+    path = replica.table.output(part)
+    try:
+        replica.keeper.create(path, digest.encode())
+    except AlreadyExists:
+        return replica.keeper.get(path).data == digest.encode()
+    return True
+
+
+def is_empty(replica: Replica, part: str) -> bool:
+    """Whether somebody has made this merge, and no row was left."""
+    made = replica.keeper.find(replica.table.output(part))
+    return made is not None and not made.data
