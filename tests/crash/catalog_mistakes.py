@@ -16,6 +16,8 @@ _LOOKS = "tests/unit/tiering/catalog/test_table_parts.py"
 _BATCHES = "tests/unit/tiering/catalog/test_batches.py"
 _CHANGES = "tests/unit/disks/local/test_changes.py"
 _RACES = "tests/crash/test_move_races.py"
+_MACHINE = "tests/property/test_store_machine.py::test_the_store_is_a_dict"
+_KILLS = "tests/crash/test_kill.py::test_killed_at_every_effect"
 _HISTORIES = f"{_CHANGES}::test_what_is_another_than_before_is_among_what_was_touched"
 
 
@@ -109,7 +111,7 @@ def _by_the_last_line() -> None:
     state_of = LocalDisk.state_of
 
     def said(self: Any, directory: str) -> Any:
-        touched = next(iter(self._changes._lately(directory)), None)
+        touched = next(iter(self._commits.changes._lately(directory)), None)
         return state_of(self, directory) if touched is None else touched.after
 
     LocalDisk.state_of = said  # type: ignore[method-assign]
@@ -156,6 +158,36 @@ def _by_several_looks() -> None:
         self._partitions.clear()
 
     TableParts.see = see  # type: ignore[method-assign]
+
+
+def _as_it_looked_before() -> None:
+    from tiering.catalog.looks.reader import PartReader
+
+    known = PartReader._known
+
+    def looked(self: Any, last: Any, empty: Any, *state: Any) -> Any:
+        return last if last is not None and last.asks_the_same(empty) else known(self, last, empty, *state)
+
+    PartReader._known = looked  # type: ignore[method-assign]
+
+
+def _look_before_its_rows() -> None:
+    from tiering.journal import kept_looks
+    from tiering.journal.kept_parts import KeptParts
+
+    note = KeptParts.note
+
+    def noted(self: Any, place: Any, new: Any, gone: Any, look: Any = None, *, after: int | None = None) -> Any:
+        if look is not None:
+            columns = kept_looks.encoded(look.state, look.rules, look.sums)
+            with self._writing() as connection:
+                connection.execute(kept_looks.FORGET_LOOK, (place.disk, place.directory))
+                where = (place.disk, place.directory, place.shape)
+                number = connection.execute(kept_looks.INSERT_LOOK, (*where, *columns)).lastrowid
+            after = None if after is None else number
+        return note(self, place, new, gone, look, after=after)
+
+    KeptParts.note = noted  # type: ignore[method-assign]
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
@@ -332,5 +364,29 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "what is kept of parts has no checksum",
         f"{_PARTS}::test_no_flipped_bit_is_believed",
         replaced("tiering.journal.kept_parts", "zlib", SimpleNamespace(crc32=lambda data: 0)),
+    ),
+    (
+        "watched: others not seen",
+        "who has looked once goes by that, whatever others commit",
+        _MACHINE,
+        _as_it_looked_before,
+    ),
+    (
+        "watched: killed between disk and index",
+        "a look is kept before the rows of its parts, not with them",
+        f"{_KILLS}[move]",
+        _look_before_its_rows,
+    ),
+    (
+        "watched: moved back",
+        "a part that left a disk and comes back to it is not looked at by who saw it go",
+        _MACHINE,
+        _gone_for_good,
+    ),
+    (
+        "watched: due by the rules of before",
+        "when a rule is due is not computed anew when the rules change",
+        _MACHINE,
+        replaced("tiering.catalog.looks.reader", "rules_digest", lambda definition, policy: ""),
     ),
 )

@@ -22,6 +22,16 @@ def server() -> Iterator[ForkServer]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def keeping_server() -> Iterator[ForkServer]:
+    """Whose children keep what is known of a few parts at once, as the test does that has `kept_looks`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(keeping.ENVIRONMENT, "1")
+        running = ForkServer()
+    with running:
+        yield running
+
+
 RecordTally = Callable[[Tally], None]
 
 

@@ -22,8 +22,11 @@ from tests import turns
 from tests.crash import invariants, mutants
 from tests.crash.harness import Failpoints, ForkServer, Mode, Outcome, hooked
 from tests.crash.invariants import Seen
+from tests.crash.kept_looks import looks_are_as_read, watching
 from tests.crash.powercut import Effect, Recorder, cuts, read_tree, write_tree
 from tests.crash.scenarios import SCENARIOS, Scenario, Site
+from tests.keeping import is_keeping
+from tiering.engine.store import Store
 
 LOCAL = "fs."
 _Point = TypeVar("_Point")
@@ -115,17 +118,18 @@ class Examined:
     violations: list[str]
 
 
-def examine(name: str, site: Site) -> Examined:
-    """Recover, look, check; repeat the operation, check; collect garbage, check."""
+def examine(name: str, site: Site, *watching: Store) -> Examined:
+    """Recover, look, check; repeat the operation, check; collect garbage, check. Those who are `watching` see the same
+    as who opens it now. Where looks are kept, recovery goes by them: a look anew would mend them before they count."""
     scenario = SCENARIOS[name]
-    with site.open() as store:
+    with site.open(anew=not is_keeping()) as store:
         recovered, seen, placed = store.recovered, invariants.observe(store), invariants.placement(store)
-        violations = invariants.check(store, site)
+        violations = invariants.check(store, site, *watching)
     with invariants.opened_again(site, violations) as store:
         scenario.act(store, site)
-        store.refresh()
+        store.refresh(anew=not is_keeping())
         again = invariants.observe(store)
-        violations += [f"after a repeat: {line}" for line in invariants.check(store, site)]
+        violations += [f"after a repeat: {line}" for line in invariants.check(store, site, *watching)]
         violations += invariants.young_objects_survive(store)
     with site.open(ahead=timedelta(days=2)) as store:
         violations += invariants.old_orphans_go(store)
@@ -231,10 +235,25 @@ def kill_everywhere(server: ForkServer, site: Site, name: str) -> Tally:
     tally = Tally(effects=known.countable)
     for at in tally.due(f"kill {name}", range(1, known.countable + 2)):
         site.reset()
-        outcome = server.run(act, name, site, "kill", at)
-        where = f"{name} killed at {at} ({_label(known, at)})"
-        tally.add(where, [*_unreached(known, at, outcome), *_judge(site, name, known, outcome)])
+        with _watching(name, site, at) as watchers:
+            outcome = server.run(act, name, site, "kill", at)
+            where = f"{name} killed at {at} ({_label(known, at)})"
+            found = [*_unreached(known, at, outcome)]
+            if at % 2:  # else recovery comes first
+                found += [f"at once: {line}" for watcher in watchers for line in looks_are_as_read(watcher, watcher)]
+            tally.add(where, [*found, *_judge(site, name, known, outcome, *watchers)])
     return tally
+
+
+@contextmanager
+def _watching(name: str, site: Site, at: int) -> Iterator[tuple[Store, ...]]:
+    """Where looks are kept, somebody who has seen the store before the operation began, and has read its parts at
+    every other two points. Nobody where all that a process has open goes away, or comes only then."""
+    if SCENARIOS[name].fresh or not is_keeping():
+        yield ()
+        return
+    with watching(site, has_read=at % 4 < 2) as watcher:
+        yield (watcher,)
 
 
 def kill_twice(server: ForkServer, site: Site, name: str, *, stride: int = 1) -> Tally:
@@ -266,12 +285,12 @@ def _until_complete() -> Iterator[int]:
     yield from range(1, 500)
 
 
-def _judge(site: Site, name: str, known: Reference, outcome: Outcome) -> Iterator[str]:
+def _judge(site: Site, name: str, known: Reference, outcome: Outcome, *watching: Store) -> Iterator[str]:
     if outcome.kind == "raised":
         yield f"raised {outcome.error}\n{outcome.trace}"
         return
     try:
-        found = examine(name, site)
+        found = examine(name, site, *watching)
     except Exception:
         yield f"I2 recovery failed\n{traceback.format_exc()}"
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests import keeping
 from tests.crash import enumeration
 from tests.crash.conftest import RecordTally
 from tests.crash.harness import ForkServer
@@ -16,25 +15,14 @@ STRIDE = 9
 """Recovery is interrupted after every ninth point of the operation here, after every one in the slow run."""
 
 
+@pytest.mark.usefixtures("kept_looks")
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_killed_at_every_effect(server: ForkServer, site: Site, name: str, record_tally: RecordTally) -> None:
-    tally = enumeration.kill_everywhere(server, site, name)
+def test_killed_at_every_effect(keeping_server: ForkServer, site: Site, name: str, record_tally: RecordTally) -> None:
+    """And what is kept of parts is what a fresh reading of the disks shows, also for who looked before the kill."""
+    tally = enumeration.kill_everywhere(keeping_server, site, name)
     record_tally(tally)
     assert tally.runs == tally.tried
     assert tally.points == tally.effects + 1 > 5, "the enumeration proved nothing"
-    assert not tally.violations, "\n".join(tally.violations[:20])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["insert", "move", "move_back", "merge", "drop_parts", "alter_table", "undo_drop"])
-def test_what_is_kept_of_parts_is_right_after_a_kill_at_every_effect(
-    site: Site, name: str, record_tally: RecordTally, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where looks at a table of a few parts are kept: they show what a fresh reading of every disk does."""
-    monkeypatch.setenv(keeping.ENVIRONMENT, "1")
-    with keeping.keeping(settled=False), ForkServer() as server:
-        tally = enumeration.kill_everywhere(server, site, name)
-    record_tally(tally)
     assert not tally.violations, "\n".join(tally.violations[:20])
 
 

@@ -1,7 +1,9 @@
 """The whole store against a dict, with crashes, errors, restarts, gc and a moving clock (I1 to I3, I6, I14; P15, P18).
 
 The dict knows which rows each partition holds; the store must show exactly these after every step, wherever they lie. A
-step that dies or fails may have happened or not, and nothing in between.
+step that dies or fails may have happened or not, and nothing in between. What is kept of parts is compared after each
+step, too: for who opens the store then, and for two who have it open since before. One of these looks after each step,
+the other now and then.
 """
 
 from __future__ import annotations
@@ -10,31 +12,36 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Literal
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from oplog.errors import Refused
 from tests.crash import invariants
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
+from tests.crash.kept_looks import catalog_is_as_read, looks_are_as_read, watching
 from tests.crash.scenarios import FEBRUARY, JANUARY, TABLE, Site, collect, events, rows, temporary_site
 from tests.keeping import keeping
 from tests.turns import examples
 from tiering.catalog import tables
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
+from tiering.table.schema import MoveToVolume, TtlRule
 
 EXAMPLES, STEPS = 30, 16
 ROWS = 6
+FIRST = 3
+"""The number of the insert that every example begins with: rows of both months, or few rules are altered over any."""
 MONTHS = {JANUARY: 1, FEBRUARY: 2}
 
-Verb = Literal["insert", "merge", "move", "move back", "drop", "gc"]
+Verb = Literal["insert", "merge", "move", "move back", "alter", "drop", "gc"]
 Model = dict[str, frozenset[int]]
 """Partition -> keys of its rows."""
 
 
 def carry_out(store: Store, verb: Verb, partition: str, number: int) -> None:
-    """One step. `number` makes the keys of an insert: the same number is the same insert."""
+    """One step. `number` makes the keys of an insert: the same number is the same insert. And an altered rule."""
     if verb in ("merge", "move", "move back") and partition not in {p.name.partition for p in store.parts(TABLE)}:
         return
     match verb:
@@ -48,6 +55,10 @@ def carry_out(store: Store, verb: Verb, partition: str, number: int) -> None:
                 store.apply(
                     store.plan_manual_move(TABLE, partition=partition, to_volume="cold" if verb == "move" else "hot")
                 )
+        case "alter":
+            old = store.definition(TABLE)
+            rule = TtlRule(after_seconds=number * 86400, column="ts", action=MoveToVolume("cold"))
+            store.alter_table(old, msgspec.structs.replace(old, ttl=(rule,)))
         case "drop":
             doomed = [stored for stored in store.parts(TABLE) if stored.name.partition == partition]
             tables.drop_parts(store.context, doomed, reason="test")
@@ -57,9 +68,9 @@ def carry_out(store: Store, verb: Verb, partition: str, number: int) -> None:
 
 
 def carry_out_in_child(
-    site: Site, ahead: timedelta, verb: Verb, partition: str, number: int, mode: Mode, at: int
+    site: Site, settled: bool, ahead: timedelta, verb: Verb, partition: str, number: int, mode: Mode, at: int
 ) -> None:
-    with keeping(), site.open(ahead=ahead) as store, hooked(Failpoints(mode, at)):
+    with keeping(settled=settled), site.open(ahead=ahead) as store, hooked(Failpoints(mode, at)):
         carry_out(store, verb, partition, number)
 
 
@@ -80,23 +91,32 @@ class StoreMachine(RuleBasedStateMachine):
     """`number` of an insert is new each time, or that of an earlier one whose rows are still there: a repeat."""
 
     partitions = st.sampled_from([JANUARY, FEBRUARY])
-    verbs = st.sampled_from(["insert", "merge", "move", "move back", "drop", "gc"])
+    verbs = st.sampled_from(["insert", "merge", "move", "move back", "alter", "drop", "gc"])
 
     def __init__(self, server: ForkServer) -> None:
         super().__init__()
         self.server = server
         self.stack = ExitStack()
-        self.stack.enter_context(keeping())
         self.site = self.stack.enter_context(temporary_site())
         self.ahead = timedelta(0)
         self.model: Model = {}
-        self.next_number = 1
+        self.next_number = FIRST
         self.repeatable: list[tuple[str, int]] = []
+
+    @initialize(settled=st.booleans(), anew=st.booleans())
+    def begin(self, settled: bool, anew: bool) -> None:
+        """`settled`: files of just now are such as may be known again. Unless `anew`, this process goes by what is kept
+        as well."""
+        self.settled, self.anew = settled, anew
+        self.stack.enter_context(keeping(settled=settled))
         self.store = self.site.open()
         self.store.create_table(events())
+        self.watcher = self.stack.enter_context(watching(self.site, has_read=True))
+        self.late = self.stack.enter_context(watching(self.site, has_read=False))
+        self.stack.callback(lambda: self.store.close())
+        self._step("insert", JANUARY, FIRST)
 
     def teardown(self) -> None:
-        self.store.close()
         self.stack.close()
 
     # Plain steps
@@ -113,7 +133,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(verb=verbs.filter(lambda verb: verb != "insert"), partition=partitions)
     def step(self, verb: Verb, partition: str) -> None:
-        self._step(verb, partition, 0)
+        self._step(verb, partition, self._new_number())
+
+    @rule()
+    def alter(self) -> None:
+        self._step("alter", JANUARY, self._new_number())
 
     @rule(hours=st.sampled_from([1, 30, 100]))
     def clock_goes_on(self, hours: int) -> None:
@@ -121,20 +145,26 @@ class StoreMachine(RuleBasedStateMachine):
         self.restart()
 
     @rule()
+    def late_look(self) -> None:
+        assert [*looks_are_as_read(self.store, self.late)] == []
+
+    @rule()
     def restart(self) -> None:
         self.store.close()
-        self.store = self.site.open(ahead=self.ahead)
+        self.store = self._opened()
         assert self.store.recovered == [], "nothing had crashed"
 
     # Faults
 
     @rule(verb=verbs, partition=partitions, at=st.integers(1, 70))
     def crash_in(self, verb: Verb, partition: str, at: int) -> None:
-        number = self._new_number() if verb == "insert" else 0
+        number = self._new_number()
         self.store.close()
-        outcome = self.server.run(carry_out_in_child, self.site, self.ahead, verb, partition, number, "kill", at)
+        outcome = self.server.run(
+            carry_out_in_child, self.site, self.settled, self.ahead, verb, partition, number, "kill", at
+        )
         assert outcome.kind in ("killed", "returned"), outcome.error
-        self.store = self.site.open(ahead=self.ahead)
+        self.store = self._opened()
         self._settle(verb, partition, number, acknowledged=outcome.kind == "returned")
         assert [*invariants.no_leftovers(self.site)] == []
 
@@ -142,17 +172,20 @@ class StoreMachine(RuleBasedStateMachine):
         verb=verbs, partition=partitions, at=st.integers(1, 70), mode=st.sampled_from(["raise_before", "raise_after"])
     )
     def error_in(self, verb: Verb, partition: str, at: int, mode: Mode) -> None:
-        number = self._new_number() if verb == "insert" else 0
+        number = self._new_number()
         failed = False
         try:
             with hooked(Failpoints(mode, at)):
                 carry_out(self.store, verb, partition, number)
         except Exception:
             failed = True
-        self.store.refresh()
+        self.store.refresh(anew=self.anew)
         self._settle(verb, partition, number, acknowledged=not failed)
         self.store.close()
-        self.store = self.site.open(ahead=self.ahead)  # an error in the tidying itself is recovery's business
+        self.store = self._opened()  # an error in the tidying itself is recovery's business
+
+    def _opened(self) -> Store:
+        return self.site.open(ahead=self.ahead, anew=self.anew)
 
     def _new_number(self) -> int:
         self.next_number += 1
@@ -160,7 +193,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _step(self, verb: Verb, partition: str, number: int) -> None:
         carry_out(self.store, verb, partition, number)
-        self.store.refresh()
+        self.store.refresh(anew=self.anew)
         self._settle(verb, partition, number, acknowledged=True)
 
     def _settle(self, verb: Verb, partition: str, number: int, *, acknowledged: bool) -> None:
@@ -185,8 +218,8 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_wrong(self) -> None:
         assert self._seen() == self.model
-        assert [*invariants.looks_are_as_read(self.store)] == []
-        assert [*invariants.catalog_is_as_read(self.store)] == []
+        assert [*looks_are_as_read(self.store, self.watcher)] == []
+        assert [*catalog_is_as_read(self.store)] == []
         assert [*invariants.readable_once(self.store)] == []
         assert [*invariants.no_overlap(self.store)] == []
         assert [*invariants.no_dangling_reference(self.store)] == []

@@ -11,7 +11,7 @@ import pytest
 
 from disks.local.disk import LocalDisk
 from disks.workers.progress import Silent
-from tests.crash.invariants import looks_are_as_read
+from tests.crash.kept_looks import looks_are_as_read
 from tests.unit.tiering.catalog.histories import TABLE, drop, insert, kept_store, move
 from tiering.catalog import tables
 from tiering.catalog.looks import batches

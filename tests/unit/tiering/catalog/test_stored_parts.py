@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.command_line import Frostline
-from tests.crash.invariants import catalog_is_as_read
+from tests.crash.kept_looks import catalog_is_as_read
 from tests.unit.tiering.catalog.histories import STEPS, TABLE, alter, kept_store, move
 from tiering.catalog.looks.stored import LazyPart
 from tiering.config.settings import Config

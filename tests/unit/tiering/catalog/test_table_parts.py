@@ -19,7 +19,7 @@ from oplog.errors import FrostlineError
 from oplog.kinds import Inserted
 from tests.command_line import Frostline
 from tests.crash.harness import Failpoints, hooked
-from tests.crash.invariants import looks_are_as_read
+from tests.crash.kept_looks import looks_are_as_read
 from tests.unit.tiering.catalog.histories import BEGIN, STEPS, TABLE, alter, drop, insert, kept_store, move
 from tiering.catalog.context import Context
 from tiering.catalog.looks.reader import PartReader
@@ -261,14 +261,16 @@ def test_a_hand_between_two_commits_is_seen(config_of_now: Config, tmp_path: Pat
 
 
 def test_a_commit_that_died_is_seen(config_of_now: Config) -> None:
-    """Wherever it is killed: before its line, or after."""
+    """Wherever it is killed: before its line, or after. Each follows one that said all it did."""
     with Store.open(config_of_now) as store, Store.open(config_of_now, anew=False) as other:
         of_now(other)
         for at in itertools.count(1):
+            insert(store, 100 + at)
+            other.context.catalog.refresh(anew=False)
             failpoints = Failpoints("raise_before", at)
             with hooked(failpoints), suppress(FrostlineError, OSError):
-                insert(store, 3 + at % 20)
-            other.context.catalog.refresh(disks=(), anew=False)
+                insert(store, 200 + at)
+            other.context.catalog.refresh(anew=False)
             assert [*looks_are_as_read(other)] == [], at
             if not failpoints.struck:
                 break
