@@ -171,6 +171,12 @@ def _as_it_looked_before() -> None:
     PartReader._known = looked  # type: ignore[method-assign]
 
 
+def _held() -> None:
+    from tiering.catalog.looks.stored import LazyPart
+
+    LazyPart.part_of = lambda self, known: self.part()  # type: ignore[method-assign]
+
+
 def _look_before_its_rows() -> None:
     from tiering.journal import kept_looks
     from tiering.journal.kept_parts import KeptParts
@@ -388,5 +394,11 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "when a rule is due is not computed anew when the rules change",
         _MACHINE,
         replaced("tiering.catalog.looks.reader", "rules_digest", lambda definition, policy: ""),
+    ),
+    (
+        "looks: held after a query",
+        "parts hold all that they say once a query has looked into them",
+        f"{_LOOKS}::test_parts_that_a_query_looks_into_do_not_hold_what_they_say",
+        _held,
     ),
 )

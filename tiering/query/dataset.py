@@ -114,7 +114,7 @@ def _children(
                 continue
             guarantee = _guarantee(definition, file.rows, file.columns or stored.part.columns)
             location = context.disk(stored.disk).location(stored.path(file.name))
-            selected = SelectedFile(stored, file, location)
+            selected = SelectedFile(stored, file, location, stored.part.schema_version)
             if handed_out and selected.local_path is not None:
                 footers.append(local_read(selected, ()))
             key: S3Connection | str = location.s3 or location.url.partition("://")[0]

@@ -84,7 +84,7 @@ class FrostlineFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return _PartFile(
             self,
             self._strip_protocol(path),
-            checked_file(self._context, SelectedFile(stored, file, None)),
+            checked_file(self._context, SelectedFile(stored, file, None, stored.part.schema_version)),
             size=file.size_bytes,
             cache_type=options.get("cache_type", "none"),
             cache_options=cache_options,
@@ -133,7 +133,7 @@ class _PartFile(AbstractBufferedFile):  # type: ignore[misc]
 
 def open_file(context: Context, stored: StoredPart, file: DataFile) -> Any:
     """A data file of a part as a file object; every read is a ranged one, of bytes that are what was written."""
-    return checked_file(context, SelectedFile(stored, file, None))
+    return checked_file(context, SelectedFile(stored, file, None, stored.part.schema_version))
 
 
 def read_schema(context: Context, stored: StoredPart, file: DataFile) -> pa.Schema:

@@ -9,7 +9,9 @@ from itertools import groupby
 from typing import Any
 
 from tiering.catalog.catalog import StoredPart
+from tiering.catalog.looks.stored import described
 from tiering.table.names import path_text
+from tiering.table.part import Part
 from tiering.table.pruning import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith, Unknown, matching_files
 from tiering.table.schema import TableDefinition
 from tiering.table.type_texts import field_type
@@ -21,18 +23,18 @@ def pruning_reasons(definition: TableDefinition, parts: Iterable[StoredPart], pr
     """A line for each reason, those of most parts first; none where no part is left out."""
     conditions = _by_columns(predicate)
     found = Counter(
-        _reason(definition, stored, conditions)
-        for stored in parts
-        if not matching_files(predicate, stored.part, definition)
+        _reason(definition, part, conditions)
+        for _, part in described(parts)
+        if not matching_files(predicate, part, definition)
     )
     return [f"{definition.full_name}: {count} left out {reason}" for reason, count in found.most_common()]
 
 
-def _reason(definition: TableDefinition, stored: StoredPart, conditions: list[And]) -> str:
+def _reason(definition: TableDefinition, part: Part, conditions: list[And]) -> str:
     for condition in conditions:
-        if not matching_files(condition, stored.part, definition):
+        if not matching_files(condition, part, definition):
             return f"by {predicate_text(condition, definition)}"
-    return _TOGETHER if stored.part.rows else "because they have no rows"
+    return _TOGETHER if part.rows else "because they have no rows"
 
 
 def _by_columns(predicate: Predicate) -> list[And]:

@@ -14,6 +14,7 @@ from disks.base import Location
 from oplog.errors import Damaged, DiskUnreachable, NotFound
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.looks.stored import described
 from tiering.table.part import DataFile
 from tiering.table.pruning import TRUE, Predicate, matching_files
 from tiering.table.schema import TableDefinition
@@ -27,6 +28,8 @@ class SelectedFile:
     file: DataFile
     location: Location | None
     """None when only the disk can read it."""
+    schema_version: int
+    """Of the part, whose description need not be held for it."""
 
     @property
     def path(self) -> str:
@@ -73,13 +76,16 @@ def select_files(
     when a part is not on its disk any more."""
     selected: list[SelectedFile] = []
     read, pruned = 0, left_out
-    for stored in parts:
-        files = matching_files(predicate, stored.part, definition)
+    for stored, part in described(parts):
+        files = matching_files(predicate, part, definition)
         if not files:
             pruned += 1
             continue
         read += 1
-        selected.extend(SelectedFile(stored, file, _location(context, stored, file)) for file in files)
+        version = part.schema_version
+        selected.extend(
+            SelectedFile(stored, file, _location(context, stored, file, version), version) for file in files
+        )
     _check_apart(selected)
     return Selection(tuple(selected), read, pruned)
 
@@ -95,7 +101,7 @@ def _check_apart(selected: Iterable[SelectedFile]) -> None:
             )
 
 
-def _location(context: Context, stored: StoredPart, file: DataFile) -> Location | None:
+def _location(context: Context, stored: StoredPart, file: DataFile, schema_version: int) -> Location | None:
     path = stored.path(file.name)
     disk = context.disk(stored.disk)
     if disk.unreachable:
@@ -104,7 +110,7 @@ def _location(context: Context, stored: StoredPart, file: DataFile) -> Location 
     try:
         location = disk.location(path)
     except NotFound as error:
-        missing = SelectedFile(stored, file, None)
+        missing = SelectedFile(stored, file, None, schema_version)
         raise FileMissing(f"{missing} is not complete: {path} is missing", hint=missing.hint) from error
     return location if location.s3 is not None or location.url.startswith("file://") else None
 

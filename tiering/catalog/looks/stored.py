@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -85,6 +86,15 @@ class LazyPart(msgspec.Struct, eq=False, gc=False):
             self._part, _ = self.source.read(self.path, self.number, self.facts)
         return self._part
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the whole is held."""
+        return self._part is not None
+
+    def part_of(self, known: bytes | None) -> Part:
+        """The whole, without holding it. `known`: what is kept of it, where that was asked for."""
+        return self._part or self.source.read(self.path, self.number, self.facts, known)[0]
+
     def document(self, known: bytes | None = None) -> tuple[bytes, PartFiles]:
         """The bytes of its `part.json`, as they were when the disk was looked at, and the files that they name; raises
         as `part` does. `known`: what is kept of it, where that was asked for."""
@@ -105,6 +115,24 @@ class LazyPart(msgspec.Struct, eq=False, gc=False):
             kept = batch[0].source.kept.documents([part.number for part in batch])
             for part in batch:
                 yield part.document(kept.get(part.number))
+
+
+def described(parts: Iterable[StoredPart]) -> Iterator[tuple[StoredPart, Part]]:
+    """Each with all of its `part.json`, as `StoredPart.part`; some hundreds are read at once, and none of them holds
+    what it says: of many parts an answer needs few."""
+    waiting = iter(parts)
+    while batch := list(islice(waiting, _DOCUMENTS_AT_ONCE)):
+        asked: dict[int, tuple[PartSource, list[int]]] = {}
+        for one in (stored.described for stored in batch):
+            if isinstance(one, LazyPart) and not one.is_read:
+                asked.setdefault(id(one.source.kept), (one.source, []))[1].append(one.number)
+        kept = {place: source.kept.documents(numbers) for place, (source, numbers) in asked.items()}
+        for stored in batch:
+            one = stored.described
+            if isinstance(one, Part):
+                yield stored, one
+            else:
+                yield stored, one.part_of(kept.get(id(one.source.kept), {}).get(one.number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +158,9 @@ class PartSource:
     kept: KeptParts
     disk: str
 
-    def read(self, path: str, number: int, facts: PartFacts) -> tuple[Part, bytes]:
-        for data in (self.kept.documents([number]).get(number), None):
+    def read(self, path: str, number: int, facts: PartFacts, known: bytes | None = None) -> tuple[Part, bytes]:
+        """What `part.json` says, and its bytes: those that are `known`, or are kept, or lie on the disk."""
+        for data in (known or self.kept.documents([number]).get(number), None):
             if data is None:
                 data = self.disks[self.disk].read(path)
             part = part_format.decode(data, path=f"{self.disk}:{path}")

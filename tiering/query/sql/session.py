@@ -268,7 +268,7 @@ class SqlSession:
 def _by_version(files: Iterable[SelectedFile]) -> dict[int, list[SelectedFile]]:
     found: dict[int, list[SelectedFile]] = {}
     for file in files:
-        found.setdefault(file.stored.part.schema_version, []).append(file)
+        found.setdefault(file.schema_version, []).append(file)
     return found
 
 

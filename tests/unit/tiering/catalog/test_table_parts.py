@@ -23,7 +23,7 @@ from tests.crash.kept_looks import looks_are_as_read
 from tests.unit.tiering.catalog.histories import BEGIN, STEPS, TABLE, alter, drop, insert, kept_store, move
 from tiering.catalog.context import Context
 from tiering.catalog.looks.reader import PartReader
-from tiering.catalog.looks.stored import StoredPart
+from tiering.catalog.looks.stored import LazyPart, StoredPart, described
 from tiering.catalog.table_parts import TableParts, TablePartsReader
 from tiering.config.settings import Config
 from tiering.engine import replicated
@@ -151,6 +151,19 @@ def test_a_query_reads_the_partitions_that_may_hold_its_rows(config: Config, loo
             result = store.query(f"SELECT k FROM {TABLE} WHERE {condition}")
             assert len(result.read_all()) == count, condition
             assert (looked_into, result.parts_read + result.parts_pruned) == (read, 3), condition
+
+
+def test_parts_that_a_query_looks_into_do_not_hold_what_they_say(config: Config) -> None:
+    """Of many that no partition leaves out, and the statistics of each do; and of those that are read."""
+    with Store.open(config, anew=False) as store:
+        for condition, count in (("k = 2", 1), ("k > 0", 3), ("k < 0", 0)):
+            assert len(store.query(f"SELECT k FROM {TABLE} WHERE {condition}").read_all()) == count
+        parts = [stored.described for stored in store.parts(TABLE)]
+        assert [isinstance(one, LazyPart) and one.is_read for one in parts] == [False] * 3
+        assert store.parts(TABLE)[0].part.rows == 1
+        assert [stored.facts.name for stored, part in described(store.parts(TABLE)) if part.rows == 1] == [
+            one.facts.name for one in parts
+        ]
 
 
 def test_a_query_goes_by_one_look(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
