@@ -177,6 +177,19 @@ def _held() -> None:
     LazyPart.part_of = lambda self, known: self.part()  # type: ignore[method-assign]
 
 
+def _past_without_sums() -> None:
+    from tiering.catalog.looks.reader import PartReader
+
+    look = PartReader.look
+
+    def looked(self: Any, *arguments: Any, **options: Any) -> Any:
+        found = look(self, *arguments, **options)
+        found.whole = None
+        return found
+
+    PartReader.look = looked  # type: ignore[method-assign]
+
+
 def _look_before_its_rows() -> None:
     from tiering.journal import kept_looks
     from tiering.journal.kept_parts import KeptParts
@@ -400,5 +413,11 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "parts hold all that they say once a query has looked into them",
         f"{_LOOKS}::test_parts_that_a_query_looks_into_do_not_hold_what_they_say",
         _held,
+    ),
+    (
+        "looks: all of the past",
+        "a query of the past looks into the parts of all partitions",
+        f"{_LOOKS}::test_a_query_of_the_past_looks_into_the_partitions_that_may_hold_its_rows",
+        _past_without_sums,
     ),
 )

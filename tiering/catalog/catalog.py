@@ -85,13 +85,15 @@ class Catalog:
         merges: Merges = no_merges,
         kept: KeptParts | None = None,
         progress: Progress = SILENT,
+        stand_still: bool = False,
     ) -> None:
-        """`kept`: what was read before, by any process of this machine."""
+        """`kept`: what was read before, by any process of this machine. `stand_still`: the disks never change, as those
+        of the past: what parts say is read again where it is asked for."""
         self.lineage = Lineage(disks, merges)
         self.config = config
         self._disks = disks
         self._dropping = dropping
-        self._reader = TablePartsReader(config, disks, self.lineage, kept, progress=progress)
+        self._reader = TablePartsReader(config, disks, self.lineage, kept, progress=progress, stand_still=stand_still)
         self._last = _Snapshot()
         self._outdated = False
         self._is_anew = True

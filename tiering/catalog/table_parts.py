@@ -131,11 +131,12 @@ class TablePartsReader:
     kept: KeptParts | None
     lock: threading.RLock = field(default_factory=threading.RLock)
     progress: Progress = SILENT
+    stand_still: bool = False
     _reader: PartReader = field(init=False)
     _settled: dict[str, _Settled] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._reader = PartReader(self.disks, self.kept, self.progress)
+        self._reader = PartReader(self.disks, self.kept, self.progress, stand_still=self.stand_still)
 
     def look(self, definition: TableDefinition, dropping: frozenset[str], *, anew: bool) -> TableParts:
         """The parts of the table now. Unless `anew`, a directory that shows no change is not looked into."""

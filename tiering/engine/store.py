@@ -265,7 +265,7 @@ class Store:
         Raises `UsageError` unless it is clear which disk is meant, `NotFound` for a revision that is not kept.
         """
         past = {chosen.name: chosen.at(revision) for chosen in [self._of_revision(revision, disk)]}
-        catalog = Catalog(self.context.config, past)
+        catalog = Catalog(self.context.config, past, stand_still=True)
         catalog.refresh()
         return dataclasses.replace(self.context, disks=past, catalog=catalog, identities=None)
 

@@ -9,7 +9,7 @@ from operator import is_
 
 from disks.base import Mark, SmallFile
 from oplog.errors import Damaged, FrostlineError
-from tiering.catalog.looks.stored import Broken, LazyPart, StoredPart
+from tiering.catalog.looks.stored import Broken, LazyPart, PartSource, StoredPart
 from tiering.config.settings import PolicyConfig
 from tiering.journal.kept_looks import KeptLook, PartSums
 from tiering.journal.kept_parts import UNSETTLED, PartsPlace, PartToKeep
@@ -47,6 +47,8 @@ class Looked:
     """The look that it goes on from."""
     changed: frozenset[str] = frozenset()
     """The partitions that may have other parts than that one found."""
+    whole: PartSums | None = None
+    """What the parts are together, of a disk that stands still."""
 
     def asks_the_same(self, other: Looked) -> bool:
         """Whether what is asked of its parts is what the other look asks."""
@@ -54,8 +56,8 @@ class Looked:
 
     def sums(self, policy: PolicyConfig | None) -> PartSums | None:
         """What its parts are together; None where only going through many of them tells."""
-        if self.kept is not None:
-            return self.kept.sums
+        if self.kept is not None or self.whole is not None:
+            return self.kept.sums if self.kept is not None else self.whole
         return part_sums.of(self.parts.values(), policy) if len(self.parts) < KEPT_FROM else None
 
     @property
@@ -74,12 +76,14 @@ class Look:
     """One look while it goes on: for what `asked` asks, knowing what the `last` one found. May be limited to a few
     files: then `last` has these, and the sums of all."""
 
-    def __init__(self, asked: Looked, last: Looked, state: Mark | None) -> None:
+    def __init__(self, asked: Looked, last: Looked, state: Mark | None, *, again: PartSource | None = None) -> None:
+        """`again`: where parts come from once more that hold no more than their facts, and are not kept."""
         self.result = replace(asked, parts={}, marks={}, broken=[], state=state)
         self.new: dict[str, tuple[PartToKeep, tuple[str, ...]]] = {}
         """What is to be kept of the parts that were read, and what they replace."""
         self._columns = asked.place.columns
         self._last = last
+        self._again = again
         self._is_as_before = last.definition == asked.definition and last.volume == asked.volume
 
     def take(self, file: SmallFile) -> None:
@@ -163,6 +167,9 @@ class Look:
             result.broken.append(Broken(disk, file.path, error.message))
             return None
         facts = facts_of(part, self._columns)
+        if self._again is not None and (encoded := kept_facts.encoded(facts)) is not None:
+            lazy = LazyPart(self._again, file.path, encoded, facts.replaces, 0)
+            return StoredPart(definition, lazy, facts.part_name, disk, result.volume, file.revision)
         if (mark := self._mark_of(file)) is not None and (encoded := kept_facts.encoded(facts)) is not None:
             self.new[file.path] = PartToKeep(file.path, mark, file.revision, encoded, data), facts.replaces
         return StoredPart(definition, part, facts.part_name, disk, result.volume, file.revision)

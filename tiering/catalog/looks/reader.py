@@ -35,10 +35,19 @@ _FOLLOWED = 2048
 class PartReader:
     """Looks at the disks of one catalog, one look at a time."""
 
-    def __init__(self, disks: Mapping[str, Disk], kept: KeptParts | None, progress: Progress = SILENT) -> None:
+    def __init__(
+        self,
+        disks: Mapping[str, Disk],
+        kept: KeptParts | None,
+        progress: Progress = SILENT,
+        *,
+        stand_still: bool = False,
+    ) -> None:
+        """`stand_still`: the disks are those of the past. Parts hold their facts alone then, though nothing is kept."""
         self._disks = disks
         self._kept = kept
         self._progress = progress
+        self._stand_still = stand_still
         self._looked: dict[tuple[str, str], Looked] = {}
         self._generations = count(1)
 
@@ -73,9 +82,12 @@ class PartReader:
                 return known
             if last is None or last.is_unread:
                 last = self._load(empty)
-            look = Look(empty, last, state)
+            again = PartSource(self._disks, None, disk.name) if self._stand_still else None
+            look = Look(empty, last, state, again=again)
             for file in disk.look_over(definition.directory, PART_FILE, last.marks):
                 look.take(file)
+        if self._stand_still:
+            look.result.whole = look.sums(policy)
         is_same = look.found_the_same()
         look.result.generation = last.generation if is_same else next(self._generations)
         if is_same and last.kept is not None and (last.state, last.rules) == (state, rules):

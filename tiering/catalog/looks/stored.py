@@ -112,7 +112,8 @@ class LazyPart(msgspec.Struct, eq=False, gc=False):
         """The same of each, in their order: one question about some hundreds costs less than one about each."""
         for start in range(0, len(parts), _DOCUMENTS_AT_ONCE):
             batch = parts[start : start + _DOCUMENTS_AT_ONCE]
-            kept = batch[0].source.kept.documents([part.number for part in batch])
+            numbers = [part.number for part in batch]
+            kept = source.documents(numbers) if (source := batch[0].source.kept) is not None else {}
             for part in batch:
                 yield part.document(kept.get(part.number))
 
@@ -122,11 +123,11 @@ def described(parts: Iterable[StoredPart]) -> Iterator[tuple[StoredPart, Part]]:
     what it says: of many parts an answer needs few."""
     waiting = iter(parts)
     while batch := list(islice(waiting, _DOCUMENTS_AT_ONCE)):
-        asked: dict[int, tuple[PartSource, list[int]]] = {}
+        asked: dict[int, tuple[KeptParts, list[int]]] = {}
         for one in (stored.described for stored in batch):
-            if isinstance(one, LazyPart) and not one.is_read:
-                asked.setdefault(id(one.source.kept), (one.source, []))[1].append(one.number)
-        kept = {place: source.kept.documents(numbers) for place, (source, numbers) in asked.items()}
+            if isinstance(one, LazyPart) and not one.is_read and one.source.kept is not None:
+                asked.setdefault(id(one.source.kept), (one.source.kept, []))[1].append(one.number)
+        kept = {place: documents.documents(numbers) for place, (documents, numbers) in asked.items()}
         for stored in batch:
             one = stored.described
             if isinstance(one, Part):
@@ -155,12 +156,15 @@ class PartSource:
     """Where whole parts come from."""
 
     disks: Mapping[str, Disk]
-    kept: KeptParts
+    kept: KeptParts | None
+    """None for disks that stand still, as those of the past: they say it again."""
     disk: str
 
     def read(self, path: str, number: int, facts: PartFacts, known: bytes | None = None) -> tuple[Part, bytes]:
         """What `part.json` says, and its bytes: those that are `known`, or are kept, or lie on the disk."""
-        for data in (known or self.kept.documents([number]).get(number), None):
+        if known is None and self.kept is not None:
+            known = self.kept.documents([number]).get(number)
+        for data in (known, None):
             if data is None:
                 data = self.disks[self.disk].read(path)
             part = part_format.decode(data, path=f"{self.disk}:{path}")

@@ -23,7 +23,7 @@ from tests.crash.kept_looks import looks_are_as_read
 from tests.unit.tiering.catalog.histories import BEGIN, STEPS, TABLE, alter, drop, insert, kept_store, move
 from tiering.catalog.context import Context
 from tiering.catalog.looks.reader import PartReader
-from tiering.catalog.looks.stored import LazyPart, StoredPart, described
+from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart, described
 from tiering.catalog.table_parts import TableParts, TablePartsReader
 from tiering.config.settings import Config
 from tiering.engine import replicated
@@ -151,6 +151,31 @@ def test_a_query_reads_the_partitions_that_may_hold_its_rows(config: Config, loo
             result = store.query(f"SELECT k FROM {TABLE} WHERE {condition}")
             assert len(result.read_all()) == count, condition
             assert (looked_into, result.parts_read + result.parts_pruned) == (read, 3), condition
+
+
+def test_a_query_of_the_past_looks_into_the_partitions_that_may_hold_its_rows(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(config) as store:
+        for partition in ("202601", "202602"):
+            store.apply(store.plan_manual_move(TABLE, partition=partition, to_volume="cold"))
+        revision = store.object_disk("s3").revision
+        drop(store)
+        read, seen = PartSource.read, set()
+
+        def noted(self: PartSource, path: str, *arguments: object) -> object:
+            seen.add(path.split("/")[-2])
+            return read(self, path, *arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(PartSource, "read", noted)
+        for condition, keys, names in (
+            ("ts < '2026-02-01'", [1, 2], {"202601_1_1_0", "202601_2_2_0"}),
+            ("ts > '2026-02-01'", [40], {"202602_1_1_0"}),
+            ("k = 40", [40], {"202601_1_1_0", "202601_2_2_0", "202602_1_1_0"}),
+        ):
+            seen.clear()
+            found = store.query(f"SELECT k FROM {TABLE} WHERE {condition} ORDER BY k", revision=revision).read_all()
+            assert (found.column("k").to_pylist(), seen) == (keys, names)
 
 
 def test_parts_that_a_query_looks_into_do_not_hold_what_they_say(config: Config) -> None:
