@@ -170,8 +170,8 @@ def test_a_query_of_the_past_looks_into_the_partitions_that_may_hold_its_rows(
         monkeypatch.setattr(PartSource, "read", noted)
         for condition, keys, names in (
             ("ts < '2026-02-01'", [1, 2], {"202601_1_1_0", "202601_2_2_0"}),
-            ("ts > '2026-02-01'", [40], {"202602_1_1_0"}),
-            ("k = 40", [40], {"202601_1_1_0", "202601_2_2_0", "202602_1_1_0"}),
+            ("ts > '2026-02-01'", [40], {"202602_3_3_0"}),
+            ("k = 40", [40], {"202601_1_1_0", "202601_2_2_0", "202602_3_3_0"}),
         ):
             seen.clear()
             found = store.query(f"SELECT k FROM {TABLE} WHERE {condition} ORDER BY k", revision=revision).read_all()
