@@ -5,6 +5,7 @@ Name, meaning, check, how it is put in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from tests.crash.seeding import nothing, replaced
 
 _ORDER = "tests/unit/zerocopy/test_order.py"
 _BESIDE = "tests/replicas/test_side_by_side.py"
+_BY_HAND = "tests/replicas/keeper/test_nodes_by_hand.py"
+_QUORUM = "tests/replicas/test_quorum.py"
 _INTERSERVER = "tests/replicas/test_interserver.py"
 
 
@@ -54,6 +57,22 @@ def _taken_at_any_speed() -> None:
     receiving.Receiving.__init__ = init  # type: ignore[method-assign]
 
 
+def _pointer_believed() -> None:
+    from zerocopy.execution import queue
+
+    queue.place_in = lambda data, path: int(data or b"0")
+
+
+def _empty_believed() -> None:
+    from zerocopy.execution import perform, steps
+
+    def is_empty(replica: Any, part: str) -> bool:
+        made = replica.keeper.find(replica.table.output(part))
+        return made is not None and not made.data
+
+    steps.is_empty = perform.is_empty = is_empty
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: queue without dependencies",
@@ -84,6 +103,36 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "each question to a peer has a connection of its own",
         f"{_BESIDE}::test_connections_to_a_peer_are_kept",
         _connections_thrown_away,
+    ),
+    (
+        "replicas: any pointer is believed",
+        "the pointer of a replica is taken for a number, whatever it is",
+        f"{_BY_HAND}::test_a_pointer_into_nowhere_is_named_and_goes_on_when_it_is_put_right",
+        _pointer_believed,
+    ),
+    (
+        "replicas: a gap in the log is skipped",
+        "nobody looks whether an entry is gone from the middle of the log",
+        f"{_BY_HAND}::test_an_entry_that_is_gone_from_the_middle_of_the_log_is_missed",
+        replaced("zerocopy.execution.queue", "_is_whole", lambda new, begin: True),
+    ),
+    (
+        "replicas: said to be empty",
+        "what a merge takes is dropped when somebody says that no row was left",
+        f"{_BY_HAND}::test_a_merge_that_is_said_to_leave_nothing_takes_nothing_away",
+        _empty_believed,
+    ),
+    (
+        "replicas: any address is asked",
+        "what a replica says of its address is not looked at",
+        f"{_BY_HAND}::test_a_node_that_holds_anything_stops_nobody_and_loses_nothing[/tables/01/d.t/replicas/a/host]",
+        replaced("zerocopy.interserver.client", "_ADDRESS", re.compile("")),
+    ),
+    (
+        "replicas: a quorum is not heard of",
+        "nobody asks to be told when another replica has what was inserted",
+        f"{_QUORUM}::test_who_waits_for_a_quorum_hears_of_it",
+        replaced("zerocopy.replica.inserts.quorum", "_await", nothing),
     ),
     (
         "replicas: bytes between them are not counted",

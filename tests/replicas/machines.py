@@ -70,14 +70,19 @@ class Machine:
         self.configuration.write_text(yaml.safe_dump(plain))
         self.configuration.chmod(0o600)
 
-    def __call__(self, *arguments: str, code: int = 0) -> str:
-        """Run a command line; what it printed. Fails unless it ends with `code`."""
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Run a command line; how it ended, and what it printed."""
         self._capsys.readouterr()
-        actual = cli.run(["-c", str(self.configuration), "--yes", *arguments])
+        code = cli.run(["-c", str(self.configuration), "--yes", *arguments])
         captured = self._capsys.readouterr()
         self.error = captured.err
-        assert actual == code, f"exit {actual}: {' '.join(arguments)}\n{captured.out}\n{captured.err}"
-        return captured.out
+        return code, captured.out
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        """Run a command line; what it printed. Fails unless it ends with `code`."""
+        actual, out = self.run(*arguments)
+        assert actual == code, f"exit {actual}: {' '.join(arguments)}\n{out}\n{self.error}"
+        return out
 
     def json(self, *arguments: str, code: int = 0) -> Any:
         """The document that the command line answers with."""

@@ -61,6 +61,32 @@ def test_it_ends_when_so_many_replicas_have_the_rows(a: Machine, b: Machine) -> 
         assert b.keys() == a.keys() == [1, 2]
 
 
+def test_who_waits_for_a_quorum_hears_of_it(a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks a second time before somebody says that there is something to see."""
+    looked = threading.Event()
+    holders = quorum.holders
+
+    def look(*arguments: Any) -> int:
+        found = holders(*arguments)
+        looked.set()
+        return found
+
+    monkeypatch.setattr(quorum, "holders", look)
+    monkeypatch.setattr(quorum, "_LOOK_SECONDS", 3600.0)
+    with a.serving(), b.serving() as store:
+
+        def take_in() -> None:
+            looked.wait(60)
+            work.sync(store.context, store.definition("d.t"))
+
+        thread = threading.Thread(target=take_in)
+        thread.start()
+        try:
+            assert insert(a, 1, "--quorum", "2", "--quorum-timeout", "20s")["rows"] == 1
+        finally:
+            thread.join()
+
+
 def test_a_daemon_takes_in_at_once_what_another_replica_does(a: Machine, b: Machine) -> None:
     with a.serving(follows=True), b.serving(follows=True):
         for key in range(3):

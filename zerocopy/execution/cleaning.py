@@ -13,7 +13,7 @@ from contextlib import suppress
 from oplog.errors import Conflict, NotFound
 from tiering.table.part import PartName
 from zerocopy.keeper.operations import CheckNode, DeleteNode, Operation, Set, portions
-from zerocopy.replica.nodes import number_of
+from zerocopy.replica.nodes import number_of, place_in
 from zerocopy.replica.replica import Replica
 
 KEEP_FEWEST = 100
@@ -51,7 +51,7 @@ def _needed_from(replica: Replica, name: str, end: int) -> int:
         pointer, lost = keeper.get(nodes.log_pointer), keeper.get(nodes.is_lost)
     except NotFound:  # it comes or goes just now; who comes finds out by itself
         return end
-    begin = int(pointer.data or b"0")
+    begin = place_in(pointer.data, nodes.log_pointer)
     if lost.data == b"1":
         return end
     if end - begin <= KEEP_MOST or name == replica.name or keeper.exists(nodes.is_active):

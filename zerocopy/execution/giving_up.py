@@ -17,7 +17,7 @@ from zerocopy.execution.queue import queue
 from zerocopy.keeper.operations import DeleteNode, Operation
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import DropRange, Entry, Get, Merge
-from zerocopy.replica.nodes import number_of
+from zerocopy.replica.nodes import number_of, place_in
 from zerocopy.replica.replica import Replica
 
 
@@ -94,7 +94,7 @@ def _held(replica: Replica, without: str) -> set[PartName]:
 def _later(replica: Replica) -> Iterator[Entry]:
     """What this replica has not taken over yet."""
     keeper, log = replica.keeper, replica.table.log
-    begin = int(keeper.get(replica.own.log_pointer).data or b"0")
+    begin = place_in(keeper.get(replica.own.log_pointer).data, replica.own.log_pointer)
     for name in keeper.children(log):
         if number_of(name) >= begin and (node := keeper.find(f"{log}/{name}")) is not None:
             yield entries.decode(node.data, path=f"{log}/{name}")

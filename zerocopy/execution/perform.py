@@ -128,11 +128,16 @@ class _QueueRun:
             with steps.turn:
                 steps.order.put_back(queued)
         except (FrostlineError, OSError) as error:
+            reason, is_over = getattr(error, "message", str(error)), False
             with steps.turn:
-                if self._came_to_nothing(queued):
+                try:
+                    is_over = self._came_to_nothing(queued)
+                except FrostlineError as more:
+                    reason = f"{reason}; {more.message}"
+                if is_over:
                     steps.finish(queued)
                 else:
-                    steps.postpone(queued, getattr(error, "message", str(error)))
+                    steps.postpone(queued, reason)
 
     def _together(self, first: Queued) -> None:
         """Take over what lies in a bucket that this machine shares, of this entry and those like it that follow, many

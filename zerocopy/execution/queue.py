@@ -17,7 +17,7 @@ from zerocopy.keeper.operations import CheckNode, CreateNode, Operation, Set, po
 from zerocopy.replica import entries, history, lag
 from zerocopy.replica.entries import Entry, Get
 from zerocopy.replica.inserts import quorum
-from zerocopy.replica.nodes import number_of
+from zerocopy.replica.nodes import changed_by_hand, number_of, place_in
 from zerocopy.replica.replica import Replica
 
 _AT_ONCE = 200
@@ -53,17 +53,19 @@ def pull(replica: Replica, log: Sequence[str] | None = None) -> int:
     """Take over what is new in the log; returns how many entries that were. `log`: what is in it, as whoever follows it
     just heard. Raises `Damaged` for what cannot be read."""
     keeper, kept, pulled, follows = replica.keeper, replica.kept, 0, log is not None
+    refused = beyond = -1
     while True:
         names = keeper.children(replica.table.log) if log is None else log
         numbers, log = {number_of(name): name for name in names}, None
         kept.log_length = len(numbers)
-        is_new = kept.pointer is None or max(numbers, default=-1) >= _begin(kept.pointer)
+        is_new = kept.pointer is None or max(numbers, default=-1) >= _begin(replica, kept.pointer)
         if is_new and not follows:  # another process of this machine may have taken them over
             kept.forget_place()
         if kept.pointer is None or kept.is_lost is None:
             kept.pointer, kept.is_lost = keeper.get(replica.own.log_pointer), keeper.get(replica.own.is_lost)
-        pointer, begin, follows = kept.pointer, _begin(kept.pointer), False
-        if kept.is_lost.data == b"1" or min(numbers, default=begin) > begin:
+        pointer, begin, follows = kept.pointer, _begin(replica, kept.pointer), False
+        new = sorted(number for number in numbers if number >= begin)[:_AT_ONCE]
+        if kept.is_lost.data == b"1" or not _is_whole(new, begin):
             if pointer.version != keeper.get(replica.own.log_pointer).version:
                 kept.forget_place()
                 continue
@@ -73,7 +75,12 @@ def pull(replica: Replica, log: Sequence[str] | None = None) -> int:
                 f"replica {replica.name} of {replica.definition.full_name} fell behind what the log keeps",
                 hint="'frostline replica sync' takes over what the other replicas have",
             )
-        new = sorted(number for number in numbers if number >= begin)[:_AT_ONCE]
+        if numbers and begin > max(numbers) + 1 and beyond != pointer.version:
+            beyond = pointer.version  # what was there before may have been older than the pointer
+            kept.forget_place()
+            continue
+        if numbers and begin > max(numbers) + 1:
+            raise changed_by_hand(replica.own.log_pointer, f"it says {begin}, and the log ends with {max(numbers)}")
         if not new:
             return pulled
         paths = [f"{replica.table.log}/{numbers[number]}" for number in new]
@@ -85,6 +92,9 @@ def pull(replica: Replica, log: Sequence[str] | None = None) -> int:
         by = {entries.decode(one, path=path).replica for one, path in zip(data, paths, strict=True)}
         copies = [CreateNode(replica.own.queued(number), one) for number, one in zip(new, data, strict=True)]
         taken = _take(replica, pointer, kept.is_lost, new, copies)
+        if not taken and refused == pointer.version:
+            raise changed_by_hand(replica.own.log_pointer, f"it says {begin}, which is in the queue already")
+        refused = pointer.version if not taken else -1
         if taken:
             pulled += taken
             history.note(replica.context, replica.definition, new[taken - 1], copies[taken - 1].data, by)
@@ -92,8 +102,13 @@ def pull(replica: Replica, log: Sequence[str] | None = None) -> int:
                 return pulled
 
 
-def _begin(pointer: Node) -> int:
-    return int(pointer.data or b"0")
+def _is_whole(new: Sequence[int], begin: int) -> bool:
+    """Whether nothing is gone of what is new: numbers have no gaps."""
+    return list(new) == list(range(begin, begin + len(new)))
+
+
+def _begin(replica: Replica, pointer: Node) -> int:
+    return place_in(pointer.data, replica.own.log_pointer)
 
 
 def _take(replica: Replica, pointer: Node, is_lost: Node, new: Sequence[int], copies: list[CreateNode]) -> int:
@@ -138,7 +153,7 @@ def queue(replica: Replica) -> list[Queued]:
 
 def coming(replica: Replica) -> list[entries.Entry]:
     """What is in the log and not taken over, in order; what the log no longer keeps is not among it."""
-    keeper, begin = replica.keeper, _begin(replica.keeper.get(replica.own.log_pointer))
+    keeper, begin = replica.keeper, _begin(replica, replica.keeper.get(replica.own.log_pointer))
     numbers = {number_of(name): name for name in keeper.children(replica.table.log)}
     paths = [f"{replica.table.log}/{numbers[number]}" for number in sorted(numbers) if number >= begin]
     found = zip(paths, keeper.find_all(paths), strict=True)

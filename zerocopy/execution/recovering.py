@@ -31,7 +31,7 @@ from zerocopy.rebuilding import agreement
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import Get
 from zerocopy.replica.inserts import arrivals
-from zerocopy.replica.nodes import number_of
+from zerocopy.replica.nodes import number_of, place_in
 from zerocopy.replica.replica import Replica
 
 
@@ -106,7 +106,7 @@ def _best(replica: Replica) -> _Other:
         nodes = replica.table.replica(name)
         try:
             if keeper.get(nodes.is_lost).data != b"1":
-                found.append(_Other(name, int(keeper.get(nodes.log_pointer).data or b"0")))
+                found.append(_Other(name, place_in(keeper.get(nodes.log_pointer).data, nodes.log_pointer)))
         except NotFound:  # it is going
             continue
     if not found:

@@ -27,6 +27,7 @@ from zerocopy.execution.queue import Queued
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import DropRange, Entry, Get, Merge
 from zerocopy.replica.fetching import Fetcher, part_here
+from zerocopy.replica.nodes import changed_by_hand
 from zerocopy.replica.replica import Replica
 
 _MERGES_AT_ONCE = 2
@@ -285,6 +286,16 @@ def agree(replica: Replica, part: str, digest: str) -> bool:
 
 
 def is_empty(replica: Replica, part: str) -> bool:
-    """Whether somebody has made this merge, and no row was left."""
-    made = replica.keeper.find(replica.table.output(part))
-    return made is not None and not made.data
+    """Whether somebody has made this merge, and no row was left. Raises `Damaged` where a replica has rows of it: what
+    it was to be made of would be dropped for nothing."""
+    path, name = replica.table.output(part), PartName.parse(part)
+    made = replica.keeper.find(path)
+    if made is None or made.data:
+        return False
+    others = replica.others()
+    for other, parts in zip(
+        others, replica.keeper.children_of_all([replica.table.replica(o).parts for o in others]), strict=True
+    ):
+        if any(one == part or PartName.parse(one).covers(name) for one in parts or ()):
+            raise changed_by_hand(path, f"it says that {part} has no rows, and replica {other} has it")
+    return True

@@ -8,6 +8,7 @@ where it broke. Connections are kept: many small parts cost no handshakes.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -33,6 +34,7 @@ _FILES_AT_ONCE = 4
 _PIECE_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 20
 _SILENCE_SECONDS = 30.0
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.%]{2,60}\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5}\Z")
 _Answer = TypeVar("_Answer")
 
 
@@ -166,6 +168,10 @@ class _Peer:
     """One part on another replica."""
 
     def __init__(self, address: str, secret: str, definition: TableDefinition, name: str) -> None:
+        if not _ADDRESS.match(address):
+            raise Damaged(
+                f"{address[:60]!r} is no address of a replica", hint="was its node `host` in Keeper changed by hand?"
+            )
         self._address = address
         self._secret = secret
         self._definition = definition

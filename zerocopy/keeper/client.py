@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from kazoo import exceptions as zk
@@ -200,6 +201,12 @@ class Keeper:
     def exists(self, path: str) -> bool:
         """Whether there is such a node."""
         return self._ask(f"looking for {path}", lambda: self._client.exists_async(self._full(path))) is not None
+
+    def await_node(self, path: str, changed: Callable[[], None]) -> bool:
+        """As `exists`; `changed` is called once when it comes or goes, or when that cannot be told any more."""
+        full = self._full(path)
+        ask = partial(self._client.exists_async, full, watch=lambda event: changed())
+        return self._ask(f"waiting for {path}", ask) is not None
 
     def children(self, path: str) -> list[str]:
         """The names below the node, sorted. Raises `NotFound`."""

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from oplog.errors import Damaged
 from zerocopy.keeper.operations import CreateNode
 
+_MOST_DIGITS = 18
 ANY_POLICY = "-"
 """What the definition in Keeper says of the policy."""
 
@@ -162,3 +163,20 @@ def number_of(name: str) -> int:
     if len(digits) != 10 or not (digits.isascii() and digits.isdecimal()):
         raise Damaged(f"the node {name} in Keeper has no number", hint="frostline made no such node; remove it by hand")
     return int(digits)
+
+
+def place_in(data: bytes, path: str) -> int:
+    """The number of an entry of the log that a node holds; 0 for an empty one. Raises `Damaged` naming the node."""
+    text = data.decode(errors="replace")
+    if not data or (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+        return int(text or "0")
+    raise changed_by_hand(path, f"{text[:40]!r} is no number of an entry of the log")
+
+
+def changed_by_hand(path: str, what: str) -> Damaged:
+    """What is said of a node that none of us wrote so. Nothing is done by it."""
+    return Damaged(
+        f"the node {path} in Keeper was changed by hand: {what}",
+        hint="give it back what it held; of a replica's own nodes 'frostline replica drop' on another machine, then "
+        "'frostline table create --replicated' here, makes new ones",
+    )

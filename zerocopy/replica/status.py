@@ -13,7 +13,7 @@ from zerocopy.keeper.client import Node
 from zerocopy.replica import identity
 from zerocopy.replica.connections import connections
 from zerocopy.replica.lag import lag_seconds
-from zerocopy.replica.nodes import TableNodes, number_of
+from zerocopy.replica.nodes import TableNodes, number_of, place_in
 from zerocopy.replica.replica import Replica
 
 
@@ -106,7 +106,7 @@ def statuses(context: Context, definition: TableDefinition) -> list[ReplicaStatu
         queue, parts = keeper.find(own.queue), keeper.find(own.parts)
         if pointer is None or queue is None or parts is None:  # it is being dropped
             continue
-        behind = _beyond(log, pointer)
+        behind = _beyond(log, pointer, own.log_pointer)
         here = known is not None and known.replica == name
         found.append(
             ReplicaStatus(
@@ -129,10 +129,11 @@ def statuses(context: Context, definition: TableDefinition) -> list[ReplicaStatu
 
 def _own_lag(replica: Replica) -> int:
     keeper, nodes = replica.keeper, replica.table
-    behind = _beyond(keeper.children(nodes.log), keeper.get(replica.own.log_pointer))
+    behind = _beyond(keeper.children(nodes.log), keeper.get(path := replica.own.log_pointer), path)
     return lag_seconds(keeper, nodes, replica.name, behind, replica.context.clock())
 
 
-def _beyond(log: list[str], pointer: Node) -> list[str]:
+def _beyond(log: list[str], pointer: Node, path: str) -> list[str]:
     """The entries of the log that were not taken over."""
-    return [name for name in log if number_of(name) >= int(pointer.data or b"0")]
+    begin = place_in(pointer.data, path)
+    return [name for name in log if number_of(name) >= begin]

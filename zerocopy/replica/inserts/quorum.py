@@ -8,8 +8,9 @@ replica says so.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from oplog.errors import FrostlineError, OutcomeUnknown, Transient, UsageError
 from tiering.config.units import counted
@@ -17,8 +18,8 @@ from tiering.engine.replicated import Quorum
 from tiering.table.part import PartName
 from zerocopy.replica.replica import Replica
 
-_PAUSE_SECONDS = 0.01
-_LONGEST_PAUSE_SECONDS = 0.25
+_LOOK_SECONDS = 0.25
+"""How often it is looked, whatever is heard: a replica may get a part that covers the one which is waited for."""
 
 
 def needed(replica: Replica, quorum: Quorum) -> int:
@@ -45,18 +46,22 @@ def wait(replica: Replica, parts: Iterable[str], number: int, seconds: float) ->
     """Return when so many replicas have each of the parts. Raises `OutcomeUnknown` when that is not known in time: the
     parts are in the table, and the others fetch them when they can."""
     context, left, fewest = replica.context, sorted(set(parts)), 0
-    end, pause = time.monotonic() + seconds, _PAUSE_SECONDS
+    wake, awaited = threading.Event(), set[str]()
+    end = time.monotonic() + seconds
     try:
         while True:
+            wake.clear()
+            for name in left:
+                _await(replica, name, awaited, wake.set)
             counts = {name: holders(replica, PartName.parse(name)) for name in left}
             left = [name for name, count in counts.items() if 0 < count < number]
             if not left:
                 return
             fewest = min(counts[name] for name in left)
-            if context.stop.wait(min(pause, max(end - time.monotonic(), 0))) or time.monotonic() >= end:
+            wake.wait(min(_LOOK_SECONDS, max(end - time.monotonic(), 0)))
+            if context.stop.is_set() or time.monotonic() >= end:
                 why = "the process is told to stop" if context.stop.is_set() else f"after {seconds:g} s"
                 break
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
     except FrostlineError as error:
         why = error.message
     known = f"{fewest} of {number} replicas" if fewest else f"fewer than {number} replicas"
@@ -65,6 +70,15 @@ def wait(replica: Replica, parts: Iterable[str], number: int, seconds: float) ->
         f"{'is' if len(left) == 1 else 'are'} known to be on {known}: {why}",
         hint="the rows are in the table, and others fetch them; the same insert again waits on, and doubles nothing",
     )
+
+
+def _await(replica: Replica, name: str, awaited: set[str], changed: Callable[[], None]) -> None:
+    """Hear of each other replica when it has the part; each is asked to be told of once."""
+    for other in replica.others():
+        path = replica.table.replica(other).part(name)
+        if path not in awaited:
+            awaited.add(path)
+            replica.keeper.await_node(path, changed)
 
 
 def holders(replica: Replica, name: PartName) -> int:
