@@ -5,6 +5,7 @@ Nothing here waits for a disk or a bucket: the store is read in `Source`'s threa
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -19,14 +20,14 @@ from textual.containers import Container
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import ModalScreen, Screen
-from textual.theme import BUILTIN_THEMES
 from textual.timer import Timer
 from textual.widgets import Footer
 
-from oplog.errors import Refused, UsageError
+from oplog.errors import Refused
 from tiering.facts.escaping import visible
 from tui.actions.action import Action, NothingToDo
 from tui.facts.overview import missing_lines
+from tui.help import help_lines
 from tui.rhythm import OTHERS_SECONDS, Rhythm
 from tui.screens.dialogs import Confirm, Text
 from tui.screens.history import Backups, Log
@@ -40,7 +41,6 @@ from tui.screens.work import Jobs, Moves, Policy
 from tui.source import Source, fingerprint, state_of_disks
 from tui.widgets.as_of import AsOf
 from tui.widgets.ascii import Ascii
-from tui.widgets.grid import Grid
 from tui.widgets.plain import Plain, error_lines
 from tui.widgets.tabs import TabLine
 
@@ -63,6 +63,7 @@ VIEWS: tuple[tuple[str, type[View]], ...] = (
 """Key and screen, in the order of the tabs."""
 
 _LOOK_SECONDS = 0.25
+_NOTE_SECONDS = 60.0
 _NARROW = 100
 
 
@@ -111,8 +112,12 @@ class Dashboard(App[None]):
         self._again = False
         self.rhythm = Rhythm()
         self._seen: tuple[object, ...] = ()
+        """Of the state directory, as it was looked at last."""
+        self._shown: tuple[object, ...] = ()
+        """The same when that was read what the screen shows."""
         self._behind = False
-        """Whether something went on that the screen does not show yet."""
+        """Whether something went on that the screen does not show yet, for all that is known."""
+        self._noted = -math.inf
         self._bars: Timer | None = None
         """Draws how far is what runs; stands still when nothing does."""
 
@@ -137,7 +142,6 @@ class Dashboard(App[None]):
         self.action_see("Overview")
         self._bars = self.set_interval(_LOOK_SECONDS, self._show_state, pause=True)
         if self.settings.watch:
-            self._seen = fingerprint(self.settings.state_directory)
             self.set_interval(_LOOK_SECONDS, self._look)
             self.set_interval(OTHERS_SECONDS, self._look_at_others)
 
@@ -194,9 +198,8 @@ class Dashboard(App[None]):
     def _look(self) -> None:
         """Read when work on this machine went on."""
         seen = fingerprint(self.settings.state_directory)
-        went_on = seen != self._seen
-        self._seen, self._behind = seen, self._behind or went_on
-        if self._reading or not self._behind:
+        went_on, self._seen = seen != self._seen, seen
+        if self._reading or not (self._behind or seen != self._shown):
             return
         if self.rhythm.may_read():
             self.reload()
@@ -206,21 +209,35 @@ class Dashboard(App[None]):
     @work(group="others", exclusive=True)
     async def _look_at_others(self) -> None:
         """Look at the disks; read what the screen shows when they have changed, or time has gone by."""
-        if self._reading or not self.rhythm.may_look():
+        view = self.view
+        if self._reading or view is None or not self.rhythm.may_look():
             return
+        aged, note = view.aged() if self.rhythm.may_have_aged() else None, self._may_note()
 
-        def look(store: Store) -> tuple[object, float]:
+        def look(store: Store) -> tuple[object, bool | None, float]:
             began = time.thread_time()
             store.refresh(anew=False)
-            return state_of_disks(store), time.thread_time() - began
+            note(store)
+            has_aged = None if aged is None else aged(store)
+            return state_of_disks(store), has_aged, time.thread_time() - began
 
         try:
-            state, cost_seconds = await self.source.read(look)
+            state, has_aged, cost_seconds = await self.source.read(look)
         except Exception as error:  # noqa: BLE001  whatever it is, it is said and the screen stays
             self._show_problem(error)
             return
-        if self.rhythm.has_looked(state, cost_seconds) or self.problem is not None:
+        if self.rhythm.has_looked(state, cost_seconds, aged=has_aged) or self.problem is not None:
             self.reload()
+        elif has_aged is False and view.is_mounted:
+            view.draw_ages()
+
+    def _may_note(self) -> Callable[[Store], None]:
+        """What notes for later what lies where, as the daemon does; nothing when that was done a moment ago."""
+        now = time.monotonic()
+        if self.read_only or now < self._noted + _NOTE_SECONDS:
+            return lambda store: None
+        self._noted = now
+        return _note
 
     @work(group="glance", exclusive=True)
     async def _glance(self, view: View, question: Callable[[Store], Any]) -> None:
@@ -245,12 +262,15 @@ class Dashboard(App[None]):
 
     async def _read_view(self, view: View) -> None:
         question, wanted, as_of = view.question(), self.rhythm.wanted, self.query_one(AsOf)
-        look = view.needs_store and self.rhythm.needs_look()
+        look, note = view.needs_store and self.rhythm.needs_look(), self._may_note()
+        self._shown = fingerprint(self.settings.state_directory)  # of what cannot be read there is no other
 
         def read(store: Store) -> tuple[Any, list[str], object, float]:
             began = time.thread_time()
             if look:
                 store.refresh(anew=False)
+            note(store)
+            self._shown = fingerprint(self.settings.state_directory)  # what was written till now is read
             state = state_of_disks(store)
             facts, missing = question(store), list(missing_lines(store)) if view.leaves_out_what_is_away else []
             return facts, missing, state, time.thread_time() - began
@@ -331,25 +351,9 @@ class Dashboard(App[None]):
     def action_help(self) -> None:
         """The keys of this screen and of all."""
         if self.view is not None and not isinstance(self.screen, ModalScreen):
-            self.push_screen(Text(f"{self.view.name_}: {self.view.about}", self._help_lines(self.view)))
-
-    def _help_lines(self, view: View) -> list[str]:
-        """Those of the screen, of its rows, and of all screens. Of each the id that the configuration knows it by."""
-        titles = {"list": "Rows", "grid": "Rows", "see": "Everywhere", "app": "Everywhere", "": "Everywhere"}
-        groups: dict[str, dict[str, str]] = {"Here": {}, "Rows": {}, "Everywhere": {}}
-        for active in self.active_bindings.values():
-            binding = active.binding
-            group = groups[titles.get((binding.id or "").partition(".")[0], "Here")]
-            if binding.description:
-                what = f"{binding.description}   [{binding.id}]" if binding.id else binding.description
-                keys = group.get(what)
-                group[what] = f"{keys} {self.get_key_display(binding)}" if keys else self.get_key_display(binding)
-        return [
-            line
-            for title, group in groups.items()
-            if group
-            for line in (title, *(f"  {keys:<14} {what}" for what, keys in group.items()), "")
-        ]
+            bindings = (active.binding for active in self.active_bindings.values())
+            lines = help_lines(bindings, self.get_key_display)
+            self.push_screen(Text(f"{self.view.name_}: {self.view.about}", lines))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The palette: every screen, every action of this one, and what Textual has."""
@@ -385,18 +389,7 @@ class Dashboard(App[None]):
         self.exit()
 
 
-def check_settings(settings: Settings) -> None:
-    """Raise `UsageError` for a theme or a key that there is not, with those that there are."""
-    themes = sorted(BUILTIN_THEMES)
-    if settings.theme and settings.theme not in themes:
-        raise UsageError(f"dashboard.theme: no such theme: {settings.theme!r}", hint=f"one of: {', '.join(themes)}")
-    places: tuple[Any, ...] = (Dashboard, Grid, *(view for _, view in VIEWS))
-    known = sorted({binding.id for place in places for binding in _bindings(place) if binding.id})
-    if unknown := sorted(set(settings.keys) - set(known)):
-        raise UsageError(f"dashboard.keys: nothing is called {unknown[0]!r}", hint=f"there are: {', '.join(known)}")
+def _note(store: Store) -> None:
+    from tiering.engine import capacity
 
-
-def _bindings(place: Any) -> Iterable[Binding]:
-    return (
-        binding for kind in place.__mro__ for binding in kind.__dict__.get("BINDINGS", ()) if type(binding) is Binding
-    )
+    capacity.note(store.context)

@@ -11,7 +11,9 @@ DISKS_SECONDS = 2.0
 OTHERS_SECONDS = 15.0
 """What other machines committed is looked for so often, and less often where looking costs much."""
 _AGE_SECONDS = 60.0
-"""Ages, and what is due, change with the clock alone: all is read anew so often, or less often."""
+"""Ages, and what is due, change with the clock alone: whether they did is asked so often, or less often."""
+_WHOLE_SECONDS = 600.0
+"""All is read anew so often whatever is known: what nobody could know of is seen then."""
 _BUSY_SHARE, _IDLE_SHARE = 0.1, 0.005
 """Of a core that reading takes at most while work goes on, and while nothing does."""
 
@@ -30,6 +32,7 @@ class Rhythm:
     _read_after: float = 0.0
     _look_after: float = 0.0
     _age_after: float = 0.0
+    _whole_after: float = 0.0
 
     def needs_look(self) -> bool:
         """Whether the disks are to be looked at before they are read."""
@@ -43,6 +46,10 @@ class Rhythm:
         """Whether what others did may be looked for."""
         return self.clock() >= self._look_after
 
+    def may_have_aged(self) -> bool:
+        """Whether what the clock alone changes may be asked for."""
+        return self.clock() >= self._age_after
+
     def has_read(self, state: object, cost_seconds: float, *, looked_for: int | None) -> None:
         """All was read. `looked_for`: which wish the disks were looked at for, None when they were not."""
         now = self.clock()
@@ -51,10 +58,14 @@ class Rhythm:
         self._state = state
         self._read_after = now + cost_seconds * (1 / _BUSY_SHARE - 1)
         self._age_after = now + max(_AGE_SECONDS, cost_seconds / _IDLE_SHARE)
+        self._whole_after = now + max(_WHOLE_SECONDS, cost_seconds / _IDLE_SHARE)
 
-    def has_looked(self, state: object, cost_seconds: float) -> bool:
-        """The disks were looked at; whether all is to be read, because they have changed or time has gone by."""
+    def has_looked(self, state: object, cost_seconds: float, *, aged: bool | None) -> bool:
+        """The disks were looked at; whether all is to be read, because they have changed or time has gone by.
+        `aged`: whether the clock alone has changed what is shown; None when it was not asked."""
         now = self.clock()
         self._looked_at = now
         self._look_after = now + cost_seconds / _IDLE_SHARE
-        return state != self._state or now >= self._age_after
+        if aged is False:
+            self._age_after = now + _AGE_SECONDS
+        return state != self._state or bool(aged) or now >= self._whole_after

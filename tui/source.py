@@ -7,6 +7,7 @@ All are daemon threads: a bucket that does not answer keeps nobody from leaving.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -24,6 +25,8 @@ T = TypeVar("T")
 
 
 _PATIENCE_SECONDS = 4.0
+_READERS_WRITE = ("-shm", "journal.lock")
+"""Ends of names in the state directory: who only reads writes there, too."""
 
 
 class Opener(Protocol):
@@ -224,14 +227,15 @@ def _answering(answer: asyncio.Future[Any]) -> Callable[[Any, BaseException | No
 
 def fingerprint(state_directory: Path) -> tuple[object, ...]:
     """Differs when work on this machine was begun, went on, or ended. A few system calls."""
-    found: list[object] = []
-    for path in sorted(state_directory.glob("*")):
-        if path.name.endswith("-shm"):  # whoever reads the journal writes there
-            continue
-        with suppress(OSError):
-            status = path.stat()
-            found.append((path.name, status.st_mtime_ns, status.st_size))
-    return tuple(found)
+    found: list[tuple[str, int, int]] = []
+    with suppress(OSError), os.scandir(state_directory) as entries:
+        for entry in entries:
+            if entry.name.endswith(_READERS_WRITE):
+                continue
+            with suppress(OSError):
+                status = entry.stat()
+                found.append((entry.name, status.st_mtime_ns, status.st_size))
+    return tuple(sorted(found))
 
 
 def state_of_disks(store: Store) -> tuple[object, ...]:

@@ -82,6 +82,8 @@ class Listing:
     state: Callable[[Row], Hashable] = id
     summary: str = ""
     empty: str = "Nothing here."
+    until: datetime | None = None
+    """When the clock alone changes what is listed next, as far as that is known."""
     sideways: bool = False
     """All columns are shown, and looked at sideways; else only those, from the first, that there is room for."""
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tiering.facts.moves import move_record_document
-from tiering.facts.status import beside_document, crowded_text, disk_documents, disk_state, status_document
+from tiering.facts.status import (
+    beside_document,
+    crowded_text,
+    daemon_document,
+    disk_documents,
+    disk_state,
+    status_document,
+)
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
@@ -41,6 +49,23 @@ def overview(store: Store) -> dict[str, Any]:
         "status": status,
         **beside,
     }
+
+
+def has_aged(document: dict[str, Any], store: Store) -> bool:
+    """Whether the clock alone, or others in ways that nothing tells of, changed what is shown of such a document.
+    Looks at no part."""
+    now, due = store.context.clock(), document["next_due"]
+    daemon = daemon_document(store.context.config)
+    return (
+        (due is not None and now >= due)
+        or _hour(now) != _hour(document["at"])
+        or daemon_text(daemon) != daemon_text(document["status"]["daemon"])
+        or [disk_text(disk) for disk in disk_documents(store)] != [disk_text(disk) for disk in document["disks"]]
+    )
+
+
+def _hour(time: datetime) -> tuple[int, ...]:
+    return (time.year, time.month, time.day, time.hour)
 
 
 def under_way(store: Store) -> dict[str, Any]:

@@ -68,13 +68,15 @@ def _on_disks(by_disk: Mapping[str, int]) -> str:
 
 class _Told:
     """What is told of a part beside what it is. Rows are the parts themselves: of a hundred thousand, what nobody looks
-    at is not kept, but computed when it is asked for."""
+    at is not kept, but computed when it is asked for. Ages are those of that moment."""
 
     def __init__(self, store: Store) -> None:
         from tiering.move.policy_facts import placed
 
         self._placed = placed
         self._plan = plan = store.plan(rest="next")
+        self._clock = store.context.clock
+        self.until = plan.next_due
         self._staying = store.staying(plan)
         self._times = {definition.uuid: time_column(definition) for definition in store.definitions()}
         self._going: dict[_Key, Move | TtlDelete] = {
@@ -105,7 +107,7 @@ class _Told:
 
     def age(self, stored: StoredPart) -> timedelta | None:
         """Of the newest row, where the table has a time; else since it was written."""
-        return _age(stored, self._times[stored.definition.uuid], self._plan.now)
+        return _age(stored, self._times[stored.definition.uuid], self._clock())
 
     def state(self, stored: StoredPart) -> tuple[str, ...]:
         """What of it counts as a change; one object for all that are the same."""
@@ -117,7 +119,7 @@ _Key = tuple[str, str, str]
 
 
 def _key(stored: StoredPart) -> _Key:
-    return stored.definition.uuid, stored.facts.name, stored.disk
+    return stored.definition.uuid, stored.label, stored.disk
 
 
 def parts(store: Store) -> Listing:
@@ -126,9 +128,10 @@ def parts(store: Store) -> Listing:
     return Listing(
         columns=_part_columns(told, of_tables=len(store.definitions())),
         rows=store.parts(),
-        key=lambda row: f"{row.definition.uuid}/{row.facts.name}/{row.disk}",
+        key=lambda row: f"{row.definition.uuid}/{row.label}/{row.disk}",
         document=part_document,
         state=told.state,
+        until=told.until,
         empty="No parts yet: frostline insert DB.TABLE FILE.",
     )
 
@@ -138,7 +141,7 @@ def _part_columns(told: _Told, *, of_tables: int) -> tuple[ListColumn, ...]:
     table = ListColumn("table", "table", 16, lambda row: row.definition.full_name)
     several = of_tables > 1
     return (
-        ListColumn("part", "part", 16, lambda row: row.facts.name, grows=True),
+        ListColumn("part", "part", 16, lambda row: row.label, grows=True),
         *((table,) if several else ()),
         ListColumn("disk", "disk", 8, lambda row: row.disk),
         ListColumn("age", "age", 8, told.age, age, right=True),

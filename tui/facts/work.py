@@ -104,6 +104,7 @@ def policy(store: Store, at: datetime | None = None) -> Listing:
         document=lambda row: {name: value for name, value in row.items() if name != "what"},
         state=lambda row: (row.get("to"),),
         summary=summary if at is None else f"at {minute(at)}: {summary}",
+        until=upcoming if at is None else None,
         empty="Nothing is due.",
     )
 

@@ -58,6 +58,7 @@ class Backups(ListView):
 
     name_: ClassVar[str] = "Backups"
     about: ClassVar[str] = "The backups of the configured repository: how large, when verified, what was found."
+    each_minute: ClassVar[bool] = True
 
     def facts(self, store: Store) -> Listing:
         """Of the repository."""

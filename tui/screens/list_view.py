@@ -43,6 +43,8 @@ class ListView(View):
 
     reads_at_once: ClassVar[bool] = True
     """Whether it has rows without being asked for them."""
+    each_minute: ClassVar[bool] = False
+    """Whether it shows what changes without a trace in the store: room on disks, jobs, what other machines have."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,6 +87,14 @@ class ListView(View):
         """The listing, put in order."""
         order, before, key, at = self.order, self.grid.shown, self.grid.key, self.grid.cursor
         return lambda store: arrange(self.facts(store), order, before=before, cursor=key, at=at)
+
+    def aged(self) -> Callable[[Store], bool]:
+        """Whether the time has come at which the clock alone changes what is listed, as the listing says."""
+        listing = self._listing
+        if self.each_minute or listing is None:
+            return super().aged()
+        until = listing.until
+        return lambda store: until is not None and store.context.clock() >= until
 
     def answer(self, facts: Shown) -> None:
         """Show it."""

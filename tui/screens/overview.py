@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +11,7 @@ from textual.containers import VerticalScroll
 
 from tui.actions import moving
 from tui.facts.listing import minute, size
-from tui.facts.overview import amounts, daemon_text, disk_text, overview, under_way
+from tui.facts.overview import amounts, daemon_text, disk_text, has_aged, overview, under_way
 from tui.screens.view import Choice, View
 from tui.widgets.plain import Plain
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 _BAR = 20
 _FULLNESS = _BAR + len("[] 100% full")
 _COLUMNS = "▁▂▃▄▅▆▇█"
-_NOTE_SECONDS = 60.0
 _LINES = 12
 """Of each kind; the screens behind have all."""
 
@@ -55,7 +52,6 @@ class Overview(View):
         Choice("overview.resume", "U", "Resume all", _resume),
     )
 
-    _noted = -math.inf
     document: dict[str, Any] | None = None
     """As `top --json` has it."""
 
@@ -66,18 +62,13 @@ class Overview(View):
             yield Plain("Reading the store …", id="facts")
 
     def question(self) -> Callable[[Store], dict[str, Any]]:
-        """The document of `top`; what lies where is noted for later, as the daemon does."""
-        if self.board.read_only or time.monotonic() < self._noted + _NOTE_SECONDS:
-            return overview
-        self._noted = time.monotonic()
+        """The document of `top`."""
+        return overview
 
-        def ask(store: Store) -> dict[str, Any]:
-            from tiering.engine import capacity
-
-            capacity.note(store.context)
-            return overview(store)
-
-        return ask
+    def aged(self) -> Callable[[Store], bool]:
+        """Whether something is due by now, or the disks, the daemon or the hour are not those that are shown."""
+        document = self.document
+        return lambda store: document is None or has_aged(document, store)
 
     def answer(self, facts: dict[str, Any]) -> None:
         """Show it."""

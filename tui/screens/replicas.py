@@ -24,6 +24,7 @@ class Replicas(ListView):
         " waits on this machine, y takes in what the others did."
     )
     needs_store: ClassVar[bool] = False
+    each_minute: ClassVar[bool] = True
 
     def facts(self, store: Store) -> Listing:
         """From Keeper, as far as it answers."""

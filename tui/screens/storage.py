@@ -78,13 +78,21 @@ class Parts(ListView):
         """The parts."""
         return storage.parts(store)
 
+    def aged(self) -> Callable[[Store], bool]:
+        """Ages are drawn as they are, but rows may be chosen by them."""
+        return (lambda store: True) if self.order.filter else super().aged()
+
+    def draw_ages(self) -> None:
+        """Those of the rows that are seen."""
+        self.grid.refresh()
+
     def more(self, row: Any) -> Callable[[Store], list[str]]:
         """`explain`."""
-        table, part = row.definition.full_name, row.facts.name
+        table, part = row.definition.full_name, row.label
         return lambda store: _explained(store, table, part)
 
     def _chosen(self) -> list[tuple[str, str]]:
-        return [(row.definition.full_name, row.facts.name) for row in self.grid.chosen]
+        return [(row.definition.full_name, row.label) for row in self.grid.chosen]
 
     async def move(self) -> None:
         """To a volume or disk that somebody picks."""
@@ -110,7 +118,7 @@ class Parts(ListView):
     async def blame(self) -> None:
         """Who did what to it."""
         if (row := self.grid.row) is not None:
-            table, part = row.definition.full_name, row.facts.name
+            table, part = row.definition.full_name, row.label
             lines = await self.board.source.read(lambda store: history.blamed(store, table, part))
             await self.board.ask(Text(f"frostline blame {table} {part}", lines))
 
@@ -155,6 +163,7 @@ class Disks(ListView):
         " many fail. gc shows what nothing names before it deletes it; Marks compares those by which machines share"
         " objects with all logs."
     )
+    each_minute: ClassVar[bool] = True
 
     def facts(self, store: Store) -> Listing:
         """The disks."""

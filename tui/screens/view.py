@@ -116,6 +116,14 @@ class View(Vertical):
     def no_answer(self) -> None:
         """There is none; the app says why, and what was shown stays."""
 
+    def aged(self) -> Callable[[Store], bool]:
+        """A question that costs little: whether the clock alone has changed what is shown, so that all is to be read.
+        Asked once a minute. A screen that is not costly to read needs no other answer than this one."""
+        return lambda store: True
+
+    def draw_ages(self) -> None:
+        """A minute has gone by, and nothing is to be read for it."""
+
     def glance(self) -> Callable[[Store], Any] | None:
         """A question that costs next to nothing, asked while work goes on and the whole would be asked too often."""
         return None

@@ -92,6 +92,7 @@ class Jobs(ListView):
     )
     needs_store: ClassVar[bool] = False
     leaves_out_what_is_away: ClassVar[bool] = False
+    each_minute: ClassVar[bool] = True
 
     def facts(self, store: Store) -> Listing:
         """Of the daemon's record."""

@@ -35,6 +35,12 @@ class StoredPart(msgspec.Struct, frozen=True, gc=False):
     state: PartState = "active"
 
     @property
+    def label(self) -> str:
+        """Its name as it is written. Nothing is decoded for it, as for its facts."""
+        described = self.described
+        return described.name if isinstance(described, Part) else described.path.rsplit("/", 2)[1]
+
+    @property
     def facts(self) -> Part | PartFacts:
         """What is known without reading more."""
         return self.described if isinstance(self.described, Part) else self.described.facts

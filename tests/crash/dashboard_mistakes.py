@@ -1,0 +1,31 @@
+"""Seeded mistakes in when the dashboard reads and draws, for `tests.crash.mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.crash.seeding import replaced
+
+_IDLE = "tests/tui/test_idle.py"
+
+
+MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "dashboard: by the clock",
+        "all is read anew each minute, whether it has changed or not",
+        f"{_IDLE}::test_what_is_idle_is_neither_read_nor_drawn",
+        replaced("tui.screens.list_view:ListView", "each_minute", True),
+    ),
+    (
+        "dashboard: what is due",
+        "a part whose time has come is not shown before something else changes",
+        f"{_IDLE}::test_what_is_due_is_shown_when_its_time_has_come[policy]",
+        replaced("tui.screens.list_view:ListView", "aged", lambda self: lambda store: False),
+    ),
+    (
+        "dashboard: ages stand still",
+        "ages are drawn only when the parts are read",
+        f"{_IDLE}::test_ages_go_on_without_reading_the_parts",
+        replaced("tui.screens.storage:Parts", "draw_ages", lambda self: None),
+    ),
+)
