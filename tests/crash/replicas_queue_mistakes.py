@@ -73,6 +73,22 @@ def _empty_believed() -> None:
     steps.is_empty = perform.is_empty = is_empty
 
 
+def _certificates_not_asked_for() -> None:
+    import ssl
+
+    from zerocopy.interserver import tls
+
+    original = tls.for_server
+
+    def for_server(settings: Any) -> Any:
+        made = original(settings)
+        if made is not None:
+            made.verify_mode = ssl.CERT_NONE
+        return made
+
+    tls.for_server = for_server
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: queue without dependencies",
@@ -133,6 +149,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "nobody asks to be told when another replica has what was inserted",
         f"{_QUORUM}::test_who_waits_for_a_quorum_hears_of_it",
         replaced("zerocopy.replica.inserts.quorum", "_await", nothing),
+    ),
+    (
+        "replicas: no certificate is asked for",
+        "who gives parts by TLS does not ask who fetches them",
+        "tests/replicas/test_mutual_tls.py::test_replicas_that_show_certificates_give_each_other_parts",
+        _certificates_not_asked_for,
     ),
     (
         "replicas: bytes between them are not counted",

@@ -60,6 +60,13 @@ def _check_keeper(config: Config, complain: Complain) -> None:
         raise complain(("keeper",), "certificate and certificate_key belong together", "")
     if not keeper.tls and (keeper.ca_bundle or keeper.certificate):
         raise complain(("keeper", "tls"), "certificates are of no use without TLS", "say tls: true")
+    shown = (config.interserver.certificate, config.interserver.certificate_key, config.interserver.ca_bundle)
+    if any(shown) and not all(shown):
+        raise complain(
+            ("interserver",),
+            "certificate, certificate_key and ca_bundle belong together",
+            "each replica shows its own, and knows by the authority that of the others",
+        )
     if 0 < len(config.interserver.secret) < _SHORTEST_SECRET:
         raise complain(("interserver", "secret"), f"fewer than {_SHORTEST_SECRET} characters", "openssl rand -hex 32")
     for name, value in config.macros.items():

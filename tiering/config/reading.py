@@ -252,10 +252,10 @@ def _absolute(plain: dict[str, Any], base: Path) -> dict[str, Any]:
         return str((base / Path(text).expanduser()).absolute())
 
     plain["state_path"] = path(plain["state_path"])
-    keeper = plain.get("keeper", {})
-    for key in ("ca_bundle", "certificate", "certificate_key"):
-        if keeper.get(key):
-            keeper[key] = path(keeper[key])
+    for section in (plain.get("keeper", {}), plain.get("interserver", {})):
+        for key in ("ca_bundle", "certificate", "certificate_key"):
+            if section.get(key):
+                section[key] = path(section[key])
     if plain.get("inbox", {}).get("path"):
         plain["inbox"]["path"] = path(plain["inbox"]["path"])
     for disk in plain["disks"].values():

@@ -242,6 +242,13 @@ class InterserverConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """The name or address by which other machines reach this one. Default: `host`."""
     secret: str = ""
     """What all replicas know and nobody else does: it signs each request. At least 16 characters."""
+    certificate: str | None = None
+    """With it replicas speak TLS, each shows its certificate, and who has none is refused: the file of this machine's
+    own."""
+    certificate_key: str | None = None
+    """The file of its key."""
+    ca_bundle: str | None = None
+    """The file of the authority whose certificates all replicas have."""
 
 
 class ReplicasConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -41,8 +42,11 @@ _Answer = TypeVar("_Answer")
 class Peers:
     """The way to other replicas: one HTTP session for all that is asked of them. Thread-safe; a context manager."""
 
-    def __init__(self, secret: str) -> None:
+    def __init__(self, secret: str, secured: ssl.SSLContext | None = None) -> None:
+        """`secured`: what shows who this replica is, where they speak TLS."""
         self._secret = secret
+        self._secured = secured
+        self._scheme = "http" if secured is None else "https"
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -63,7 +67,7 @@ class Peers:
         Raises `NotFound` when the peer has no such part, `Damaged` when it sends something else, `Transient` when it
         does not answer.
         """
-        peer = _Peer(address, self._secret, definition, name)
+        peer = _Peer(address, self._secret, definition, name, self._scheme)
         part = self._answer(lambda session: peer.description(session, digest))
         target = place(part)
         self._answer(lambda session: peer.files(session, part, target, limiter))
@@ -75,7 +79,9 @@ class Peers:
         """What the peer says of the parts' objects in the stores, of each part by its name, where it has the one with
         this digest; else what a fetch of it would raise. None with a peer of a version that does not say. Raises as
         `fetch`."""
-        return self._answer(lambda session: _ask(session, address, self._secret, definition, wanted, stores))
+        return self._answer(
+            lambda session: _ask(session, address, self._secret, definition, wanted, stores, self._scheme)
+        )
 
     def close(self) -> None:
         """Hang up."""
@@ -113,7 +119,7 @@ class Peers:
 
     async def _asked(self, ask: Callable[[aiohttp.ClientSession], Coroutine[Any, Any, _Answer]]) -> _Answer:
         if self._kept is None:
-            self._kept = _session()
+            self._kept = _session(self._secured)
         return await ask(self._kept)
 
     def _started(self) -> asyncio.AbstractEventLoop:
@@ -141,11 +147,12 @@ async def _ask(
     definition: TableDefinition,
     wanted: Mapping[str, str],
     stores: Collection[str],
+    scheme: str,
 ) -> dict[str, tuple[Part, OfferedPart] | FrostlineError] | None:
     found: dict[str, tuple[Part, OfferedPart] | FrostlineError] = {}
     while rest := [name for name in wanted if name not in found]:
         for names in offer.questions(rest):
-            peers = {name: _Peer(address, secret, definition, name) for name in names}
+            peers = {name: _Peer(address, secret, definition, name, scheme) for name in names}
             answers = await peers[names[0]].offers(session, names, stores)
             if answers is None:
                 return None
@@ -159,20 +166,24 @@ async def _ask(
     return found
 
 
-def _session() -> aiohttp.ClientSession:
+def _session(secured: ssl.SSLContext | None) -> aiohttp.ClientSession:
     timeout = aiohttp.ClientTimeout(total=None, connect=_SILENCE_SECONDS, sock_read=_SILENCE_SECONDS)
-    return aiohttp.ClientSession(timeout=timeout, auto_decompress=False, read_bufsize=_BUFFER_BYTES)
+    connector = aiohttp.TCPConnector(ssl=secured) if secured is not None else None
+    return aiohttp.ClientSession(
+        connector=connector, timeout=timeout, auto_decompress=False, read_bufsize=_BUFFER_BYTES
+    )
 
 
 class _Peer:
     """One part on another replica."""
 
-    def __init__(self, address: str, secret: str, definition: TableDefinition, name: str) -> None:
+    def __init__(self, address: str, secret: str, definition: TableDefinition, name: str, scheme: str) -> None:
         if not _ADDRESS.match(address):
             raise Damaged(
                 f"{address[:60]!r} is no address of a replica", hint="was its node `host` in Keeper changed by hand?"
             )
         self._address = address
+        self._scheme = scheme
         self._secret = secret
         self._definition = definition
         self._name = name
@@ -268,7 +279,7 @@ class _Peer:
             raise self.lies(f"other bytes than those of {file.name}")
 
     def _url(self, path: str) -> str:
-        return f"http://{self._address}{path}"
+        return f"{self._scheme}://{self._address}{path}"
 
     def _headers(self, path: str) -> dict[str, str]:
         signature = signing.sign(self._secret, "GET", path, now=time.time())

@@ -30,7 +30,7 @@ from tiering.catalog.context import Context
 from tiering.table import part as parts_format
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
-from zerocopy.interserver import offer, signing
+from zerocopy.interserver import offer, signing, tls
 
 _ARRIVING_SECONDS = 2.0
 _PAUSE_SECONDS = 0.005
@@ -61,6 +61,7 @@ class PartServer:
         self._context = context
         self._is_arriving = is_arriving
         self._secret = secret
+        self._tls = tls.for_server(context.config.interserver)
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None
         self._begun = threading.Event()
@@ -119,7 +120,7 @@ class PartServer:
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         settings = self._context.config.interserver
-        site = web.TCPSite(self._runner, settings.host, settings.port)
+        site = web.TCPSite(self._runner, settings.host, settings.port, ssl_context=self._tls)
         await site.start()
         self.port = self._runner.addresses[0][1]
 

@@ -84,13 +84,14 @@ class ReplicaConnections:
             known = self._kept[path] = KnownTable(session)
         return known
 
-    def peers(self, secret: str) -> Peers:
-        """The way to the other replicas, who know the same secret."""
+    def peers(self, context: Context) -> Peers:
+        """The way to the other replicas."""
+        from zerocopy.interserver import tls
         from zerocopy.interserver.client import Peers
 
         with self._dialling:
             if self._peers is None:
-                self._peers = Peers(secret)
+                self._peers = Peers(secret_of(context), tls.for_client(context.config.interserver))
             return self._peers
 
     def close(self) -> None:
@@ -119,7 +120,7 @@ def connections(context: Context) -> ReplicaConnections:
 
 def peers_of(context: Context) -> Peers:
     """The way to the other replicas. Raises `UsageError` when there is nothing to be known by."""
-    return connections(context).peers(secret_of(context))
+    return connections(context).peers(context)
 
 
 def secret_of(context: Context) -> str:
