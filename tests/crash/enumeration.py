@@ -257,11 +257,14 @@ def _watching(name: str, site: Site, at: int) -> Iterator[tuple[Store, ...]]:
 
 
 def kill_twice(server: ForkServer, site: Site, name: str, *, stride: int = 1) -> Tally:
-    """SIGKILL in the operation, at every `stride`-th point, then SIGKILL before each side effect of the recovery."""
+    """SIGKILL in the operation, at every `stride`-th point, then SIGKILL before each side effect of the recovery.
+
+    Of both kills a turn takes its share: a pair comes round in the turns of its two halves.
+    """
     known = reference(server, site, name)
     tally = Tally(effects=known.countable)
     for at in tally.due(f"kill {name} twice", range(1, known.countable + 1, stride)):
-        for again in _until_complete():
+        for again in _until_complete(f"kill {name} twice at {at}"):
             site.reset()
             first = server.run(act, name, site, "kill", at)
             if first.kind != "killed":
@@ -281,8 +284,8 @@ def _unreached(known: Reference, at: int, outcome: Outcome) -> Iterator[str]:
         yield f"the kill never happened: {outcome.kind} {outcome.error}"
 
 
-def _until_complete() -> Iterator[int]:
-    yield from range(1, 500)
+def _until_complete(operation: str) -> Iterator[int]:
+    yield from turns.due(operation, range(1, 500))
 
 
 def _judge(site: Site, name: str, known: Reference, outcome: Outcome, *watching: Store) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -17,7 +18,9 @@ def main() -> None:
     mutants.apply_from_environment()
     scenarios.import_everything()
     keep_where_asked()
+    gc.freeze()  # a collection in a child would write to, and so copy, every page that it shares with this process
     serve(sys.stdin.fileno(), answers)
+    gc.unfreeze()
 
 
 if __name__ == "__main__":
