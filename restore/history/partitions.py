@@ -190,7 +190,7 @@ def _rename(context: Context, definition: TableDefinition, moves: Iterable[tuple
         by_disk.setdefault(name, []).append((source, target))
     for disk in sorted(map(context.disk, by_disk), key=_buckets_first):
         with disk.transaction(SetAside(), reason=why, actor=context.actor) as transaction:
-            transaction.require(present=(definition.path,))
+            transaction.require(present=(definition.path,), absent=definition.barred_by)
             for source, target in by_disk[disk.name]:
                 transaction.rename(source, target)
             transaction.commit()

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.crash.seeding import replaced
+from tests.crash.seeding import nothing, replaced
 
 _KILLS = "tests/replicas/test_kills.py::test_killed_at_every_change"
 _BEHIND = "tests/replicas/test_behind.py"
+_CONVERSION = "tests/replicas/test_conversion.py"
 _ALTER = "tests/replicas/test_alter.py"
 _DROPS = "tests/replicas/test_drops.py"
 _TABLES = "tests/replicas/test_replicas.py"
@@ -350,5 +351,29 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "fsck says nothing of parts that the log brings and nobody has",
         f"{_BEHIND}::test_fsck_names_what_the_log_brings_and_nobody_has",
         replaced("zerocopy.verbs.comparing", "_lost", lambda replica: ()),
+    ),
+    (
+        "conversion: numbers begin anew",
+        "Keeper's numbers of a converted table begin with 0, which were given",
+        f"{_CONVERSION}::test_there_and_back_keeps_every_part",
+        replaced("tiering.catalog.blocks", "unused", lambda context, definition: 0),
+    ),
+    (
+        "conversion: late inserts let in",
+        "an insert that began with the plain table commits into the replicated one",
+        f"{_CONVERSION}::test_what_began_before_does_not_count_after",
+        replaced("tiering.table.schema:TableDefinition", "barred_by", ()),
+    ),
+    (
+        "conversion: parts not asked for",
+        "the last replica becomes a plain table while a part is not here that Keeper knows",
+        f"{_CONVERSION}::test_a_name_that_joined_or_left_keeps_the_table_replicated",
+        replaced("zerocopy.conversion.to_plain", "_check_whole", nothing),
+    ),
+    (
+        "conversion: joined over its parts",
+        "a machine joins though no replica knows what it has since the table was a plain one",
+        f"{_CONVERSION}::test_another_machine_may_only_read_and_loses_nothing",
+        replaced("zerocopy.replica.lifecycle", "_check_empty", nothing),
     ),
 )

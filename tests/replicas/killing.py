@@ -312,7 +312,7 @@ def examine(operation: str, pair: Pair) -> list[str]:
             done = sync(store)
         wrong += [f"postponed: {one.reason}" for one in done.postponed]
         for name, store in (("a", a), ("b", b)):
-            wrong += [f"{name}: {sentence}" for sentence in _faults(store)]
+            wrong += [f"{name}: {sentence}" for sentence in faults(store)]
             if operation == "move":
                 wrong += [f"{name}: {sentence}" for sentence in _not_moved(store)]
             if operation in _MARKED:
@@ -338,13 +338,13 @@ def _examine_drop(operation: str, pair: Pair) -> list[str]:
         if found != rest:
             OPERATIONS[operation][1](a, b)
         for name, store in (("a", a), ("b", b)):
-            wrong += [f"{name}: {sentence}" for sentence in _faults(store, rest)]
+            wrong += [f"{name}: {sentence}" for sentence in faults(store, rest)]
         insert(b, NEW)
         for store in (a, b, a):
             sync(store)
         again = sorted([NEW[0], *rest]) if operation == "drop" else rest
         for name, store in (("a", a), ("b", b)):
-            wrong += [f"{name}, inserted again: {line}" for line in _faults(store, again)]
+            wrong += [f"{name}, inserted again: {line}" for line in faults(store, again)]
     if _files(pair, "a") != _files(pair, "b"):
         wrong.append("the replicas hold other files")
     return wrong
@@ -361,7 +361,7 @@ def _examine_alter(pair: Pair) -> list[str]:
             wrong.append(f"definitions of versions {versions}")
         _alter(a, b)
         for name, store in (("a", a), ("b", b)):
-            wrong += [f"{name}: {sentence}" for sentence in _faults(store)]
+            wrong += [f"{name}: {sentence}" for sentence in faults(store)]
             table = store.definition(TABLE)
             if table.version != 2 or store.context.catalog.disks_lacking_definition(table):
                 wrong.append(f"{name}: version {table.version} is not on every disk")
@@ -387,7 +387,7 @@ def _examine_rebuilt(pair: Pair) -> list[str]:
             sync(store)
         expected = sorted(BEFORE + NEW + ONE + LATER)
         for name, store in (("a", a), ("b", b)):
-            wrong += [f"{name}: {sentence}" for sentence in _faults(store, expected)]
+            wrong += [f"{name}: {sentence}" for sentence in faults(store, expected)]
     if _files(pair, "a") != _files(pair, "b"):
         wrong.append("the replicas hold other files")
     return wrong
@@ -402,7 +402,7 @@ def replace(pair: Pair) -> list[str]:
         return [
             f"{name}: {sentence}"
             for name, store in (("a", a), ("b", b))
-            for sentence in (*_faults(store), *_not_moved(store))
+            for sentence in (*faults(store), *_not_moved(store))
         ]
 
 
@@ -418,7 +418,7 @@ def _until_free(store: Store) -> None:
         assert all("moves parts" in skipped.reason for skipped in report.skipped), report.skipped
 
 
-def _faults(store: Store, expected: Sequence[tuple[int, int]] = tuple(sorted(BEFORE + NEW))) -> Iterator[str]:
+def faults(store: Store, expected: Sequence[tuple[int, int]] = tuple(sorted(BEFORE + NEW))) -> Iterator[str]:
     """Rows once each; the parts that Keeper knows are those that are here, whole; nothing waits, nothing is left."""
     store.refresh()
     table = store.definition(TABLE)

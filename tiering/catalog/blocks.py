@@ -25,6 +25,7 @@ from oplog.entry import Create, Remove
 from oplog.errors import Conflict, NotFound, Transient
 from oplog.kinds import BlocksAllocated, Merged, Tidied
 from tiering.catalog.context import Context
+from tiering.catalog.new_parts import check_plain
 from tiering.table.part import RANGE_BLOCKS, PartName, range_of
 from tiering.table.places import part_name
 from tiering.table.schema import TableDefinition
@@ -73,6 +74,26 @@ def allocate(context: Context, definition: TableDefinition, floor: int, count: i
 def take(context: Context, definition: TableDefinition, index: int) -> None:
     """Note that the range is this machine's, and that no number of it was given yet."""
     context.journal.add_block_range(definition.uuid, index, first_block=index * RANGE_BLOCKS + 1)
+
+
+def unused(context: Context, definition: TableDefinition) -> int:
+    """The first range of which nobody has given a number, as far as is known here."""
+    taken = context.journal.block_ranges(definition.uuid) | {range_of(context.journal.next_block(definition.uuid))}
+    for disk in _disks(context, definition):
+        taken |= _marks(disk, definition)
+    return max(_first_unused(context, definition), 1 + max(taken))
+
+
+def take_all(context: Context, definition: TableDefinition, index: int) -> None:
+    """Take this range, and every one that a part or a mark tells of: the table is this machine's alone from now on."""
+    disks = list(_disks(context, definition))
+    known = set(map(range_of, _in_sight(context, definition))).union(*(_marks(disk, definition) for disk in disks))
+    for one in known:
+        context.journal.add_block_range(definition.uuid, one)
+    take(context, definition, index)
+    for disk in disks:
+        for one in sorted((known | {index}) - _marks(disk, definition)):
+            _write_mark(context, definition, disk, one)
 
 
 def owned(context: Context, definition: TableDefinition) -> set[int]:
@@ -253,6 +274,7 @@ def _reserve(context: Context, definition: TableDefinition, disk: Disk) -> int:
             _write_mark(context, definition, disk, index)
         except Conflict:
             disk.refresh()
+            check_plain(disk, definition)
             if not disk.exists(definition.path):
                 raise
             continue
@@ -280,7 +302,7 @@ def _write_mark(context: Context, definition: TableDefinition, disk: Disk, index
     path = mark_path(definition, index)
     reason = f"block numbers of {definition.full_name} from {index * RANGE_BLOCKS} on belong to {context.actor}"
     with disk.transaction(BlocksAllocated(), reason=reason, actor=context.actor) as transaction:
-        transaction.require(present=(definition.path,), absent=(path,))
+        transaction.require(present=(definition.path,), absent=(path, *definition.barred_by))
         transaction.create(path, mark(context, index))
         transaction.commit()
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations
 from pathlib import Path
 
-from disks.base import Transaction
+from disks.base import Disk, Transaction
+from oplog.errors import Transient
 from tiering.catalog.catalog import StoredPart
 from tiering.journal.kept_looks import PartSums
 from tiering.table import part as parts_format
@@ -37,7 +38,7 @@ def stage_part(
 
     The commit then needs the table's `table.json` on the disk: a table dropped meanwhile gets no part back.
     """
-    transaction.require(present=(definition.path,))
+    transaction.require(present=(definition.path,), absent=definition.barred_by)
     target = target or definition.part_directory(part.name)
     description = parts_format.encode(part)
     sizes = {f"{target}/{file.name}": file.size_bytes for file in part.files}
@@ -46,6 +47,16 @@ def stage_part(
         sha256 = None if is_compared else file.sha256
         transaction.create(f"{target}/{file.name}", directory / file.name, sha256=sha256)
     transaction.create(f"{target}/{PART_FILE}", description)
+
+
+def check_plain(disk: Disk, definition: TableDefinition) -> None:
+    """Raise `Transient` where the disk knows by now that the table is replicated: what was begun before does not
+    count."""
+    if any(map(disk.exists, definition.barred_by)):
+        raise Transient(
+            f"{definition.full_name} was made a replicated table meanwhile",
+            hint="run it again: what went in before is skipped",
+        )
 
 
 def first_block_on_its_way(claims: Iterable[str]) -> int | None:

@@ -22,7 +22,14 @@ from tiering.journal.journal import Journal
 from tiering.journal.records import Drop, PartsDrop, TableDrop
 from tiering.table import schema, tombstones
 from tiering.table.places import is_reservation
-from tiering.table.schema import TABLE_FILE, MoveToDisk, MoveToVolume, TableDefinition
+from tiering.table.schema import (
+    CONVERTED_FILE,
+    TABLE_FILE,
+    MoveToDisk,
+    MoveToVolume,
+    TableDefinition,
+    is_of_replicas,
+)
 
 
 def create(context: Context, definition: TableDefinition, *, if_not_exists: bool = False) -> TableDefinition:
@@ -323,9 +330,21 @@ def write_definition(
             transaction.create(path, data)
             for other, content in (beside or {}).items():
                 transaction.create(other, content)
+            _write_conversion(transaction, disk, definition)
             if disk is name_on:
                 table_names.claim(transaction, disk, definition, taking_from=name_from)
             transaction.commit()
+
+
+def _write_conversion(transaction: Transaction, disk: Disk, definition: TableDefinition) -> None:
+    """In the same commit as the definition: that the table is replicated by now, and of a plain one nothing that only a
+    replicated one has."""
+    there = [name for name in disk.files_in(definition.directory) if is_of_replicas(name)]
+    if not definition.is_replicated:
+        for name in there:
+            transaction.remove(f"{definition.directory}/{name}")
+    elif definition.first_block is not msgspec.UNSET and CONVERTED_FILE not in there:
+        transaction.create(f"{definition.directory}/{CONVERTED_FILE}", b"{}")
 
 
 def check(context: Context, definition: TableDefinition) -> None:

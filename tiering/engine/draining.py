@@ -200,7 +200,7 @@ def _move(context: Context, source: Disk, one: DetachedThere) -> None:
             context.reservations.reserve(target.name, one.part.size_bytes),
             target.transaction(SetAside(), reason=reason, actor=context.actor) as transaction,
         ):
-            transaction.require(present=(one.definition.path,), absent=(one.directory,))
+            transaction.require(present=(one.definition.path,), absent=(one.directory, *one.definition.barred_by))
             for file in one.part.files:
                 path = f"{one.directory}/{file.name}"
                 copying.copy_file(source, path, file, transaction, lambda: None, local)

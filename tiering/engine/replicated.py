@@ -53,6 +53,22 @@ def work() -> Any:
     return import_module(MODULE)
 
 
+def to_replicated(
+    context: Context, definition: TableDefinition, keeper_path: str | None, replica: str | None, *, dry_run: bool
+) -> Any:
+    """Make a plain table a replicated one whose first replica is this machine; what was done, or would be."""
+    found = import_module("zerocopy.conversion.to_replicated")
+    return found.convert(context, definition, keeper_path, replica, dry_run=dry_run)
+
+
+def to_plain(
+    context: Context, definition: TableDefinition, keeper_path: str | None, replica: str | None, *, dry_run: bool
+) -> Any:
+    """Make the last replica of a table a plain table; what was done, or would be."""
+    found = import_module("zerocopy.conversion.to_plain")
+    return found.convert(context, definition, keeper_path, replica, dry_run=dry_run)
+
+
 def inserting(context: Context, definition: TableDefinition, quorum: Quorum | None) -> Any:
     """How blocks go into the table; None where that is this machine's own affair."""
     if definition.is_replicated:

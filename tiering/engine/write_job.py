@@ -259,7 +259,7 @@ def _commit(
         ExitStack() as stack,
         disk.transaction(kind, reason=_reason(definition, options), actor=context.actor) as transaction,
     ):
-        transaction.require(present=(definition.path,))
+        transaction.require(present=(definition.path,), absent=definition.barred_by)
         for written, part in described:
             for item in written.files:
                 path = f"{written.directory}/{item.file.name}"

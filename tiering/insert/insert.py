@@ -36,12 +36,12 @@ import pyarrow as pa
 from disks.base import Transaction
 from disks.effects import op
 from disks.workers.progress import Task
-from oplog.errors import Damaged, FrostlineError, Locked, NotFound
+from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NotFound
 from oplog.kinds import Inserted
 from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.catalog.new_parts import DIGEST_CLAIM, INSERT_CLAIM, stage_part
+from tiering.catalog.new_parts import DIGEST_CLAIM, INSERT_CLAIM, check_plain, stage_part
 from tiering.insert.concurrency import OtherInserts
 from tiering.insert.row_blocks import row_blocks, row_digest
 from tiering.parquet.column_ranges import column_range, combine_ranges
@@ -352,7 +352,11 @@ class Inserting:
         names = [str(PartName(new.partition.id, number, number, 0)) for new in news]
         for name, new in zip(names, news, strict=True):
             stage_part(transaction, self.definition, self.described(name, new), new.directory)
-        transaction.commit()
+        try:
+            transaction.commit()
+        except Conflict:
+            check_plain(self.context.disk(news[0].disk), self.definition)
+            raise
         self.count_in(names, news)
 
     def count_duplicate(self, new: NewPart) -> None:

@@ -100,6 +100,15 @@ class ReplicaRecords:
         with self._file.write("forget_entry", table_uuid) as connection:
             connection.execute("UPDATE replicas SET number = -1, digest = '' WHERE table_uuid = ?", (table_uuid,))
 
+    def forget(self, table_uuid: str) -> None:
+        """The table is not replicated any more."""
+        if not self._file.has_table("replicas"):
+            return
+        with self._file.write("forget_replicas", table_uuid) as connection:
+            _make(connection)
+            for table in ("replicas", "replica_failures", "replica_whole"):
+                connection.execute(f"DELETE FROM {table} WHERE table_uuid = ?", (table_uuid,))
+
     def failures(self, table_uuid: str) -> list[FailedEntry]:
         """What could not be done when the queue of this machine's replica was last worked on."""
         if not self._file.has_table("replica_failures"):

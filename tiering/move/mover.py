@@ -230,7 +230,8 @@ class _BatchMover:
                 definition = copied[0].definition
                 assert definition is not None
                 present = (definition.path, *self.required)
-                transaction.require(present=present, absent=tuple(item.directory for item in copied))
+                absent = (*definition.barred_by, *(item.directory for item in copied))
+                transaction.require(present=present, absent=absent)
                 revision = self._commit(transaction, target, copied)
         except Conflict as error:
             return self._one_by_one(items, error)

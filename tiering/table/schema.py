@@ -19,8 +19,11 @@ from oplog.errors import Damaged, NotFound, UsageError
 from tiering.table.names import name_text
 
 TABLE_FILE = "table.json"
+CONVERTED_FILE = "converted.json"
+"""Beside it: the table was a plain one, and is replicated now."""
 FORMAT = 1
 _UUID = re.compile(r"[A-Za-z0-9-]{3,100}\Z")
+_OF_REPLICAS = re.compile(r"(?:converted|replica|mover-\d{1,18})\.json\Z", re.ASCII)
 _KEEPER_PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}){1,20}\Z", re.ASCII)
 _LONGEST_TTL_SECONDS = 1 << 37
 """Four thousand years: a rule that outlives the calendar is a mistake, or worse."""
@@ -125,10 +128,23 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """Ids up to here were given out at some time."""
     keeper: str | msgspec.UnsetType = msgspec.UNSET
     """Of a replicated table: its path in Keeper, which gives the numbers of its blocks. Not there for any other."""
+    first_block: int | msgspec.UnsetType = msgspec.UNSET
+    """Of a replicated table that was a plain one: the numbers from Keeper begin here, above all that were given."""
 
     @property
     def is_replicated(self) -> bool:
         return self.keeper is not msgspec.UNSET
+
+    @property
+    def numbers_from(self) -> int:
+        """What is added to a number from Keeper."""
+        return 0 if self.first_block is msgspec.UNSET else self.first_block
+
+    @property
+    def barred_by(self) -> tuple[str, ...]:
+        """Whoever commits a part of a plain table requires that this is not there: on a disk that knows the table as a
+        replicated one by now, a part that Keeper does not know would be in no answer soon."""
+        return () if self.is_replicated else (f"{self.directory}/{CONVERTED_FILE}",)
 
     @property
     def full_name(self) -> str:
@@ -154,6 +170,11 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
                 return column
         known = ", ".join(column.name for column in self.columns)
         raise NotFound(f"table {self.full_name} has no column {name!r}", hint=f"its columns are: {known}")
+
+
+def is_of_replicas(name: str) -> bool:
+    """Whether a file beside `table.json` is one that only a replicated table has."""
+    return _OF_REPLICAS.match(name) is not None
 
 
 def split_table_name(text: str) -> tuple[str, str]:
@@ -206,6 +227,7 @@ def _fault_in(definition: TableDefinition) -> str | None:
         return f"it has no column {min(lacking)[:80]!r}"
     counts = {"version": definition.version, "schema_version": definition.schema_version}
     counts |= {"last_column_id": definition.last_column_id, **msgspec.structs.asdict(definition.settings)}
+    counts["first_block"] = definition.numbers_from
     counts |= {f"the id of {column.name}": column.id for column in definition.columns}
     counts |= {f"the parameter of {field}": field.parameter or 0 for field in definition.partition_by}
     for what, count in counts.items():

@@ -31,7 +31,6 @@ from zerocopy.keeper.operations import CheckNode, CreateNode, DeleteNode, Operat
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import DropRange
 from zerocopy.replica.inserts import arrivals
-from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
 
 _ATTEMPTS = 20
@@ -53,8 +52,8 @@ def assign(replica: Replica, partition: str, reason: str) -> DropRange:
         version = keeper.get(table.log).version
         check_not_moving(replica, partition)
         with _number(replica, parent) as node:
-            number = number_of(node)
-            coming = {found: name for name in keeper.children(parent) if (found := number_of(name)) < number}
+            number = replica.number_of(node)
+            coming = {found: name for name in keeper.children(parent) if (found := replica.number_of(name)) < number}
             entry = DropRange(
                 time=context.clock(),
                 replica=replica.name,

@@ -27,7 +27,6 @@ from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import CreateNode, Set
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import Merge
-from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
 
 
@@ -126,7 +125,7 @@ def _on_their_way(replica: Replica) -> dict[str, list[int]]:
     keeper, found = replica.keeper, {}
     for partition in keeper.children(f"{replica.table.path}/block_numbers"):
         try:
-            found[partition] = [number_of(name) for name in keeper.children(replica.table.numbers(partition))]
+            found[partition] = [replica.number_of(name) for name in keeper.children(replica.table.numbers(partition))]
         except NotFound:
             continue
     return found

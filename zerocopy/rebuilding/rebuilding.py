@@ -28,7 +28,7 @@ from tiering.catalog.lineage import content_digest
 from tiering.table import schema
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
-from zerocopy.keeper.client import Keeper, Witness
+from zerocopy.keeper.client import Keeper, Node, Witness
 from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, Set, portions
 from zerocopy.rebuilding.agreement import Agreement, agree
 from zerocopy.replica import entries, identity, shared
@@ -51,6 +51,20 @@ class Restoring(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(Restoring)
+
+
+def restoring(names: Collection[str]) -> bytes:
+    """What `restoring` holds while these replicas are waited for."""
+    return msgspec.json.encode(Restoring(waits_for=tuple(sorted(names))))
+
+
+def _decode(nodes: TableNodes, data: bytes) -> Restoring:
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise Damaged(
+            f"{nodes.restoring} in Keeper cannot be read: {error}", hint="remove it by hand, then retry"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +105,9 @@ def rebuild(
     if from_parts:
         _clear(context, definition, keeper, nodes)
     if not keeper.exists(nodes.metadata):
-        _begin(context, definition, keeper, nodes, known)
+        names = context.journal.replicas.known(definition.uuid).names | {known.replica}
+        begin(context, definition, keeper, nodes, names)
+    check_place(definition, keeper, nodes)
     own = keeper.find(nodes.replica(known.replica).path)
     if own is not None and own.data not in (known.token.encode(), restoring_token(known.token)):
         raise ReadOnly(
@@ -107,8 +123,8 @@ def rebuild(
     parts = _parts(context, definition)
     _say(replica, parts)
     try:
-        if waits_for := _join(replica, without):
-            return Rebuilt(tuple(keeper.children(nodes.replicas)), waits_for, len(parts))
+        if waiting := _join(replica, without):
+            return Rebuilt(tuple(keeper.children(nodes.replicas)), waiting, len(parts))
         return _decide(replica, len(parts))
     except (Conflict, NotFound) as error:
         raise Transient(
@@ -147,18 +163,45 @@ def _clear(context: Context, definition: TableDefinition, keeper: Keeper, nodes:
     keeper.delete_tree(nodes.path)
 
 
-def _begin(
-    context: Context, definition: TableDefinition, keeper: Keeper, nodes: TableNodes, known: ReplicaIdentity
+def check_place(definition: TableDefinition, keeper: Keeper, nodes: TableNodes) -> None:
+    """Raise `Refused` where another table is at this place in Keeper."""
+    node = keeper.find(nodes.metadata)
+    if node is None:
+        return
+    found = schema.decode(node.data, path=f"keeper:{nodes.metadata}")
+    if found.uuid != definition.uuid:
+        raise Refused(
+            f"{nodes.path} in Keeper is the place of another table, {found.full_name} ({found.uuid})",
+            hint="say another place: --keeper-path PATH",
+        )
+
+
+def waits_for(keeper: Keeper, nodes: TableNodes) -> tuple[str, ...] | None:
+    """Which replicas have not said yet what they have, while the table's nodes are put back; None when they are not."""
+    node = keeper.find(nodes.restoring)
+    return None if node is None else _decode(nodes, node.data).waits_for
+
+
+def take_away(keeper: Keeper, nodes: TableNodes) -> None:
+    """Take the nodes of a table away that are being put back; whose they are goes last, so that it can be repeated."""
+    last = [nodes.restoring, nodes.metadata]
+    for name in keeper.children(nodes.path):
+        if (path := f"{nodes.path}/{name}") not in last:
+            keeper.delete_tree(path)
+    keeper.multi([DeleteNode(path) for path in (*last, nodes.path)])
+
+
+def begin(
+    context: Context, definition: TableDefinition, keeper: Keeper, nodes: TableNodes, names: Collection[str]
 ) -> None:
-    """Make the table's nodes; another replica may be first. The log and its numbers begin with 1: who comes later finds
-    that something is gone, and takes over what another replica has."""
-    names = context.journal.replicas.known(definition.uuid).names | {known.replica}
+    """Make the table's nodes; these replicas are waited for, and another one may be first. The log and its numbers
+    begin with 1: who comes later finds that something is gone, and takes over what another replica has."""
     keeper.make_path(nodes.path.rpartition("/")[0] or "/")
     data = schema.encode(msgspec.structs.replace(definition, policy=ANY_POLICY))
     common = nodes.common(shared_disk=shared.disk_of(context, definition) is not None)
     made: list[Operation] = [CreateNode(nodes.path), CreateNode(nodes.metadata, data), *map(CreateNode, common)]
     made += [CreateNode(f"{nodes.log}/begin"), DeleteNode(f"{nodes.log}/begin")]
-    made.append(CreateNode(nodes.restoring, msgspec.json.encode(Restoring(waits_for=tuple(sorted(names))))))
+    made.append(CreateNode(nodes.restoring, restoring(names)))
     try:
         keeper.multi(made, witness=Witness(nodes.metadata, data))
     except AlreadyExists as error:
@@ -229,14 +272,11 @@ def _join(replica: Replica, without: Collection[str]) -> tuple[str, ...]:
     keeper, path = replica.keeper, replica.table.restoring
     while True:
         node = keeper.get(path)
-        try:
-            waits_for = _decoder.decode(node.data).waits_for
-        except msgspec.DecodeError as error:
-            raise Damaged(f"{path} in Keeper cannot be read: {error}", hint="remove it by hand, then retry") from error
-        left = tuple(name for name in waits_for if name != replica.name and name not in without)
-        for name in set(waits_for) & set(without) - {replica.name}:  # what it has said may be half of it
+        waiting = _decode(replica.table, node.data).waits_for
+        left = tuple(name for name in waiting if name != replica.name and name not in without)
+        for name in set(waiting) & set(without) - {replica.name}:  # what it has said may be half of it
             keeper.delete_tree(replica.table.replica(name).path)
-        data = msgspec.json.encode(Restoring(waits_for=left))
+        data = restoring(left)
         try:
             keeper.set(path, data, node.version)
             return left
@@ -253,7 +293,7 @@ def _decide(replica: Replica, parts: int) -> Rebuilt:
     agreement = agree(said)
     for name, gone in agreement.refused.items():
         _in_portions(keeper, [[DeleteNode(table.replica(name).part(str(part)))] for part in sorted(gone)])
-    _raise_numbers(keeper, table, [part for one in said.values() for part in one])
+    _raise_numbers(replica, [part for one in said.values() for part in one])
     _write_log(replica, agreement)
     done = Rebuilt(names, (), parts, len(agreement.lacking), sum(map(len, agreement.refused.values())))
     whole: list[Operation] = []
@@ -278,11 +318,17 @@ def _said(keeper: Keeper, table: TableNodes, name: str) -> dict[PartName, str]:
     }
 
 
-def _raise_numbers(keeper: Keeper, table: TableNodes, parts: Iterable[PartName]) -> None:
-    """Let the next number of each partition be one that no part has: it is how many nodes were ever made there."""
+def given(node: Node | None) -> int:
+    """How many numbers a partition's node has given: so many nodes were ever made there."""
+    return (node.children_version + node.children) // 2 if node is not None else 0
+
+
+def _raise_numbers(replica: Replica, parts: Iterable[PartName]) -> None:
+    """Let the next number of each partition be one that no part has."""
+    keeper, table, begin_at = replica.keeper, replica.table, replica.definition.numbers_from
     needed: dict[str, int] = {}
     for part in parts:
-        needed[part.partition] = max(needed.get(part.partition, 0), part.max_block + 1)
+        needed[part.partition] = max(needed.get(part.partition, 0), part.max_block + 1 - begin_at)
     for partition, number in sorted(needed.items()):
         if number > _MOST_NUMBERS:
             raise Refused(
@@ -294,8 +340,7 @@ def _raise_numbers(keeper: Keeper, table: TableNodes, parts: Iterable[PartName])
     found = keeper.find_all([table.numbers(partition) for partition in partitions])
     steps: list[Sequence[Operation]] = []
     for partition, node in zip(partitions, found, strict=True):
-        given = (node.children_version + node.children) // 2 if node is not None else 0
-        paths = [f"{table.numbers(partition)}/given-{number}" for number in range(given, needed[partition])]
+        paths = [f"{table.numbers(partition)}/given-{number}" for number in range(given(node), needed[partition])]
         for begin in range(0, len(paths), _NUMBERS_AT_ONCE):
             some = paths[begin : begin + _NUMBERS_AT_ONCE]
             steps.append([one for path in some for one in (CreateNode(path), DeleteNode(path))])

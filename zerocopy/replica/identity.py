@@ -94,6 +94,17 @@ def write(context: Context, definition: TableDefinition, identity: ReplicaIdenti
             transaction.commit()
 
 
+def erase(context: Context, definition: TableDefinition) -> None:
+    """This machine is no replica of the table: of a plain one, what an earlier conversion left."""
+    path = path_of(definition)
+    for disk in _disks(context, definition):
+        if not disk.read_only and not disk.unreachable and disk.exists(path):
+            reason = f"no replica of {definition.full_name}"
+            with disk.transaction(TableAltered(), reason=reason, actor=context.actor) as transaction:
+                transaction.remove(path)
+                transaction.commit()
+
+
 def _disks(context: Context, definition: TableDefinition) -> Iterator[Disk]:
     for name in context.catalog.policy_disks(definition):
         disk = context.disk(name)

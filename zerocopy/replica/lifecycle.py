@@ -24,7 +24,7 @@ from tiering.table import schema
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition, split_table_name
 from zerocopy.keeper.client import Keeper, Witness
-from zerocopy.keeper.operations import CreateNode
+from zerocopy.keeper.operations import CheckNode, CreateNode, Operation
 from zerocopy.replica import identity, shared
 from zerocopy.replica.connections import connections, secret_of
 from zerocopy.replica.identity import ReplicaIdentity
@@ -61,10 +61,11 @@ def create(
     have yet, `AlreadyExists` for a replica that is there unless `if_not_exists`.
     """
     secret_of(context)
-    name, path = _place(context, table, wanted, keeper_path, replica)
+    name, path = place(context, table, wanted, keeper_path, replica)
     disk = shared.check_policy(context, policy)
     keeper, nodes = connections(context).keeper, TableNodes(path)
     theirs = _definition_in(keeper, nodes)
+    _check_name(context, table, theirs)
     first = theirs is None
     if theirs is None:
         if wanted is None:
@@ -76,6 +77,7 @@ def create(
         first = theirs.uuid == wanted.uuid
     if _is_being_dropped(keeper, nodes):
         raise _half_dropped(nodes)
+    version = keeper.get(nodes.metadata).version  # changes before the table becomes a plain one
     if keeper.exists(nodes.restoring):
         raise _being_restored(theirs)
     if wanted is not None and (unlike := list(_differences(wanted, theirs))):
@@ -89,7 +91,7 @@ def create(
         )
     definition = msgspec.structs.replace(theirs, policy=policy)
     _check_shared(context, definition, disk, keeper, nodes)
-    is_new = _write_here(context, definition, name, keeper, nodes)
+    is_new = _write_here(context, definition, name, keeper, nodes, version)
     if not is_new and not if_not_exists:
         raise AlreadyExists(
             f"table {table} has its replica {name} here already", hint="say --if-not-exists to keep it as it is"
@@ -194,10 +196,10 @@ def _check_not_alone(keeper: Keeper, nodes: TableNodes, name: str, everywhere: C
         )
 
 
-def _place(
+def place(
     context: Context, table: str, wanted: TableDefinition | None, keeper_path: str | None, replica: str | None
 ) -> tuple[str, str]:
-    """The replica's name and the table's path."""
+    """The replica's name and the table's path, as they are said or configured. Raises `UsageError`."""
     database, short = split_table_name(table)
     values = {**context.config.macros, "database": database, "table": short}
     if wanted is not None:
@@ -297,14 +299,16 @@ def _differences(wanted: TableDefinition, theirs: TableDefinition) -> Iterator[s
             yield f"{field.replace('_', ' ')} {here} here, {there} there"
 
 
-def _write_here(context: Context, definition: TableDefinition, name: str, keeper: Keeper, nodes: TableNodes) -> bool:
-    """Whether anything was missing here or in Keeper."""
-    existing = next((known for known in context.catalog.tables() if known.full_name == definition.full_name), None)
-    if existing is not None and existing.uuid != definition.uuid:
-        raise AlreadyExists(f"another table is called {definition.full_name} here", hint="drop or rename it first")
+def _write_here(
+    context: Context, definition: TableDefinition, name: str, keeper: Keeper, nodes: TableNodes, version: int
+) -> bool:
+    """Whether anything was missing here or in Keeper, where the definition's node still has this version."""
+    existing = _check_name(context, definition.full_name, definition)
     known = identity.read(context, definition) if existing is not None else None
     if known is None and keeper.exists(nodes.replica(name).path):
         raise _name_in_use(definition, name)
+    if known is None and existing is not None:
+        _check_empty(context, existing)
     if existing is None:
         tables.create(context, definition)
     elif lacking := context.catalog.disks_lacking_definition(existing):
@@ -320,12 +324,43 @@ def _write_here(context: Context, definition: TableDefinition, name: str, keeper
     identity.write(context, definition, known)
     own, token = nodes.replica(name), known.token.encode()
     try:
-        keeper.multi(own.made(token, definition.version), witness=Witness(own.path, token))
+        made: list[Operation] = [CheckNode(nodes.metadata, version), *own.made(token, definition.version)]
+        keeper.multi(made, witness=Witness(own.path, token))
+    except Conflict as error:
+        raise Conflict(
+            f"{definition.full_name} was altered meanwhile by another replica", hint="run it again"
+        ) from error
     except AlreadyExists:
         if keeper.get(own.path).data != token:
             raise _name_in_use(definition, name) from None
         return existing is None
     return True
+
+
+def _check_name(context: Context, table: str, theirs: TableDefinition | None) -> TableDefinition | None:
+    """The table of this name here. Raises `AlreadyExists` where it is another one than in Keeper, before anything is
+    made there."""
+    existing = next((known for known in context.catalog.tables() if known.full_name == table), None)
+    if existing is not None and (theirs is None or existing.uuid != theirs.uuid):
+        hint = "drop or rename it first"
+        if not existing.is_replicated and theirs is None:
+            hint = f"'frostline table alter {table} --replicated' makes it one with replicas; else {hint}"
+        raise AlreadyExists(f"another table is called {table} here", hint=hint)
+    return existing
+
+
+def _check_empty(context: Context, definition: TableDefinition) -> None:
+    """Raise `Refused` where this machine has parts that no replica knows, of the time when the table was a plain one:
+    what the replicas merged meanwhile may have names that cover theirs."""
+    parts = context.catalog.parts(definition, include_outdated=True)
+    alone = [stored for stored in parts if not context.disk(stored.disk).capabilities.shared]
+    if alone:
+        raise Refused(
+            f"{len(alone)} parts of {definition.full_name} are on this machine's own disks since it was a plain table, "
+            f"and no replica knows them; the first is {alone[0].facts.name} on {alone[0].disk}",
+            hint=f"move {definition.directory} of these disks elsewhere, join, then bring the rows in with 'frostline "
+            f"insert {definition.full_name} …/*/data-*.parquet'",
+        )
 
 
 def _name_in_use(definition: TableDefinition, name: str) -> Refused:

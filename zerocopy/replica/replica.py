@@ -13,7 +13,7 @@ from zerocopy.keeper.client import Keeper, Witness
 from zerocopy.keeper.operations import ANY_VERSION, CreateNode, DeleteNode, Operation, portions
 from zerocopy.replica import history, identity, lag
 from zerocopy.replica.connections import KnownTable, connections
-from zerocopy.replica.nodes import ReplicaNodes, TableNodes
+from zerocopy.replica.nodes import ReplicaNodes, TableNodes, number_of
 
 
 @dataclass(slots=True)
@@ -74,6 +74,10 @@ class Replica:
     def parts(self) -> set[PartName]:
         """What Keeper says that this replica has."""
         return {PartName.parse(name) for name in self.keeper.children(self.own.parts)}
+
+    def number_of(self, node: str) -> int:
+        """The block number that a node of Keeper stands for."""
+        return self.definition.numbers_from + number_of(node)
 
     def others(self) -> list[str]:
         """The other replicas, by name."""

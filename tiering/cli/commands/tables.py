@@ -216,13 +216,39 @@ def alter(
     ] = None,
     policy: Annotated[str | None, typer.Option(metavar="P", help="another storage policy")] = None,
     setting: Annotated[list[str] | None, typer.Option(metavar="K=V", help="a table setting")] = None,
+    replicated: Annotated[
+        bool | None,
+        typer.Option(
+            "--replicated/--not-replicated",
+            help="make a plain table one with replicas, of which this machine has the first; or the last replica a "
+            "plain table",
+        ),
+    ] = None,
+    keeper_path: Annotated[
+        str | None, typer.Option(metavar="PATH", help="with --replicated: where in Keeper, as of 'table create'")
+    ] = None,
+    replica: Annotated[
+        str | None, typer.Option(metavar="NAME", help="with --replicated: this replica's name; default: {replica}")
+    ] = None,
 ) -> None:
-    """Change a table. No data is rewritten."""
+    """Change a table. No data is rewritten.
+
+    With --replicated, or --not-replicated, all parts keep their names and bytes. What was begun and killed goes on when
+    the command is run again.
+    """
     import msgspec
 
     from oplog.errors import UsageError
     from tiering.table import definitions
 
+    changes = (add_column, rename_column, drop_column, widen_column, ttl, policy, setting)
+    if replicated is not None:
+        if any(one is not None for one in changes):
+            raise UsageError("a table is converted by itself", hint="alter it before, or afterwards")
+        _convert(session, table, keeper_path, replica, to_replicated=replicated)
+        return
+    if keeper_path is not None or replica is not None:
+        raise UsageError("--keeper-path and --replica are for replicated tables", hint="add --replicated")
     store = session.store()
     old = new = store.definition(table)
     for text in add_column or ():
@@ -250,6 +276,30 @@ def alter(
     else:
         new = store.alter_table(old, new, reason=f"alter table {table}")
     _answer(session, new, f"{_would(session, 'Altered')} table {table}; its definition is now version {new.version}.")
+
+
+def _convert(
+    session: Session, table: str, keeper_path: str | None, replica: str | None, *, to_replicated: bool
+) -> None:
+    from tiering.engine import replicated
+
+    context, definition = session.store().context, session.store().definition(table)
+    convert = replicated.to_replicated if to_replicated else replicated.to_plain
+    done = convert(context, definition, keeper_path, replica, dry_run=session.dry_run)
+    if session.options.json:
+        document = {"replica": done.replica, "keeper_path": done.keeper_path, "parts": done.parts}
+        finished = {"finished": done.finished, "dry_run": session.dry_run}
+        session.output.document({**_document(done.definition), **document, **finished})
+        return
+    line = session.output.line
+    kept = f"{counted(done.parts, 'part')} {'keeps its name' if done.parts == 1 else 'keep their names'}"
+    if to_replicated:
+        line(f"{_would(session, 'Made')} {table} a replicated table, at {done.keeper_path}: {kept}.")
+        line(f"  This machine {'would be' if session.dry_run else 'is'} its replica {done.replica}.")
+    else:
+        line(f"{_would(session, 'Made')} {table} a plain table of this machine: {kept}.")
+    if done.finished:
+        line("  It was begun before, and is finished now." if not session.dry_run else "  It was begun before.")
 
 
 def rename(

@@ -268,7 +268,7 @@ class _ColdMerge:
         part = merged_part(context, definition, inputs, output, files, level=level)
         if part.rows:
             target = definition.part_directory(part.name)
-            transaction.require(present=(definition.path,))
+            transaction.require(present=(definition.path,), absent=definition.barred_by)
             for item in uploaded:
                 transaction.uploaded(f"{target}/{item.file.name}", item.key, item.file.size_bytes, item.file.sha256)
             transaction.create(f"{target}/{PART_FILE}", parts_format.encode(part))

@@ -28,7 +28,6 @@ from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import CheckNode, CreateNode, DeleteNode, Operation
 from zerocopy.replica import entries, history
 from zerocopy.replica.inserts import arrivals, quorum
-from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
 
 
@@ -134,7 +133,7 @@ class ReplicatedInserting(Inserting):
                 parent = self.replica.table.numbers(new.partition.id)
                 keeper.make_path(parent)
                 node = keeper.create_numbered(f"{parent}/block-{uuid.uuid4().hex}-", ephemeral=True)
-                number = number_of(node)
+                number = self.replica.number_of(node)
                 name = str(PartName(new.partition.id, number, number, 0))
                 arriving.append(_Arriving(new, node, name))
                 self._check_number(name)

@@ -1,0 +1,175 @@
+"""A plain table becomes a replicated one and back: parts keep names, rows and bytes (I10), numbers are never given
+again (I3), nobody else writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from oplog.errors import Transient
+from oplog.kinds import Dropped
+from tests.replicas.machines import Machine, Machines
+from tiering.config.settings import KeeperConfig
+from tiering.engine.store import Store
+from zerocopy.keeper.client import Keeper
+
+PLACE = "/tables/01/d.t"
+
+
+def plain(machine: Machine, policy: str = "cold") -> Machine:
+    """With three inserts, two of which are merged."""
+    machine("table", "create", "d.t", "--column", "k:int64", "--order-by", "k", "--policy", policy)
+    machine.insert(1)
+    machine.insert(2)
+    machine("merge", "d.t", "--final")
+    machine.insert(3)
+    return machine
+
+
+@pytest.mark.parametrize("policy", ["local", "cold"])
+def test_there_and_back_keeps_every_part(machine: Machines, keeper: Keeper, policy: str) -> None:
+    a = plain(machine("a"), policy)
+    parts, files = a.parts(), a.files()
+    done = a.json("table", "alter", "d.t", "--replicated")
+    assert (done["replica"], done["keeper_path"], done["parts"], done["finished"]) == ("a", PLACE, 2, False)
+    assert (a.parts(), a.files(), a.keys()) == (parts, files, [1, 2, 3])
+    (number,) = a.insert(4)["parts"]
+    assert int(number.split("_")[1]) >= 1_000_000
+    a("fsck", "--read-data")
+    b = machine("b")
+    b.join("--policy", policy)
+    with a.serving():
+        assert sorted(b.sync()["fetched"]) == sorted(a.parts())
+    assert b.keys() == a.keys() == [1, 2, 3, 4]
+    assert b.files() == a.files()
+    assert b.insert(3)["duplicates"] == 1
+    b.insert(5)
+    with b.serving():
+        a.sync()
+    assert [one["output"] for one in a.json("merge", "d.t", "--final")["merges"]] != []
+    with a.serving():
+        assert b.sync()["postponed"] == []
+    assert a.files() == b.files()
+    a("table", "alter", "d.t", "--not-replicated", code=13)
+    assert "has 1 other replica: b" in a.error
+    b("table", "drop", "d.t")
+    parts, files = a.parts(), a.files()
+    done = a.json("table", "alter", "d.t", "--not-replicated")
+    assert (done["parts"], done["finished"], done.get("keeper")) == (len(parts), False, None)
+    assert (a.parts(), a.files(), a.keys()) == (parts, files, [1, 2, 3, 4, 5])
+    assert not keeper.exists(PLACE)
+    assert a.insert(5)["duplicates"] == 1
+    (later,) = a.insert(6)["parts"]
+    assert int(later.split("_")[1]) > 2_000_000
+    a("merge", "d.t", "--final")
+    assert (a.keys(), len(a.parts())) == ([1, 2, 3, 4, 5, 6], 1)
+    a("fsck", "--read-data")
+
+
+def test_a_dry_run_changes_nothing(machine: Machines, keeper: Keeper) -> None:
+    a = plain(machine("a"))
+    done = a.json("table", "alter", "d.t", "--replicated", "--dry-run")
+    assert (done["keeper"], done["dry_run"], done["parts"]) == (PLACE, True, 2)
+    assert not keeper.exists(PLACE)
+    a.insert(4)
+    a("table", "alter", "d.t", "--replicated")
+    a("table", "alter", "d.t", "--not-replicated", "--dry-run")
+    assert a.json("table", "show", "d.t")["keeper"] == PLACE
+    assert a.insert(5)["rows"] == 1
+
+
+def test_refusals_name_what_is_in_the_way(
+    machine: Machines, keeper: Keeper, tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = plain(machine("a"))
+    a("table", "alter", "d.t", "--not-replicated", code=2)
+    assert "is a plain table already" in a.error
+    a("table", "create", "d.t", "--column", "k:int64", "--order-by", "k", "--policy", "cold", "--replicated", code=1)
+    assert "another table is called d.t here" in a.error
+    assert "table alter d.t --replicated" in a.error
+    assert not keeper.exists("/tables")
+    other = Machine(tmp_path, "other", settings, capsys)
+    other("table", "create", "d.t", "--column", "k:int64", "--order-by", "k", "--policy", "local", "--replicated")
+    a("table", "alter", "d.t", "--replicated", code=13)
+    assert "is the place of another table" in a.error
+    a("table", "alter", "d.t", "--replicated", "--keeper-path", "/tables/mine")
+    a("table", "alter", "d.t", "--replicated", code=1)
+    assert "is replicated already, as replica a" in a.error
+    a("table", "alter", "d.t", "--replicated", "--ttl", "", code=2)
+    assert a.insert(9)["rows"] == 1
+    assert other.insert(9)["rows"] == 1
+
+
+def test_another_machine_may_only_read_and_loses_nothing(machine: Machines) -> None:
+    """What it has on its own disks no replica knows: it stays there, and it does not join over it."""
+    a, b = plain(machine("a")), machine("b")
+    a.move("all_1_2_1")
+    assert b.keys() == [1, 2]
+    b.insert(7)
+    a("table", "alter", "d.t", "--replicated")
+    assert b.keys() == [1, 2, 7]
+    b.insert(8, code=13)
+    assert "this machine is no replica of d.t" in b.error
+    b("table", "alter", "d.t", "--replicated", code=13)
+    assert "table create d.t --replicated" in b.error
+    b("table", "create", "d.t", "--replicated", "--policy", "cold", code=13)
+    assert "1 parts of d.t are on this machine's own disks" in b.error
+    assert b.keys() == [1, 2, 7]
+    c = machine("c")
+    c.join("--policy", "cold")
+    with a.serving():
+        c.sync()
+    assert c.keys() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("policy", ["local", "cold"])
+def test_what_began_before_does_not_count_after(machine: Machines, policy: str) -> None:
+    """An insert that goes by the plain table while another process converts it (I2)."""
+    a = plain(machine("a"), policy)
+    with Store.open(a.configuration) as store:
+        stale = store.table("d.t")
+        a("table", "alter", "d.t", "--replicated")
+        with pytest.raises(Transient, match="was made a replicated table meanwhile"):
+            stale.insert(pa.table({"k": [4]}).to_batches())
+    assert a.keys() == [1, 2, 3]
+    a("fsck")
+    assert a.insert(4)["rows"] == 1
+
+
+def test_it_waits_for_nobody_who_is_at_the_parts(machine: Machines) -> None:
+    a = plain(machine("a"))
+    with Store.open(a.configuration) as store:
+        definition = store.definition("d.t")
+        with store.context.journal.claim(definition.uuid, ["all_3_3_0"], "move"):
+            a("table", "alter", "d.t", "--replicated", code=11)
+            assert "is in use on this machine: move" in a.error
+        a("table", "alter", "d.t", "--replicated")
+        with store.context.journal.claim(definition.uuid, ["all_3_3_0"], "move"):
+            a("table", "alter", "d.t", "--not-replicated", code=11)
+    assert a.insert(4)["rows"] == 1
+    a("table", "alter", "d.t", "--not-replicated")
+
+
+def test_a_name_that_joined_or_left_keeps_the_table_replicated(machine: Machines) -> None:
+    """A part that is not here is not forgotten, and what was detached stays."""
+    a = plain(machine("a"))
+    a("partition", "detach", "d.t", "all")
+    a.insert(4)
+    a("table", "alter", "d.t", "--replicated")
+    (four,) = a.parts()
+    a.insert(5)
+    with (
+        Store.open(a.configuration) as store,
+        store.disk("ssd").transaction(Dropped(), reason="by hand", actor="test") as transaction,
+    ):
+        transaction.remove(store.definition("d.t").part_directory(four))
+        transaction.commit()
+    a("table", "alter", "d.t", "--not-replicated", code=13)
+    assert f"the first is {four}" in a.error
+    assert a.insert(6)["rows"] == 1  # it is as it was
+    a("partition", "drop", "d.t", "all")
+    a("table", "alter", "d.t", "--not-replicated")
+    a("partition", "attach", "d.t", "all")
+    assert a.keys() == [1, 2, 3]

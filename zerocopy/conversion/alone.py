@@ -1,0 +1,79 @@
+"""Being alone with a table on this machine while it is converted: nothing inserts, merges, moves or drops parts of it.
+
+What another process begins with the older definition is refused where it commits (`TableDefinition.barred_by`), or by
+Keeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from oplog.errors import Locked, ReadOnly
+from tiering.catalog import reachability
+from tiering.catalog.context import Context
+from tiering.table.schema import TableDefinition
+from zerocopy.execution.moving import MOVER
+from zerocopy.keeper.client import Keeper
+from zerocopy.replica.nodes import TableNodes
+
+_QUEUE = "replica-queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What a conversion did, or would do."""
+
+    definition: TableDefinition
+    replica: str
+    """Which this machine is, or was."""
+    keeper_path: str
+    parts: int
+    """That kept their names and bytes."""
+    finished: bool = False
+    """It was begun before."""
+
+
+def check_disks(context: Context, definition: TableDefinition, what: str) -> None:
+    """Raise what is wrong with a disk that has to know what the table is by then."""
+    reachability.check_whole(context, definition, what)
+    disks = [context.disk(name) for name in context.catalog.policy_disks(definition)]
+    reachability.require(disks, what)
+    for disk in disks:
+        if disk.read_only:
+            raise ReadOnly(
+                f"{what}: disk {disk.name} is read-only and would not know of it",
+                hint="set read_only: false in its configuration; nothing was changed",
+            )
+
+
+def check_unused(context: Context, definition: TableDefinition) -> None:
+    """Raise `Locked` where somebody on this machine is at parts of the table."""
+    for name, kind in sorted(context.journal.claimed(definition.uuid).items()):
+        raise Locked(
+            f"{definition.full_name} is in use on this machine: {kind} ({name})",
+            hint="wait for it to finish, or 'frostline pause' the table; 'frostline moves list --active' shows moves",
+        )
+
+
+@contextmanager
+def alone(context: Context, definition: TableDefinition) -> Iterator[None]:
+    """Hold every part of the table. Raises `Locked` where somebody is at one."""
+    check_unused(context, definition)
+    context.catalog.refresh()
+    parts = context.catalog.parts(definition, include_outdated=True)
+    names = {_QUEUE, MOVER, *(stored.facts.name for stored in parts)}
+    with context.journal.claim(definition.uuid, names, "conversion"):
+        yield
+
+
+def replicas(keeper: Keeper, nodes: TableNodes) -> list[str]:
+    """Those that Keeper knows at this place; none where there is no table."""
+    return keeper.children(nodes.replicas) if keeper.exists(nodes.replicas) else []
+
+
+def held_by_others(context: Context, definition: TableDefinition) -> str:
+    """What another process does with the table while this one holds its parts; empty: nothing."""
+    kinds = {kind for kind in context.journal.claimed(definition.uuid).values() if kind != "conversion"}
+    return ", ".join(sorted(kinds))
