@@ -173,3 +173,28 @@ def test_a_name_that_joined_or_left_keeps_the_table_replicated(machine: Machines
     a("table", "alter", "d.t", "--not-replicated")
     a("partition", "attach", "d.t", "all")
     assert a.keys() == [1, 2, 3]
+
+
+def test_a_backup_of_a_replica_comes_back_plain_and_as_replicas(a: Machine, machine: Machines, tmp_path: Path) -> None:
+    """Under another name while the table lives, on another machine, first plain, then with replicas of its own."""
+    repository = (tmp_path / "repository").as_uri()
+    a.insert(1, 2)
+    a.move("all_0_0_0")
+    a.insert(3)
+    a("backup", "init", repository)
+    a("backup", "create", "first", "--to", repository)
+    c = machine("c")
+    c("backup", "restore", "first", "--map-table", "d.t:d.again", "--to", repository)
+    assert c.keys("d.again") == [1, 2, 3]
+    assert "keeper" not in c.json("table", "show", "d.again")
+    c("table", "alter", "d.again", "--replicated", "--keeper-path", "/tables/01/d.t", code=13)
+    assert "is the place of another table" in c.error
+    assert c.json("table", "alter", "d.again", "--replicated")["keeper_path"] == "/tables/01/d.again"
+    e = machine("e")
+    e.join("--policy", "cold", table="d.again")
+    with c.serving():
+        e.sync("d.again")
+    assert e.insert(4, table="d.again")["rows"] == 1
+    assert (e.keys("d.again"), a.keys()) == ([1, 2, 3, 4], [1, 2, 3])
+    for one in (a, c, e):
+        one("fsck", "--read-data")
