@@ -14,6 +14,7 @@ from tests.crash.seeding import nothing, replaced
 _ORDER = "tests/unit/zerocopy/test_order.py"
 _BESIDE = "tests/replicas/test_side_by_side.py"
 _BY_HAND = "tests/replicas/keeper/test_nodes_by_hand.py"
+_LAGS = "tests/replicas/keeper/test_lagging_follower.py"
 _QUORUM = "tests/replicas/test_quorum.py"
 _INTERSERVER = "tests/replicas/test_interserver.py"
 
@@ -155,6 +156,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "who gives parts by TLS does not ask who fetches them",
         "tests/replicas/test_mutual_tls.py::test_replicas_that_show_certificates_give_each_other_parts",
         _certificates_not_asked_for,
+    ),
+    (
+        "replicas: a lagging server is believed",
+        "what a ZooKeeper knows that is behind the others is taken for all that there is",
+        f"{_LAGS}::test_a_sync_waits_until_its_server_knows_what_was_acknowledged",
+        replaced("zerocopy.keeper.client:Keeper", "sync", nothing),
     ),
     (
         "replicas: bytes between them are not counted",

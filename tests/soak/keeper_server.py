@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests import servers
@@ -19,7 +20,7 @@ class KeeperServer:
     """One server below a directory, on a port of its own."""
 
     def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True)
+        directory.mkdir(parents=True, exist_ok=True)
         self.port = servers.free_port()
         self.expiries = 0
         """Sessions that ended because nothing was heard of their clients, as far as `count` asked."""
@@ -28,8 +29,19 @@ class KeeperServer:
         self._command = packaged.command(directory, self.port, tick_milliseconds=_TICK_MILLISECONDS)
         self._process: subprocess.Popen[bytes] | None = None
 
+    def join(self, number: int, members: Sequence[str]) -> None:
+        """Be this one of several, which are told as it is to reach them: before it is begun."""
+        (self._directory / "data" / "myid").write_text(str(number))
+        with (self._directory / "zoo.cfg").open("a") as configuration:
+            configuration.write("\n".join(["initLimit=300", "syncLimit=300", *members, ""]))
+
     def start(self) -> None:
         """Return when it answers."""
+        self.begin()
+        self.wait()
+
+    def begin(self) -> None:
+        """Start it."""
         with (self._directory / "output").open("ab") as output:
             process = subprocess.Popen(
                 self._command,
@@ -41,6 +53,11 @@ class KeeperServer:
                 preexec_fn=servers.end_with_parent,
             )
         self._process, self._counted = process, 0
+
+    def wait(self) -> None:
+        """Return when it answers."""
+        process = self._process
+        assert process is not None
         packaged.wait_until_ready(self.port, lambda: process.poll() is not None, seconds=120)
 
     def count(self) -> None:
