@@ -30,7 +30,7 @@ def _connections_thrown_away() -> None:
     from zerocopy.interserver import client
 
     async def asked(self: Any, ask: Any) -> Any:
-        async with client._session() as session:
+        async with client._session(None) as session:
             return await ask(session)
 
     client.Peers._asked = asked  # type: ignore[method-assign]
@@ -162,6 +162,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "what a ZooKeeper knows that is behind the others is taken for all that there is",
         f"{_LAGS}::test_a_sync_waits_until_its_server_knows_what_was_acknowledged",
         replaced("zerocopy.keeper.client:Keeper", "sync", nothing),
+    ),
+    (
+        "replicas: the end of a merge is not heard of",
+        "a large merge whose replica died is left to the next pass",
+        "tests/replicas/test_who_merges.py::test_a_daemon_hears_of_it_when_who_makes_a_large_merge_ends",
+        replaced("zerocopy.execution.steps:Steps", "_await", lambda self, node: None),
     ),
     (
         "replicas: bytes between them are not counted",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -161,9 +162,9 @@ def test_connections_to_a_peer_are_kept(a: Machine, b: Machine, monkeypatch: pyt
     opened: list[int] = []
     original = client._session
 
-    def session() -> Any:
+    def session(secured: ssl.SSLContext | None) -> Any:
         opened.append(1)
-        return original()
+        return original(secured)
 
     monkeypatch.setattr(client, "_session", session)
     for key in range(5):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
 from tests.replicas.machines import Machine, Machines
 from tiering.config.settings import KeeperConfig
+from zerocopy.execution import following, perform
+from zerocopy.execution.steps import Done, Steps
 from zerocopy.keeper.client import Keeper
 from zerocopy.replica.nodes import TableNodes
+from zerocopy.replica.replica import Replica
 
 TABLE = TableNodes("/tables/01/d.t")
 MERGED = "all_0_1_1"
@@ -65,6 +71,46 @@ def test_a_large_merge_is_made_once(machine: Machines, settings: KeeperConfig, k
         synced = b.sync()
     assert (synced["fetched"], synced["merged"]) == ([MERGED], [])
     assert a.files() == b.files()
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["dead", "done"])
+def test_a_daemon_hears_of_it_when_who_makes_a_large_merge_ends(
+    machine: Machines, settings: KeeperConfig, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    """With its session, or because it is done: no pass is waited for."""
+    a, b = machine("a"), machine("b")
+    for one in (a, b):
+        one.write_configuration(settings, replicas={"merge_once_bytes": 1})
+    both_with_two_parts(a, b)
+    monkeypatch.setattr(following, "_LOOK_SECONDS", 3600.0)
+    waits, made = threading.Event(), threading.Event()
+    awaits, execute = Steps._await, perform.execute
+
+    def await_node(self: Steps, node: str) -> None:
+        awaits(self, node)
+        if self.replica.name == "b":
+            waits.set()
+
+    def executed(replica: Replica, **options: Any) -> Done:
+        done = execute(replica, **options)
+        if replica.name == "b" and done.merged:
+            made.set()
+        return done
+
+    with Keeper(settings) as dying:
+        dying.make_path(TABLE.all_merging)
+        dying.create(TABLE.merging(MERGED), b"another", ephemeral=True)
+        monkeypatch.setattr(Steps, "_await", await_node)
+        monkeypatch.setattr(perform, "execute", executed)
+        with b.serving(follows=True):
+            a("merge", "d.t", "--final")
+            assert waits.wait(60)
+            if is_done:
+                dying.delete(TABLE.merging(MERGED))
+            else:
+                dying.close()
+            assert made.wait(60)
+    assert b.parts() == [MERGED]
 
 
 def test_a_large_merge_whose_replica_is_gone_is_made_by_another(machine: Machines, settings: KeeperConfig) -> None:

@@ -34,6 +34,8 @@ class Follower:
         self._wake, self._over = threading.Event(), threading.Event()
         self._seen: dict[str, list[str]] = {}
         """The log of each table when it was done with."""
+        self._again: set[str] = set()
+        """The tables of which an entry waited for what has changed since."""
         self._thread = threading.Thread(target=self._work, name="replicas", daemon=True)
 
     def begin(self) -> None:
@@ -50,6 +52,7 @@ class Follower:
         while not self._over.is_set():
             try:
                 with self._open_store() as store:
+                    connections(store.context).woken = self._wake_for
                     self._follow(store)
             except (FrostlineError, OSError) as error:  # told by the passes, which meet it too
                 log.debug("the logs of replicated tables are not followed: %s", error)
@@ -65,15 +68,21 @@ class Follower:
             done = [self._of_table(store, table) for table in ours if identity.read(store.context, table) is not None]
             self._wake.wait(_LOOK_SECONDS if all(done) else _AGAIN_SECONDS)
 
+    def _wake_for(self, path: str) -> None:
+        self._again.add(path)
+        self._wake.set()
+
     def _of_table(self, store: Store, table: TableDefinition) -> bool:
         """Whether all that is new in the log was looked at."""
         nodes = TableNodes(str(table.keeper))
         try:
             names = connections(store.context).keeper.watch(nodes.log, self._wake.set)
-            if self._seen.get(nodes.path) == names:
+            if self._seen.get(nodes.path) == names and nodes.path not in self._again:
                 return True
+            self._again.discard(nodes.path)
             work.sync(store.context, table, log=names)
         except Locked:
+            self._seen.pop(nodes.path, None)
             return False
         except FrostlineError as error:
             log.debug("%s: %s", table.full_name, error.message)

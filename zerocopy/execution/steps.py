@@ -25,6 +25,7 @@ from zerocopy.execution import dropping, sharing_moves
 from zerocopy.execution.order import Order
 from zerocopy.execution.queue import Queued
 from zerocopy.replica import entries, shared
+from zerocopy.replica.connections import connections
 from zerocopy.replica.entries import DropRange, Entry, Get, Merge
 from zerocopy.replica.fetching import Fetcher, part_here
 from zerocopy.replica.nodes import changed_by_hand
@@ -194,12 +195,19 @@ class Steps:
         try:
             keeper.create(node, self.replica.token.encode(), ephemeral=True)
         except AlreadyExists:
+            self._await(node)
             raise Locked("another replica makes it, once for all", hint="the next pass fetches it") from None
         try:
             self._merge(queued, entry, name)
         finally:
             with suppress(FrostlineError):  # it goes with the session
                 keeper.delete(node)
+
+    def _await(self, node: str) -> None:
+        """Let the daemon look again when the node has gone, or says something else."""
+        woken = partial(connections(self.replica.context).woken, self.replica.table.path)
+        if not self.replica.keeper.await_node(node, woken):
+            woken()
 
     def _bucket_of(self, entry: Merge) -> LoggedDisk | None:
         """The disk on which all inputs are, if others share its objects."""
@@ -221,6 +229,8 @@ class Steps:
             return
         word = words.get(str(name))
         if word is None or not word.done:
+            if word is not None:
+                self._await(place.part(str(name)))
             who = f"replica {word.replica} merges" if word is not None else "somebody has merged"
             raise Locked(f"{who} it in the bucket, once for all", hint="the next pass takes it over")
         try:

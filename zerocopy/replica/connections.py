@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -75,6 +76,8 @@ class ReplicaConnections:
         self._dialling = threading.Lock()
         self.server: PartServer | None = None
         self.follower: Worker | None = None
+        self.woken: Callable[[str], None] = lambda path: None
+        """Told of the table at this path when what kept an entry of its queue waiting has changed."""
         self._kept: dict[str, KnownTable] = {}
 
     def kept(self, path: str) -> KnownTable:
