@@ -145,15 +145,15 @@ def _any_clock_for_merges() -> None:
 
 
 def _older_definition_not_awaited() -> None:
-    from zerocopy.execution.order import Order
+    from zerocopy.execution.order import QueueOrder
 
-    original = Order.postpone
+    original = QueueOrder.postpone
 
     def postpone(self: Any, queued: Any) -> None:
         original(self, queued)
         self._is_older = False
 
-    Order.postpone = postpone  # type: ignore[method-assign]
+    QueueOrder.postpone = postpone  # type: ignore[method-assign]
 
 
 def _deleted_by_a_rule_that_is_gone() -> None:

@@ -20,10 +20,10 @@ _INTERSERVER = "tests/replicas/test_interserver.py"
 
 
 def _one_after_the_other() -> None:
-    from zerocopy.execution.order import Order
+    from zerocopy.execution.order import QueueOrder
 
-    original = Order.take
-    Order.take = lambda self: None if self._begun else original(self)  # type: ignore[method-assign]
+    original = QueueOrder.take
+    QueueOrder.take = lambda self: None if self._begun else original(self)  # type: ignore[method-assign]
 
 
 def _connections_thrown_away() -> None:
@@ -95,19 +95,19 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "replicas: queue without dependencies",
         "an entry is begun though one that it meets is being done",
         f"{_ORDER}::test_any_order_of_completion_comes_to_the_same",
-        replaced("zerocopy.execution.order:Order", "_is_free", lambda self, one, before: True),
+        replaced("zerocopy.execution.order:QueueOrder", "_is_free", lambda self, one, before: True),
     ),
     (
         "replicas: what is left undone is overtaken",
         "what could not be done holds nothing up",
         f"{_ORDER}::test_any_order_of_completion_comes_to_the_same",
-        replaced("zerocopy.execution.order:Order", "why_held", lambda self, queued: ""),
+        replaced("zerocopy.execution.order:QueueOrder", "why_held", lambda self, queued: ""),
     ),
     (
         "replicas: a larger part beside its pieces",
         "one that covers more comes while what it covers is on its way",
         f"{_BESIDE}::test_what_was_merged_meanwhile_comes_once",
-        replaced("zerocopy.execution.order:Order", "widen", lambda self, queued, name: True),
+        replaced("zerocopy.execution.order:QueueOrder", "widen", lambda self, queued, name: True),
     ),
     (
         "replicas: one after the other",

@@ -37,7 +37,7 @@ class _Placed:
 
 
 @dataclass(slots=True)
-class Order:
+class QueueOrder:
     """One run over the queue: what is taken is being done until it is ended, postponed or put back."""
 
     waiting: Sequence[Queued]

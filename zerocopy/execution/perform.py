@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from oplog.errors import FrostlineError
 from tiering.table.part import PartName, apart
 from zerocopy.execution import altering, dropping, giving_up
-from zerocopy.execution.order import Order
+from zerocopy.execution.order import QueueOrder
 from zerocopy.execution.queue import Queued, pull, queue
 from zerocopy.execution.steps import Done, Steps, is_empty
 from zerocopy.replica import shared
@@ -34,7 +34,7 @@ def execute(replica: Replica, *, stopped: Callable[[], bool], log: Sequence[str]
         done = Done(pulled=pull(replica, log))
         if waiting := queue(replica):
             fetcher = Fetcher(replica)
-            order = Order(waiting, min(replica.context.config.replicas.entries_at_once, replica.context.workers))
+            order = QueueOrder(waiting, min(replica.context.config.replicas.entries_at_once, replica.context.workers))
             try:
                 _QueueRun(Steps(replica, fetcher, order, replica.parts(), done), stopped).all()
             finally:

@@ -22,7 +22,7 @@ from tiering.merge.merger import Agreed
 from tiering.merge.output import MergeResult
 from tiering.table.part import Part, PartName
 from zerocopy.execution import dropping, sharing_moves
-from zerocopy.execution.order import Order
+from zerocopy.execution.order import QueueOrder
 from zerocopy.execution.queue import Queued
 from zerocopy.replica import entries, shared
 from zerocopy.replica.connections import connections
@@ -83,7 +83,7 @@ class Steps:
 
     replica: Replica
     fetcher: Fetcher
-    order: Order
+    order: QueueOrder
     own: set[PartName]
     """What Keeper says that this replica has."""
     done: Done

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests import turns
 from tiering.table.part import PartName
-from zerocopy.execution.order import Order, meet
+from zerocopy.execution.order import QueueOrder, meet
 from zerocopy.execution.queue import Queued
 from zerocopy.replica import entries
 from zerocopy.replica.entries import Alter, DropRange, Entry, Get, Merge
@@ -106,7 +106,7 @@ class Made:
 
 def run(log: list[Entry], failing: set[int], at_once: int, choose: st.DataObject) -> Made:
     """The outcome when those are done first that are chosen."""
-    order, made = Order(queued(log), at_once), Made()
+    order, made = QueueOrder(queued(log), at_once), Made()
 
     def finish(one: Queued) -> None:
         if one.number in failing:
@@ -137,7 +137,7 @@ def run(log: list[Entry], failing: set[int], at_once: int, choose: st.DataObject
 
 
 def one_by_one(log: list[Entry], failing: set[int]) -> Made:
-    """The outcome by the rules themselves: each in its turn, without an `Order`."""
+    """The outcome by the rules themselves: each in its turn, without an `QueueOrder`."""
     made, held, is_older = Made(), list[PartName](), False
     for number, one in enumerate(queued(log)):
         entry, later = one.entry, log[number + 1 :]
@@ -169,7 +169,7 @@ def test_any_order_of_completion_comes_to_the_same(
 
 def test_what_does_not_meet_is_done_side_by_side_and_no_more_than_so_many() -> None:
     names = [f"p_{number}_{number}_0" for number in range(5)]
-    order = Order(queued([*map(get, names), merge("p_0_1_1", *names[:2]), get("q_0_0_0")]), 3)
+    order = QueueOrder(queued([*map(get, names), merge("p_0_1_1", *names[:2]), get("q_0_0_0")]), 3)
     begun = [order.take() for _ in range(4)]
     assert [one.entry.brings if one else None for one in begun] == [*names[:3], None]
     for one in begun:
@@ -181,7 +181,7 @@ def test_what_does_not_meet_is_done_side_by_side_and_no_more_than_so_many() -> N
 
 def test_a_part_that_covers_more_waits_for_what_it_meets() -> None:
     """Another replica has only what it merged of both: one of them brings it, the other one finds it here."""
-    order = Order(queued([get("p_0_0_0"), get("p_1_1_0"), get("p_2_2_0")]), 2)
+    order = QueueOrder(queued([get("p_0_0_0"), get("p_1_1_0"), get("p_2_2_0")]), 2)
     first, second = order.take(), order.take()
     assert first is not None
     assert second is not None
