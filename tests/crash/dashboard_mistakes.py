@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from tests.crash.seeding import replaced
 
 _IDLE = "tests/tui/test_idle.py"
+
+
+def _as_written_down(state_directory: Path, *, answer_seconds: float = 0.0) -> Any:
+    from tiering.daemon.jobs import record
+    from tiering.daemon.status import read_status
+
+    return read_status(state_directory), record.read(state_directory)
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
@@ -27,5 +36,11 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "ages are drawn only when the parts are read",
         f"{_IDLE}::test_ages_go_on_without_reading_the_parts",
         replaced("tui.screens.storage:Parts", "draw_ages", lambda self: None),
+    ),
+    (
+        "dashboard: a daemon's file",
+        "top and status show what a daemon wrote down some time ago, though it answers",
+        "tests/tui/test_top.py::test_the_daemon_itself_is_asked_and_else_what_it_wrote_down_is_shown",
+        replaced("tiering.daemon.live", "live_status", _as_written_down),
     ),
 )

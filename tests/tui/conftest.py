@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash import mutants
 from tests.homes import Home
 from tiering.engine.store import Store
 from tiering.journal.records import NewMove
+
+mutants.apply_from_environment()
 
 DUE, STAYS = "202001_1_1_0", "209902_1_1_0"
 """The two parts of `d.events`: what a rule has made due for the bucket long ago, and will make due in a long time."""

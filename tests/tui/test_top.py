@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from tests.homes import Home
 from tests.tui.conftest import DUE
 from tiering.config.settings import InboxConfig, PacingConfig, embedded
+from tiering.daemon.control import ControlServer
 from tiering.daemon.hooks.outbox import HookStatus
 from tiering.daemon.status import DaemonStatus, LaneStatus, StatusRecord
 from tiering.engine.store import Store
@@ -50,6 +53,33 @@ def test_trouble_comes_first_with_the_command_that_goes_on(home: Home) -> None:
     assert document["broken_disks"][0]["disk"] == "ssd"
     assert document["trouble"][0]["what"] == document["broken_disks"][0]["what"]
     assert document["trouble"][0]["command"] == "frostline doctor"
+
+
+def test_the_daemon_itself_is_asked_and_else_what_it_wrote_down_is_shown(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, silent = home.path / "state", threading.Event()
+    monkeypatch.setattr("tiering.facts.status._DAEMON_ANSWERS_SECONDS", 0.2)
+
+    def answer(names: list[str]) -> dict[str, Any]:
+        if silent.is_set():
+            silent.clear()
+            answered.wait()
+        now = DaemonStatus(running=True, pid=os.getpid(), ticks=8, unkept="no room")
+        return {"daemon": msgspec.to_builtins(now), "jobs": {}}
+
+    answered, server = threading.Event(), ControlServer(state, {"status": answer})
+    with daemon_lock(state):
+        StatusRecord(state, DaemonStatus(running=True, pid=os.getpid(), ticks=7))
+        server.begin()
+        try:
+            assert [home.json("status")["daemon"]["ticks"], home.json("top")["status"]["daemon"]["ticks"]] == [8, 8]
+            assert "the daemon cannot write down what it knows: no room" in home("top", "--once")
+            silent.set()
+            assert home.json("status")["daemon"]["ticks"] == 7
+        finally:
+            answered.set()
+            server.end()
 
 
 def test_without_a_terminal_it_says_what_to_ask_for(home: Home) -> None:

@@ -16,13 +16,15 @@ from tiering.daemon.status import DaemonStatus, read_status
 _SECONDS = 5.0
 
 
-def live_status(state_directory: Path) -> tuple[DaemonStatus, dict[str, JobRecord]]:
-    """The status, and what is known of each job. By what is written down where no daemon runs or none answers: it
-    begins or ends, or is of another version."""
+def live_status(
+    state_directory: Path, *, answer_seconds: float = _SECONDS
+) -> tuple[DaemonStatus, dict[str, JobRecord]]:
+    """The status, and what is known of each job. By what is written down where no daemon runs or none answers in time:
+    it begins or ends, stands still, or is of another version."""
     known = read_status(state_directory)
     if known.running:
         try:
-            said = ask(state_directory, "status", [], begin_seconds=0, answer_seconds=_SECONDS)
+            said = ask(state_directory, "status", [], begin_seconds=0, answer_seconds=answer_seconds)
             jobs = msgspec.convert(said["jobs"], dict[str, JobRecord])
             now = msgspec.convert(said["daemon"], DaemonStatus)
         except (FrostlineError, KeyError, msgspec.ValidationError):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tiering.policy.plan import Plan
     from tiering.table.schema import TableDefinition
 
+_DAEMON_ANSWERS_SECONDS = 1.0
+
 
 def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]:
     """`status --json`. `planned` is the plan of now, where somebody has made it already."""
@@ -128,14 +130,17 @@ def beside_document(store: Store) -> dict[str, Any]:
 
 
 def daemon_document(config: Config) -> dict[str, Any]:
-    """`daemon status --json`: whether a daemon runs on this store, what it did, and its jobs."""
+    """`daemon status --json`: whether a daemon runs on this store, what it did, and its jobs. As it says itself; where
+    it does not answer within a second, for this is read with every look at a store, as it was written down."""
     import msgspec
 
-    from tiering.daemon.jobs.status import job_documents
-    from tiering.daemon.status import read_status
+    from tiering.daemon.jobs.status import documents_of
+    from tiering.daemon.live import live_status
 
-    plain: dict[str, Any] = msgspec.to_builtins(read_status(config.state_directory))
-    return {**plain, "jobs": msgspec.to_builtins(job_documents(config))}
+    known, records = live_status(config.state_directory, answer_seconds=_DAEMON_ANSWERS_SECONDS)
+    jobs = documents_of(records, config, is_running=known.running)
+    plain: dict[str, Any] = msgspec.to_builtins(known)
+    return {**plain, "jobs": msgspec.to_builtins(jobs)}
 
 
 def disk_documents(store: Store) -> list[dict[str, Any]]:

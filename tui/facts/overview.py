@@ -110,6 +110,8 @@ def _trouble(
         yield problem(crowded_text(one), f"merge {one['table']} --cold")
     if status["daemon"]["running"] and (now := status["daemon"]["inbox_trouble"]):
         yield problem(f"files wait: {now}", "inbox status")
+    if status["daemon"]["running"] and (now := status["daemon"]["unkept"]):
+        yield problem(f"the daemon cannot write down what it knows: {now}", "daemon status")
     if status["daemon"]["last_error"]:
         yield problem(f"the daemon's last error: {status['daemon']['last_error']}", "daemon status")
 

@@ -25,8 +25,8 @@ def metrics(session: Session) -> None:
 
     For the textfile collector of node_exporter, write to another name first and rename.
     """
-    from tiering.daemon.jobs.status import job_documents
-    from tiering.daemon.status import read_status
+    from tiering.daemon.jobs.status import documents_of
+    from tiering.daemon.live import live_status
     from tiering.facts.metrics import exposition, looking
     from tiering.facts.metrics.families import families
 
@@ -34,7 +34,8 @@ def metrics(session: Session) -> None:
         exposition.check_installed()
     store = session.store(anew=False)
     seen = looking.look(store, _backups(session, store))
-    process = looking.process(read_status(session.config.state_directory), job_documents(session.config))
+    known, records = live_status(session.config.state_directory)
+    process = looking.process(known, documents_of(records, session.config, is_running=known.running))
     found = families(seen, process, version=version())
     if session.options.json:
         session.output.document({"metrics": exposition.document(found)})

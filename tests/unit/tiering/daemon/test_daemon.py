@@ -30,6 +30,7 @@ from tiering.daemon.memory import MemoryKeeping
 from tiering.daemon.status import STATUS_FILE, DaemonStatus, StatusRecord, read_status
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
+from tiering.facts.status import daemon_document
 from tiering.journal.locks import daemon_lock
 from tiering.table.definitions import define_table
 from tiering.table.schema import Column, MoveToVolume, TableDefinition, TtlRule
@@ -158,10 +159,12 @@ def test_a_daemon_that_can_write_nothing_down_says_what_it_does(store: Store, mo
         assert known.unkept == f"no space left on device: {state / STATUS_FILE}"
         until(lambda: live_status(state)[0].ticks > read_status(state).ticks + 1)
         assert (read_status(state).unkept, jobs.keys()) == ("", kinds().keys())
+        assert daemon_document(store.context.config)["unkept"] == known.unkept, "all who look are told the same"
         full.clear()
         until(lambda: live_status(state)[0].problem == "")
         (state / SOCKET_FILE).unlink()
         assert live_status(state)[0].running, "without an answer what is written down is shown"
+        assert daemon_document(store.context.config)["pid"] == os.getpid()
     finally:
         stop.set()
         thread.join(60)
