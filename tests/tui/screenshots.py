@@ -23,7 +23,7 @@ _FOREIGN_FONT = re.compile(r',?\s*url\("https://[^"]*"\) format\("[^"]*"\)')
 
 
 async def _draw(store: Path, directory: Path) -> None:
-    config = embedded(store)
+    config = embedded(store.absolute())
 
     def opened(progress: Progress | None = None) -> Store:
         return Store.open(config, actor="you@machine", progress=progress, partial=True)

@@ -230,13 +230,13 @@ class ListView(View):
         asked = asyncio.ensure_future(self.board.source.read(more))
         try:
             if not (await asyncio.wait({asked}, timeout=_PATIENCE_SECONDS))[0]:
-                pane.say([*lines, "", "Reading the store …"])
+                pane.say(["Reading the store …", "", *lines])
             told = await asked
         except FrostlineError as error:
             told = [error.message, error.hint or ""]
         finally:
             asked.cancel()  # the cursor has gone on
-        pane.say([*lines, "", *told])
+        pane.say([*told, "", *lines] if told else lines)  # why comes first: a small terminal has room for little
 
     def action_copy(self) -> None:
         """What is chosen, as JSON, to the clipboard of the terminal."""
