@@ -32,6 +32,7 @@ _REST_SECONDS = 10.0
 """After the whole inbox failed: it is not there, or somebody else works on it."""
 
 log = logging.getLogger("frostline.inbox")
+_emitters_log = logging.getLogger("watchdog.observers.inotify")
 
 
 class InboxWorker:
@@ -98,8 +99,7 @@ class InboxWorker:
             finally:
                 pool.shutdown()
                 if observer is not None:
-                    observer.stop()
-                    observer.join()
+                    end_observer(observer)
             for name, work in busy.items():
                 self._tell(name, work.result())
 
@@ -143,6 +143,20 @@ class InboxWorker:
             log.info("the inbox is looked at every %g s: %s", self._settings.poll_seconds, error)
             return None
         return observer
+
+
+def end_observer(observer: BaseObserver) -> None:
+    """No more events. A file that comes in that moment finds watchdog's thread ended, which it logs as an error."""
+
+    def expected(record: logging.LogRecord) -> bool:
+        return False
+
+    _emitters_log.addFilter(expected)
+    try:
+        observer.stop()
+        observer.join()
+    finally:
+        _emitters_log.removeFilter(expected)
 
 
 class _Stores:

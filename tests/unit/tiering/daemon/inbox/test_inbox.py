@@ -26,7 +26,7 @@ from tiering.daemon.inbox import choice, ingest, reading
 from tiering.daemon.inbox.choice import Found, Sight
 from tiering.daemon.inbox.inbox import Inbox, Round
 from tiering.daemon.inbox.place import TableInbox
-from tiering.daemon.inbox.worker import InboxWorker
+from tiering.daemon.inbox.worker import InboxWorker, end_observer
 from tiering.daemon.status import read_status
 from tiering.engine.store import Store, Table
 from tiering.table.definitions import define_table
@@ -500,7 +500,7 @@ class TestDaemon:
                 thread.join(60)
         assert read_status(state).ingested == 1
         assert read_status(state).last_error == "inbox: d.t: no space left on device: ssd"
-        assert [record.message for record in caplog.records if not record.name.startswith("watchdog")] == [
+        assert [record.message for record in caplog.records] == [
             "left alone: d.t/link.csv: a symbolic link: it is not followed",
             "the inbox: d.t: no space left on device: ssd",
             "the inbox: all is well again, it was: d.t: no space left on device: ssd",
@@ -598,3 +598,29 @@ class TestVerbs:
             inbox.retry("a.csv")
         with pytest.raises(NotFound):
             inbox.retry("a.csv.report.json")
+
+
+def test_the_end_of_the_observer_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from watchdog.events import FileSystemEventHandler
+    from watchdog.observers import Observer
+    from watchdog.observers.api import ObservedWatch
+    from watchdog.observers.inotify import InotifyEmitter
+
+    ended = InotifyEmitter.on_thread_stop
+
+    def ended_while_an_event_comes(self: InotifyEmitter) -> None:
+        ended(self)
+        self.queue_events(0)
+
+    monkeypatch.setattr(InotifyEmitter, "on_thread_stop", ended_while_an_event_comes)
+    observer = Observer()
+    observer.schedule(FileSystemEventHandler(), str(tmp_path))
+    observer.start()
+    end_observer(observer)
+    assert not observer.is_alive()
+    assert caplog.records == []
+    other = InotifyEmitter(observer.event_queue, ObservedWatch(str(tmp_path), recursive=False))
+    other.queue_events(0)
+    assert len(caplog.records) == 1, "at any other time it is one"
