@@ -15,6 +15,7 @@ _ORDER = "tests/unit/zerocopy/test_order.py"
 _BESIDE = "tests/replicas/test_side_by_side.py"
 _BY_HAND = "tests/replicas/keeper/test_nodes_by_hand.py"
 _LAGS = "tests/replicas/keeper/test_lagging_follower.py"
+_SHARED = "tests/replicas/test_shared_disk.py"
 _QUORUM = "tests/replicas/test_quorum.py"
 _INTERSERVER = "tests/replicas/test_interserver.py"
 
@@ -168,6 +169,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a large merge whose replica died is left to the next pass",
         "tests/replicas/test_who_merges.py::test_a_daemon_hears_of_it_when_who_makes_a_large_merge_ends",
         replaced("zerocopy.execution.steps:Steps", "_await", lambda self, node: None),
+    ),
+    (
+        "replicas: anything in the bucket is the part",
+        "of many parts on the shared disk nobody asks what the others have",
+        f"{_SHARED}::test_what_is_in_the_bucket_and_is_not_what_others_have_is_not_taken_for_it",
+        replaced("zerocopy.replica.fetching:Fetcher", "digests", lambda self, parts: {part: set() for part in parts}),
     ),
     (
         "replicas: bytes between them are not counted",

@@ -250,3 +250,22 @@ def test_a_bucket_that_takes_one_writer_is_none_to_share(machine: Machines) -> N
     one("table", "create", "d.t", "--column", "k:int64", "--order-by", "k", "--replicated", "--policy", "cold", code=13)
     assert "on s3 one machine at a time may write" in one.error
     assert one.json("table", "list")["tables"] == []
+
+
+def test_what_is_in_the_bucket_and_is_not_what_others_have_is_not_taken_for_it(
+    a: Machine, b: Machine, keeper: Keeper
+) -> None:
+    """Also of many at once: of the others it is said that they are here."""
+    a.insert(1)
+    a.insert(2)
+    for part in a.parts():
+        a.move(part)
+    path = f"/tables/01/d.t/replicas/a/parts/{FIRST}"
+    before = keeper.get(path).data
+    keeper.set(path, b"0" * 64)
+    (postponed,) = b.sync(code=3)["postponed"]
+    assert "is not the one that the replicas agreed upon" in postponed["reason"]
+    assert keeper.children("/tables/01/d.t/replicas/b/parts") == ["all_1_1_0"]
+    keeper.set(path, before)
+    assert b.sync()["skipped"] == 1
+    assert a.keys() == b.keys() == [1, 2]

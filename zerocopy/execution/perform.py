@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, field
 
 from oplog.errors import FrostlineError
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.lineage import content_digest
 from tiering.table.part import PartName, apart
 from zerocopy.execution import altering, dropping, giving_up
 from zerocopy.execution.order import QueueOrder
@@ -141,31 +143,47 @@ class _QueueRun:
 
     def _together(self, first: Queued) -> None:
         """Take over what lies in a bucket that this machine shares, of this entry and those like it that follow, many
-        parts at once: those of which nothing is here or waits. What does not come so is left to be fetched one by
+        parts at once: those of which nothing is here or waits. What does not come so is left to be brought one by
         one."""
         steps, replica = self.steps, self.steps.replica
-        if first.node in self._asked or shared.disk_of(replica.context, replica.definition) is not None:
+        disk = shared.disk_of(replica.context, replica.definition)
+        if first.node in self._asked or (disk is None and not steps.fetcher.shares()):
             return
-        if not steps.fetcher.shares():
-            return
-        run = [
-            first,
-            *itertools.takewhile(lambda one: isinstance(one.entry, Get), steps.order.later(first)),
-        ]
+        run = [first, *itertools.takewhile(lambda one: isinstance(one.entry, Get), steps.order.later(first))]
         self._asked.update(one.node for one in run)
         drops = steps.order.drops_after(first)
         wanted = [one for one in run if not any(drop.drops(one.name) for drop in drops)]
         stored = replica.context.catalog.parts(replica.definition, include_outdated=True)
-        busy = steps.order.busy_beside(first)
-        free = apart((one.name for one in wanted), [*steps.own, *busy, *(one.name for one in stored)])
+        elsewhere = [one.name for one in stored if disk is None or one.disk != disk.name]
+        free = apart((one.name for one in wanted), [*steps.own, *steps.order.busy_beside(first), *elsewhere])
+        wanted = [one for one in wanted if one.name in free]
+        if disk is not None:
+            self._say_shared(wanted, {one.name: one for one in stored if one.disk == disk.name})
+            return
         by_replica: dict[str, list[Queued]] = defaultdict(list)
         for queued in wanted:
-            if isinstance(queued.entry, Get) and queued.name in free:
+            if isinstance(queued.entry, Get):
                 by_replica[queued.entry.replica].append(queued)
         for name, some in by_replica.items():
             if self.stopped():
                 return
             self._adopt(name, some)
+
+    def _say_shared(self, wanted: Sequence[Queued], there: Mapping[PartName, StoredPart]) -> None:
+        """Say of the parts on the shared disk that this replica has them, where they are those that were agreed upon:
+        of any other one it is told when its turn comes."""
+        steps = self.steps
+        found = [one for one in wanted if one.name in there]
+        said = steps.fetcher.digests([one.name for one in found])
+        parts: dict[str, tuple[str, str]] = {}
+        for one in found:
+            digest = content_digest(there[one.name].part)
+            if isinstance(one.entry, Get) and said[one.name] | {one.entry.digest} == {digest}:
+                parts[str(one.name)] = (digest, one.node)
+        steps.replica.register_all(parts)
+        steps.own |= set(map(PartName.parse, parts))
+        self._came |= {node for _, node in parts.values()}
+        steps.done.skipped += len(parts)
 
     def _adopt(self, name: str, some: Sequence[Queued]) -> None:
         steps = self.steps

@@ -72,15 +72,24 @@ def compare(replica: Replica) -> None:
 def _set_back(replica: Replica) -> set[PartName]:
     """The parts that Keeper says are here and are not, and those that are here and Keeper says nothing of."""
     context, definition = replica.context, replica.definition
+    said, here, own = _all_parts(replica)
+    if not agreement.without_place(said, here, ()) and not agreement.without_place(own, said, ()):
+        return set()  # so nobody has to be asked for what is half done, as whoever comes has a whole log to ask for
     said = replica.parts()
     half_done = [name for queued in queue(replica) for name in queued.entry.touches]
     # What others dropped from, or merged on, a disk that all share is gone before it is taken over here.
     half_done += [name for entry in coming(replica) if not isinstance(entry, Get) for name in entry.touches]
     half_done += map(PartName.parse, arrivals.arriving(context, definition))
-    context.catalog.refresh()
-    here = {stored.name for stored in context.catalog.parts(definition, include_outdated=True)}
-    own = {stored.name for stored in _own_parts(replica)}
+    _, here, own = _all_parts(replica)
     return {*agreement.without_place(said, here, half_done), *agreement.without_place(own, said, half_done)}
+
+
+def _all_parts(replica: Replica) -> tuple[set[PartName], set[PartName], set[PartName]]:
+    """What Keeper says that is here, then what is here, and of that what is on no shared disk."""
+    said = replica.parts()
+    replica.context.catalog.refresh()
+    here = {stored.name for stored in replica.context.catalog.parts(replica.definition, include_outdated=True)}
+    return said, here, {stored.name for stored in _own_parts(replica)}
 
 
 def recover(replica: Replica) -> str:

@@ -66,6 +66,18 @@ class Fetcher:
         """Who says of itself that it has this very part, wherever it can be reached."""
         return [source for source in self._holders(part) if source.part == part]
 
+    def digests(self, parts: Sequence[PartName]) -> dict[PartName, set[str]]:
+        """The same of many parts at once: which digests the others say."""
+        found: dict[PartName, set[str]] = {part: set() for part in parts}
+        for name in self.replica.others():
+            nodes = self.replica.table.replica(name)
+            has = found.keys() & set(self._parts_of(name))
+            paths = [nodes.part(str(part)) for part in has]
+            for part, node in zip(has, self.replica.keeper.find_all(paths), strict=True):
+                if node is not None:
+                    found[part].add(node.data.decode(errors="replace"))
+        return found
+
     def sources(self, wanted: PartName) -> list[PartHolder]:
         """Who has the part itself, then who has one that covers it, and can be asked for it."""
         return [source for source in self._holders(wanted) if source.address]
@@ -74,14 +86,17 @@ class Fetcher:
         exact: list[tuple[str, PartName]] = []
         covering: list[tuple[str, PartName]] = []
         for name in self.replica.others():
-            if name not in self._parts:
-                nodes = self.replica.table.replica(name)
-                self._parts[name] = [PartName.parse(part) for part in self.replica.keeper.children(nodes.parts)]
-            for part in self._parts[name]:
+            for part in self._parts_of(name):
                 if part == wanted or part.covers(wanted):
                     (exact if part == wanted else covering).append((name, part))
         found = [self._source(name, part) for name, part in [*exact, *covering]]
         return [source for source in found if source is not None]
+
+    def _parts_of(self, name: str) -> list[PartName]:
+        if name not in self._parts:
+            nodes = self.replica.table.replica(name)
+            self._parts[name] = [PartName.parse(part) for part in self.replica.keeper.children(nodes.parts)]
+        return self._parts[name]
 
     def _source(self, name: str, part: PartName) -> PartHolder | None:
         nodes = self.replica.table.replica(name)
