@@ -70,6 +70,9 @@ def top(
 
 
 def _has_utf_8() -> bool:
+    named = next((value for name in ("LC_ALL", "LC_CTYPE", "LANG") if (value := os.environ.get(name))), "")
+    if named in ("C", "POSIX"):  # there Python writes UTF-8 all the same
+        return False
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 

@@ -146,8 +146,11 @@ def test_it_is_drawn_again_when_it_goes_on(home: Home, number: signal.Signals) -
         assert terminal.ends() == 0
 
 
-def test_a_terminal_without_utf_8_gets_ascii(home: Home) -> None:
-    with Terminal(home, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0") as terminal:
+@pytest.mark.parametrize(
+    "environment", [{}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}], ids=["as Python finds it", "by the locale"]
+)
+def test_a_terminal_without_utf_8_gets_ascii(home: Home, environment: dict[str, str]) -> None:
+    with Terminal(home, LC_ALL="C", **environment) as terminal:
         terminal.sees("Overview")
         terminal.press("2")
         terminal.sees("d.small")
