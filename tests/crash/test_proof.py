@@ -54,7 +54,7 @@ def test_a_mutant_that_the_product_left_behind_is_said(apply: Callable[[], None]
 
 
 def test_checks_that_are_gone_and_places_that_put_nothing_in_are_said() -> None:
-    places = ("test_kill.py::test_gone[insert]", "tests/tui/test_outage.py::test_every_screen_outlives_the_bucket",
+    places = ("test_kill.py::test_gone[insert]", "tests/contract/test_disk.py::test_an_empty_disk_has_nothing",
               "test_kill.py::test_killed_at_every_effect[move]", "test_gone.py")  # fmt: skip
     found = dict(stale.missing_checks(Mutant(place, "", place, print) for place in places))
     assert list(found) == [*places[:2], places[3]]

@@ -399,6 +399,6 @@ def test_commands_that_messages_and_pages_name_exist() -> None:
                 continue
             assert rest[0] in command.commands, f"{file.name}: frostline {text}"
             command = command.commands[rest[0]]
-        options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        options = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
         used = {re.split(r"[=,;]", word)[0] for word in rest if word.startswith("--")}
         assert used <= options, f"{file.name}: frostline {text}"
