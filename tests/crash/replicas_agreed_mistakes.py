@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from tests.crash.seeding import nothing, replaced
 
 _KILLS = "tests/replicas/test_kills.py::test_killed_at_every_change"
@@ -17,6 +19,24 @@ _ALTER = "tests/replicas/test_alter.py"
 _DROPS = "tests/replicas/test_drops.py"
 _TABLES = "tests/replicas/test_replicas.py"
 _SHARED = "tests/replicas/test_shared_disk.py"
+
+
+def _drops_by_the_plain_table() -> None:
+    from tiering.catalog import tables
+
+    genuine = tables._drop_everywhere
+    tables._drop_everywhere = lambda context, decided, *, now: genuine(
+        context, msgspec.structs.replace(decided, barred_by=()), now=now
+    )
+
+
+def _drops_that_looked_once() -> None:
+    from tiering.catalog import tables
+
+    genuine = tables._drop_from
+    tables._drop_from = lambda context, disk, decided, *, now: genuine(
+        context, disk, msgspec.structs.replace(decided, barred_by=()), now=now
+    )
 
 
 def _commits_without_fence() -> None:
@@ -363,6 +383,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "an insert that began with the plain table commits into the replicated one",
         f"{_CONVERSION}::test_what_began_before_does_not_count_after",
         replaced("tiering.table.schema:TableDefinition", "barred_by", ()),
+    ),
+    (
+        "conversion: late drops let in",
+        "a drop that began with the plain table takes what replicas have",
+        f"{_CONVERSION}::test_a_drop_that_began_before_takes_nothing_that_replicas_have",
+        _drops_by_the_plain_table,
+    ),
+    (
+        "conversion: late drops seen only before",
+        "a drop looks whether the table was converted, and does not require it where it commits",
+        f"{_CONVERSION}::test_a_drop_of_another_machine_is_refused_where_it_commits",
+        _drops_that_looked_once,
     ),
     (
         "conversion: parts not asked for",

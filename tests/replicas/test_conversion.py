@@ -3,16 +3,20 @@ again (I3), nobody else writes."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from disks.base import Disk
 from oplog.errors import Transient
 from oplog.kinds import Dropped
 from tests.replicas.machines import Machine, Machines
+from tiering.catalog import tables
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
+from tiering.journal.records import Drop, TableDrop
 from zerocopy.keeper.client import Keeper
 
 PLACE = "/tables/01/d.t"
@@ -136,6 +140,65 @@ def test_what_began_before_does_not_count_after(machine: Machines, policy: str) 
     assert a.keys() == [1, 2, 3]
     a("fsck")
     assert a.insert(4)["rows"] == 1
+
+
+@pytest.mark.parametrize("policy", ["local", "cold"])
+@pytest.mark.parametrize("whole", [True, False], ids=["table", "parts"])
+def test_a_drop_that_began_before_takes_nothing_that_replicas_have(machine: Machines, policy: str, whole: bool) -> None:
+    """A drop that goes by the plain table while another process converts it (I1)."""
+    a = plain(machine("a"), policy)
+    with Store.open(a.configuration) as store:
+        definition, parts = store.definition("d.t"), store.parts("d.t")
+        a("table", "alter", "d.t", "--replicated")
+        with pytest.raises(Transient, match="it keeps what it has"):
+            if whole:
+                tables.drop(store.context, definition)
+            else:
+                tables.drop_parts(store.context, parts, reason="by hand")
+        assert store.context.journal.drops() == []
+    assert a.keys() == [1, 2, 3]
+    a("fsck")
+    assert a.insert(4)["rows"] == 1
+
+
+def test_a_drop_of_another_machine_is_refused_where_it_commits(
+    machine: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is converted after the other machine has looked, and before its commit in the bucket."""
+    a, b = plain(machine("a")), machine("b")
+    a.move("all_1_2_1")
+    assert b.keys() == [1, 2]
+    genuine = tables._marks_below
+
+    def converted_now(disk: Disk, decided: Drop, going: Collection[str]) -> dict[str, bytes]:
+        monkeypatch.setattr(tables, "_marks_below", genuine)
+        a("table", "alter", "d.t", "--replicated")
+        return genuine(disk, decided, going)
+
+    monkeypatch.setattr(tables, "_marks_below", converted_now)
+    b("table", "drop", "d.t", code=5)
+    assert "it keeps what it has" in b.error
+    assert (a.keys(), b.keys()) == ([1, 2, 3], [1, 2])
+    a("fsck", "--read-data")
+
+
+def test_a_drop_that_was_killed_is_given_up_by_a_machine_that_may_only_read_now(machine: Machines) -> None:
+    a, b = plain(machine("a")), machine("b")
+    a.move("all_1_2_1")
+    with Store.open(b.configuration) as store:
+        definition = store.definition("d.t")
+        store.context.journal.begin_drop(
+            TableDrop(
+                table="d.t",
+                table_uuid=definition.uuid,
+                reason="drop table d.t",
+                directories=(definition.directory,),
+                barred_by=definition.barred_by,
+            )
+        )
+    a("table", "alter", "d.t", "--replicated")
+    assert (b.keys(), a.keys()) == ([1, 2], [1, 2, 3])
+    a("fsck", "--read-data")
 
 
 def test_it_waits_for_nobody_who_is_at_the_parts(machine: Machines) -> None:

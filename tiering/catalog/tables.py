@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from disks.base import Disk, Transaction
-from oplog.errors import AlreadyExists, Conflict, NotFound, ReadOnly, Refused, UsageError
+from oplog.errors import AlreadyExists, Conflict, NotFound, ReadOnly, Refused, Transient, UsageError
 from oplog.kinds import Dropped, TableAltered, TableCreated
 from tiering.catalog import blocks, reachability, table_names
 from tiering.catalog.catalog import DroppedTable, StoredPart
@@ -139,17 +139,26 @@ def drop(context: Context, definition: TableDefinition, *, here_only: bool = Fal
         directories=(definition.directory,),
         version=definition.version,
         here_only=here_only,
+        barred_by=definition.barred_by,
     )
     _carry_out(context, decided, names)
 
 
-def _carry_out(context: Context, decided: TableDrop, names: Iterable[str]) -> None:
-    with context.journal.file.rescue(), context.journal.claim(decided.table_uuid, names, "drop table"):
+def _carry_out(context: Context, decided: Drop, names: Iterable[str]) -> None:
+    """Raises `Transient` where a disk knows by now that the table is replicated: what is there stays."""
+    what = "drop table" if isinstance(decided, TableDrop) else "drop parts"
+    with context.journal.file.rescue(), context.journal.claim(decided.table_uuid, names, what):
         intent = context.journal.begin_drop(decided)
-        _drop_everywhere(context, decided, now=True)
-        context.journal.forget_table(decided.table_uuid)
+        is_done = _drop_everywhere(context, decided, now=True)
+        if is_done and isinstance(decided, TableDrop):
+            context.journal.forget_table(decided.table_uuid)
         context.journal.finish_drop(intent)
     context.catalog.refresh()
+    if not is_done:
+        raise Transient(
+            f"{decided.table} was made a replicated table meanwhile: it keeps what it has",
+            hint="look again with 'frostline parts', and drop it again if it still has to go",
+        )
 
 
 def drop_what_is_left(context: Context, gone: DroppedTable, *, reason: str) -> None:
@@ -163,6 +172,7 @@ def drop_what_is_left(context: Context, gone: DroppedTable, *, reason: str) -> N
         reason=reason,
         directories=(definition.directory,),
         version=max(definition.version, gone.tombstone.version if gone.tombstone is not None else 0),
+        barred_by=definition.barred_by,
     )
     _carry_out(context, decided, names)
 
@@ -191,13 +201,9 @@ def drop_parts(
         directories=tuple(sorted({stored.directory for stored in everything})),
         by_ttl=by_ttl,
         here_only=here_only,
+        barred_by=definition.barred_by,
     )
-    names_doomed = [stored.facts.name for stored in doomed]
-    with context.journal.file.rescue(), context.journal.claim(definition.uuid, names_doomed, "drop parts"):
-        intent = context.journal.begin_drop(decided)
-        _drop_everywhere(context, decided, now=True)
-        context.journal.finish_drop(intent)
-    context.catalog.refresh()
+    _carry_out(context, decided, [stored.facts.name for stored in doomed])
 
 
 def _require_policy_disks(context: Context, definition: TableDefinition, what: str) -> None:
@@ -224,28 +230,41 @@ def being_dropped(journal: Journal) -> set[str]:
 
 def finish_drop(context: Context, decided: Drop) -> bool:
     """Carry out a drop's intent that was left; what is gone already is skipped, so it can be repeated after a crash.
-    False: somebody altered the table or brought it back since it was decided, so it stays, with all that lies here."""
+    False: somebody altered the table, brought it back or made it a replicated one since it was decided, so it stays,
+    with all that lies here."""
     if isinstance(decided, TableDrop) and any(_came_back(disk, decided) for disk in context.disks.values()):
         return False
-    _drop_everywhere(context, decided, now=False)
-    return True
+    return _drop_everywhere(context, decided, now=False)
 
 
-def _drop_everywhere(context: Context, decided: Drop, *, now: bool) -> None:
+def _drop_everywhere(context: Context, decided: Drop, *, now: bool) -> bool:
     """Buckets first: the tombstone there is what other machines go by. `now`: somebody asked for it now, and it takes
-    the table as it is when it is committed, altered by another machine or not."""
-    for disk in sorted(context.disks.values(), key=lambda disk: not disk.capabilities.remote):
-        if not disk.read_only and not (decided.here_only and disk.capabilities.shared):
-            _drop_from(context, disk, decided, now=now)
+    the table as it is when it is committed, altered by another machine or not. False: a disk bars it, and it ended."""
+    disks = [disk for disk in context.disks.values() if not (decided.here_only and disk.capabilities.shared)]
+    if any(_is_barred(disk, decided) for disk in disks):
+        return False
+    return all(
+        _drop_from(context, disk, decided, now=now)
+        for disk in sorted(disks, key=lambda disk: not disk.capabilities.remote)
+        if not disk.read_only
+    )
 
 
-def _drop_from(context: Context, disk: Disk, decided: Drop, *, now: bool) -> None:
+def _is_barred(disk: Disk, decided: Drop) -> bool:
+    """Whether the table is a replicated one by now, whose parts go by an entry of its log alone."""
+    return any(map(disk.exists, decided.barred_by))
+
+
+def _drop_from(context: Context, disk: Disk, decided: Drop, *, now: bool) -> bool:
     kind = Dropped(by_ttl=isinstance(decided, PartsDrop) and decided.by_ttl)
     while present := _still_there(disk, decided, now=now):
+        if _is_barred(disk, decided):
+            return False
         revision = disk.revision
         marks = _marks_below(disk, decided, present)
         try:
             with disk.transaction(kind, reason=decided.reason, actor=context.actor) as transaction:
+                transaction.require(absent=decided.barred_by)
                 for path in present:
                     transaction.remove(path)
                 if isinstance(decided, TableDrop) and disk.capabilities.shared:
@@ -255,8 +274,9 @@ def _drop_from(context: Context, disk: Disk, decided: Drop, *, now: bool) -> Non
                 for path, content in marks.items():
                     transaction.create(path, content)
                 transaction.commit()
-        except Conflict:  # another process removed some of them, or altered the table, first: look again
+        except Conflict:  # another process removed some of them, altered or converted the table, first: look again
             disk.refresh()
+    return True
 
 
 def _leave_tombstone(context: Context, disk: Disk, decided: TableDrop, transaction: Transaction) -> None:

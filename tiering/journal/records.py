@@ -137,6 +137,8 @@ class _Drop(msgspec.Struct, frozen=True, kw_only=True):
     """What goes, on every disk."""
     here_only: bool = False
     """It stays on the disks that other machines have as well."""
+    barred_by: tuple[str, ...] = ()
+    """On a disk where one of these is by now, all stays: `TableDefinition.barred_by` when it was decided."""
 
 
 class TableDrop(_Drop, frozen=True, kw_only=True, tag="drop_table"):
@@ -176,6 +178,7 @@ class _Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     by_ttl: bool = False
     version: int = 0
     here_only: bool = False
+    barred_by: tuple[str, ...] = ()
 
 
 _decoder = msgspec.json.Decoder(_Payload)
@@ -192,6 +195,7 @@ def encode_drop(drop: Drop) -> tuple[str, str]:
         by_ttl=isinstance(drop, PartsDrop) and drop.by_ttl,
         version=drop.version if isinstance(drop, TableDrop) else 0,
         here_only=drop.here_only,
+        barred_by=drop.barred_by,
     )
     return str(drop.__struct_config__.tag), msgspec.json.encode(payload).decode()
 
@@ -216,6 +220,7 @@ def decode_drop(kind: str, payload: str, *, journal: str) -> Drop | None:
             directories=directories,
             version=read.version,
             here_only=read.here_only,
+            barred_by=read.barred_by,
         )
     return PartsDrop(
         table=read.table,
@@ -224,6 +229,7 @@ def decode_drop(kind: str, payload: str, *, journal: str) -> Drop | None:
         directories=directories,
         by_ttl=read.by_ttl,
         here_only=read.here_only,
+        barred_by=read.barred_by,
     )
 
 
