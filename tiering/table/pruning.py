@@ -18,7 +18,6 @@ from typing import Any, Literal
 from tiering.table.names import path_text
 from tiering.table.part import ColumnRange, DataFile, Part
 from tiering.table.schema import Column, PartitionField, TableDefinition
-from tiering.table.type_texts import field_type
 
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
 
@@ -154,7 +153,7 @@ class _Facts:
         whose `part.json` is older than the ranges of fields)."""
         column = self.columns.get(name)
         stored = self._ranges.get(range_key(column, fields)) if column else None
-        kind = field_type(column.type, fields) if column else None
+        kind = _type_of(column, fields) if column else None
         if kind is None or stored is None:
             return None
         return _Range(
@@ -164,6 +163,14 @@ class _Facts:
             has_nulls=stored.nulls > 0,
             all_null=stored.nulls >= self.rows,
         )
+
+
+def _type_of(column: Column, fields: tuple[str, ...]) -> str | None:
+    if not fields:
+        return column.type
+    from tiering.table.type_texts import field_type  # which needs Arrow, as a daemon at rest does not
+
+    return field_type(column.type, fields)
 
 
 @dataclass(frozen=True, slots=True)
