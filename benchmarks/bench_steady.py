@@ -1,19 +1,25 @@
 """Thousands of small inserts, one after the other, beside a daemon that merges and moves: times and memory stay flat.
 
-    python -m benchmarks.bench_steady [INSERTS]
+    python -m benchmarks.bench_steady [INSERTS] [--outages N]
 
 Each insert is a commit of one row into one of 20 days, by one process that stays open. A tenth of the days is due at
 once, so that the daemon moves what it has merged. Processor time is compared, for other programs may be busy too.
+
+With outages the bucket is one of S3, and that many times, evenly spread, it cannot be reached for a minute.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import signal
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,6 +29,9 @@ import pyarrow as pa
 from benchmarks.bench_catalog import TABLE, frostline
 from benchmarks.bench_daemon import resident_bytes
 from benchmarks.measure import Figure, bound_figure, ratio_figure, report, scratch
+from tests.broken_line import Line
+from tests.servers import ministack
+from tiering.config.reading import load
 from tiering.config.settings import embedded
 from tiering.engine.store import Store
 from tiering.table.schema import MoveToVolume, TtlRule
@@ -30,28 +39,68 @@ from tiering.table.schema import MoveToVolume, TtlRule
 INSERTS = 3000
 DAYS = 20
 TENTHS = 10
+OUTAGE_SECONDS = 60.0
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else INSERTS
-    with scratch() as home:
-        report(_steady(home, count))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("inserts", nargs="?", type=int, default=INSERTS)
+    parser.add_argument("--outages", type=int, default=0)
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        home = stack.enter_context(scratch())
+        line = stack.enter_context(_bucket(home)) if options.outages else None
+        report(_steady(home, options.inserts, line, options.outages))
 
 
-def _steady(home: Path, count: int) -> list[Figure]:
+@contextmanager
+def _bucket(home: Path) -> Iterator[Line]:
+    """A bucket of S3 for the store, which finds it in `config.yaml`; the line to it."""
+    with ministack() as server:
+        line = Line(server.endpoint_url)
+        bucket = server.new_bucket()
+        os.environ.update(server.environment() | {"AWS_ENDPOINT_URL": line.endpoint_url})
+        disk = {"type": "object_disk", "url": f"s3://{bucket}/store/"}
+        volumes = [
+            {"name": "hot", "disks": ["ssd"]},
+            {"name": "cold", "disks": ["s3"], "perform_ttl_move_on_insert": False},  # inserts do not know of outages
+        ]
+        config = {
+            "state_path": str(home / "state"),
+            "disks": {"ssd": {"type": "local", "path": str(home / "ssd")}, "s3": disk},
+            "policies": {"hot_cold": {"volumes": volumes}},
+        }
+        (home / "config.yaml").write_text(json.dumps(config))
+        try:
+            yield line
+        finally:
+            line.cut()
+
+
+def _steady(home: Path, count: int, line: Line | None = None, outages: int = 0) -> list[Figure]:
     rule = TtlRule((DAYS - 2) * 86400, "c0", MoveToVolume("cold"))
     newest = datetime.now(UTC).replace(microsecond=0)
     environment = {**os.environ, "FROSTLINE_HOME": str(home)}
+    if line is not None:
+        environment["FROSTLINE_CONFIG"] = str(home / "config.yaml")
     command = [str(Path(sys.executable).with_name("frostline")), "daemon", "run"]
+    away = {count * (number + 1) // (outages + 1) for number in range(outages)}
+    mended = float("inf")
     processor: list[float] = []
     ours: list[int] = []
     theirs: list[int] = []
-    with Store.open(embedded(home)) as store:
+    with Store.open(embedded(home) if line is None else load(home / "config.yaml")) as store:
         store.create_table(msgspec.structs.replace(TABLE, ttl=(rule,)))
         table = store.table(TABLE.full_name)
         daemon = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             for number in range(count):
+                if line is not None and number in away:
+                    line.cut()
+                    mended = time.monotonic() + OUTAGE_SECONDS
+                if line is not None and time.monotonic() > mended:
+                    line.mend()
+                    mended = float("inf")
                 began = time.process_time()
                 table.insert(_row(number, newest - timedelta(days=number % DAYS)).to_batches())
                 processor.append(time.process_time() - began)

@@ -24,7 +24,7 @@ from textual.timer import Timer
 from textual.widgets import Footer
 
 from oplog.errors import Refused
-from tiering.facts.escaping import visible
+from tiering.config.escaping import visible
 from tui.actions.action import Action, NothingToDo
 from tui.facts.overview import missing_lines
 from tui.help import help_lines

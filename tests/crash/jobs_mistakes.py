@@ -276,4 +276,16 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         f"{_UNITS}::test_a_run_that_fell_due_while_another_has_what_it_needs_comes_after_it",
         replaced("tiering.daemon.jobs.jobs:DaemonJobs", "plan", lambda self, name: None),
     ),
+    (
+        "daemon: well again between two tries",
+        "a part that fails for ever is told as mended whenever it is not tried",
+        "tests/unit/tiering/daemon/test_daemon.py::test_a_part_that_fails_is_trouble_until_it_is_mended",
+        replaced("tiering.engine.maintenance", "_failing", lambda context, plan: []),
+    ),
+    (
+        "log: passwords in a field",
+        "what collects logs gets the password of a URL, and who reads them has it",
+        "tests/unit/tiering/config/test_log_lines.py::test_a_traceback_lies_within_its_object_and_covers_what_is_secret",
+        replaced("tiering.config.log_lines", "_covered", lambda value: value),
+    ),
 )

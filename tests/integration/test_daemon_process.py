@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -168,3 +170,55 @@ def test_it_ends_within_a_copy_that_takes_for_ever_and_the_next_one_moves_the_pa
 def _is_copying(state: Path) -> bool:
     with Store.open(embedded(state.parent), recover=False) as store:
         return any(move.state == "copying" for move in store.context.journal.work.moves(active=True))
+
+
+def test_its_log_is_json_and_has_no_secret(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One object a line, whatever happens: a job and a hook that fail, a file that is not valid."""
+    file = state.parent / "frostline.yaml"
+    text = subprocess.run([*COMMAND, "config", "default"], check=True, capture_output=True, text=True).stdout
+    text += """
+hooks: {chat: {url: "http://127.0.0.1:9/hook-path", secret: hook-secret, allow_private: true, attempts: 1}}
+interserver: {secret: interserver-secret, port: 0}
+keeper: {user: frost, password: keeper-password}
+"""
+    file.touch(0o600)
+    file.write_text(text + "daemon: {log_format: json}\n")
+    monkeypatch.setenv("FROSTLINE_CONFIG", str(file))
+    monkeypatch.delenv("FROSTLINE_BACKUP", raising=False)
+    process = subprocess.Popen([*COMMAND, "-vv", "daemon", "run"], stderr=subprocess.PIPE)
+    said: list[bytes] = []
+    assert process.stderr is not None
+    lines = process.stderr
+    reader = threading.Thread(target=lambda: said.extend(lines))
+    reader.start()
+    try:
+        until(lambda: process.poll() is not None or read_status(state).ticks)
+        subprocess.run([*COMMAND, "daemon", "trigger", "backup"], check=True)
+        until(lambda: read(state).get("backup", JobRecord()).result == "failed")
+        until(lambda: any(hook.given_up for hook in read_status(state).hooks))
+        file.write_text(text + "daemon: {log_format: xml}\n")
+        until(lambda: read_status(state).config_problem)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(100) in (0, 143)
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+    found = [json.loads(line) for line in said]
+    assert all(line.isascii() for line in said)
+    assert all({"time", "level", "logger", "message"} <= event.keys() for event in found)
+    assert {"job backup", "the configuration"} <= {event.get("where") for event in found}
+    for secret in (b"hook-path", b"hook-secret", b"interserver-secret", b"keeper-password"):
+        assert not [line for line in said if secret in line], secret
+
+
+def test_what_is_wrong_with_the_start_is_a_line_too(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FROSTLINE_DAEMON__TICK_SECONDS", "soon")
+    done = subprocess.run([*COMMAND, "daemon", "run", "--log-format", "json"], check=False, capture_output=True)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    event = json.loads(line)
+    assert (event["level"], event["error"]["kind"], event["error"]["exit_code"]) == ("error", "usage", 2)
+    monkeypatch.delenv("FROSTLINE_DAEMON__TICK_SECONDS")
+    done = subprocess.run([*COMMAND, "daemon", "run", "--log-format", "xml"], check=False, capture_output=True)
+    assert done.returncode == 2

@@ -20,6 +20,7 @@ from tiering.cli import main as command_line
 from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.session import Session
+from tiering.config.log_lines import LogStream
 from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.jobs.runs import JobFiles, RunOrder, RunReport
 from tiering.journal.locks import hold_lock
@@ -35,6 +36,8 @@ _orders = msgspec.json.Decoder(RunOrder)
 def main() -> None:
     """Run the job, write down how it ended, and exit with the code of what failed first."""
     order = _orders.decode(sys.argv[1])
+    if order.log_format is not None:
+        LogStream(order.log_format, job=order.job).begin()
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
     place = JobFiles(Path(order.state), order.job)
     code = Locked.exit_code
@@ -88,7 +91,8 @@ def _run(order: RunOrder) -> RunReport:
 def _steps(kind: "JobKind", order: RunOrder) -> list[list[str]]:
     """The command lines to run. Raises `Refused` where the configuration is that of another store."""
     assert kind.steps is not None
-    with Session(GlobalOptions(config=order.config)) as session:
+    quiet = GlobalOptions(config=order.config, quiet=True)  # the daemon has said which disks are away
+    with Session(quiet) as session:
         config = session.loaded.config
         if str(config.state_directory) != order.state:
             raise Refused(
@@ -110,11 +114,15 @@ def _step(arguments: Sequence[str]) -> tuple[dict[str, Any], str, int]:
         document = json.loads(out.getvalue() or "{}")
     except ValueError:
         document = {}
-    return document, _problem(said.getvalue()) if code else "", code
+    return document, _problem(said.getvalue(), document) if code else "", code
 
 
-def _problem(text: str) -> str:
-    """The message of the documented error; the last line where there is none."""
+def _problem(text: str, document: dict[str, Any]) -> str:
+    """What the document says could not be done; else the message of the documented error; the last line where there is
+    none."""
+    if isinstance(problems := document.get("problems"), list) and all(isinstance(one, str) for one in problems):
+        with contextlib.suppress(IndexError):
+            return str(problems[0]) + (f"; and {len(problems) - 1} more" if len(problems) > 1 else "")
     lines = text.strip().splitlines()
     for line in reversed(lines):
         with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -1,6 +1,7 @@
 """`frostline`: reads the command line, runs the verb, maps every failure to text or JSON and an exit code."""
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from tiering.cli.frame.output import encode, print_error
 from tiering.cli.frame.signals import raising
 from tiering.cli.frame.verb import global_parameters, new_app, root_options, with_parameters
 from tiering.cli.frame.verb_table import VerbGroup
+from tiering.config.log_lines import LogStream
 
 HELP = """Tables of Parquet parts on fast disks and in S3, moved by policy, rebuilt from the bucket.
 
@@ -79,6 +81,8 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001  the one place where everything unforeseen ends
         return _foreign(error, json=json, verbose=verbose)
     finally:
+        if isinstance(sys.stderr, LogStream):  # a daemon's
+            sys.stderr.end()
         for number, handler in previous.items():
             signal.signal(number, handler)
     return 0
@@ -153,8 +157,11 @@ def _trace(verbose: bool) -> None:
     if verbose:
         import traceback
 
+        if isinstance(sys.stderr, LogStream):
+            logging.getLogger("frostline").error("what follows is about this", exc_info=True)
+            return
+        from tiering.config.escaping import visible
         from tiering.config.secrets import without_passwords
-        from tiering.facts.escaping import visible
 
         for line in without_passwords(traceback.format_exc()).rstrip("\n").split("\n"):
             print(visible(line), file=sys.stderr)

@@ -127,6 +127,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     says otherwise."""
     low_space_ratio: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.05
     """Hooks are told when a disk has less than this share free."""
+    log_format: Literal["text", "json"] = "text"
+    """How each line of its log is written; `daemon run --log-format` overrides it."""
     jobs: dict[str, JobConfig] = {}
     """By name: `policy`, `merges`, `cold_merges`, `snapshots`, `gc`, `fsck`, `backup`, `verification`, `drill`,
     `prune`, `ingest`."""

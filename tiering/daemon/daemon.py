@@ -21,6 +21,7 @@ import msgspec
 
 from oplog.errors import FrostlineError, Locked
 from tiering.catalog.context import wall_clock
+from tiering.config.log_lines import LogStream, fields
 from tiering.config.reading import load
 from tiering.config.settings import DaemonConfig
 from tiering.config.units import counted
@@ -68,16 +69,17 @@ def run(
     options: Sequence[str] = (),
     watch: Watch | None = None,
     reload: threading.Event | None = None,
+    lines: LogStream | None = None,
 ) -> DaemonStatus:
     """Work until `stop` is set, or for one pass. Processes of jobs find the store's configuration by `config_file`, as
     the command line does, and take these global `options`. It is read again when that file is another one, and when
-    `reload` is set.
+    `reload` is set. `lines`: its log, which processes of jobs write to as well.
 
     Raises `Locked` when another daemon works on this store.
     """
     store.context.stop = stop
     with daemon_lock(store.context.config.state_directory):
-        daemon = _Daemon(store, settings, stop, on_tick, watch, config_file=config_file, options=options)
+        daemon = _Daemon(store, settings, stop, on_tick, watch, config_file=config_file, options=options, lines=lines)
         daemon.reload_wanted = reload or daemon.reload_wanted
         if once:
             daemon.tick()
@@ -93,12 +95,13 @@ def run_job(
     *,
     config_file: str | None = None,
     options: Sequence[str] = (),
+    lines: LogStream | None = None,
 ) -> RunReport:
     """Run one job now, whatever its schedule, and put that on record. Raises `Locked` while a daemon runs, or an
     earlier daemon's run of the job does; `NotFound`."""
     config = store.context.config
     with daemon_lock(config.state_directory):
-        daemon = _Daemon(store, config.daemon, stop, None, None, config_file=config_file, options=options)
+        daemon = _Daemon(store, config.daemon, stop, config_file=config_file, options=options, lines=lines)
         jobs = daemon.jobs(NoTimer())
         jobs.trigger(job)
         jobs.fire(job)
@@ -123,7 +126,9 @@ class _Daemon:
         *,
         config_file: str | None = None,
         options: Sequence[str] = (),
+        lines: LogStream | None = None,
     ) -> None:
+        self.lines = lines
         self.watch = watch
         self.store = store
         self.config = msgspec.structs.replace(store.context.config, daemon=settings)
@@ -221,6 +226,8 @@ class _Daemon:
             self.schedules = {name: kind.schedule(self.config) for name, kind in self.kinds.items()}
             jobs.change(self.schedules)
             self.hooks.change(self.config.hooks)
+            if self.lines is not None:
+                self.lines.configured(self.config.daemon.log_format)
             self.trouble.met("the configuration", [])
             self._record(config_problem="", config_kept=taken.kept, config_read=self.store.context.clock())
             log.info("the configuration was read anew, changed: %s", ", ".join(taken.changed) or "nothing")
@@ -252,7 +259,7 @@ class _Daemon:
         try:
             report = self._passed(run) if kind.steps is None else self._child(kind, run)
         except Exception as error:
-            log.exception("job %s failed", kind.name)
+            log.exception("job %s failed", kind.name, extra=fields(job=kind.name))
             problem = f"{type(error).__name__}: {error}"
             self._record(failures=self.status.failures + 1, last_error=problem)
             report = RunReport(run=run, result="failed", said=problem, code=1)
@@ -266,9 +273,12 @@ class _Daemon:
         return RunReport(run=run, result="failed" if problem else "done", said=problem, code=1 if problem else 0)
 
     def _child(self, kind: JobKind, run: str) -> RunReport:
-        log.info("job %s begins", kind.name)
+        log.info("job %s begins", kind.name, extra=fields(job=kind.name))
         state = str(self.config.state_directory)
-        order = RunOrder(job=kind.name, state=state, run=run, config=self._config_file, options=self._options)
+        form = None if self.lines is None else self.lines.form
+        order = RunOrder(
+            job=kind.name, state=state, run=run, config=self._config_file, options=self._options, log_format=form
+        )
         report = runs.run(order, self.stop)
         with self._known.lock:
             changes: dict[str, Any] = {"merged": self.status.merged + report.merged}
@@ -282,7 +292,8 @@ class _Daemon:
                 changes["failures"] = self.status.failures + 1
                 changes["last_error"] = f"{kind.name}: {report.said}"
             else:
-                log.info("job %s %s: %s", kind.name, report.result, report.said)
+                told = fields(job=kind.name, result=report.result)
+                log.info("job %s %s: %s", kind.name, report.result, report.said, extra=told)
             if kind.name in _TOLD_APART and report.result != "stopped":
                 changes[_TOLD_APART[kind.name]] = self.store.context.clock()
             self._record(**changes)
@@ -347,9 +358,10 @@ class _Daemon:
         beside, self._beside = self._beside, []
         paced = {"budgets": tuple(report.budgets), "held": dict(report.held)}
         problems = [*beside, *self._note("passes", report, **paced, **self._ticked())]
-        if is_quiet and not (report.left or report.is_failing):
+        if is_quiet and not (report.left or report.failing):
             self.trouble.met(_BESIDE, [])
-        self._record(trouble=problems[-1] if problems else self.trouble.away)
+        lasting = "; ".join(filter(None, (self.trouble.away, *report.failing[-1:])))
+        self._record(trouble=problems[-1] if problems else lasting)
         return ""
 
     def look_after_lanes(self) -> None:
@@ -365,9 +377,9 @@ class _Daemon:
         """Add what was done to the status; returns what could not be."""
         if report.merges or report.moves.moved or report.moves.failed:
             self.memory.worked()
-        failed = [f"{failure.part}: {failure.error}" for failure in report.moves.failed]
+        failed = [f"{failure.table} {failure.part}: {failure.error}" for failure in report.moves.failed]
         problems = [*report.problems, *failed]
-        if problems or not report.is_failing:
+        if problems or not report.failing:
             self.trouble.met(where, problems)
         with self._known.lock:
             self._record(

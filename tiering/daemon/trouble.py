@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Literal
 
+from tiering.config.log_lines import fields
 from tiering.config.settings import HookEvent
 
 Tell = Callable[[HookEvent, str, str, Literal["begins", "ends", "once"]], None]
@@ -36,9 +37,10 @@ class Trouble:
         said = {_still(problem) for problem in before}
         for problem in problems:
             if _still(problem) not in said:
-                log.warning("%s: %s", where, problem)
+                log.warning("%s: %s", where, problem, extra=fields(where=where, event=event, problem=problem))
         if before and not problems:
-            log.warning("%s: all is well again, it was: %s", where, before[-1])
+            told = fields(where=where, event="recovery", problem=before[-1])
+            log.warning("%s: all is well again, it was: %s", where, before[-1], extra=told)
         if problems:
             self._tell(event, where, problems[-1], "begins")
         else:  # perhaps of trouble before a restart
@@ -47,10 +49,12 @@ class Trouble:
     def disks(self, away: Mapping[str, str], all_disks: Set[str]) -> None:
         """The disks that cannot be reached now, each with the reason."""
         for name in sorted(away.keys() - self._disks):
-            log.warning("%s; the other disks are worked on", away[name])
+            told = fields(where=f"disk {name}", event="failure", problem=away[name])
+            log.warning("%s; the other disks are worked on", away[name], extra=told)
             self._tell("failure", f"disk {name}", away[name], "begins")
         for name in sorted(self._disks - away.keys()):
-            log.warning("disk %s can be reached again", name)
+            told = fields(where=f"disk {name}", event="recovery")
+            log.warning("disk %s can be reached again", name, extra=told)
         for name in sorted(all_disks - away.keys()):  # perhaps one that was away before a restart
             self._tell("recovery", f"disk {name}", f"disk {name} can be reached again", "ends")
         self._disks = set(away)

@@ -63,8 +63,8 @@ class TickReport:
     problems: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
     """What was not tried in this pass: it failed before, or is paused."""
-    is_failing: bool = False
-    """Something failed before and waits to be tried again: that nothing failed in this pass does not make it well."""
+    failing: list[str] = field(default_factory=list)
+    """What failed before and waits to be tried again: that nothing failed in this pass does not make it well."""
     budgets: list[str] = field(default_factory=list)
     """Why moves wait for money, requests or bytes: a sentence a policy."""
     held: Counter[str] = field(default_factory=Counter)
@@ -124,11 +124,28 @@ def _tick(context: Context, only: TickStep | None, sizes: Sizes, *, merges: bool
 
 
 def _move_all(context: Context, plan: Plan, report: TickReport, sizes: Sizes) -> None:
-    report.is_failing |= any(stay.reason.kind in ("backoff", "gave_up") for stay in plan.stays)
+    report.failing += _failing(context, plan)
     moves = [move for move in plan.moves if sizes.take(move.bytes)]
     if len(moves) < len(plan.moves):
         report.left.add("moves")
     report.moves = replicated.moved(context, moves)
+
+
+def _failing(context: Context, plan: Plan) -> list[str]:
+    """The parts that are still to move and whose last move failed, whatever else keeps them now: also those of tables
+    that could not be looked at, for want of a disk."""
+    tried = context.journal.work.failures()
+    if not tried:
+        return []
+    by_part = {(uuid, part): failure for (uuid, part, _), failure in sorted(tried.items())}
+    stay = {(one.table_uuid, one.part) for one in plan.stays}
+    names = {table.uuid: table.full_name for table in context.catalog.tables()}
+    unseen = names.keys() - {table.uuid for table in reachability.whole_tables(context)}
+    return [
+        f"{names[uuid]} {part}: {failure.error}"
+        for (uuid, part), failure in by_part.items()
+        if uuid in names and ((uuid, part) in stay or uuid in unseen)
+    ]
 
 
 def _look(context: Context) -> bool:
@@ -298,7 +315,7 @@ def _merge_all(context: Context, report: TickReport, sizes: Sizes, *, looked: bo
             failure = failures.get(tuple(stored.facts.name for stored in plan.parts))
             if failure is not None and (until := _next_try(failure, context.clock())) is not None:
                 report.waiting.append(_said(definition, failure, until))
-                report.is_failing = True
+                report.failing.append(_said(definition, failure, until))
                 continue
             if not sizes.take(plan.size_bytes):
                 report.left.add("merges")

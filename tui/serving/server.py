@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from oplog.errors import UsageError
-from tiering.facts.escaping import visible
+from tiering.config.escaping import visible
 from tui.serving.gate import COOKIE, Gate, Pass
 from tui.serving.viewer import Viewer
 

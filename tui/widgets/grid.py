@@ -19,7 +19,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tiering.facts.escaping import visible
+from tiering.config.escaping import visible
 from tui.facts.listing import ListColumn, Shown
 
 _GAP = "  "

@@ -8,7 +8,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from oplog.errors import FrostlineError
-from tiering.facts.escaping import visible
+from tiering.config.escaping import visible
 
 
 class Plain(Static):

@@ -18,6 +18,7 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.signals import raising
 from tiering.cli.frame.verb import new_app, verb
 from tiering.cli.reports.moves import fail_as_the_pass_did, tick_document
+from tiering.config.log_lines import LogStream
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -48,6 +49,12 @@ def run(
     session: Session,
     job: Annotated[str | None, typer.Argument(metavar="JOB", help="with --once: this job instead of a pass")] = None,
     once: Annotated[bool, typer.Option("--once", help="one pass, or one run of JOB, then end")] = False,
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            "--log-format", help="text or json, a line an event; default: daemon.log_format", metavar="FORMAT"
+        ),
+    ] = None,
     believe_clock: BelieveClock = False,
 ) -> None:
     """Tick again and again: merges, TTL, moves, snapshots; and run the other jobs of `daemon.jobs` at their times.
@@ -64,6 +71,7 @@ def run(
         raise UsageError("a daemon has no dry run", hint="'frostline plan' shows what the next pass would move")
     if job is not None and not once:
         raise UsageError("a daemon runs all of its jobs", hint=f"'frostline daemon run --once {job}' runs this one")
+    lines = _log_lines(session, log_format, once)
     session.begin()  # its state is where others look for a daemon
     store = session.store()
     if believe_clock:
@@ -76,7 +84,7 @@ def run(
         signal.signal(signal.SIGHUP, lambda number, frame: reload.set())
     config_file = None if session.loaded.file is None else str(session.loaded.file.absolute())
     if job not in (None, "policy"):
-        _run_job(session, str(job), stop, config_file)
+        _run_job(session, str(job), stop, config_file, lines)
         return
     if not once:
         session.output.note(
@@ -105,6 +113,7 @@ def run(
         options=_passed_on(session.options),
         watch=watch,
         reload=reload,
+        lines=lines,
     )
     ended.set()
     if session.options.json:
@@ -117,16 +126,39 @@ def run(
         fail_as_the_pass_did(passed, store.context.faults)
 
 
+def _log_lines(session: Session, given: str | None, once: bool) -> LogStream:
+    """What the daemon says, as lines of its log. A single pass in text says it as other verbs do."""
+    from oplog.errors import UsageError
+
+    if given not in (None, "text", "json"):
+        raise UsageError(f"--log-format {given}: no such format", hint="there are text and json")
+    lines = LogStream("json" if given == "json" else "text", is_fixed=given is not None)
+    if given is not None:
+        lines.begin()  # what is wrong with the configuration is a line, too
+    form = session.loaded.config.daemon.log_format
+    lines.configured(form)
+    if given is None and (form == "json" or not once):
+        lines.begin()
+    return lines
+
+
 def _passed_on(options: GlobalOptions) -> list[str]:
     """The limits that the daemon was given, as options of its jobs' command lines."""
     given = (("--bwlimit", options.bwlimit), ("--tpslimit", options.tpslimit), ("-j", options.workers))
     return [text for name, value in given if value is not None for text in (name, str(value))]
 
 
-def _run_job(session: Session, job: str, stop: threading.Event, config_file: str | None) -> None:
+def _run_job(session: Session, job: str, stop: threading.Event, config_file: str | None, lines: LogStream) -> None:
     from tiering.daemon import daemon
 
-    report = daemon.run_job(session.store(), job, stop, config_file=config_file, options=_passed_on(session.options))
+    report = daemon.run_job(
+        session.store(),
+        job,
+        stop,
+        config_file=config_file,
+        options=_passed_on(session.options),
+        lines=lines,
+    )
     if session.options.json:
         document = {"job": job, "result": report.result, "said": report.said, "merged": report.merged}
         session.output.document(document)

@@ -1,13 +1,15 @@
 """What the user sees. Data goes to stdout, everything else to stderr; `--json` prints exactly one document."""
 
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from oplog.errors import FrostlineError
+from tiering.config.escaping import visible, visible_json
+from tiering.config.log_lines import LogStream
 from tiering.config.secrets import without_passwords
 from tiering.config.units import counted as counted  # verbs take it from here
-from tiering.facts.escaping import visible, visible_json
 
 SENTENCES = ("reason", "on disks")
 """Columns that may fold."""
@@ -92,8 +94,11 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequen
 def print_error(error: FrostlineError, *, json: bool) -> None:
     """The failure, as text or as the documented JSON; without the passwords that its URLs had."""
     message, hint = without_passwords(error.message), without_passwords(error.hint or "")
+    body = {"kind": error.kind, "message": message, "hint": hint or error.hint, "exit_code": error.exit_code}
+    if isinstance(sys.stderr, LogStream) and (sys.stderr.form == "json" or not json):
+        sys.stderr.event(logging.ERROR, f"{message}; {hint}" if hint else message, error=body)
+        return
     if json:
-        body = {"kind": error.kind, "message": message, "hint": hint or error.hint, "exit_code": error.exit_code}
         print(encode({"error": body}, indent=0).decode(), file=sys.stderr)
         return
     print(f"frostline: {visible(message)}", file=sys.stderr)

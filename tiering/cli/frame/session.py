@@ -12,8 +12,9 @@ from oplog.errors import FrostlineError, Refused
 from tiering.cli.frame.exit_codes import FOUND_SOMETHING, NOTHING_TO_DO, Finished
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import Output, counted
+from tiering.config.escaping import visible
+from tiering.config.log_lines import TextLines
 from tiering.config.secrets import without_passwords
-from tiering.facts.escaping import visible
 
 if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from collections.abc import Sequence
@@ -347,19 +348,9 @@ def _left_over(gone: "DroppedTable") -> str:
     )
 
 
-class _VisibleFormatter(logging.Formatter):
-    """One record, one line; a traceback keeps its lines. What passes is shown as it may be."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return without_passwords(super().format(record))
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
-        return visible(super().formatMessage(record))
-
-
 def _set_up_logging(verbose: int) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_VisibleFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(TextLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     level = logging.WARNING if verbose == 0 else logging.INFO if verbose == 1 else logging.DEBUG
     for name in OWN_LOGGERS:

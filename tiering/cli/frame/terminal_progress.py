@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from disks.workers.progress import Progress, Silent, Task
+from tiering.config.escaping import visible
 from tiering.config.units import format_size
-from tiering.facts.escaping import visible
 
 LINE_EVERY_SECONDS = 10.0
 DOCUMENT_EVERY_SECONDS = 1.0

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from disks import effects
+from tiering.config.log_lines import LogFormat
 from tiering.daemon.jobs.record import Result
 from tiering.journal.locks import lock_holder
 
@@ -41,6 +42,8 @@ class RunOrder(msgspec.Struct, frozen=True, kw_only=True):
     config: str | None = None
     options: tuple[str, ...] = ()
     """Global options of the command line."""
+    log_format: LogFormat | None = None
+    """Of what it says on standard error; None: as it comes."""
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):

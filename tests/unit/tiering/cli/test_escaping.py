@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from oplog.errors import NotFound
 from tiering.cli.frame.output import Output, encode, print_error
-from tiering.cli.frame.session import Session, _VisibleFormatter
+from tiering.cli.frame.session import Session
 from tiering.cli.frame.terminal_progress import Lines
-from tiering.facts.escaping import visible
+from tiering.config.escaping import visible
+from tiering.config.log_lines import TextLines
 
 HOSTILE = "a\x1b[2Jb\rc\nd\x9b31me\u202ef\x00g\x7fh\u2028i"
 SHOWN = r"a\x1b[2Jb\rc\nd\x9b31me\u202ef\x00g\x7fh\u2028i"
@@ -79,4 +80,4 @@ def test_a_line_of_progress_and_of_the_log(capsys: pytest.CaptureFixture[str]) -
         task.advance(items=1)
     assert not obeyed(capsys.readouterr().err.rstrip("\n"))
     record = logging.LogRecord("disks", logging.WARNING, "f", 1, "%s", (HOSTILE,), None)
-    assert not obeyed(_VisibleFormatter("%(message)s").format(record))
+    assert not obeyed(TextLines("%(message)s").format(record))

@@ -28,6 +28,7 @@ from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.live import live_status
 from tiering.daemon.memory import MemoryKeeping
 from tiering.daemon.status import STATUS_FILE, DaemonStatus, StatusRecord, read_status
+from tiering.engine import maintenance
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
 from tiering.facts.status import daemon_document
@@ -273,6 +274,33 @@ def test_what_the_last_pass_met_is_trouble_until_a_pass_goes_well(
     assert [code for code, _ in asking.seen[:3]] == [0, 3, 0]
     assert "trouble    no route to host" in asking.seen[1][1]
     frostline("daemon", "status", code=1)
+
+
+@pytest.mark.parametrize("kept_by", ["its back-off", "a pause", "a disk that is away"])
+def test_a_part_that_fails_is_trouble_until_it_is_mended(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kept_by: str
+) -> None:
+    """P15: whatever keeps it from being tried: seen as well again between two tries, and while the bucket was away."""
+    insert(store)
+    (file,) = Path(store.context.config.disks["ssd"].path).rglob("*.parquet")  # type: ignore[union-attr]
+    whole = file.read_bytes()
+    file.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    age(clock)
+    told: list[str] = []
+    for _ in range(2):
+        told.append(daemon.run(store, FAST, threading.Event(), once=True).trouble)
+        if kept_by == "a pause":
+            store.context.journal.wishes.pause(None, ["moves"], actor="test")
+        elif kept_by == "a disk that is away":
+            monkeypatch.setattr(maintenance.reachability, "whole_tables", lambda context: [])
+    assert all("does not have the SHA-256" in trouble and "all_1_1_0" in trouble for trouble in told), told
+    assert "well again" not in caplog.text
+    monkeypatch.undo()
+    store.context.journal.wishes.resume(None, ["moves"])
+    file.write_bytes(whole)
+    clock.now += timedelta(days=2)
+    assert daemon.run(store, FAST, threading.Event(), once=True).trouble == ""
+    assert disks_of(store) == ["s3"]
 
 
 def test_the_guard_of_its_gc_is_set_and_a_pause_is_kept(store: Store) -> None:
