@@ -1,6 +1,7 @@
 """`Keeper`: one connection to ZooKeeper, for all that replicated tables ask of it.
 
-Every call ends within `request_timeout_seconds`, with an answer or one of these:
+Every call ends within `request_timeout_seconds`, and within a second where nobody was heard for so long already, with
+an answer or one of these:
 
 * `NotFound`, `AlreadyExists`, `Conflict`: the server said no, and nothing was changed;
 * `Transient`: the request was never sent, or changes nothing;
@@ -41,7 +42,7 @@ from tiering.config.settings import KeeperConfig
 from zerocopy.keeper.connecting import unconnected
 from zerocopy.keeper.gathered import AtOnce
 from zerocopy.keeper.operations import ANY_VERSION, CheckNode, CreateNode, DeleteNode, Operation, Set, check_size
-from zerocopy.keeper.patience import LOOK_SECONDS, Patience
+from zerocopy.keeper.patience import LOOK_SECONDS, Patience, longest_seconds
 from zerocopy.keeper.refusals import answer_of, refusal, silence
 
 _PAUSE_SECONDS = 0.02
@@ -367,12 +368,13 @@ class Keeper:
             return self._repeat(what, start, look or (lambda: None))
 
     def _repeat(self, what: str, start: Callable[[], Any], look: Callable[[], Any] | None) -> Any:
-        patience = Patience(time.monotonic() + self._settings.request_timeout_seconds, self._stopped)
+        longest = longest_seconds(self._settings.request_timeout_seconds, self.silent_seconds)
+        patience = Patience(time.monotonic() + longest, self._stopped)
         lost, pause = False, _PAUSE_SECONDS
         while True:
             if not patience.until(self._is_connected):
-                raise self._silent(what, lost=lost and look is not None)
-            if lost and (found := self._looked(what, look)) is not None:
+                raise self._silent(what, longest, lost=lost and look is not None)
+            if lost and (found := self._looked(what, look, longest)) is not None:
                 return found
             try:
                 self.requests += 1
@@ -383,9 +385,9 @@ class Keeper:
                 lost = True
                 logger.debug("no answer while %s: %s", what, type(error).__name__)
                 if patience.left_seconds <= 0:
-                    raise self._silent(what, lost=look is not None) from error
+                    raise self._silent(what, longest, lost=look is not None) from error
             except zk.ZookeeperError as error:
-                if lost and (found := self._looked(what, look)) is not None:
+                if lost and (found := self._looked(what, look, longest)) is not None:
                     return found
                 raise refusal(what, error) from error
             time.sleep(min(pause, patience.left_seconds))
@@ -398,17 +400,17 @@ class Keeper:
         self._start_anew()
         return False
 
-    def _looked(self, what: str, look: Callable[[], Any] | None) -> Any:
+    def _looked(self, what: str, look: Callable[[], Any] | None, longest: float) -> Any:
         """What an earlier try did, whose answer was lost; None when it did nothing that is known."""
         try:
             return look() if look is not None else None
         except Transient as error:
-            raise self._silent(what, lost=True) from error
+            raise self._silent(what, longest, lost=True) from error
 
     @property
     def _unanswered(self) -> tuple[type[Exception], ...]:
         timeout: type[Exception] = self._client.handler.timeout_exception
         return (zk.ConnectionLoss, zk.OperationTimeoutError, zk.SessionExpiredError, zk.ConnectionClosedError, timeout)
 
-    def _silent(self, what: str, *, lost: bool) -> FrostlineError:
-        return silence(self._settings, what, stopped=self._stopped(), lost=lost)
+    def _silent(self, what: str, seconds: float, *, lost: bool) -> FrostlineError:
+        return silence(self._settings, what, seconds, stopped=self._stopped(), lost=lost)

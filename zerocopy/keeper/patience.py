@@ -12,6 +12,17 @@ _STOPPED_SECONDS = 0.5
 """How long a call waits then."""
 
 
+_AGAIN_SECONDS = 1.0
+"""How long a call waits when those before it had no answer. The client tries to connect as often, at least."""
+
+
+def longest_seconds(timeout_seconds: float, silent_seconds: float) -> float:
+    """How long a call waits that may take `timeout_seconds`. Where nobody was heard for as long, those before it have
+    waited in vain, and the client goes on trying beside: what needs no Keeper does not wait for a call of each table.
+    Pure."""
+    return min(timeout_seconds, _AGAIN_SECONDS) if silent_seconds >= timeout_seconds else timeout_seconds
+
+
 @dataclass(slots=True)
 class Patience:
     """How long one call waits: until its end, or a moment from when it sees that the process is told to stop."""

@@ -40,9 +40,9 @@ def refusal(what: str, error: zk.ZookeeperError) -> FrostlineError:
             return FrostlineError(f"{what}: Keeper says {type(error).__name__}", hint="see the server's log")
 
 
-def silence(settings: KeeperConfig, what: str, *, stopped: bool, lost: bool) -> FrostlineError:
-    """What is raised where nobody answers; `lost`: a change was sent."""
-    seconds, servers = settings.request_timeout_seconds, ", ".join(settings.hosts)
+def silence(settings: KeeperConfig, what: str, seconds: float, *, stopped: bool, lost: bool) -> FrostlineError:
+    """What is raised where nobody answers for so long; `lost`: a change was sent."""
+    servers = ", ".join(settings.hosts)
     when = "when the process was told to stop" if stopped else f"after {seconds:g} s"
     if lost:
         return OutcomeUnknown(

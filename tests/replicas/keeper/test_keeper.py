@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -35,6 +36,7 @@ from zerocopy.keeper.operations import (
     portions,
     size_bytes,
 )
+from zerocopy.keeper.patience import longest_seconds
 
 
 @contextmanager
@@ -151,6 +153,23 @@ def test_a_call_ends_though_nobody_answers(line: KeeperLine, keeper: Keeper, set
         assert "keeper check" in unsent.value.hint
         line.mend()
         until_answered(broken)
+
+
+def test_who_asks_after_others_waited_in_vain_waits_a_second(
+    line: KeeperLine, keeper: Keeper, settings: KeeperConfig
+) -> None:
+    """P15: a pass waited ten seconds for each call of each replicated table, and all other tables with it."""
+    assert [longest_seconds(10, silent) for silent in (0, 9.9, 10, 1000)] == [10, 10, 1, 1]
+    assert longest_seconds(0.5, 1000) == 0.5
+    line.cut()
+    hours = {"session_timeout_seconds": 10_000, "request_timeout_seconds": 10_000}
+    with Keeper(msgspec.structs.replace(settings, hosts=(line.host,), **hours)) as late:
+        late._silent_since = time.monotonic() - 10_001
+        with pytest.raises(Transient, match="given up after 1 s"):
+            late.get("/")
+        line.mend()
+        until_answered(late)
+        assert late.silent_seconds == 0
 
 
 @pytest.mark.parametrize("trouble", ["mute", "silence", "cut"])
