@@ -379,8 +379,10 @@ class _Daemon:
             self.memory.worked()
         failed = [f"{failure.table} {failure.part}: {failure.error}" for failure in report.moves.failed]
         problems = [*report.problems, *failed]
-        if problems or not report.failing:
-            self.trouble.met(where, problems)
+        if where != _BESIDE:
+            self.trouble.met(where, [*dict.fromkeys((*report.failing, *problems))])
+        elif problems or not report.failing:  # which may be of what is not large
+            self.trouble.met(where, problems, is_all=False)
         with self._known.lock:
             self._record(
                 moved=self.status.moved + len(report.moves.moved),

@@ -34,14 +34,20 @@ class Trouble:
         self._disks: set[str] = set()
         self._lock = threading.Lock()
 
-    def met(self, where: str, problems: Sequence[str], event: HookEvent = "failure") -> None:
-        """All that is wrong there now; with none it is over. `event`: as what hooks hear of it."""
+    def met(self, where: str, problems: Sequence[str], event: HookEvent = "failure", *, is_all: bool = True) -> None:
+        """What is wrong there now; with none it is over. `event`: as what hooks hear of it. Unless `is_all`, what was
+        wrong before may be so still."""
         with self._lock:
             before, self._known[where] = self._known.get(where, ()), tuple(problems)
         said = {_still(problem) for problem in before}
         for problem in problems:
             if _still(problem) not in said:
                 log.warning("%s: %s", where, problem, extra=fields(where=where, event=event, problem=problem))
+        now = {_still(problem) for problem in problems}
+        for problem in before if problems and is_all else ():
+            if _still(problem) not in now:
+                told = fields(where=where, event="recovery", problem=problem)
+                log.warning("%s: no longer: %s", where, problem, extra=told)
         if before and not problems:
             told = fields(where=where, event="recovery", problem=before[-1])
             log.warning("%s: all is well again, it was: %s", where, before[-1], extra=told)

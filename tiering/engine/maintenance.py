@@ -64,7 +64,8 @@ class TickReport:
     waiting: list[str] = field(default_factory=list)
     """What was not tried in this pass: it failed before, or is paused."""
     failing: list[str] = field(default_factory=list)
-    """What failed before and waits to be tried again: that nothing failed in this pass does not make it well."""
+    """What failed before and waits to be tried again, as it was said then: that nothing failed in this pass does not
+    make it well."""
     budgets: list[str] = field(default_factory=list)
     """Why moves wait for money, requests or bytes: a sentence a policy."""
     held: Counter[str] = field(default_factory=Counter)
@@ -315,7 +316,7 @@ def _merge_all(context: Context, report: TickReport, sizes: Sizes, *, looked: bo
             failure = failures.get(tuple(stored.facts.name for stored in plan.parts))
             if failure is not None and (until := _next_try(failure, context.clock())) is not None:
                 report.waiting.append(_said(definition, failure, until))
-                report.failing.append(_said(definition, failure, until))
+                report.failing.append(f"merge of {definition.full_name}: {failure.error}")
                 continue
             if not sizes.take(plan.size_bytes):
                 report.left.add("merges")

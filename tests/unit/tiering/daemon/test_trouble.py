@@ -15,12 +15,13 @@ from tiering.daemon.trouble import Trouble
 
 def test_trouble_is_said_once_and_again_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     trouble = Trouble()
-    for problems in ([], ["a"], ["a"], ["a", "b"], [], []):
+    for problems in ([], ["a"], ["a"], ["a", "b"], ["b"], ["b"], [], []):
         trouble.met("passes", problems)
     trouble.met("job gc", ["c"])
     assert [record.message for record in caplog.records] == [
         "passes: a",
         "passes: b",
+        "passes: no longer: a",
         "passes: all is well again, it was: b",
         "job gc: c",
     ]
@@ -45,6 +46,7 @@ def test_what_differs_by_times_sizes_and_chance_alone_is_the_same_trouble(caplog
         "passes",
         "merges",
         "replica",
+        "the inbox",
         "the inbox",
         "the inbox",
     ]
