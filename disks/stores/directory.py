@@ -237,21 +237,15 @@ class DirectoryStore(ObjectStore):
 
     def _walk(self, directory: Path, base: str, prefix: bytes, start_after: bytes) -> Iterator[ObjectInfo]:
         """Depth first; a directory sorts as its name with `/`, which makes the whole walk follow the keys' bytes."""
-        for encoded, entry in _sorted_entries(directory, base):
-            is_directory = encoded.endswith(b"/")
-            if is_directory:
-                # Everything below shares these leading bytes: skip it when no key of it can be wanted.
-                if not (encoded.startswith(prefix) or prefix.startswith(encoded)):
-                    continue
-                if encoded < start_after and not start_after.startswith(encoded):
-                    continue
-                yield from self._walk(Path(entry.path), encoded.decode(), prefix, start_after)
-            elif encoded.startswith(prefix) and encoded > start_after:
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                yield _info(encoded.decode(), status, {})
+        for encoded, entry in _sorted_entries(directory, base, prefix, start_after):
+            if encoded.endswith(b"/"):
+                yield from self._walk(Path(os.fsdecode(entry.path)), os.fsdecode(encoded), prefix, start_after)
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            yield _info(os.fsdecode(encoded), status, {})
 
     def url(self, key: str) -> str:
         return f"file://{self._path(key)}"
@@ -313,17 +307,29 @@ def _writer_is_gone(path: Path) -> bool:
     return age_seconds > _FOREIGN_LEFTOVER_SECONDS
 
 
-def _sorted_entries(directory: Path, base: str) -> list[tuple[bytes, os.DirEntry[str]]]:
+def _sorted_entries(
+    directory: Path, base: str, prefix: bytes, start_after: bytes
+) -> list[tuple[bytes, os.DirEntry[bytes]]]:
+    """Those of a directory that are wanted, or may have something below them that is; of many others each costs little:
+    a log is asked for what is new in it again and again."""
+    found = []
+    above, own = os.fsencode(base), {os.fsencode(name) for name in (_INCOMING, _METADATA)} if not base else ()
     try:
-        with os.scandir(directory) as entries:
-            found = []
+        with os.scandir(os.fsencode(directory)) as entries:
             for entry in entries:
-                if not base and entry.name in (_INCOMING, _METADATA):
+                key = above + entry.name
+                if entry.name in own or not (key.startswith(prefix) or prefix.startswith(key)):
                     continue
-                if entry.is_dir(follow_symlinks=False):
-                    found.append((os.fsencode(f"{base}{entry.name}/"), entry))
-                elif entry.is_file(follow_symlinks=False):
-                    found.append((os.fsencode(base + entry.name), entry))
+                if key > start_after and entry.is_file(follow_symlinks=False):
+                    if key.startswith(prefix):
+                        found.append((key, entry))
+                    continue
+                key += b"/"
+                # Everything below shares these leading bytes: skip it when no key of it can be wanted.
+                if key < start_after and not start_after.startswith(key):
+                    continue
+                if (key.startswith(prefix) or prefix.startswith(key)) and entry.is_dir(follow_symlinks=False):
+                    found.append((key, entry))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except PermissionError as error:

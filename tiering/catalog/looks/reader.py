@@ -49,6 +49,8 @@ class PartReader:
         self._progress = progress
         self._stand_still = stand_still
         self._looked: dict[tuple[str, str], Looked] = {}
+        self._unkept: dict[tuple[str, str], int] = {}
+        """How many parts a look had that could not be kept."""
         self._generations = count(1)
 
     def look(
@@ -82,20 +84,43 @@ class PartReader:
                 return known
             if last is None or last.is_unread:
                 last = self._load(empty)
-            again = PartSource(self._disks, None, disk.name) if self._stand_still else None
-            look = Look(empty, last, state, again=again)
-            for file in disk.look_over(definition.directory, PART_FILE, last.marks):
-                look.take(file)
+            look = self._look_over(empty, last, disk, state, policy)
+            if self._has_outgrown_memory(look.result):
+                self._unkept[place.disk, definition.uuid] = len(look.result.parts)
+                look = self._look_over(empty, self._load(empty), disk, state, policy)
+        if look.result.kept is not None:
+            self._unkept.pop((place.disk, definition.uuid), None)
+        self._looked[disk.name, definition.uuid] = look.result
+        return look.result
+
+    def _look_over(
+        self, empty: Looked, last: Looked, disk: Disk, state: Mark | None, policy: PolicyConfig | None
+    ) -> Look:
+        """Look at each file, knowing what the `last` look found, and keep what is worth it."""
+        again = PartSource(self._disks, None, disk.name) if self._stand_still else None
+        look = Look(empty, last, state, again=again)
+        for file in disk.look_over(empty.place.directory, PART_FILE, last.marks):
+            look.take(file)
         if self._stand_still:
             look.result.whole = look.sums(policy)
         is_same = look.found_the_same()
         look.result.generation = last.generation if is_same else next(self._generations)
-        if is_same and last.kept is not None and (last.state, last.rules) == (state, rules):
+        if is_same and last.kept is not None and (last.state, last.rules) == (state, look.result.rules):
             look.result.kept = last.kept
         else:
             self._keep(look, policy)
-        self._looked[disk.name, definition.uuid] = look.result
-        return look.result
+        return look
+
+    def _has_outgrown_memory(self, looked: Looked) -> bool:
+        """Whether a look should be kept and is not, since its first parts were too few to be kept when they were read:
+        looked at as a new process does, all of it can be. What cannot be kept is tried again when there is twice as
+        much of it."""
+        if self._kept is None or self._stand_still or looked.kept is not None:
+            return False
+        if looked.state is None or looked.broken or len(looked.parts) < looks.KEPT_FROM:
+            return False
+        tried = self._unkept.get((looked.place.disk, looked.definition.uuid), 0)
+        return len(looked.parts) >= 2 * tried
 
     def _look_by_batches(
         self, empty: Looked, disk: Disk, state: Mark, policy: PolicyConfig | None, *, anew: bool
@@ -200,6 +225,7 @@ class PartReader:
         """Keep what was seen of these tables, and of no others."""
         known = set(uuids)
         self._looked = {key: looked for key, looked in self._looked.items() if key[1] in known}
+        self._unkept = {key: parts for key, parts in self._unkept.items() if key[1] in known}
 
     def _load(self, empty: Looked) -> Looked:
         """What an earlier process kept."""

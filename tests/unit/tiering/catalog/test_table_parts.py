@@ -20,12 +20,13 @@ from oplog.kinds import Inserted
 from tests.command_line import Frostline
 from tests.crash.harness import Failpoints, hooked
 from tests.crash.kept_looks import looks_are_as_read
+from tests.keeping import keeping, patched
 from tests.unit.tiering.catalog.histories import BEGIN, STEPS, TABLE, alter, drop, insert, kept_store, move
 from tiering.catalog.context import Context
 from tiering.catalog.looks.reader import PartReader
 from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart, described
 from tiering.catalog.table_parts import TableParts, TablePartsReader
-from tiering.config.settings import Config
+from tiering.config.settings import Config, embedded
 from tiering.engine import replicated
 from tiering.engine.store import Store
 from tiering.facts.moves import plan_document
@@ -34,6 +35,7 @@ from tiering.journal.kept_parts import KeptParts
 from tiering.merge.request import MergeRequest
 from tiering.move.report import MoveReport
 from tiering.policy.plan import Move
+from tiering.table.definitions import define_table
 from tiering.table.schema import MoveToVolume, TtlRule
 
 LATER = TtlRule(after_seconds=10 * 365 * 86400, column="ts", action=MoveToVolume("cold"))
@@ -267,6 +269,43 @@ def test_an_insert_reads_only_its_partition(config_of_now: Config, looked_into: 
         looked_into.clear()
         insert(store, 3)
         assert {found for found in looked_into if "s3" not in found} == {"rows of 202601"}
+
+
+def test_a_table_that_grows_part_by_part_in_one_process_is_kept(tmp_path: Path, looked_into: list[str]) -> None:
+    """Its first parts were too few to be kept when they were read."""
+    with keeping(), patched({"tiering.catalog.looks.look.KEPT_FROM": 4}), Store.open(embedded(tmp_path)) as store:
+        columns = ["k:int64", "ts:timestamp", "seen:timestamp"]
+        store.create_table(
+            define_table(TABLE, columns=columns, order_by="k", partition_by="month(ts)", policy="hot_cold")
+        )
+        for day in range(6):
+            insert(store, 40 * day)
+            store.context.catalog.refresh(disks=(), anew=False)
+        looked_into.clear()
+        insert(store, 1)
+        store.context.catalog.refresh(disks=(), anew=False)
+        assert {found for found in looked_into if found in ("ssd", "rows of all")} == set()
+        assert [*looks_are_as_read(store)] == []
+
+
+def test_what_cannot_be_kept_is_not_looked_at_twice_each_time(
+    tmp_path: Path, looked_into: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that was to be kept and could not is made anew when there is twice as much of it."""
+    monkeypatch.setattr(KeptParts, "note", lambda *arguments, **options: ({}, None))
+    with keeping(), patched({"tiering.catalog.looks.look.KEPT_FROM": 4}), Store.open(embedded(tmp_path)) as store:
+        columns = ["k:int64", "ts:timestamp", "seen:timestamp"]
+        store.create_table(
+            define_table(TABLE, columns=columns, order_by="k", partition_by="month(ts)", policy="hot_cold")
+        )
+        twice = []
+        for day in range(9):
+            insert(store, 40 * day)
+            looked_into.clear()
+            store.context.catalog.refresh(disks=(), anew=True)
+            twice += [day + 1] * (looked_into.count("ssd") - 1)
+        assert twice == [4, 8]
+        assert [*looks_are_as_read(store)] == []
 
 
 def test_a_part_that_comes_to_a_second_disk_is_a_duplicate(config_of_now: Config) -> None:
