@@ -17,7 +17,7 @@ Tell = Callable[[HookEvent, str, str, Literal["begins", "ends", "once"]], None]
 log = logging.getLogger("frostline.daemon")
 
 _MOVING = re.compile(
-    r"\d{4}-\d\d-\d\dT[\d:.]+Z|\d[\d.,]* (?:B|[KMGTP]iB)\b|\b[0-9a-f]{16,}\b"
+    r"\d{4}-\d\d-\d\dT[\d:.]+Z|\d[\d.,]* (?:B|[KMGTP]iB|s)\b|\b[0-9a-f]{16,}\b"
     r"|(?<=cannot be reached: ).* was given up after.*"
 )
 """What changes from one look to the next while the trouble is the same: times, sizes, names made by chance, and what it

@@ -37,6 +37,8 @@ def test_what_differs_by_times_sizes_and_chance_alone_is_the_same_trouble(caplog
         trouble.met("passes", [f"the clock says {time}, the object store of disk s3 2026-11-25T23:27:08Z"])
     for name in ("447e88b767bd8fdd", "6ecf4f7045aed140"):
         trouble.met("merges", [f"no space left on device: ssd/staging/{name}.owner"])
+    for seconds in (143, 147):
+        trouble.met("clock", [f"the clock says another time than the time since this process began ({seconds} s)"])
     for asked in ("reading /a was given up after 10 s", "watching /b was given up after 1 s"):
         trouble.met("replica", [f"Keeper (host:2181) cannot be reached: {asked}, and nothing was changed"])
     for part in ("201302_2_7_1", "201302_8_8_0"):
@@ -45,6 +47,7 @@ def test_what_differs_by_times_sizes_and_chance_alone_is_the_same_trouble(caplog
         "space of disk ssd",
         "passes",
         "merges",
+        "clock",
         "replica",
         "the inbox",
         "the inbox",
