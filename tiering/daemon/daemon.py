@@ -38,6 +38,7 @@ from tiering.daemon.reload import FileWatch, Taken, take_over
 from tiering.daemon.status import DaemonStatus, StatusRecord, Watch, with_rounds
 from tiering.daemon.supervisor import Supervisor
 from tiering.daemon.trouble import Trouble
+from tiering.daemon.watched import Watched
 from tiering.engine import capacity, replicated
 from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport
 from tiering.engine.store import Store
@@ -129,7 +130,6 @@ class _Daemon:
         lines: LogStream | None = None,
     ) -> None:
         self.lines = lines
-        self.watch = watch
         self.store = store
         self.config = msgspec.structs.replace(store.context.config, daemon=settings)
         self.stop = stop
@@ -154,6 +154,7 @@ class _Daemon:
         begins = DaemonStatus(running=True, pid=os.getpid(), started=store.context.clock())
         self._known = StatusRecord(self.config.state_directory, begins)
         self._record = self._known.change
+        self.watched = None if watch is None else Watched(watch, self.trouble, self._record)
 
     def _inbox(self) -> InboxWorker:
         from tiering.daemon.inbox.worker import InboxWorker  # with Arrow, which a daemon at rest does without
@@ -175,12 +176,12 @@ class _Daemon:
         jobs = self.jobs(timer)
         jobs.begin()
         control = ControlServer(self.config.state_directory, self._verbs(jobs))
-        self._watched(control.begin)
+        self._tried(control.begin)
         if self.inbox is not None:
             self.inbox.begin()
         try:
-            if (watch := self.watch) is not None:
-                self._watched(lambda: watch.begin(self.status, lambda: timer.is_running and not self.stop.is_set()))
+            if self.watched is not None:
+                self.watched.begin(self.status, lambda: timer.is_running and not self.stop.is_set())
             timer.begin()
             self._supervisor.ready()
             self._look_until_stopped(jobs)
@@ -195,8 +196,8 @@ class _Daemon:
                 self.inbox.end()
                 self.look_after_inbox()
             self.hooks.end()
-            if self.watch is not None:
-                self.watch.end()
+            if self.watched is not None:
+                self.watched.end()
 
     def jobs(self, timer: SchedulerTimer | NoTimer) -> DaemonJobs:
         """Its jobs, on a timer."""
@@ -311,13 +312,12 @@ class _Daemon:
             log.error("%s", error.message)
             self._record(failures=self.status.failures + 1, last_error=error.message)
 
-    def _watched(self, tell: Callable[[], None]) -> None:
-        """Tell the watch; that it fails is shown, and hinders nothing."""
+    def _tried(self, begin: Callable[[], None]) -> None:
+        """Begin what the daemon can do without; that it fails is shown."""
         try:
-            tell()
+            begin()
         except (FrostlineError, OSError) as error:
-            hint = f"; {error.hint}" if isinstance(error, FrostlineError) and error.hint else ""
-            log.error("%s%s", error, hint)
+            log.error("%s", error)
             self._record(failures=self.status.failures + 1, last_error=str(error))
 
     def tick(self) -> str:
@@ -326,8 +326,8 @@ class _Daemon:
         if self.stop.is_set():
             return ""
         problem = self._pass()
-        if (watch := self.watch) is not None:
-            self._watched(lambda: watch.passed(self.status, problem))
+        if self.watched is not None:
+            self.watched.passed(self.status, problem, serves=self._serves)
         return problem
 
     def _pass(self) -> str:

@@ -245,6 +245,8 @@ def status(session: Session) -> None:
         line(f"last error {known.last_error}")
     if known.running and known.trouble:
         line(f"trouble    {known.trouble}")
+    if known.running and known.unserved:
+        line(f"metrics    not served: {known.unserved}")
     if known.running and known.unkept:
         line(f"unkept     {known.unkept}")
     if known.running and known.inbox_trouble:

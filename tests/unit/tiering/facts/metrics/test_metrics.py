@@ -385,6 +385,31 @@ class TestServing:
             done = daemon.run(store, DaemonConfig(), stop, on_tick=lambda _: stop.set(), watch=metrics)
         assert (done.ticks, done.failures) == (1, 1)
         assert str(port) in done.last_error
+        assert str(port) in done.problem, "who goes by the exit code is told that nobody measures"
+
+    def test_a_port_that_is_free_again_is_taken_by_a_later_pass(
+        self, store: Store, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        taken = socket.create_server(("127.0.0.1", 0))
+        metrics = Metrics(store, taken.getsockname()[1], version="1")
+        stop = threading.Event()
+        answers: list[int] = []
+
+        class Freeing:
+            begin, end = metrics.begin, metrics.end
+
+            def passed(self, status: DaemonStatus, problem: str) -> None:
+                metrics.passed(status, problem)
+                answers.append(get(metrics.server.address, "/health")[0])
+                stop.set()
+
+        done = daemon.run(
+            store, DaemonConfig(tick_seconds=0.01), stop, on_tick=lambda _: taken.close(), watch=Freeing()
+        )
+        assert answers == [200]
+        assert (done.unserved, done.problem) == ("", "")
+        told = [record.message for record in caplog.records if record.message.startswith("the metrics")]
+        assert len(told) == 2, "once when it begins and once when it is over"
 
     def test_a_pass_that_fails_is_not_ready_and_keeps_the_numbers(self, store: Store) -> None:
         metrics = Metrics(store, 0, version="1")
