@@ -335,6 +335,9 @@ class Disk(ABC):
     def refresh(self) -> None:  # noqa: B027 - most disks have nothing to do
         """Take in what other writers committed. Nothing on disks with one writer."""
 
+    def ask_again(self) -> None:  # noqa: B027 - most disks are not asked over a network
+        """The next `refresh` asks, though there was no answer a moment ago: for who knows that there is one now."""
+
     def refresh_when_due(self) -> bool:
         """As `refresh`, unless some process of this machine looked lately, as the disk's configuration says. Whether it
         looked: else what others committed since is not seen, and all that this machine did is."""

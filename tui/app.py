@@ -179,7 +179,11 @@ class Dashboard(App[None]):
     # Facts
 
     def action_reload(self) -> None:
-        """Look at the disks and at what others did."""
+        """Look at the disks, also at one that did not answer a moment ago, and at what others did."""
+        self.rhythm.is_urgent = True
+        self._look_again()
+
+    def _look_again(self) -> None:
         self.rhythm.wanted += 1
         self.reload()
 
@@ -262,13 +266,13 @@ class Dashboard(App[None]):
 
     async def _read_view(self, view: View) -> None:
         question, wanted, as_of = view.question(), self.rhythm.wanted, self.query_one(AsOf)
-        look, note = view.needs_store and self.rhythm.needs_look(), self._may_note()
+        look, again, note = view.needs_store and self.rhythm.needs_look(), self.rhythm.is_urgent, self._may_note()
         self._shown = fingerprint(self.settings.state_directory)  # of what cannot be read there is no other
 
         def read(store: Store) -> tuple[Any, list[str], object, float]:
             began = time.thread_time()
             if look:
-                store.refresh(anew=False)
+                store.refresh(anew=False, again=again)
             note(store)
             self._shown = fingerprint(self.settings.state_directory)  # what was written till now is read
             state = state_of_disks(store)
@@ -331,7 +335,7 @@ class Dashboard(App[None]):
             self.tell_error(error)
         else:
             self.tell(f"{done}\n$ {action.command_lines[0]}" + (" …" if len(action.commands) > 1 else ""))
-        self.action_reload()
+        self._look_again()
 
     async def ask(self, dialog: ModalScreen[Any]) -> Any:
         """What somebody answers."""

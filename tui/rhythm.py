@@ -25,6 +25,8 @@ class Rhythm:
     clock: Callable[[], float] = time.monotonic
     wanted: int = 1
     """How often somebody wanted a look at the disks; `_looked`: which of these the last one was for."""
+    is_urgent: bool = False
+    """Whether a disk is to be asked, too, that did not answer a moment ago: somebody wants to know it now."""
     _looked: int = 0
     _looked_at: float = 0.0
     _state: object = None
@@ -55,6 +57,7 @@ class Rhythm:
         now = self.clock()
         if looked_for is not None:
             self._looked, self._looked_at = looked_for, now
+            self.is_urgent = self.is_urgent and looked_for != self.wanted
         self._state = state
         self._read_after = now + cost_seconds * (1 / _BUSY_SHARE - 1)
         self._age_after = now + max(_AGE_SECONDS, cost_seconds / _IDLE_SHARE)

@@ -160,6 +160,9 @@ class ObjectDisk(TableDisk, LoggedDisk):
         finally:
             self._refreshed = time.monotonic()
 
+    def ask_again(self) -> None:
+        self._refreshed = -math.inf
+
     def refresh_when_due(self) -> bool:
         if self._offline is None and self.cache.looked_within(self.look_seconds):
             self._looked = max(self._looked or 0.0, time.time() - self.look_seconds)  # another process may have

@@ -146,6 +146,9 @@ class WrappedDisk(Disk):
     def refresh(self) -> None:
         self.inner.refresh()
 
+    def ask_again(self) -> None:
+        self.inner.ask_again()
+
     def refresh_when_due(self) -> bool:
         return self.inner.refresh_when_due()
 

@@ -36,3 +36,12 @@ def test_what_costs_much_is_read_seldom() -> None:
     assert rhythm.has_looked("second", 0.0, aged=False)
     rhythm.wanted += 1
     assert rhythm.needs_look()
+
+
+def test_who_asks_is_answered_by_a_look_that_began_later() -> None:
+    rhythm = Rhythm(lambda: 100.0)
+    rhythm.wanted, rhythm.is_urgent = 2, True
+    rhythm.has_read("first", 0.5, looked_for=1)
+    assert rhythm.is_urgent
+    rhythm.has_read("first", 0.5, looked_for=2)
+    assert not rhythm.is_urgent

@@ -114,10 +114,13 @@ class Store:
     ) -> None:
         self.close()
 
-    def refresh(self, *, look: bool = True, anew: bool = True) -> None:
+    def refresh(self, *, look: bool = True, anew: bool = True, again: bool = False) -> None:
         """Take in what other processes and machines committed, and whether the disks are still there. Without `look` a
         bucket is asked only when nobody here has for its `look_seconds`. Neither then nor without `anew` is what shows
-        no change looked into."""
+        no change looked into. With `again` a bucket is asked that did not answer a moment ago, too."""
+        if again:
+            for disk in self.context.disks.values():
+                disk.ask_again()
         if self.context.identities is not None:
             self.context.identities.look()
         unseen = self.context.journal.unseen()

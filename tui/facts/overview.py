@@ -121,7 +121,7 @@ def missing_lines(store: Store) -> Iterator[str]:
     for fault in store.faults():
         yield fault.error.message
     for name in store.unreachable():
-        yield f"{_as_last_seen(name)}; it is asked again every few seconds"
+        yield f"{_as_last_seen(name)}; it is asked again twice a minute, and by Reload"
 
 
 def _as_last_seen(disk: str) -> str:
