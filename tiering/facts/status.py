@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tiering.facts.parts import bytes_by_disk, summed
+from tiering.policy.plan import WAITING
 
 if TYPE_CHECKING:
     from tiering.catalog.catalog import StoredPart
@@ -24,6 +26,7 @@ def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]
     from tiering.catalog.new_parts import repeated
     from tiering.facts.replicas import replica_documents
 
+    planned = store.plan(rest="none") if planned is None else planned
     journal = store.context.journal
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
     pauses = [
@@ -47,7 +50,8 @@ def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]
         "active_moves": len(journal.work.moves(active=True)),
         "failed_moves": len(journal.work.failures()),
         "active_merges": len(journal.work.merges(active=True)),
-        "planned_moves": len(store.due_moves() if planned is None else planned.moves),
+        "planned_moves": len(planned.moves),
+        "waiting_moves": waiting_moves(planned),
         "pauses": pauses,
         "pins": pins,
         "broken": broken,
@@ -193,3 +197,8 @@ def _disk_document(store: Store, name: str, parts_on_disk: int) -> dict[str, Any
     except FrostlineError as error:
         document.update(broken=True, problem=error.message)
     return document
+
+
+def waiting_moves(planned: Plan) -> dict[str, int]:
+    """How many due parts are kept from moving now, by the kind of reason that `plan` gives for each, the most first."""
+    return dict(Counter(stay.reason.kind for stay in planned.stays if stay.reason.kind in WAITING).most_common())

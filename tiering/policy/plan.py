@@ -62,6 +62,10 @@ NO_DISK = ("unusable_disk", "no_space")
 has no room."""
 
 
+WAITING = ("paused", "clock", "backoff", "gave_up", *NO_DISK, *HELD)
+"""Kinds of reasons of parts that a rule wants elsewhere, and that are kept from moving now."""
+
+
 class Reason(msgspec.Struct, frozen=True):
     """`kind` is a stable word for scripts, `detail` a sentence with numbers and times."""
 

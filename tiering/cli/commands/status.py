@@ -87,7 +87,11 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
     line(f"parts          {document['parts']} with {document['rows']:,} rows, {format_size(document['bytes'])}")
     line(f"on disks       {where}")
     under_way, due, failed = document["active_moves"], document["planned_moves"], document["failed_moves"]
-    line(f"moves          {under_way} under way, {due} due, {failed} failed")
+    kept = ", ".join(f"{kind} {parts}" for kind, parts in document["waiting_moves"].items())
+    line(
+        f"moves          {under_way} under way, {due} due, {failed} failed"
+        + (f"; kept from moving: {kept}" if kept else "")
+    )
     line(f"merges         {document['active_merges']} under way")
     daemon = document["daemon"]
     line(f"daemon         {'running, process ' + str(daemon['pid']) if daemon['running'] else 'not running'}")

@@ -31,7 +31,7 @@ from tiering.daemon.status import STATUS_FILE, DaemonStatus, StatusRecord, read_
 from tiering.engine import maintenance
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
-from tiering.facts.status import daemon_document
+from tiering.facts.status import daemon_document, status_document
 from tiering.journal.locks import daemon_lock
 from tiering.table.definitions import define_table
 from tiering.table.schema import Column, MoveToVolume, TableDefinition, TtlRule
@@ -285,16 +285,19 @@ def test_a_part_that_fails_is_trouble_until_it_is_mended(
     (file,) = Path(store.context.config.disks["ssd"].path).rglob("*.parquet")  # type: ignore[union-attr]
     whole = file.read_bytes()
     file.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
-    age(clock)
+    clock.now = datetime.now(UTC)  # which the journal's tries are dated by, and long after the rows
     told: list[str] = []
+    kept: list[dict[str, int]] = []
     for _ in range(2):
         told.append(daemon.run(store, FAST, threading.Event(), once=True).trouble)
+        kept.append(status_document(store)["waiting_moves"])
         if kept_by == "a pause":
             store.context.journal.wishes.pause(None, ["moves"], actor="test")
         elif kept_by == "a disk that is away":
             monkeypatch.setattr(maintenance.reachability, "whole_tables", lambda context: [])
     assert all("does not have the SHA-256" in trouble and "all_1_1_0" in trouble for trouble in told), told
     assert "well again" not in caplog.text
+    assert kept == [{"backoff": 1}, {"paused" if kept_by == "a pause" else "backoff": 1}]
     monkeypatch.undo()
     store.context.journal.wishes.resume(None, ["moves"])
     file.write_bytes(whole)
