@@ -107,7 +107,7 @@ def test_what_a_bucket_no_longer_says_stays_and_is_said(home: Home) -> None:
         await driver.lists(3, len)
         before = driver.rows
 
-        def refuse(*, anew: bool = True) -> None:
+        def refuse(*, anew: bool = True, again: bool = False) -> None:
             raise Transient("the bucket does not answer", hint="wait")
 
         stores[0].refresh = refuse  # type: ignore[method-assign]
@@ -130,7 +130,7 @@ def test_what_somebody_does_while_rows_are_read_stays(home: Home) -> None:
         stores.append(open_store(*progress))
         return stores[-1]
 
-    def refresh(*, anew: bool = True) -> None:
+    def refresh(*, anew: bool = True, again: bool = False) -> None:
         begun.set()
         go_on.wait()
 
