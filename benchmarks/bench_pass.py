@@ -1,9 +1,11 @@
 """What a pass of the daemon and an insert cost where there are many parts, against few; and that passes cost no more
 and leave no more behind the longer they go on.
 
-    python -m benchmarks.bench_pass [--parts 100000] [--few 5000] [--passes 1000]
+    python -m benchmarks.bench_pass [--parts 100000] [--few 5000] [--passes 1000] [--partitions 1000]
 
-The parts are descriptions without data, none of them due. Processor time decides, for other programs may be busy too.
+What is compared has as many partitions here as there: sums are kept by partition, so they cost what partitions do, not
+parts. With `--partitions 0` each part has one of its own. The parts are descriptions without data, none of them due,
+and are not merged. Processor time decides, for other programs may be busy too.
 The bucket is a directory; it is given the `look_seconds` that a bucket of S3 has, for a look costs nothing there.
 """
 
@@ -47,15 +49,16 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=100_000)
     parser.add_argument("--few", type=int, default=5_000)
     parser.add_argument("--passes", type=int, default=1_000)
+    parser.add_argument("--partitions", type=int, default=1_000, help="0: as many as parts")
     options = parser.parse_args()
     figures = []
     with scratch() as base:
-        fill(base / "few", options.few, days=options.few)  # two of a day would be merged, and they have no data
-        fill(base / "many", options.parts, days=options.parts)
+        fill(base / "few", options.few, days=options.partitions or options.few)
+        fill(base / "many", options.parts, days=options.partitions or options.parts)
         figures += _against_few(base, options.parts, options.few)
     with scratch() as base:
         _fill_tables(base, options.parts)
-        figures += _nothing_to_do(base, options.parts, options.passes)
+        figures += _nothing_to_do(base, options.parts, options.passes)  # each part has a partition of its own
     report(figures)
 
 
@@ -74,7 +77,7 @@ def _config(home: Path) -> Config:
 def _pass(store: Store) -> None:
     """As the daemon makes it."""
     store.refresh(look=False)
-    done = store.tick()
+    done = store.tick(merges=False)  # of parts without data: nothing to read
     assert [*done.merges, *done.moves.moved, *done.problems] == []
 
 

@@ -21,6 +21,8 @@ BENCHMARKS = {
     "bench_insert": True,
     "bench_inbox": True,
     "bench_daemon": False,
+    "bench_pass": False,
+    "bench_landing": False,
     "bench_merge": True,
     "bench_scan": True,
     "bench_move": True,

@@ -22,8 +22,11 @@ def move_record_document(record: MoveRecord) -> dict[str, Any]:
 
 
 def plan_document(store: Store, planned: Plan) -> dict[str, Any]:
-    """`plan --json`, and the file that `apply` reads. Of the parts that stay, the plan need not say why."""
+    """`plan --json`, and the file that `apply` reads. Of the parts that stay, the plan need not say why,
+    but of those that are due and kept from moving (`held`)."""
     import msgspec
+
+    from tiering.policy.plan import WAITING
 
     plain = msgspec.to_builtins(planned)
     estimate = plan_cost(store, planned.moves)
@@ -33,6 +36,7 @@ def plan_document(store: Store, planned: Plan) -> dict[str, Any]:
         "moves": [{**item, "cost": cost} for item, cost in zip(plain["moves"], costs, strict=True)],
         "deletes": plain["deletes"],
         "stays": planned.staying,
+        "held": [one for one in plain["stays"] if one["reason"]["kind"] in WAITING],
         "bytes": planned.bytes,
         "requests": estimate.total.requests,
     }

@@ -15,6 +15,7 @@ from tiering.cli.reports.moves import move_report, print_moves
 
 if TYPE_CHECKING:
     from tiering.policy.decide import Move
+    from tiering.policy.plan import Plan, Stay
 
 Partition = Annotated[str | None, typer.Option(metavar="P", help="all parts of this partition")]
 PartName = Annotated[str | None, typer.Option("--part", metavar="X", help="one part")]
@@ -91,6 +92,8 @@ def plan(
             f"{counted(len(planned.moves), 'move')}, {format_size(planned.bytes)}, about"
             f" {counted(document['requests'], 'write request')}; {counted(document['stays'], 'part')} to stay."
         )
+        for sentence in _held(planned):
+            session.output.line(sentence)
         if output:
             session.output.line(f"Saved. Carry it out with: frostline apply {output}")
         _hint_at_next(session, planned)
@@ -301,7 +304,7 @@ def _carry_out(session: Session, moves: "list[Move]", *, nothing: str) -> None:
 
 def _why_nothing_moves(planned: Any) -> str:
     """Not the same: nothing is due, and what may be due is held back."""
-    from tiering.policy.plan import NO_DISK
+    from tiering.policy.plan import HELD, NO_DISK
 
     held = next((stay.reason for stay in planned.stays if stay.reason.kind == "clock"), None)
     if held is not None:
@@ -317,7 +320,23 @@ def _why_nothing_moves(planned: Any) -> str:
     stuck = [stay.reason.detail for stay in planned.stays if stay.reason.kind in NO_DISK]
     if stuck:
         return f"Nothing moves: {counted(len(stuck), 'part')} cannot for want of a disk: {stuck[0]}."
+    if any(stay.reason.kind in HELD for stay in planned.stays):
+        return "Nothing moves: what is due is held back; 'frostline explain' says of each part until when."
     return "Nothing is due."
+
+
+def _held(planned: "Plan") -> "list[str]":
+    """A sentence for each rule that keeps due parts from moving, with the first of them."""
+    from tiering.policy.plan import HELD
+
+    by_kind: dict[str, list[Stay]] = {}
+    for stay in planned.stays:
+        if stay.reason.kind in HELD:
+            by_kind.setdefault(stay.reason.kind, []).append(stay)
+    return [
+        f"Held back ({kind}): {counted(len(stays), 'part')}; {stays[0].table} {stays[0].part}: {stays[0].reason.detail}"
+        for kind, stays in by_kind.items()
+    ]
 
 
 def _hint_at_next(session: Session, planned: Any) -> None:

@@ -249,6 +249,19 @@ class TestTiering:
         assert "next" in store("explain", "db.t", part)
         store("explain", "db.t", "202001_9_9_0", code=10)
 
+    def test_what_is_due_and_held_back_is_not_told_as_nothing(
+        self, store: Frostline, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FROSTLINE_POLICIES__HOT_COLD__PACING__WINDOW", "03:00-04:00")
+        store("plan", "--at", FAR)
+        assert "Nothing is due" not in store.error
+        assert "held back" in store.error
+        assert "Held back (window): " in store("plan", "--at", FAR)
+        document = store.json("plan", "--at", FAR)
+        assert document["moves"] == []
+        assert {one["reason"]["kind"] for one in document["held"]} == {"window"}
+        assert all(one["next_due"] for one in document["held"])
+
     def test_pin_pause_and_their_ends(self, store: Frostline) -> None:
         store("pin", "db.t", "--partition", "202001")
         assert len(store.json("plan", "--at", FAR)["moves"]) == 1
