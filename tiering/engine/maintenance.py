@@ -135,7 +135,7 @@ def _move_all(context: Context, plan: Plan, report: TickReport, sizes: Sizes) ->
 def _failing(context: Context, plan: Plan) -> list[str]:
     """The parts that are still to move and whose last move failed, whatever else keeps them now: also those of tables
     that could not be looked at, for want of a disk."""
-    tried = context.journal.work.failures()
+    tried = planning.failing_moves(context)
     if not tried:
         return []
     by_part = {(uuid, part): failure for (uuid, part, _), failure in sorted(tried.items())}

@@ -25,6 +25,7 @@ def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]
     """`status --json`. `planned` is the plan of now, where somebody has made it already."""
     from tiering.catalog.new_parts import repeated
     from tiering.facts.replicas import replica_documents
+    from tiering.move.policy_facts import failing_moves
 
     planned = store.plan(rest="none") if planned is None else planned
     journal = store.context.journal
@@ -48,7 +49,7 @@ def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]
         "bytes": sum(item.bytes for item in sums),
         "bytes_by_disk": bytes_by_disk(store.context.disks, sums),
         "active_moves": len(journal.work.moves(active=True)),
-        "failed_moves": len(journal.work.failures()),
+        "failed_moves": len(failing_moves(store.context)),
         "active_merges": len(journal.work.merges(active=True)),
         "planned_moves": len(planned.moves),
         "waiting_moves": waiting_moves(planned),

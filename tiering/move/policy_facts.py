@@ -13,7 +13,7 @@ from oplog.errors import Refused, UsageError
 from tiering.catalog import blocks, reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context, wall_clock
-from tiering.journal.records import MoveRecord
+from tiering.journal.records import Failures, MoveRecord
 from tiering.policy import change as policy_change
 from tiering.policy import decide as policy
 from tiering.policy import explaining, pacing
@@ -216,6 +216,27 @@ def _options(context: Context, now: datetime | None, at: datetime | None = None)
         prices=context.config.prices,
         **_paced(context, context.clock() if at is None else at),
     )
+
+
+def failing_moves(context: Context) -> dict[tuple[str, str, str], Failures]:
+    """By (table uuid, part, target): the moves whose last try failed, of parts that are still there; one that was
+    merged, dropped or replaced moves no more. Of a table that cannot be seen nobody knows."""
+    tried = context.journal.work.failures()
+    if not tried:
+        return {}
+    tables = {table.uuid: table for table in context.catalog.tables()}
+    whole = {table.uuid for table in reachability.whole_tables(context)}
+    there: dict[tuple[str, str], set[str]] = {}
+
+    def is_there(uuid: str, part: str) -> bool:
+        if uuid not in whole:
+            return uuid in tables
+        key = (uuid, PartName.parse(part).partition)
+        if key not in there:
+            there[key] = {stored.facts.name for stored in context.catalog.partition(tables[uuid], key[1])}
+        return part in there[key]
+
+    return {key: failure for key, failure in tried.items() if is_there(key[0], key[1])}
 
 
 def _paced(context: Context, now: datetime) -> dict[str, Any]:

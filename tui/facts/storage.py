@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tiering.config.units import counted
 from tiering.facts.parts import part_document, table_documents, time_column, usage_documents
 from tiering.facts.status import disk_documents, disk_state
+from tiering.move.policy_facts import failing_moves
 from tui.facts.listing import ListColumn, Listing, age, minute, number, of, size
 from tui.facts.replicas import marks
 from tui.facts.throughput import WINDOW_SECONDS, Throughput, throughput
@@ -173,7 +174,7 @@ def disks(store: Store) -> Listing:
     """`disks`, and what moves of this machine do on each just now: throughput, and those that fail."""
     now, work = store.context.clock(), store.context.journal.work
     rates = throughput(work.moves_since(now - timedelta(seconds=WINDOW_SECONDS)), now)
-    failing = Counter(target for _, _, target in work.failures())
+    failing = Counter(target for _, _, target in failing_moves(store.context))
     none = Throughput()
 
     def rate(kind: str) -> Callable[[dict[str, Any]], float]:
@@ -220,7 +221,7 @@ def work_lines(store: Store, name: str) -> list[str]:
             f"moves of the last {WINDOW_SECONDS} s: {size(rate.written_per_second)}/s written,"
             f" {size(rate.read_per_second)}/s read, {rate.requests_per_second:,.1f} requests/s"
         )
-    for (_, part, target), why in work.failures().items():
+    for (_, part, target), why in failing_moves(store.context).items():
         if target == name:
             lines.append(f"move of {part} here failed {counted(why.attempts, 'time')}: {why.error}")
     return lines

@@ -21,6 +21,7 @@ from disks import effects
 from oplog.errors import Locked, NoSpace, Transient
 from tests.command_line import Frostline
 from tests.mounts import mounted
+from tiering.catalog import reachability, tables
 from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
 from tiering.daemon.control import SOCKET_FILE
@@ -28,9 +29,9 @@ from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.live import live_status
 from tiering.daemon.memory import MemoryKeeping
 from tiering.daemon.status import STATUS_FILE, DaemonStatus, StatusRecord, read_status
-from tiering.engine import maintenance
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
+from tiering.facts.metrics.looking import look
 from tiering.facts.status import daemon_document, status_document
 from tiering.journal.locks import daemon_lock
 from tiering.table.definitions import define_table
@@ -294,7 +295,7 @@ def test_a_part_that_fails_is_trouble_until_it_is_mended(
         if kept_by == "a pause":
             store.context.journal.wishes.pause(None, ["moves"], actor="test")
         elif kept_by == "a disk that is away":
-            monkeypatch.setattr(maintenance.reachability, "whole_tables", lambda context: [])
+            monkeypatch.setattr(reachability, "whole_tables", lambda context: [])
     assert all("does not have the SHA-256" in trouble and "all_1_1_0" in trouble for trouble in told), told
     assert "well again" not in caplog.text
     assert kept == [{"backoff": 1}, {"paused" if kept_by == "a pause" else "backoff": 1}]
@@ -304,6 +305,19 @@ def test_a_part_that_fails_is_trouble_until_it_is_mended(
     clock.now += timedelta(days=2)
     assert daemon.run(store, FAST, threading.Event(), once=True).trouble == ""
     assert disks_of(store) == ["s3"]
+
+
+def test_a_move_of_a_part_that_is_gone_fails_no_more(store: Store, clock: Clock) -> None:
+    """P15: `status`, metrics and their alert told of it until the journal had forgotten it."""
+    insert(store)
+    (file,) = Path(store.context.config.disks["ssd"].path).rglob("*.parquet")  # type: ignore[union-attr]
+    file.write_bytes(b"x" + file.read_bytes()[1:])
+    clock.now = datetime.now(UTC)
+    assert daemon.run(store, FAST, threading.Event(), once=True).trouble
+    assert (status_document(store)["failed_moves"], look(store).failing_moves) == (1, 1)
+    tables.drop_parts(store.context, store.parts("d.t"), reason="test")
+    assert daemon.run(store, FAST, threading.Event(), once=True).trouble == ""
+    assert (status_document(store)["failed_moves"], look(store).failing_moves) == (0, 0)
 
 
 def test_the_guard_of_its_gc_is_set_and_a_pause_is_kept(store: Store) -> None:
