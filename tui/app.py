@@ -316,6 +316,7 @@ class Dashboard(App[None]):
             raise Refused(f"{action.title}: this dashboard only reads.", hint="start it without --read-only to act")
         preview = action.preview
         if preview is not None:
+            self.call_later(self._show_state)  # a bucket may take its time to say what would be done
             lines = await self.source.act(f"preview: {action.title}", preview)
             if isinstance(lines, NothingToDo):
                 await self.ask(Text(f"{action.title}: nothing would be done", lines))

@@ -25,6 +25,24 @@ def test_planned_moves_are_shown_and_carried_out(home: Home) -> None:
     assert home.json("moves", "list")["moves"][0]["actor"] == "somebody@here"
 
 
+def test_what_is_no_longer_so_is_said_as_what_went_wrong(home: Home) -> None:
+    """Somebody else was faster: the plan that was approved moves nothing."""
+
+    async def story(driver: Driver) -> None:
+        await driver.press("5", "a")
+        await driver.sees(f"$ frostline move d.events --part {DUE} --to-disk s3")
+        driver.beside(home, "move", "d.events", "--part", DUE, "--to-disk", "s3")
+        failures: list[Exception] = []
+        tell_error = driver.app.tell_error
+        driver.app.tell_error = lambda error: (failures.append(error), tell_error(error))[1]  # type: ignore[method-assign]
+        await driver.press("y")
+        await driver.until(lambda: len(driver.told) == 1)
+        assert driver.told[0].startswith(f"No part moved, 1 skipped; {DUE}: ")
+        assert len(failures) == 1
+
+    drive(home, story)
+
+
 def test_marked_parts_are_moved_pinned_and_unpinned(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("3", "asterisk", "p")

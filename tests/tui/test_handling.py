@@ -95,3 +95,16 @@ def test_a_journal_that_another_process_holds_is_said_and_keys_work(
         drive(home, story)
     finally:
         other.close()
+
+
+def test_rows_of_another_kind_are_not_new(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.press("2", "p")
+        await driver.sees("202001", "209902")
+        assert driver.app.view.grid.shown.changed == frozenset()  # type: ignore[union-attr]
+        (home.path / "rows.csv").write_text("k\n4\n")
+        driver.beside(home, "insert", "d.small", str(home.path / "rows.csv"))
+        await driver.press("r")
+        await driver.until(lambda: len(driver.app.view.grid.shown.changed) == 1)  # type: ignore[union-attr]
+
+    drive(home, story)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from oplog.errors import PartlyDone
+from oplog.errors import PartlyDone, Refused
 from tiering.config.units import counted, format_size
 from tui.actions.action import Action, Lines, NothingToDo, each
 
@@ -65,13 +65,19 @@ def move_lines(moves: Sequence[Move]) -> Lines:
 
 
 def reported(report: MoveReport) -> str:
-    """What moved, in a sentence. Raises `PartlyDone` when some failed."""
+    """What moved, in a sentence. Raises `PartlyDone` when some failed, `Refused` when all were skipped."""
     total = sum(item.bytes for item in report.moved)
     done = f"{counted(len(report.moved), 'part')} moved ({format_size(total)}), {len(report.skipped)} skipped"
     if report.failed:
         first = report.failed[0]
         raise PartlyDone(
             f"{done}, {len(report.failed)} failed; {first.part}: {first.error}", hint="frostline moves list --failed"
+        )
+    if report.skipped and not report.moved:
+        first_left = report.skipped[0]
+        raise Refused(
+            f"No part moved, {len(report.skipped)} skipped; {first_left.part}: {first_left.reason}",
+            hint="frostline moves list",
         )
     why = f": {report.skipped[0].reason}" if report.skipped else ""
     return f"{done}{why}."

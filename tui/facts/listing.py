@@ -87,6 +87,11 @@ class Listing:
     sideways: bool = False
     """All columns are shown, and looked at sideways; else only those, from the first, that there is room for."""
 
+    @property
+    def kind(self) -> frozenset[str]:
+        """Of what it lists: beside rows of another kind no row is new."""
+        return frozenset(column.key for column in self.columns)
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -125,7 +130,7 @@ def arrange(listing: Listing, order: Order, *, before: Shown | None = None, curs
         rows = sorted(rows, key=lambda row: _sortable(value(row)), reverse=order.descending)
     states = {listing.key(row): listing.state(row) for row in listing.rows}
     changed: frozenset[str] = frozenset()
-    if before is not None:
+    if before is not None and before.listing.kind == listing.kind:
         old = before.states
         changed = frozenset(key for key, state in states.items() if old.get(key, _NEVER) != state)
     found = next((index for index, row in enumerate(rows) if listing.key(row) == cursor), None) if cursor else None

@@ -163,14 +163,14 @@ def amounts(status: dict[str, Any]) -> Iterator[str]:
 
 def disk_text(disk: dict[str, Any]) -> str:
     """What lies on a disk, what is wrong with it, and what room is left."""
-    from tiering.config.units import format_size
+    from tiering.config.units import counted, format_size
 
     used, free = disk["used_bytes"], disk["free_bytes"]
     size = "-" if used is None else format_size(used)
     room = "" if free is None else f"; {format_size(free)} free"
     revision = "" if disk["revision"] is None else f", revision {disk['revision']:,}"
     state = disk_state(disk)
-    return f"{size}, {disk['parts']:,} parts{revision}{'' if state == 'ok' else ', ' + state.upper()}{room}"
+    return f"{size}, {counted(disk['parts'], 'part')}{revision}{'' if state == 'ok' else ', ' + state.upper()}{room}"
 
 
 def daemon_text(daemon: dict[str, Any]) -> str:

@@ -77,7 +77,7 @@ class _Told:
         self._placed = placed
         self._plan = plan = store.plan(rest="next")
         self._clock = store.context.clock
-        self.until = plan.next_due
+        self.now, self.until = plan.now, plan.next_due
         self._staying = store.staying(plan)
         self._times = {definition.uuid: time_column(definition) for definition in store.definitions()}
         self._going: dict[_Key, Move | TtlDelete] = {
@@ -148,7 +148,7 @@ def _part_columns(told: _Told, *, of_tables: int) -> tuple[ListColumn, ...]:
         ListColumn("age", "age", 8, told.age, age, right=True),
         ListColumn("size", "size", 10, lambda row: row.facts.size_bytes, size, right=True),
         ListColumn("goes", "goes to", 8, told.goes),
-        ListColumn("due", "due", 16, told.due, minute),
+        ListColumn("due", "due", 16, told.due, lambda at: "now" if at == told.now else minute(at)),
         ListColumn("rows", "rows", 11, lambda row: row.facts.rows, number, right=True),
         ListColumn("level", "lvl", 3, lambda row: row.name.level, number, right=True),
         *(() if several else (table,)),

@@ -151,7 +151,7 @@ def _explained(store: Store, table: str, part: str) -> list[str]:
         f"{told.decision}{target}: {told.reason.detail}",
         *(f"rule {rule.rule}: {rule.detail}" for rule in told.rules),
     ]
-    return [*lines, f"next {minute(told.next_due)}"] if told.next_due else lines
+    return [*lines, f"next {minute(told.next_due)}"] if told.next_due and told.decision == "stay" else lines
 
 
 class Disks(ListView):
