@@ -13,6 +13,7 @@ import logging
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, TextIO
@@ -137,13 +138,15 @@ class LogStream(io.TextIOBase):
         self.written(self.formatter.format(record))
 
     def written(self, line: str) -> None:
-        """Write a whole line, at once: processes of jobs write to the same file."""
-        with self._lock:
+        """Write a whole line, at once: processes of jobs write to the same file. One that cannot be written, for its
+        disk is full or its reader gone, is lost: it must not end the work that it tells of."""
+        with self._lock, suppress(OSError):
             self._to.write(line + "\n")
             self._to.flush()
 
     def flush(self) -> None:
-        self._to.flush()
+        with suppress(OSError):
+            self._to.flush()
 
     def fileno(self) -> int:
         return self._to.fileno()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -134,3 +135,21 @@ def test_afterwards_all_is_as_before() -> None:
     with begun("json"):
         assert sys.stderr is not before[0]
     assert before == (sys.stderr, list(logging.getLogger().handlers), threading.excepthook, sys.unraisablehook)
+
+
+def test_a_log_that_takes_nothing_ends_no_work() -> None:
+    """P15: its disk is full, or who read it is gone."""
+
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with redirect_stderr(Full()):
+        stream = LogStream("json")
+        stream.begin()
+        try:
+            print("a remark", file=sys.stderr)
+            logging.getLogger("frostline.daemon").warning("trouble")
+            sys.stderr.flush()
+        finally:
+            stream.end()
