@@ -71,10 +71,12 @@ def run(
     watch: Watch | None = None,
     reload: threading.Event | None = None,
     lines: LogStream | None = None,
+    begun: Callable[[], None] = lambda: None,
 ) -> DaemonStatus:
     """Work until `stop` is set, or for one pass. Processes of jobs find the store's configuration by `config_file`, as
     the command line does, and take these global `options`. It is read again when that file is another one, and when
-    `reload` is set. `lines`: its log, which processes of jobs write to as well.
+    `reload` is set. `lines`: its log, which processes of jobs write to as well. `begun` is called when it has the
+    store for itself.
 
     Raises `Locked` when another daemon works on this store.
     """
@@ -82,6 +84,7 @@ def run(
     with daemon_lock(store.context.config.state_directory):
         daemon = _Daemon(store, settings, stop, on_tick, watch, config_file=config_file, options=options, lines=lines)
         daemon.reload_wanted = reload or daemon.reload_wanted
+        begun()
         if once:
             daemon.tick()
         else:

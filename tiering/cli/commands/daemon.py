@@ -86,10 +86,11 @@ def run(
     if job not in (None, "policy"):
         _run_job(session, str(job), stop, config_file, lines)
         return
-    if not once:
-        session.output.note(
-            f"daemon: a pass every {session.loaded.config.daemon.tick_seconds:g} s; stop it with Ctrl-C or SIGTERM"
-        )
+
+    def begun() -> None:
+        if not once:
+            every = f"a pass every {session.loaded.config.daemon.tick_seconds:g} s"
+            session.output.note(f"daemon: {every}; stop it with Ctrl-C or SIGTERM")
 
     passed: dict[str, Any] = {}
 
@@ -114,6 +115,7 @@ def run(
         watch=watch,
         reload=reload,
         lines=lines,
+        begun=begun,
     )
     ended.set()
     if session.options.json:
