@@ -22,6 +22,12 @@ FEW = {
     "tiering.catalog.table_parts._AT_ONCE": 2,
 }
 """Looks at a table of a few parts are kept, and go in batches, as those at very many do."""
+MANY_FILES = {
+    "disks.local.unsynced.OPEN_FILES": 1,
+    "disks.local.commits.MANY_ARRIVALS": 0,
+    "disks.host.file_system.KINDS": frozenset({0xEF53, 0x58465342, 0x01021994}),
+}
+"""Commits of a few files are made durable as those of very many are, in memory too."""
 _CLOCK_REALTIME_COARSE = 5
 """Of Linux: the clock that file times are taken from."""
 
@@ -59,7 +65,7 @@ def keep_where_asked() -> None:
     """As `keeping(settled=False)`, for as long as the process lives, and those that it forks, where `ENVIRONMENT` is
     set."""
     if os.environ.get(ENVIRONMENT):
-        for name, value in FEW.items():
+        for name, value in (FEW | MANY_FILES).items():
             mock.patch(name, value).start()
 
 

@@ -34,6 +34,7 @@ from disks.effects import (
     rename,
     write_new_file,
 )
+from disks.host.file_system import sync_all, watch
 from disks.host.locks import file_lock, try_file_lock
 from disks.host.reserve import Reserve
 from disks.local.changes import Changes
@@ -49,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+MANY_ARRIVALS = 128
+"""Of more files their directories become durable with the whole file system, where that tells of every failure."""
 _MOVED = "moved"
 _decoder = msgspec.json.Decoder(CommitRecord)
 
@@ -173,6 +176,14 @@ class LocalCommits:
         return record.kind
 
     def _put_in_place(self, record: CommitRecord, committed: Path) -> None:
+        watching = watch(committed) if len(record.arrivals) > MANY_ARRIVALS else None
+        try:
+            self._move_and_arrive(record, committed, watching)
+        finally:
+            if watching is not None:
+                os.close(watching)
+
+    def _move_and_arrive(self, record: CommitRecord, committed: Path, watching: int | None) -> None:
         touched: set[str] = set()
         if not (committed / _MOVED).exists():
             self._do_moves(record.moves, committed, touched)
@@ -189,6 +200,9 @@ class LocalCommits:
             target = self._root / arrival.path
             rename(files / str(arrival.number), target)
             touched.add(str(target.parent))
+        if watching is not None:
+            sync_all(watching, committed)
+            touched.clear()
         fsync_directories(touched)
         for parent in {move.source.rpartition("/")[0]: None for move in record.moves}:
             remove_empty_directories(self._root / parent, self._root)

@@ -13,7 +13,6 @@ import msgspec
 from disks.base import FileInfo, Transaction, check_path
 from disks.effects import (
     fsync_directory,
-    fsync_opened,
     hard_link,
     make_directory,
     remove_file,
@@ -25,15 +24,12 @@ from disks.effects import (
 from disks.host.locks import OwnedDirectory
 from disks.local.copied import copy_file
 from disks.local.plan import CommitPlan
+from disks.local.unsynced import UnsyncedFiles
 from oplog.errors import Conflict, Damaged, Refused
 from oplog.kinds import CommitKind
 
 RECORD = "record.json"
 """The name of the record of a sealed transaction, beside `files/`."""
-
-_UNSYNCED_FILES = 128
-_UNSYNCED_BYTES = 64 << 20
-"""So much is made durable at a time. Each of the files stays open until then."""
 
 
 class LocalTransaction(Transaction):
@@ -50,8 +46,7 @@ class LocalTransaction(Transaction):
         self._absent: list[str] = []
         self._staging: OwnedDirectory | None = None
         self._staged = 0
-        self._unsynced: dict[int, Path] = {}
-        self._unsynced_bytes = 0
+        self._unsynced = UnsyncedFiles()
         self._lock = threading.Lock()
         self._finished = False
 
@@ -105,7 +100,7 @@ class LocalTransaction(Transaction):
     def commit(self) -> int | None:
         self._check_open()
         if self._operations:
-            self._sync(0, 0)  # before anybody has to wait for the commit
+            self._sync()  # before anybody has to wait for the commit
             self._commit(self)
             assert self._staging is not None
             self._staging.release()
@@ -115,10 +110,7 @@ class LocalTransaction(Transaction):
 
     def abandon(self) -> None:
         self._finished = True
-        with self._lock:
-            unsynced, self._unsynced = self._unsynced, {}
-        for descriptor in unsynced:
-            os.close(descriptor)
+        self._unsynced.close()
         if self._staging is not None:
             self._staging.remove()
             self._staging = None
@@ -171,6 +163,7 @@ class LocalTransaction(Transaction):
     def _own_staging(self) -> OwnedDirectory:
         if self._staging is None:
             self._staging = OwnedDirectory(self._parent)
+            self._unsynced.begin(self._staging.path)
         return self._staging
 
     def _next_staged(self) -> tuple[int, Path]:
@@ -182,20 +175,16 @@ class LocalTransaction(Transaction):
             return self._staged, files / str(self._staged)
 
     def _sync_soon(self, descriptor: int, staged: Path, size_bytes: int) -> None:
-        with self._lock:
-            self._unsynced[descriptor] = staged
-            self._unsynced_bytes += size_bytes
-        self._sync(_UNSYNCED_FILES - 1, _UNSYNCED_BYTES)
-
-    def _sync(self, files: int, size_bytes: int) -> None:
-        """Make the staged files durable, if they are more than so many, or so many bytes. One that failed is never
-        tried again: the transaction ends."""
-        with self._lock:
-            if len(self._unsynced) <= files and self._unsynced_bytes <= size_bytes:
-                return
-            unsynced, self._unsynced, self._unsynced_bytes = self._unsynced, {}, 0
         try:
-            fsync_opened(unsynced)
+            self._unsynced.add(descriptor, staged, size_bytes)
+        except BaseException:
+            self._finished = True
+            raise
+
+    def _sync(self) -> None:
+        """Make the staged files durable. One that failed is never tried again: the transaction ends."""
+        try:
+            self._unsynced.sync()
         except BaseException:
             self._finished = True
             raise

@@ -104,10 +104,10 @@ def _move_without_claims() -> None:
 
 
 class _NoSync:
-    """`os.fsync` that forgets files, or directories. The power-cut recorder puts itself at `inner`."""
+    """`os.fsync`, or `syncfs`, that forgets files, or directories. The power-cut recorder puts itself at `inner`."""
 
-    def __init__(self, forgets: Callable[[int], bool]) -> None:
-        self.inner = os.fsync
+    def __init__(self, forgets: Callable[[int], bool], inner: Callable[[int], None] = os.fsync) -> None:
+        self.inner = inner
         self._forgets = forgets
 
     def __call__(self, descriptor: int) -> None:
@@ -121,6 +121,12 @@ def _files_not_synced() -> None:
 
 def _directories_not_synced() -> None:
     os.fsync = _NoSync(stat.S_ISDIR)  # type: ignore[assignment]
+
+
+def _file_system_not_synced() -> None:
+    from disks.host import file_system
+
+    file_system.syncfs = _NoSync(stat.S_ISDIR, file_system.syncfs)  # type: ignore[assignment]
 
 
 def _attempt_not_tidied() -> None:
@@ -254,6 +260,12 @@ MUTANTS: dict[str, Mutant] = {
             "no directory is fsync'ed",
             "test_power_cut.py::test_whatever_a_power_cut_leaves[insert]",
             _directories_not_synced,
+        ),
+        Mutant(
+            "syncfs left out",
+            "the file system is not synced that has many new files",
+            "test_power_cut.py::test_whatever_a_power_cut_leaves_of_very_many_files[insert]",
+            _file_system_not_synced,
         ),
         Mutant(
             "files not synced (ext4)",

@@ -13,12 +13,13 @@ import hashlib
 import itertools
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from disks.host import file_system
 from tests.crash.harness import hooked
 from tests.crash.scenarios import Site
 
@@ -45,7 +46,7 @@ class Recorder:
     trace: list[Effect] = field(default_factory=list)
 
     def __call__(self, phase: Literal["before", "after"], name: str, arguments: tuple[object, ...]) -> None:
-        if phase == "before" or name.startswith(("store.", "fs.fsync", "fs.utime")):
+        if phase == "before" or name.startswith(("store.", "fs.fsync", "fs.syncfs", "fs.utime")):
             return
         paths = [Path(str(found)) for found in arguments if isinstance(found, Path) or name.startswith("fs.")]
         if paths and paths[0].name in _TELLS_OF_TIMES:
@@ -67,25 +68,43 @@ class Recorder:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record what the block does. A seeded mistake in the product's syncing stays above the recording."""
-        mistaken = os.fsync if hasattr(os.fsync, "inner") else None
-        inner = os.fsync if mistaken is None else mistaken.inner
+        with (
+            self._noting(os, "fsync", self._synced),
+            self._noting(file_system, "syncfs", self._all_synced),
+            hooked(self),
+        ):
+            yield
+
+    @contextmanager
+    def _noting(self, module: Any, name: str, note: Callable[[int], None]) -> Iterator[None]:
+        called = getattr(module, name)
+        mistaken = called if hasattr(called, "inner") else None
+        inner = called if mistaken is None else mistaken.inner
 
         def synced(descriptor: int) -> None:
             inner(descriptor)
-            path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-            if path.is_relative_to(self.root):
-                name = "fs.fsync_directory" if path.is_dir() else "fs.fsync"
-                self.trace.append(Effect(name, (self._relative(path),)))
+            note(descriptor)
 
         if mistaken is None:
-            os.fsync = synced
+            setattr(module, name, synced)
         else:
             mistaken.inner = synced
         try:
-            with hooked(self):
-                yield
+            yield
         finally:
-            os.fsync = mistaken or inner
+            if mistaken is None:
+                setattr(module, name, inner)
+            else:
+                mistaken.inner = inner
+
+    def _synced(self, descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if path.is_relative_to(self.root):
+            name = "fs.fsync_directory" if path.is_dir() else "fs.fsync"
+            self.trace.append(Effect(name, (self._relative(path),)))
+
+    def _all_synced(self, descriptor: int) -> None:
+        self.trace.append(Effect("fs.syncfs", (".",)))
 
     def _relative(self, path: Path) -> str:
         return str(path.relative_to(self.root))
@@ -146,6 +165,9 @@ class _Disk:
                     self._sync_file(node)
             case "fs.fsync_directory":
                 self._sync_directory(self._find(paths[0]))
+            case "fs.syncfs":
+                self.safe_bytes.update(self.bytes)
+                self._settle(list(self.pending))
             case "fs.mkdir":
                 if self._find(paths[0]) is None:
                     self._change([(paths[0], self._new_directory())])

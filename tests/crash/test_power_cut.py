@@ -35,6 +35,19 @@ def test_whatever_a_power_cut_leaves(server: ForkServer, site: Site, name: str, 
     assert not tally.violations, "\n".join(tally.violations[:20])
 
 
+@pytest.mark.usefixtures("kept_looks")
+@pytest.mark.parametrize("name", ["insert", "merge", "move", "move_back"])
+def test_whatever_a_power_cut_leaves_of_very_many_files(
+    keeping_server: ForkServer, site: Site, name: str, record_tally: RecordTally
+) -> None:
+    """The same where commits make the whole file system durable, not each file."""
+    tally = enumeration.cut_power_everywhere(keeping_server, site, name, limit=SAMPLE)
+    record_tally(tally)
+    assert tally.runs == tally.tried
+    assert tally.points > 15, "the model proved nothing"
+    assert not tally.violations, "\n".join(tally.violations[:20])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_all_that_a_power_cut_may_leave(server: ForkServer, site: Site, name: str, record_tally: RecordTally) -> None:
