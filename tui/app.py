@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,6 +29,7 @@ from tiering.config.escaping import visible
 from tui.actions.action import Action, NothingToDo
 from tui.facts.overview import missing_lines
 from tui.help import help_lines
+from tui.palette import Elsewhere, elsewhere
 from tui.rhythm import OTHERS_SECONDS, Rhythm
 from tui.screens.dialogs import Confirm, Text
 from tui.screens.history import Backups, Log
@@ -361,7 +363,8 @@ class Dashboard(App[None]):
             self.push_screen(Text(f"{self.view.name_}: {self.view.about}", lines))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """The palette: every screen, every action of this one, and what Textual has."""
+        """The palette: every screen, every action, and what Textual has. Those of other screens need a row of theirs:
+        they lead there, and say the key."""
         for _, view in VIEWS:
             yield SystemCommand(f"See {view.name_}", view.about, lambda name=view.name_: self.action_see(name))
         if self.view is not None:
@@ -375,7 +378,13 @@ class Dashboard(App[None]):
             if isinstance(here, ListView):
                 yield SystemCommand(f"{here.name_}: Filter", "which rows are shown", here.action_filter)
                 yield SystemCommand(f"{here.name_}: Copy", "what is chosen, as JSON", here.action_copy)
+        for one in elsewhere((view for _, view in VIEWS), self.view, self.settings.keys):
+            yield SystemCommand(f"{one.screen}: {one.title}", f"goes to {one.screen}", partial(self._lead_to, one))
         yield from super().get_system_commands(screen)
+
+    def _lead_to(self, there: Elsewhere) -> None:
+        self.action_see(there.screen)
+        self.tell(there.remark)
 
     async def action_quit(self) -> None:
         """Leave; when something runs, ask first."""

@@ -14,6 +14,7 @@ from tests.tui.conftest import DUE, STAYS
 from tests.tui.pilot import Driver, drive
 from tests.tui.test_terminal import Terminal
 from tiering.journal import file as journal_file
+from tui.app import VIEWS
 
 _COLOUR = re.compile(rb"[34]8;5;([0-9]+)|[34]8;2;([0-9]+);([0-9]+);([0-9]+)")
 _GREYS = {16, 59, 102, 145, 188, 231, *range(232, 256)}
@@ -108,3 +109,19 @@ def test_rows_of_another_kind_are_not_new(home: Home) -> None:
         await driver.until(lambda: len(driver.app.view.grid.shown.changed) == 1)  # type: ignore[union-attr]
 
     drive(home, story)
+
+
+def test_the_palette_has_every_action_of_every_screen(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        titles = [command.title for command in driver.app.get_system_commands(driver.app.screen)]
+        every = {f"{view.name_}: {choice.title}" for _, view in VIEWS for choice in view.choices}
+        assert every <= set(titles)
+        assert len(titles) == len(set(titles))
+        await driver.press("ctrl+p")
+        await driver.write("parts: move")
+        await driver.sees("goes to Parts")
+        await driver.press("enter")
+        await driver.lists(3, len)
+        await driver.is_told("Move: f6 or M does it here.")
+
+    drive(home, story, keys={"parts.move": "f6,M"})
