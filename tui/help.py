@@ -16,7 +16,7 @@ def help_lines(bindings: Iterable[Binding], key_text: Callable[[Binding], str]) 
     for binding in bindings:
         group = groups[_TITLES.get((binding.id or "").partition(".")[0], "Here")]
         if binding.description:
-            what = f"{binding.description}   [{binding.id}]" if binding.id else binding.description
+            what = f"{binding.description:<18} [{binding.id}]" if binding.id else binding.description
             keys = group.get(what)
             group[what] = f"{keys} {key_text(binding)}" if keys else key_text(binding)
     return [
