@@ -296,7 +296,7 @@ def test_the_help_has_the_keys_of_the_screen_first(home: Home) -> None:
     async def story(driver: Driver) -> None:
         for key, first, titles in (
             ("3", "  m              Move               [parts.move]", ["Here", "Rows", "Everywhere"]),
-            ("1", "  T              Pass now   [overview.tick]", ["Here", "Everywhere"]),
+            ("1", "  T              Pass now           [overview.tick]", ["Here", "Everywhere"]),
         ):
             await driver.press(key)
             bindings = [active.binding for active in driver.app.active_bindings.values()]
