@@ -37,6 +37,9 @@ class Effect:
     contents: tuple[tuple[str, bytes], ...] = ()
 
 
+_NOT_NOTED = ("store.", "fs.fsync", "fs.syncfs", "fs.utime")
+
+
 @dataclass(slots=True)
 class Recorder:
     """A hook for `disks.effects` that makes the trace."""
@@ -46,7 +49,8 @@ class Recorder:
     trace: list[Effect] = field(default_factory=list)
 
     def __call__(self, phase: Literal["before", "after"], name: str, arguments: tuple[object, ...]) -> None:
-        if phase == "before" or name.startswith(("store.", "fs.fsync", "fs.syncfs", "fs.utime")):
+        # A directory is noted before it is made: another thread may put something in it before this one goes on.
+        if (phase == "before") != (name == "fs.mkdir") or name.startswith(_NOT_NOTED):
             return
         paths = [Path(str(found)) for found in arguments if isinstance(found, Path) or name.startswith("fs.")]
         if paths and paths[0].name in _TELLS_OF_TIMES:

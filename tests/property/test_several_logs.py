@@ -66,7 +66,8 @@ class Replayed:
 
     at: dict[int, Names] = field(default_factory=lambda: {0: {}})
     committed: dict[int, datetime] = field(default_factory=lambda: {0: START})
-    pinned: set[int] = field(default_factory=set)
+    pinned: dict[int, str] = field(default_factory=dict)
+    """The pin's name by its revision. No name comes twice: a store that is written once keeps what was released."""
 
     @property
     def head(self) -> int:
@@ -89,6 +90,7 @@ class SeveralLogs(RuleBasedStateMachine):
         self.disks = {name: self.open(name) for name in RETENTION}
         self.logs = {name: Replayed() for name in RETENTION}
         self.marks = Marks()
+        self.pins = 0
 
     def open(self, name: str) -> ObjectDisk:
         self.opened += 1
@@ -167,11 +169,11 @@ class SeveralLogs(RuleBasedStateMachine):
         log, store = self.logs[name], self.disks[name].store
         revision = data.draw(st.sampled_from(log.kept(self.store.now, RETENTION[name])))
         if revision in log.pinned:
-            pins.release(store, f"user-{revision}")
-            log.pinned.discard(revision)
+            pins.release(store, log.pinned.pop(revision))
         elif revision > 0:
-            pins.create(store, f"user-{revision}", revision, holder="test")
-            log.pinned.add(revision)
+            self.pins += 1
+            log.pinned[revision] = f"user-{self.pins}"
+            pins.create(store, log.pinned[revision], revision, holder="test")
 
     @rule(data=st.data(), name=names)
     def go_back(self, data: st.DataObject, name: str) -> None:

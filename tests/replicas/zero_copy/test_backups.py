@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import worm
 from tests.replicas.machines import Machine, blobs_in
 from tests.replicas.zero_copy.test_end_to_end import collected
 from tests.replicas.zero_copy.test_sharing import clean, machine
@@ -36,6 +37,7 @@ def shared(a: Machine, b: Machine) -> Any:
         b.move(PART)
 
 
+@pytest.mark.skipif(worm.ACTIVE, reason="the store keeps what is younger than its retention")
 def test_what_a_pin_keeps_is_named_again_where_everybody_dropped_it(
     shared: Any, a: Machine, b: Machine, bucket: str, s3_environment: Server, repository: str
 ) -> None:
