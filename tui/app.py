@@ -29,7 +29,7 @@ from tiering.config.escaping import visible
 from tui.actions.action import Action, NothingToDo
 from tui.facts.overview import missing_lines
 from tui.help import help_lines
-from tui.palette import Elsewhere, elsewhere
+from tui.palette import ActionElsewhere, elsewhere
 from tui.rhythm import OTHERS_SECONDS, Rhythm
 from tui.screens.dialogs import Confirm, Text
 from tui.screens.history import Backups, Log
@@ -382,7 +382,7 @@ class Dashboard(App[None]):
             yield SystemCommand(f"{one.screen}: {one.title}", f"goes to {one.screen}", partial(self._lead_to, one))
         yield from super().get_system_commands(screen)
 
-    def _lead_to(self, there: Elsewhere) -> None:
+    def _lead_to(self, there: ActionElsewhere) -> None:
         self.action_see(there.screen)
         self.tell(there.remark)
 

@@ -9,7 +9,7 @@ from tui.screens.view import View
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class ActionElsewhere:
     """An action of another screen: one goes there, and presses its key on the row that is meant."""
 
     screen: str
@@ -22,10 +22,10 @@ class Elsewhere:
         return f"{self.title}: {self.key} does it here."
 
 
-def elsewhere(views: Iterable[type[View]], here: View | None, keys: Mapping[str, str]) -> Iterator[Elsewhere]:
+def elsewhere(views: Iterable[type[View]], here: View | None, keys: Mapping[str, str]) -> Iterator[ActionElsewhere]:
     """The actions of all screens but `here`. `keys` are those that the configuration gives them, by the action's id."""
     for view in views:
         if isinstance(here, view):
             continue
         for choice in view.choices:
-            yield Elsewhere(view.name_, choice.title, keys.get(choice.id, choice.key).replace(",", " or "))
+            yield ActionElsewhere(view.name_, choice.title, keys.get(choice.id, choice.key).replace(",", " or "))

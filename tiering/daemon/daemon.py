@@ -38,7 +38,7 @@ from tiering.daemon.reload import FileWatch, Taken, take_over
 from tiering.daemon.status import DaemonStatus, StatusRecord, Watch, with_rounds
 from tiering.daemon.supervisor import Supervisor
 from tiering.daemon.trouble import Trouble
-from tiering.daemon.watched import Watched
+from tiering.daemon.watched import GuardedWatch
 from tiering.engine import capacity, replicated
 from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport
 from tiering.engine.store import Store
@@ -157,7 +157,7 @@ class _Daemon:
         begins = DaemonStatus(running=True, pid=os.getpid(), started=store.context.clock())
         self._known = StatusRecord(self.config.state_directory, begins)
         self._record = self._known.change
-        self.watched = None if watch is None else Watched(watch, self.trouble, self._record)
+        self.watched = None if watch is None else GuardedWatch(watch, self.trouble, self._record)
 
     def _inbox(self) -> InboxWorker:
         from tiering.daemon.inbox.worker import InboxWorker  # with Arrow, which a daemon at rest does without

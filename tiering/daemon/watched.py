@@ -12,7 +12,7 @@ from tiering.daemon.trouble import Trouble
 WHERE = "the metrics"
 
 
-class Watched:
+class GuardedWatch:
     """Tells it of the daemon. One that cannot begin, for its port is in use, is tried again with each pass."""
 
     def __init__(self, watch: Watch, trouble: Trouble, record: Callable[..., Any]) -> None:

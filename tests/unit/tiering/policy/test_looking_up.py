@@ -22,7 +22,7 @@ from tiering.journal.records import PartPin
 from tiering.merge.request import MergeRequest
 from tiering.policy import cost, part_sums
 from tiering.policy.decide import DiskState, IdleParts, decide, to_look_at, unseen
-from tiering.policy.plan import Options, PlacedPart, Plan
+from tiering.policy.plan import WAITING, Options, PlacedPart, Plan
 from tiering.table import part as part_format
 from tiering.table.definitions import define_table
 from tiering.table.part import ColumnRange, DataFile, Part
@@ -227,6 +227,7 @@ def as_read(store: Store, at: datetime) -> dict[str, Any]:
         ],
         "deletes": plain["deletes"],
         "stays": len(plan.stays),
+        "held": [stay for stay in plain["stays"] if stay["reason"]["kind"] in WAITING],
         "bytes": sum(move.bytes for move in plan.moves),
         "requests": estimate.total.requests,
     }
