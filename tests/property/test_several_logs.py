@@ -164,10 +164,16 @@ class SeveralLogs(RuleBasedStateMachine):
         transaction.create("never", b"abandoned")
         transaction.abandon()
 
+    def one_kept(self, data: st.DataObject, name: str) -> int:
+        """One of the revisions that the log keeps. What is drawn does not depend on how many there are, so that an
+        example is the same when it is run again."""
+        kept = self.logs[name].kept(self.store.now, RETENTION[name])
+        return kept[data.draw(st.integers(0, 255)) % len(kept)]
+
     @rule(data=st.data(), name=names)
     def pin(self, data: st.DataObject, name: str) -> None:
         log, store = self.logs[name], self.disks[name].store
-        revision = data.draw(st.sampled_from(log.kept(self.store.now, RETENTION[name])))
+        revision = self.one_kept(data, name)
         if revision in log.pinned:
             pins.release(store, log.pinned.pop(revision))
         elif revision > 0:
@@ -178,7 +184,7 @@ class SeveralLogs(RuleBasedStateMachine):
     @rule(data=st.data(), name=names)
     def go_back(self, data: st.DataObject, name: str) -> None:
         log = self.logs[name]
-        revision = data.draw(st.sampled_from(log.kept(self.store.now, RETENTION[name])))
+        revision = self.one_kept(data, name)
         with contextlib.suppress(NotFound, Refused) if revision == 0 else contextlib.nullcontext():
             restore(self.disks[name], RebuildRequest(revision=revision, apply=True))
             self.note(name)
