@@ -126,7 +126,7 @@ def _resting(home: Path, seconds: float) -> list[Figure]:
         began = time.perf_counter()
         daemon = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            while daemon.poll() is None and _passes(home, daemon.pid) < 1:
+            while daemon.poll() is None and passes(home, daemon.pid) < 1:
                 time.sleep(0.01)
             figures.append(bound_figure(f"{what} to the first pass", time.perf_counter() - began, at_most=2, unit="s"))
             if what == "start":
@@ -153,7 +153,7 @@ def _left_alone(pid: int, port: int, seconds: float) -> list[Figure]:
     ]
 
 
-def _passes(home: Path, pid: int) -> int:
+def passes(home: Path, pid: int) -> int:
     with suppress(OSError, ValueError):
         status = json.loads((home / "state" / "daemon.json").read_bytes())
         return int(status["ticks"]) if status["pid"] == pid else 0

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.bench_daemon import _passes as passes
+from benchmarks.bench_daemon import passes
 from benchmarks.measure import Figure, bound_figure, report, scratch
 from tiering.config.settings import embedded
 from tiering.engine.store import Store

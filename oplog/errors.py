@@ -53,6 +53,11 @@ class FrostlineError(Exception):
         return copy.copy(self)
 
 
+def in_a_line(error: Exception) -> str:
+    """What went wrong, and the next step where it is known: for a log, or for a line that shows it."""
+    return f"{error}; {error.hint}" if isinstance(error, FrostlineError) and error.hint else str(error)
+
+
 def _unpickled(kind: type[FrostlineError], arguments: tuple[object, ...], state: dict[str, object]) -> FrostlineError:
     error = kind.__new__(kind, *arguments)
     error.__dict__.update(state)

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from oplog.errors import FrostlineError, Locked
+from oplog.errors import FrostlineError, Locked, in_a_line
 from tiering.catalog.context import wall_clock
 from tiering.config.log_lines import LogStream, fields
 from tiering.config.reading import load
 from tiering.config.settings import DaemonConfig
 from tiering.config.units import counted
 from tiering.daemon.control import ControlServer, Verbs, verbs_of
+from tiering.daemon.guarded_watch import GuardedWatch
 from tiering.daemon.hooks.outbox import Outbox
 from tiering.daemon.jobs import runs
 from tiering.daemon.jobs.jobs import DaemonJobs
@@ -38,7 +39,6 @@ from tiering.daemon.reload import FileWatch, Taken, take_over
 from tiering.daemon.status import DaemonStatus, StatusRecord, Watch, with_rounds
 from tiering.daemon.supervisor import Supervisor
 from tiering.daemon.trouble import Trouble
-from tiering.daemon.watched import GuardedWatch
 from tiering.engine import capacity, replicated
 from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport
 from tiering.engine.store import Store
@@ -220,7 +220,7 @@ class _Daemon:
             try:
                 taken = take_over(self.config, load(self._config_file))
             except FrostlineError as error:
-                problem = f"{error.message}{f'; {error.hint}' if error.hint else ''}"
+                problem = in_a_line(error)
                 self.trouble.met("the configuration", [f"it is not read anew: {problem}"])
                 self._record(config_problem=problem)
                 raise
@@ -320,7 +320,7 @@ class _Daemon:
         try:
             begin()
         except (FrostlineError, OSError) as error:
-            log.error("%s", error)
+            log.error("%s", in_a_line(error))
             self._record(failures=self.status.failures + 1, last_error=str(error))
 
     def tick(self) -> str:

@@ -299,10 +299,6 @@ class Store:
         """What `plan(rest="next")` leaves out: why each part stays that it says nothing of, asked for one by one."""
         return planning.staying(self.context, planned.now)
 
-    def due_moves(self) -> tuple[Move, ...]:
-        """Those of `plan()`."""
-        return self.plan(rest="none").moves
-
     def apply(self, moves: Sequence[Move]) -> MoveReport:
         """Carry out planned moves; each that no longer fits is skipped with its reason."""
         recovering.begin_disks(self.context)

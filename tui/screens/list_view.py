@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Input
 
-from oplog.errors import FrostlineError
+from oplog.errors import FrostlineError, in_a_line
 from tui.facts.filters import EXAMPLE
 from tui.facts.listing import Listing, Order, Shown, arrange
 from tui.screens.view import View
@@ -140,7 +140,7 @@ class ListView(View):
 
     def _complain(self, error: FrostlineError) -> None:
         line = self.query_one(".summary", Plain)
-        line.say([f"{error.message}; {error.hint}" if error.hint else error.message])
+        line.say([in_a_line(error)])
         line.display = True
 
     # Filter and order

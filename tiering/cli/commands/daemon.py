@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oplog.errors import FrostlineError, PartlyDone
+from oplog.errors import FrostlineError, PartlyDone, in_a_line
 from tiering.cli.commands.metrics import metrics_server
 from tiering.cli.frame.exit_codes import INTERRUPTED, NOT_RUNNING, TERMINATED, Finished
 from tiering.cli.frame.options import BelieveClock, GlobalOptions
@@ -295,7 +295,7 @@ def _where(session: Session) -> "tuple[Path, str]":
         directory = unread.state_directory(session.options.config, os.environ)
         if directory is None or lock_holder(daemon_lock_path(directory)) is None:
             raise
-        return directory, f"{error.message}{f'; {error.hint}' if error.hint else ''}"
+        return directory, in_a_line(error)
 
 
 def _time(moment: "datetime | None") -> str:

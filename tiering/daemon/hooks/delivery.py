@@ -20,7 +20,7 @@ import threading
 import time
 from urllib.parse import urlsplit
 
-from oplog.errors import FrostlineError, Refused, Transient
+from oplog.errors import Refused, Transient
 from tiering.config.settings import HookConfig
 
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
@@ -136,8 +136,3 @@ def _address(hook: HookConfig, host: str, port: int) -> str:
                 hint="say allow_private: true where that is meant",
             )
     return found[0]
-
-
-def why(error: FrostlineError) -> str:
-    """In a line of the log."""
-    return f"{error.message}; {error.hint}" if error.hint else error.message

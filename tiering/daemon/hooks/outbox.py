@@ -18,10 +18,10 @@ from typing import Literal
 
 import msgspec
 
-from oplog.errors import FrostlineError, Refused
+from oplog.errors import FrostlineError, Refused, in_a_line
 from tiering.config.secrets import without_passwords
 from tiering.config.settings import HookConfig, HookEvent
-from tiering.daemon.hooks.delivery import deliver, end_commands, why
+from tiering.daemon.hooks.delivery import deliver, end_commands
 from tiering.daemon.kept_file import KeptFile
 
 HOOKS_FILE = "hooks.json"
@@ -198,7 +198,7 @@ class Outbox:
         return None
 
     def _note(self, name: str, event: HookMessage, problem: FrostlineError | None, *, is_over: bool) -> None:
-        text = "" if problem is None else without_passwords(why(problem))
+        text = "" if problem is None else without_passwords(in_a_line(problem))
         with self._lock:
             known = self._status.get(name, HookStatus(hook=name))
             counted = "" if not is_over else "delivered" if problem is None else "given_up"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oplog.errors import FrostlineError, UsageError
+from oplog.errors import FrostlineError, UsageError, in_a_line
 from tiering.config.settings import InboxConfig
 from tiering.daemon.inbox import choice, place, records
 from tiering.daemon.inbox.choice import Sight
@@ -122,9 +122,9 @@ class Inbox:
         except InboxStops:
             pass
         except (FrostlineError, OSError) as error:
-            hint = f"; {error.hint}" if isinstance(error, FrostlineError) and error.hint else ""
-            done.problems.append(Strange(records.shown(table.name), "", f"{error}{hint}"))
-            self.waiting[table.name] = f"{records.shown(table.name)}: {error}{hint}"
+            problem = in_a_line(error)
+            done.problems.append(Strange(records.shown(table.name), "", problem))
+            self.waiting[table.name] = f"{records.shown(table.name)}: {problem}"
             times = self._failures.get(table.name, (0, 0.0))[0]
             rest = min(_LONGEST_REST_SECONDS, self._settings.poll_seconds * 2 ** min(times, 16))
             self._failures[table.name] = (times + 1, self._clock() + rest)

@@ -96,7 +96,7 @@ def test_after_each_step_of_another_process_the_looks_are_what_the_disks_say(
                 for store in (acting, other, new):
                     assert [*looks_are_as_read(store)] == [], name
                 assert [*map(where, new.parts())] == [*map(where, other.parts())], name
-                assert len(new.due_moves()) == len(acting.due_moves()), name
+                assert len(new.plan(rest="none").moves) == len(acting.plan(rest="none").moves), name
             acting.refresh()
         late.context.catalog.refresh(anew=False)
         assert late.definitions() == []
@@ -107,7 +107,7 @@ def test_what_shows_no_change_is_neither_looked_into_nor_read(config: Config, lo
         pass
     looked_into.clear()
     with Store.open(config, anew=False) as store:
-        assert store.due_moves() == ()
+        assert store.plan(rest="none").moves == ()
         assert store.context.catalog.sums(store.definition(TABLE))["ssd"].parts == 3  # type: ignore[index]
         assert looked_into == ["s3"]  # which has no part, so that nothing is kept
         looked_into.clear()
@@ -372,7 +372,7 @@ def test_a_pass_looks_at_each_part_before_it_moves_one(config: Config, monkeypat
         assert looked == [True]
     with Store.open(config, anew=False) as store:
         assert [*looks_are_as_read(store)] == []
-        assert store.due_moves() == ()
+        assert store.plan(rest="none").moves == ()
 
 
 def test_a_hand_that_takes_a_part_away_or_brings_one_is_seen(config: Config, tmp_path: Path) -> None:

@@ -432,3 +432,14 @@ def test_a_status_that_cannot_be_written_says_so(tmp_path: Path) -> None:
         assert "is full" in known.trouble
         mount.free()
         assert read_status(mount.path).problem == ""
+
+
+def test_a_daemon_that_cannot_be_asked_says_that_it_works_all_the_same(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    (store.context.config.state_directory / SOCKET_FILE).mkdir()
+    stop = threading.Event()
+    done = daemon.run(store, DaemonConfig(), stop, on_tick=lambda _: stop.set())
+    assert done.ticks == 1
+    assert "the daemon cannot be asked anything" in done.last_error
+    assert "; it works all the same" in caplog.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from oplog.errors import FrostlineError
+from oplog.errors import FrostlineError, in_a_line
 from tiering.daemon.status import DaemonStatus, Watch
 from tiering.daemon.trouble import Trouble
 
@@ -49,8 +49,7 @@ class GuardedWatch:
         try:
             tell()
         except (FrostlineError, OSError) as error:
-            hint = f"; {error.hint}" if isinstance(error, FrostlineError) and error.hint else ""
-            problem = f"{error}{hint}"
+            problem = in_a_line(error)
         self._trouble.met(WHERE, [problem] if problem else [])
         if problem != status.unserved:
             failures = status.failures + 1 if problem else status.failures
