@@ -9,6 +9,7 @@ from tests.crash.seeding import nothing, replaced
 
 _UNITS = "tests/unit/tiering/daemon/test_jobs.py"
 _PACING = "tests/unit/tiering/policy/test_pacing.py"
+_LATE = "tests/unit/tiering/policy/test_late.py"
 _NEXT_DUE = "tests/unit/tiering/policy/test_policy.py::test_a_rule_that_wants_a_part_where_it_is_has_no_next_time"
 _HOOKS = "tests/crash/test_hooks.py::test_killed_at_every_effect"
 _KILLED = "tests/crash/test_jobs.py::test_killed_at_every_effect"
@@ -130,6 +131,28 @@ def _open_in_memory() -> None:
     Outbox._read = read  # type: ignore[method-assign]
 
 
+def _late_for_ever() -> None:
+    """The wait of late rows has no end of its own."""
+    from datetime import timedelta
+
+    from tiering.policy.late import LateParts
+
+    original = LateParts.gives_up
+    LateParts.gives_up = lambda self: original(self) + timedelta(days=36500)  # type: ignore[method-assign]
+
+
+def _merged_late_rows_wait() -> None:
+    """A part that late rows were merged into is taken for one of late rows."""
+    from tiering.policy import late
+
+    original = late.came_late
+
+    def came_late(name: Any, *arguments: Any) -> bool:
+        return original(type(name)(name.partition, name.min_block, name.max_block, 0), *arguments)
+
+    late.came_late = came_late
+
+
 def _full_disks_wait_for_the_window() -> None:
     """Whatever moves, also what makes room, waits for the window."""
     from tiering.policy.pacing import Pacing
@@ -221,6 +244,24 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "parts that do not merge never move",
         f"{_PACING}::test_parts_merge_before_they_move_but_not_for_ever",
         _held_for_ever,
+    ),
+    (
+        "pacing: late rows waiting for ever",
+        "late rows that no merge takes never leave the hot volume",
+        f"{_LATE}::test_what_waited_is_kept_for_the_merge_but_not_for_ever",
+        _late_for_ever,
+    ),
+    (
+        "pacing: what late rows became waits as they do",
+        "each merge of late rows begins their wait anew",
+        f"{_LATE}::test_late_rows_are_merged_once_and_moved_in_the_same_pass",
+        _merged_late_rows_wait,
+    ),
+    (
+        "pacing: late rows are merged with the first that come",
+        "late rows leave a part in the bucket for every six",
+        f"{_LATE}::test_late_rows_are_merged_once_and_moved_in_the_same_pass",
+        replaced("tiering.merge.planning", "_late_parts", lambda context, definition, parts: {}),
     ),
     (
         "pacing: an interval from now on",

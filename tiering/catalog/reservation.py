@@ -1,14 +1,15 @@
 """Where a new part goes, and the space promised to parts that are being written. In-process, thread-safe.
 
 Insert: volumes in order, the first disk that takes the part; rows that are already past a TTL rule go straight to its
-target (`perform_ttl_move_on_insert`). Merge: from the coldest source volume on, so that a merge never warms data up.
+target (`perform_ttl_move_on_insert`), or wait for company (`tiering.policy.late`). Merge: from the coldest source
+volume on, so that a merge never warms data up.
 New parts of a replicated table come to disks of this machine alone: to a shared one they are moved.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -19,7 +20,7 @@ from disks.base import Disk
 from oplog.errors import DiskUnreachable, FrostlineError, NoSpace, Refused
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
 from tiering.config.units import format_size
-from tiering.policy import placement, ttl
+from tiering.policy import late, placement, ttl
 from tiering.policy.placement import DiskState, ordered_volumes, volume_index
 from tiering.table.part import Part
 from tiering.table.schema import MoveToDisk, MoveToVolume, TableDefinition
@@ -105,14 +106,33 @@ class Reservations:
     def _insert_disk(
         self, definition: TableDefinition, policy: PolicyConfig, size_bytes: int, part: Part | None, now: datetime
     ) -> str:
-        due = ttl.winning_move(ttl.due_times(definition, part), now) if part is not None else None
+        dues = ttl.due_times(definition, part) if part is not None else ()
+        due = ttl.winning_move(dues, now)
         target = _ttl_volume(policy, due)
         if target is not None and target.perform_ttl_move_on_insert:
+            if part is not None and (waits := self._waiting_disk(definition, policy, part, dues, now)) is not None:
+                return waits
             to_disk = due is not None and isinstance(due.rule.action, MoveToDisk)
             choice = self._choose(definition, target, size_bytes, obey_limit=not to_disk)
             if choice.disk is not None:
                 return choice.disk
         return self._first_fit(definition, list(ordered_volumes(policy)), size_bytes)
+
+    def _waiting_disk(
+        self, definition: TableDefinition, policy: PolicyConfig, part: Part, dues: Sequence[ttl.Due], now: datetime
+    ) -> str | None:
+        """Where a small part waits whose rows came late; None where it goes to its volume at once, as it does when
+        room has to be made where it would wait."""
+        hottest = ordered_volumes(policy)[0]
+        roomy = [
+            name
+            for name, state in self._states(hottest.disks).items()
+            if late.came_late(part.part_name, part, dues, name, policy, now)
+            and not placement.lacks_room(policy, state, part.size_bytes)
+        ]
+        if not roomy:
+            return None
+        return self._choose(definition, msgspec.structs.replace(hottest, disks=tuple(roomy)), part.size_bytes).disk
 
     def _first_fit(self, definition: TableDefinition, volumes: list[VolumeConfig], size_bytes: int) -> str:
         problems = []

@@ -44,6 +44,11 @@ class PacingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """TTL moves wait for merges while the partition has more parts than this on the disk. 0: they do not."""
     merge_first_seconds: Annotated[float, msgspec.Meta(ge=0)] = 86400.0
     """They wait no longer than this after they were due."""
+    late_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Small parts of rows that are due when they are inserted wait this long on the hottest volume, are then merged
+    into one, and that moves: so rows that come late do not leave a part each time. 0: they go there at once."""
+    late_bytes: Size = 16 * 1024 * 1024
+    """Parts up to this size are small ones."""
     cool_down_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """A part that was moved stays this long where it came to."""
     every_seconds: Annotated[float, msgspec.Meta(ge=1)] = 3600.0

@@ -20,6 +20,7 @@ from tiering.config.units import format_size
 from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.merge.selection import MAX_PARTS, OLD, MergePlan, MergeStay, explain_rest, select_final, select_merges
 from tiering.policy import ttl
+from tiering.policy.late import LatePartitions, LateParts
 from tiering.policy.placement import size_limit
 from tiering.policy.plan import Reason
 from tiering.table.part import Part, PartFacts, PartName, range_of
@@ -45,7 +46,7 @@ def plan_merges(
     cold = request.cold
     if not parts:
         return []
-    rules = _Rules.of(context, definition, parts, cold, busy)
+    rules = _Rules.of(context, definition, parts, cold, busy, final=request.final)
     if cold is not None:
         parts = _within(parts, definition, cold.where)
     limit = _largest_merge(context, definition, rules)
@@ -56,16 +57,17 @@ def plan_merges(
         plans = [plan for plan in plans if len(plan.parts) >= rules.min_inputs]
         rest = _not_in(plans, parts, rules)
         return [*plans, *(_forgetting(context, definition, rest) if request.drop_deleted else ())]
+    late = list(_late_merges(parts, definition, rules, limit))
     merges = select_merges(
         parts,
         definition.settings,
         rules.now,
         allowed=rules.allowed,
-        busy=rules.claims,
+        busy={**rules.claims, **dict.fromkeys((stored.facts.name for plan in late for stored in plan.parts), "merge")},
         joinable=rules.joinable,
         max_size_bytes=limit,
     )
-    merges = [plan for plan in merges if len(plan.parts) >= rules.min_inputs]
+    merges = [*late, *(plan for plan in merges if len(plan.parts) >= rules.min_inputs)]
     if request.drop_deleted:
         merges += _forgetting(context, definition, _not_in(merges, parts, rules))
     return [*merges, *_recompressions(context, definition, _not_in(merges, parts, rules))]
@@ -145,6 +147,23 @@ def plan_adoptions(context: Context, definition: TableDefinition, parts: Sequenc
     return plans
 
 
+def _late_merges(
+    parts: Sequence[StoredPart], definition: TableDefinition, rules: _Rules, limit: int | None
+) -> Iterator[MergePlan]:
+    """One merge for each run of adjacent small parts whose rows came late, where these wait no longer."""
+    if not rules.late:
+        return
+
+    def takes(stored: StoredPart) -> bool:
+        return stored.facts.name in rules.late and rules.allowed(stored)
+
+    bound = min(definition.settings.max_merge_size_bytes, limit or definition.settings.max_merge_size_bytes)
+    for plan in select_final(parts, allowed=takes, busy=rules.claims, joinable=rules.joinable):
+        for portion in _portions(plan.parts, bound):
+            reason = f"{len(portion)} small parts of rows that came late, which move together"
+            yield MergePlan(plan.partition, tuple(portion), reason)
+
+
 def _portions(group: Sequence[StoredPart], limit_bytes: int, *, fewest: int = 2) -> Iterator[list[StoredPart]]:
     """The parts in portions of at least so many, each no larger than a merge may be."""
     portion: list[StoredPart] = []
@@ -208,6 +227,8 @@ class _Rules:
     vanished: blocks.Vanished
     tangled: frozenset[PartName]
     drained: frozenset[str]
+    late: Mapping[str, LateParts]
+    """The small parts whose rows came late, and with whom they wait."""
 
     @classmethod
     def of(
@@ -217,6 +238,8 @@ class _Rules:
         parts: Sequence[StoredPart],
         cold: ColdOptions | None = None,
         busy: Mapping[str, str] | None = None,
+        *,
+        final: bool = False,
     ) -> _Rules:
         """For these parts: all of the partitions that they are of."""
         claims = context.journal.claimed(definition.uuid)
@@ -230,6 +253,7 @@ class _Rules:
             blocks.Vanished(context, definition),
             frozenset(blocks.overlapping({stored.name for stored in parts})),
             context.journal.wishes.drained(),
+            {} if cold is not None or final else _late_parts(context, definition, parts),
         )
 
     @property
@@ -264,6 +288,10 @@ class _Rules:
             return Reason("read_only", f"disk {stored.disk} is read-only")
         if stored.disk in self.drained:
             return Reason("drained", f"disk {stored.disk} is drained: what is there only leaves")
+        waiting = self.late.get(stored.facts.name)
+        if waiting is not None and not waiting.is_over(self.now):
+            until = ttl.short_time(waiting.ends())
+            return Reason("late", f"small parts of rows that came late are merged into one at {until}")
         if self.cold is not None and (reason := _not_cold(self.cold, disk, stored)) is not None:
             return reason
         if self.first_in_flight is not None and stored.name.max_block >= self.first_in_flight:
@@ -298,6 +326,18 @@ def may_come_back(left: StoredPart, right: StoredPart, gone: PartName) -> str:
         f"{gone} was between {left.part.name} and {right.part.name}, and went into no other part: it may come back, or "
         "lie on another machine's disk"
     )
+
+
+def _late_parts(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> Mapping[str, LateParts]:
+    policy = context.config.policy(definition.policy)
+    if not policy.pacing.late_seconds:
+        return {}
+    found = LatePartitions(context.clock())
+    for stored in parts:
+        dues = ttl.due_times(definition, stored.facts)
+        found.add(definition.uuid, stored.name, stored.facts, dues, stored.disk, policy)
+    each = {stored.facts.name: found.of(definition.uuid, stored.name, stored.disk, policy) for stored in parts}
+    return {name: waiting for name, waiting in each.items() if waiting is not None}
 
 
 def _not_cold(options: ColdOptions, disk: Disk, stored: StoredPart) -> Reason | None:

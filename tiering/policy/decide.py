@@ -391,7 +391,10 @@ class _Pass:
 
     def _is_held(self, item: PolicyItem, due: ttl.Due | None) -> bool:
         """Whether the part must wait for its time or the policy's budget; its reason is set then."""
-        if item.move is not None or (held := self.pacing.hold(item, due)) is None:
+        if item.move is not None:
+            return False
+        lacks_room = item.policy is not None and placement.lacks_room(item.policy, self.disks.get(item.source))
+        if (held := self.pacing.hold(item, due, lacks_room=lacks_room or item.source in self.freeing)) is None:
             return False
         item.stay = held
         return True

@@ -41,7 +41,7 @@ def dues_of(definition: TableDefinition, part: Part | PartFacts, disk: str, poli
     for due in ttl.due_times(definition, part):
         if due.due is None:
             continue
-        if _acts(due, disk, policy):
+        if acts(due, disk, policy):
             acting = due.due if acting is None else min(acting, due.due)
         elif is_told(due, disk, policy):
             told.append(due.due)
@@ -66,7 +66,8 @@ def is_told(due: ttl.Due, disk: str, policy: PolicyConfig | None) -> bool:
             return True
 
 
-def _acts(due: ttl.Due, disk: str, policy: PolicyConfig | None) -> bool:
+def acts(due: ttl.Due, disk: str, policy: PolicyConfig | None) -> bool:
+    """Whether the rule deletes or moves a part on this disk when it is due."""
     if due.deletes:
         return True
     if policy is None or not due.moves:

@@ -108,10 +108,7 @@ def _may_lack_room(
 def _lacks_room(policy: PolicyConfig, disks: Mapping[str, DiskState], arriving: Mapping[str, int]) -> bool:
     for volume in ordered_volumes(policy)[:-1]:
         for disk in volume.disks:
-            state = disks.get(disk)
-            if state is None or state.total_bytes is None or state.unreserved_bytes is None:
-                continue
-            if state.unreserved_bytes - arriving.get(disk, 0) < int(state.total_bytes * placement.move_factor(policy)):
+            if placement.lacks_room(policy, disks.get(disk), arriving.get(disk, 0)):
                 return True
     return False
 

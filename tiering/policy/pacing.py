@@ -19,6 +19,7 @@ from tiering.policy import cost, ttl
 from tiering.policy.backoff import AHEAD
 from tiering.policy.cost import Cost
 from tiering.policy.items import PolicyItem
+from tiering.policy.late import LatePartitions
 from tiering.policy.plan import Budget, Reason, Spent
 
 _GOLDEN = 0.6180339887498949
@@ -63,6 +64,11 @@ class Pacing:
         self._paced = {name: policy.pacing for name, policy in policies.items()}
         self._spent = dict(spent)
         self._beside: Counter[tuple[str, str, str]] = Counter()
+        self._late = LatePartitions(now)
+        if any(pacing.late_seconds for pacing in self._paced.values()):
+            for item in items:
+                if item.policy is not None:
+                    self._late.add(item.uuid, item.name, item.part, item.dues, item.source, item.policy)
         if any(pacing.merge_first_parts for pacing in self._paced.values()):
             self._beside.update((item.uuid, item.name.partition, item.source) for item in items)
 
@@ -71,13 +77,15 @@ class Pacing:
         """Whether it matters who goes first."""
         return any(has_budget(pacing) for pacing in self._paced.values())
 
-    def hold(self, item: PolicyItem, due: ttl.Due | None) -> Held | None:
-        """Why the part does not move now, and until when. `due`: the rule that moves it; None: it makes room."""
+    def hold(self, item: PolicyItem, due: ttl.Due | None, *, lacks_room: bool = False) -> Held | None:
+        """Why the part does not move now, and until when. `due`: the rule that moves it; None: it makes room.
+        `lacks_room`: room has to be made where it is."""
         pacing = self._paced.get(item.table.policy)
         if pacing is None:
             return None
         held = self._cool_down(item, pacing)
         if due is not None and due.due is not None:
+            held = held or (None if lacks_room else self._wait_for_late(item))
             held = held or self._merge_first(item, pacing, due.due)
             held = held or self._spread(item, pacing, due.due) or self._window(pacing)
         return held or self._budget(item.table.policy, pacing)
@@ -97,6 +105,16 @@ class Pacing:
         wait = ttl.short_duration(timedelta(seconds=pacing.cool_down_seconds))
         detail = f"it was moved at {ttl.short_time(arrived)}; parts stay {wait} where they came to"
         return self._until(until, "cool_down", detail)
+
+    def _wait_for_late(self, item: PolicyItem) -> Held | None:
+        waiting = self._late.of(item.uuid, item.name, item.source, item.policy) if item.policy is not None else None
+        if waiting is None:
+            return None
+        few = "1 small part" if waiting.parts == 1 else f"{waiting.parts} small parts"
+        rows = f"partition {item.name.partition} has {few} of rows that came late"
+        if not waiting.is_over(self._now):
+            return self._until(waiting.ends(), "late", f"{rows}; such parts are merged, then they move together")
+        return self._until(waiting.gives_up(), "late", f"{rows}; the next merge takes them, then they move together")
 
     def _merge_first(self, item: PolicyItem, pacing: PacingConfig, due: datetime) -> Held | None:
         beside = self._beside[item.uuid, item.name.partition, item.source]

@@ -64,6 +64,13 @@ def move_until(policy: PolicyConfig) -> float:
     return max(move_factor(policy), policy.move_until or 0.0)
 
 
+def lacks_room(policy: PolicyConfig, state: DiskState | None, more_bytes: int = 0) -> bool:
+    """Whether less is free than the policy wants, with so many more bytes on the disk; not where it has no size."""
+    if state is None or state.total_bytes is None or state.unreserved_bytes is None:
+        return False
+    return state.unreserved_bytes - more_bytes < int(state.total_bytes * move_factor(policy))
+
+
 def size_limit(volume: VolumeConfig, disks: Mapping[str, DiskState]) -> int | None:
     """The largest part the volume takes, in bytes; None without a limit or where the disks have no size."""
     limits = [] if volume.max_data_part_size_bytes is None else [volume.max_data_part_size_bytes]

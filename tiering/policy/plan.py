@@ -54,7 +54,7 @@ class Budget:
     """When the next interval begins."""
 
 
-HELD = ("window", "spread", "merge_first", "cool_down", "budget")
+HELD = ("window", "spread", "merge_first", "late", "cool_down", "budget")
 """Kinds of reasons of parts that the pacing of their policy holds back."""
 
 NO_DISK = ("unusable_disk", "no_space")

@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from disks.local.disk import LocalDisk
 from oplog.errors import NoSpace, Refused
 from tiering.catalog.reservation import Reservations
-from tiering.config.settings import Config, PolicyConfig, VolumeConfig
+from tiering.config.settings import Config, PacingConfig, PolicyConfig, VolumeConfig
 from tiering.table.part import ColumnRange, Part
 from tiering.table.schema import Column, MoveToDisk, MoveToVolume, TableDefinition, TtlRule
 
@@ -102,6 +103,24 @@ def test_unless_the_volume_says_no_or_is_full(tmp_path: Path) -> None:
         table(MoveToVolume(volume="cold")), 2 * KB, part(5), NOW
     ) as disk:
         assert disk == "a"
+
+
+def test_a_small_part_of_rows_that_came_late_waits_where_there_is_room(tmp_path: Path) -> None:
+    """Large ones, merged ones and those that would have to make room go to their place at once."""
+    book = make(tmp_path, [HOT, COLD], a=100 * KB, b=100 * KB)
+    pacing = PacingConfig(late_seconds=60, late_bytes=20 * KB)
+    waiting = msgspec.structs.replace(book._config.policies["p"], pacing=pacing)
+    book._config = msgspec.structs.replace(book._config, policies={"p": waiting})
+    late, definition = part(5), table(MoveToVolume(volume="cold"))
+    merged = msgspec.structs.replace(late, name="all_1_2_1")
+    large = msgspec.structs.replace(late, size_bytes=21 * KB)
+    for chosen, disk in ((late, "a"), (merged, "b"), (large, "b")):
+        with book.for_insert(definition, chosen.size_bytes, chosen, NOW) as found:
+            assert found == disk
+    with book.reserve("a", 89 * KB), book.for_insert(definition, 2 * KB, late, NOW) as found:
+        assert found == "a"
+    with book.reserve("a", 90 * KB), book.for_insert(definition, KB, late, NOW) as found:
+        assert found == "b", "less than a tenth would be free"
 
 
 def test_a_merge_never_warms_data_up(tmp_path: Path) -> None:
