@@ -101,7 +101,7 @@ def test_ages_go_on_without_reading_the_parts(home: Home, counts: Counter[str]) 
 
 
 @pytest.mark.parametrize(
-    ("key", "way"), [("1", "ssd > s3"), ("3", "  s3  "), ("5", "ssd +s3 ")], ids=["overview", "parts", "policy"]
+    ("key", "way"), [("1", "ssd > s3"), ("3", " now "), ("5", "ssd +s3 ")], ids=["overview", "parts", "policy"]
 )
 def test_what_is_due_is_shown_when_its_time_has_come(home: Home, key: str, way: str) -> None:
     hour = _Hour()

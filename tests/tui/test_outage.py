@@ -81,6 +81,9 @@ def test_every_screen_outlives_the_bucket(cold: Home, bucket: Bucket, monkeypatc
         for key, said in (("1", _AWAY), ("2", _AWAY), ("3", _AWAY), ("5", _AWAY), ("6", "unreachable")):
             await driver.press(key, "r")
             await driver.sees(said)
+            await driver.lacks("Nothing is due")
+        await driver.press("5")
+        await driver.sees("Nothing moves: 1 part cannot for want of a disk: disk s3 cannot be reached")
         await driver.press("3")
         await driver.lists(sorted(part["part"] for part in parts), lambda rows: sorted(row["part"] for row in rows))
         await driver.press("7", "r")
@@ -156,6 +159,11 @@ def test_a_silent_bucket_is_said_and_keys_work(cold: Home, bucket: Bucket) -> No
             await driver.until(lambda: driver.app.view.grid.cursor == 1)  # type: ignore[union-attr]
             driver.send("f1")
             await driver.until(lambda: len(driver.app.screen_stack) == 2)
+            driver.send("escape")
+            await driver.until(lambda: len(driver.app.screen_stack) == 1)
+            driver.send("m")
+            await driver.sees("Move 1 part to", "volume hot (ssd)")
+            assert driver.app._reading, "it was opened while an answer is waited for"
         finally:
             os.kill(bucket.server.pid, signal.SIGCONT)
         await driver.press("escape")

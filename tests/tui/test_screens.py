@@ -15,7 +15,9 @@ from tests.homes import Home
 from tests.tui.conftest import DUE, STAYS, due_move
 from tests.tui.pilot import Driver, drive
 from tiering.config.reading import load
+from tiering.daemon.status import DaemonStatus, StatusRecord
 from tiering.engine.store import Store
+from tiering.journal.locks import daemon_lock
 from tui.facts.overview import overview
 from tui.facts.throughput import Throughput, throughput
 from tui.help import help_lines
@@ -65,7 +67,9 @@ def test_each_screen_has_the_numbers_of_its_verb(home: Home) -> None:
 
 
 def _without_partitions(rows: list[dict[str, Any]]) -> list[str]:
-    return _without_room([{**row, "partitions": None} for row in rows])
+    return _without_room(
+        [{**{name: value for name, value in row.items() if name != "paused"}, "partitions": None} for row in rows]
+    )
 
 
 def _without_room(documents: object) -> list[str]:
@@ -85,6 +89,60 @@ def test_parts_say_why_and_when(home: Home) -> None:
         await driver.sees("due", "2099-03-12")
 
     drive(home, story, size=(200, 40))
+
+
+def test_parts_say_where_they_go_also_when_that_is_later(home: Home) -> None:
+    """By the next rule, also while a pause holds what is due; a pinned part goes nowhere."""
+    home("pin", "d.small", "--part", "all_1_1_0")
+
+    async def story(driver: Driver) -> None:
+        await driver.press("3")
+        for pauses in ("", "d.events"):
+            await driver.until(
+                lambda: _cells(driver, "goes", "part") == {DUE: "s3", STAYS: "s3", "all_1_1_0": "pinned"}
+            )
+            assert _cells(driver, "due", "part")[STAYS].startswith("2099-03-12")
+            assert _cells(driver, "due", "part")[DUE] == ("" if pauses else "now")
+            assert _cells(driver, "due", "part")["all_1_1_0"] == ""
+            driver.beside(home, "pause", "d.events")
+            await driver.press("r")
+
+    drive(home, story)
+
+
+def test_pauses_are_said_where_they_matter(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.press("2")
+        await driver.lacks("paused")
+        await driver.press("home", "P")
+        await driver.until(lambda: _cells(driver, "paused", "table") == {"d.events": "all", "d.small": ""})
+        driver.beside(home, "pause", "--moves")
+        await driver.press("r")
+        await driver.until(lambda: _cells(driver, "paused", "table") == {"d.events": "all", "d.small": "moves"})
+        assert {row["table"]: row["paused"] for row in driver.rows}["d.small"] == ["moves"]
+        await driver.press("4")
+        await driver.sees("moves of d.events, all tables are paused; merges of d.events are paused")
+        await driver.press("5")
+        await driver.sees("Nothing moves: moves of d.events are paused since ")
+
+    drive(home, story, size=(140, 30))
+
+
+def test_jobs_are_not_idle_where_no_daemon_runs(home: Home) -> None:
+    state = load(home.configuration).state_directory
+
+    async def story(driver: Driver) -> None:
+        await driver.press("9")
+        await driver.sees("no daemon runs (frostline daemon run starts one)")
+        assert "idle" not in _cells(driver, "state", "job").values()
+        assert _cells(driver, "state", "job")["policy"] == "no daemon"
+        with daemon_lock(state):
+            StatusRecord(state, DaemonStatus(running=True, pid=os.getpid()))
+            await driver.press("r")
+            await driver.sees(f"daemon: process {os.getpid()}")
+            assert _cells(driver, "state", "job")["policy"] == "idle"
+
+    drive(home, story)
 
 
 def test_filter_sort_and_marks(home: Home) -> None:
@@ -133,13 +191,12 @@ def test_disks_show_what_moves_bring_there_and_which_fail(home: Home) -> None:
             now[0] = work.move(going).updated + timedelta(seconds=5)
             await driver.press("6")
             await driver.sees("512.0 KiB")
-            view = driver.app.view
-            assert isinstance(view, Disks)
+            assert isinstance(driver.app.view, Disks)
             shown = {row["name"]: row for row in driver.rows}
             assert _without_room([*shown.values()]) == _without_room(driver.beside(home, "disks")["disks"])
-            assert _cells(view, "written") == {"s3": "512.0 KiB", "ssd": ""}
-            assert _cells(view, "read") == {"s3": "", "ssd": "512.0 KiB"}
-            assert _cells(view, "failing") == {"s3": "1", "ssd": ""}
+            assert _cells(driver, "written") == {"s3": "512.0 KiB", "ssd": ""}
+            assert _cells(driver, "read") == {"s3": "", "ssd": "512.0 KiB"}
+            assert _cells(driver, "failing") == {"s3": "1", "ssd": ""}
             await driver.press("home", "enter", *["down"] * [*shown].index("s3"))
             seen = "moves of the last 10 s: 512.0 KiB/s written, 0 B/s read"
             await driver.until(lambda: seen in " ".join(driver.text.replace("│", "").split()))
@@ -152,12 +209,14 @@ def test_disks_show_what_moves_bring_there_and_which_fail(home: Home) -> None:
         drive(home, story, size=(200, 40), clock=lambda: now[0])
 
 
-def _cells(view: ListView, key: str) -> dict[str, str]:
-    """By disk what stands in a column."""
+def _cells(driver: Driver, key: str, by: str = "name") -> dict[str, str]:
+    """What stands in a column, by what stands in another."""
+    view = driver.app.view
+    assert isinstance(view, ListView)
     assert view.grid.shown is not None
     listing = view.grid.shown.listing
-    column = next(column for column in listing.columns if column.key == key)
-    return {row["name"]: column.text(column.value(row)) for row in listing.rows}
+    names, values = (next(column for column in listing.columns if column.key == one) for one in (by, key))
+    return {names.text(names.value(row)): values.text(values.value(row)) for row in listing.rows}
 
 
 def test_bytes_of_a_move_are_spread_over_its_time(home: Home) -> None:

@@ -42,6 +42,34 @@ def plan_document(store: Store, planned: Plan) -> dict[str, Any]:
     }
 
 
+def why_nothing_moves(store: Store, planned: Plan) -> str:
+    """A sentence about a plan without moves and deletes. Not the same: nothing is due, what is due is held back, and
+    nobody knows, as a disk is away."""
+    from tiering.config.units import counted
+    from tiering.policy.plan import HELD, NO_DISK
+
+    held = next((stay.reason for stay in planned.stays if stay.reason.kind == "clock"), None)
+    if held is not None:
+        return f"Nothing moves: {held.detail}."
+    paused = [stay.reason.detail for stay in planned.stays if stay.reason.kind == "paused"]
+    failed = sum(stay.reason.kind in ("gave_up", "backoff") for stay in planned.stays)
+    if paused:
+        return f"Nothing moves: {paused[0]} ({counted(len(paused), 'part')}); 'frostline resume' ends a pause."
+    if failed:
+        return (
+            f"Nothing moves: {counted(failed, 'part')} wait after moves that failed; 'frostline moves list --failed'."
+        )
+    stuck = [stay.reason.detail for stay in planned.stays if stay.reason.kind in NO_DISK]
+    if stuck:
+        return f"Nothing moves: {counted(len(stuck), 'part')} cannot for want of a disk: {stuck[0]}."
+    if any(stay.reason.kind in HELD for stay in planned.stays):
+        return "Nothing moves: what is due is held back; 'frostline explain' says of each part until when."
+    away = sorted({*store.unreachable(), *(fault.disk for fault in store.faults())})
+    if away:
+        return f"Nothing is known to be due; disk {', '.join(away)} is away and cannot be asked: 'frostline doctor'."
+    return "Nothing is due."
+
+
 def would_move(moves: Iterable[Move]) -> dict[str, Any]:
     """What `move --dry-run --json` says of planned moves."""
     import msgspec

@@ -23,7 +23,7 @@ from tiering.policy import placement, ttl
 from tiering.policy.backoff import AHEAD, wait_after
 from tiering.policy.due import earlier
 from tiering.policy.idle import IdleParts, clock_problem, to_look_at, unseen, why_blocked
-from tiering.policy.items import PolicyItem, count_rest, explain_rest, next_due, plan_of
+from tiering.policy.items import PolicyItem, count_rest, explain_rest, next_due, next_goal, plan_of
 from tiering.policy.pacing import Pacing
 from tiering.policy.placement import DiskState, ordered_volumes, volume_index
 from tiering.policy.plan import (
@@ -83,6 +83,10 @@ class Staying:
     def next_due(self, part: PlacedPart) -> datetime | None:
         """When a rule acts on it, if that is known."""
         return next_due(self._item(part), self._model.now)
+
+    def next_goal(self, part: PlacedPart) -> str:
+        """Where a rule brings it next: a disk, or a volume that has several; or what else it does. Empty: nothing."""
+        return next_goal(self._item(part), self._model.now)
 
     def _item(self, part: PlacedPart) -> PolicyItem:
         return PolicyItem(part, self._model.policies.get(part.definition.policy))

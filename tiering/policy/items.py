@@ -11,6 +11,7 @@ from tiering.policy.due import earlier, is_told
 from tiering.policy.placement import DiskState, volume_index
 from tiering.policy.plan import Move, PlacedPart, Plan, Reason, Stay, TtlDelete
 from tiering.table.part import PartName
+from tiering.table.schema import MoveToDisk, MoveToVolume, Recompress
 
 
 class PolicyItem:
@@ -72,6 +73,27 @@ def next_due(item: PolicyItem, now: datetime) -> datetime | None:
     """When a rule acts on the part next, where it is."""
     upcoming = _upcoming(item, now)
     return upcoming.due if upcoming else None
+
+
+def next_goal(item: PolicyItem, now: datetime) -> str:
+    """Where the rule brings it that acts on it next, or that is due and waits: a disk, or a volume that has several;
+    or what else the rule does. Empty where none does."""
+    waiting = ttl.due_delete(item.dues, now) or ttl.winning_move(item.dues, now)
+    acts = waiting is not None and is_told(waiting, item.at, item.policy)
+    upcoming = waiting if acts else _upcoming(item, now)
+    if upcoming is None:
+        return ""
+    match upcoming.rule.action:
+        case MoveToVolume(volume=name):
+            volumes = item.policy.volumes if item.policy is not None else ()
+            disks = next((volume.disks for volume in volumes if volume.name == name), ())
+            return disks[0] if len(disks) == 1 else name
+        case MoveToDisk(disk=name):
+            return name
+        case Recompress():
+            return "recompress"
+        case _:
+            return "delete"
 
 
 def _upcoming(item: PolicyItem, now: datetime) -> ttl.Due | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tiering.config.units import counted
 from tiering.facts.parts import part_document, table_documents, time_column, usage_documents
 from tiering.facts.status import disk_documents, disk_state
+from tiering.journal.records import PAUSE_KINDS
 from tiering.move.policy_facts import failing_moves
 from tui.facts.listing import ListColumn, Listing, age, minute, number, of, size
 from tui.facts.replicas import marks
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
 def tables(store: Store) -> Listing:
     """`table list`, and of each table what its partitions take on which disk: `du`."""
     documents = table_documents(store)
+    paused = _paused(store)
+    held = ListColumn("paused", "paused", 10, lambda row: _kinds(paused[row["uuid"]]))
     partitions: dict[str, list[dict[str, Any]]] = {}
     for item in usage_documents(store):
         partitions.setdefault(item["table"], []).append(item)
     return Listing(
         columns=(
             ListColumn("table", "table", 20, of("table"), grows=True),
+            *((held,) if any(paused.values()) else ()),
             ListColumn("parts", "parts", 7, of("parts"), number, right=True),
             ListColumn("rows", "rows", 13, of("rows"), number, right=True),
             ListColumn("size", "size", 10, of("bytes"), size, right=True),
@@ -38,10 +42,27 @@ def tables(store: Store) -> Listing:
         ),
         rows=documents,
         key=lambda row: str(row["uuid"]),
-        document=lambda row: {**row, "partitions": partitions.get(row["table"], [])},
-        state=lambda row: (row["parts"], row["rows"], row["bytes"]),
+        document=lambda row: {
+            **row,
+            "paused": paused[row["uuid"]],
+            "partitions": partitions.get(row["table"], []),
+        },
+        state=lambda row: (row["parts"], row["rows"], row["bytes"], *paused[row["uuid"]]),
         empty="No tables yet: frostline table create --help, or frostline demo.",
     )
+
+
+def _paused(store: Store) -> dict[str, list[str]]:
+    """By table the kinds of automatic work that wait, for it or for all tables."""
+    pauses = store.context.journal.wishes.pauses()
+    return {
+        definition.uuid: sorted({one.kind for one in pauses if one.table_uuid in (None, definition.uuid)}, reverse=True)
+        for definition in store.definitions()
+    }
+
+
+def _kinds(kinds: Sequence[str]) -> str:
+    return "all" if len(kinds) == len(PAUSE_KINDS) else ", ".join(kinds)
 
 
 def partitions(store: Store) -> Listing:
@@ -88,7 +109,12 @@ class _Told:
         self._states: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def goes(self, stored: StoredPart) -> str:
-        """`s3` when it moves there now, `delete`, or nothing."""
+        """`s3` when it moves there, now or when it is due; `delete`; `pinned` while somebody holds it; or nothing."""
+        if self._is_pinned(stored):
+            return "pinned"
+        return self._goes_now(stored) or self._staying.next_goal(self._placed(stored))
+
+    def _goes_now(self, stored: StoredPart) -> str:
         going = self._going.get(_key(stored)) if self._going else None
         return "" if going is None else getattr(going, "target", "delete")
 
@@ -97,8 +123,15 @@ class _Told:
         key = _key(stored)
         if key in self._going:
             return self._plan.now
+        if self._is_pinned(stored):
+            return None
         held = self._held.get(key)
-        return self._staying.next_due(self._placed(stored)) if held is None else held.next_due
+        until = None if held is None else held.next_due
+        return until or self._staying.next_due(self._placed(stored))
+
+    def _is_pinned(self, stored: StoredPart) -> bool:
+        held = self._held.get(_key(stored)) if self._held else None
+        return held is not None and held.reason.kind == "pin"
 
     def why(self, stored: StoredPart) -> str:
         """Why it goes or stays."""
@@ -112,7 +145,7 @@ class _Told:
 
     def state(self, stored: StoredPart) -> tuple[str, ...]:
         """What of it counts as a change; one object for all that are the same."""
-        state = (stored.state, stored.volume or "", self.goes(stored))
+        state = (stored.state, stored.volume or "", self._goes_now(stored))
         return self._states.setdefault(state, state)
 
 

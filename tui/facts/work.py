@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from oplog.errors import FrostlineError
 from tiering.config.units import counted
-from tiering.facts.moves import move_record_document, plan_document
+from tiering.facts.moves import move_record_document, plan_document, why_nothing_moves
 from tiering.facts.status import daemon_document
 from tui.facts.listing import ListColumn, Listing, minute, number, of, size
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
 
+NO_DAEMON = "no daemon runs (frostline daemon run starts one)"
 MOVES_SHOWN = 2_000
 """The newest so many; `moves list --limit` has more."""
 
@@ -49,8 +50,20 @@ def moves(store: Store) -> Listing:
         key=lambda row: f"{row['what']} {row['id']}",
         document=lambda row: {name: value for name, value in row.items() if name != "what"},
         state=lambda row: (row["state"], row["updated"], row.get("bytes_done")),
+        summary=_paused(store, "moves", "merges"),
         empty="Nothing was ever moved or merged here.",
     )
+
+
+def _paused(store: Store, *kinds: str) -> str:
+    """Which automatic work waits of these kinds, and of which tables."""
+    names = {definition.uuid: definition.full_name for definition in store.definitions()}
+    paused: dict[str, list[str]] = {}
+    for pause in store.context.journal.wishes.pauses():
+        if pause.kind in kinds:
+            table = "all tables" if pause.table_uuid is None else names.get(pause.table_uuid, pause.table_uuid)
+            paused.setdefault(pause.kind, []).append(table)
+    return "; ".join(f"{kind} of {', '.join(tables)} are paused" for kind, tables in paused.items())
 
 
 def _rank(state: str) -> int:
@@ -81,6 +94,7 @@ def policy(store: Store, at: datetime | None = None) -> Listing:
     document = plan_document(store, planned)
     moves = [{"what": "move", **item} for item in document["moves"]]
     deletes = [{"what": "delete", **item} for item in document["deletes"]]
+    rows = [*moves, *deletes]
     upcoming = planned.next_due
     summary = (
         f"{counted(len(moves), 'move')}, {size(document['bytes'])}, about"
@@ -99,13 +113,13 @@ def policy(store: Store, at: datetime | None = None) -> Listing:
             ListColumn("table", "table", 14, of("table")),
             ListColumn("why", "why", 40, lambda row: row["reason"]["detail"], least=16),
         ),
-        rows=[*moves, *deletes],
+        rows=rows,
         key=lambda row: f"{row['what']} {row['table_uuid']}/{row['part']}",
         document=lambda row: {name: value for name, value in row.items() if name != "what"},
         state=lambda row: (row.get("to"),),
         summary=summary if at is None else f"at {minute(at)}: {summary}",
         until=upcoming if at is None else None,
-        empty="Nothing is due.",
+        empty="" if rows else why_nothing_moves(store, planned),
     )
 
 
@@ -114,7 +128,7 @@ def jobs(store: Store) -> Listing:
     (`inbox status`), budgets of policies, hooks."""
     daemon = daemon_document(store.context.config)
     paused = sorted({pause.kind for pause in store.context.journal.wishes.pauses() if pause.table_uuid is None})
-    runs = f"daemon: process {daemon['pid']}" if daemon["running"] else "no daemon runs: frostline daemon run"
+    runs = f"daemon: process {daemon['pid']}" if daemon["running"] else NO_DAEMON
     did = f"{daemon['moved']:,} moved, {daemon['merged']:,} merged, {daemon['failures']:,} failures"
     held = f"; paused: {', '.join(paused)}" if paused else ""
     error = f"; last error: {daemon['last_error']}" if daemon["last_error"] else ""
@@ -122,7 +136,7 @@ def jobs(store: Store) -> Listing:
     return Listing(
         columns=(
             ListColumn("job", "job", 13, of("job")),
-            ListColumn("state", "state", 7, of("state")),
+            ListColumn("state", "state", 9, lambda row: _job_state(row, runs=daemon["running"])),
             ListColumn("schedule", "schedule", 14, of("schedule")),
             ListColumn("last", "last run", 16, of("last_run"), minute),
             ListColumn("result", "result", 7, lambda row: row["result"] or ""),
@@ -135,6 +149,11 @@ def jobs(store: Store) -> Listing:
         state=lambda row: (row["state"], row["last_run"], row["next_run"], row["said"]),
         summary=f"{runs}; {did}{held}{error}",
     )
+
+
+def _job_state(row: dict[str, Any], *, runs: bool) -> str:
+    """A job is idle between two runs; without a daemon there is no next one."""
+    return "no daemon" if row["state"] == "idle" and "schedule" in row["document"] and not runs else row["state"]
 
 
 def _beside(name: str, state: str, said: str, document: Any, **more: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tiering.config.units import counted
@@ -15,6 +15,7 @@ from tui.screens.list_view import ListView
 from tui.screens.view import Choice
 
 if TYPE_CHECKING:
+    from tiering.config.settings import Config, PolicyConfig
     from tiering.engine.store import Store
 
 
@@ -74,8 +75,12 @@ class Parts(ListView):
         " goes, rule by rule."
     )
 
+    config: Config
+    """As they were when the rows were read: whoever picks a target waits for no bucket."""
+
     def facts(self, store: Store) -> Listing:
         """The parts."""
+        self.config = store.context.config
         return storage.parts(store)
 
     def aged(self) -> Callable[[Store], bool]:
@@ -98,8 +103,7 @@ class Parts(ListView):
         """To a volume or disk that somebody picks."""
         if not (parts := self._chosen()):
             return
-        tables = {table for table, _ in parts}
-        options = await self.board.source.read(lambda store: _targets(store, tables))
+        options = _targets(self.config.policy(row.definition.policy) for row in self.grid.chosen)
         target = await self.board.ask(Choose(f"Move {counted(len(parts), 'part')} to", options))
         if target is not None:
             kind, _, name = target.partition(" ")
@@ -130,13 +134,9 @@ class Parts(ListView):
     )
 
 
-def _targets(store: Store, tables: set[str]) -> Sequence[tuple[str, str]]:
-    """The volumes and disks of the tables' policies."""
-    config = store.context.config
-    volumes: dict[str, tuple[str, ...]] = {}
-    for table in tables:
-        for volume in config.policy(store.definition(table).policy).volumes:
-            volumes[volume.name] = volume.disks
+def _targets(policies: Iterable[PolicyConfig]) -> Sequence[tuple[str, str]]:
+    """The volumes and disks of these policies."""
+    volumes = {volume.name: volume.disks for policy in policies for volume in policy.volumes}
     disks = sorted({disk for names in volumes.values() for disk in names})
     return [
         *((f"volume {name}", f"volume {name} ({', '.join(names)})") for name, names in volumes.items()),

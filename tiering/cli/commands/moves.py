@@ -72,7 +72,7 @@ def plan(
 ) -> None:
     """Show what the policy would move, and why. Changes nothing."""
     from tiering.config.units import format_size, parse_time
-    from tiering.facts.moves import plan_document
+    from tiering.facts.moves import plan_document, why_nothing_moves
 
     store = session.store(anew=False)
     planned = store.plan(table, at=parse_time(at) if at else None, rest="next")
@@ -98,7 +98,7 @@ def plan(
             session.output.line(f"Saved. Carry it out with: frostline apply {output}")
         _hint_at_next(session, planned)
     if not planned.moves and not planned.deletes:
-        session.nothing_to_do(_why_nothing_moves(planned))
+        session.nothing_to_do(why_nothing_moves(store, planned))
     elif detailed_exitcode:
         session.found_something()
 
@@ -300,29 +300,6 @@ def _carry_out(session: Session, moves: "list[Move]", *, nothing: str) -> None:
             session.nothing_to_do(nothing)
         return
     move_report(session, store.apply(moves))
-
-
-def _why_nothing_moves(planned: Any) -> str:
-    """Not the same: nothing is due, and what may be due is held back."""
-    from tiering.policy.plan import HELD, NO_DISK
-
-    held = next((stay.reason for stay in planned.stays if stay.reason.kind == "clock"), None)
-    if held is not None:
-        return f"Nothing moves: {held.detail}."
-    paused = [stay.reason.detail for stay in planned.stays if stay.reason.kind == "paused"]
-    failed = sum(stay.reason.kind in ("gave_up", "backoff") for stay in planned.stays)
-    if paused:
-        return f"Nothing moves: {paused[0]} ({counted(len(paused), 'part')}); 'frostline resume' ends a pause."
-    if failed:
-        return (
-            f"Nothing moves: {counted(failed, 'part')} wait after moves that failed; 'frostline moves list --failed'."
-        )
-    stuck = [stay.reason.detail for stay in planned.stays if stay.reason.kind in NO_DISK]
-    if stuck:
-        return f"Nothing moves: {counted(len(stuck), 'part')} cannot for want of a disk: {stuck[0]}."
-    if any(stay.reason.kind in HELD for stay in planned.stays):
-        return "Nothing moves: what is due is held back; 'frostline explain' says of each part until when."
-    return "Nothing is due."
 
 
 def _held(planned: "Plan") -> "list[str]":

@@ -153,20 +153,39 @@ def test_a_store_is_planned_by_what_is_kept_as_by_reading_it_all(tmp_path: Path,
 
 
 def as_listed(store: Store) -> dict[tuple[str, str], tuple[Any, ...]]:
-    """What the dashboard says of each part: where it goes, when, and why."""
+    """What the dashboard says of each part: where it goes now, when, and why."""
+    return {key: (goes if due == at else "", due, why) for key, (goes, due, why, at) in listed(store).items()}
+
+
+def listed(store: Store) -> dict[tuple[str, str], tuple[Any, ...]]:
+    """The same, also of where parts go later."""
     listing = storage.parts(store)
     value = {column.key: column.value for column in listing.columns}
     return {
-        (value["part"](row), value["disk"](row)): (value["goes"](row), value["due"](row), value["why"](row))
+        (value["part"](row), value["disk"](row)): (
+            *(value[key](row) for key in ("goes", "due", "why")),
+            store.context.clock(),
+        )
         for row in listing.rows
     }
+
+
+def said_of_later(store: Store, whole: Store) -> tuple[dict[Any, str], dict[Any, str]]:
+    """Where the dashboard says that parts go later, and where the plan of that time has them go."""
+    later = {key: one for key, one in listed(store).items() if one[1] is not None and one[1] > one[3]}
+    plans = {due: as_decided(whole, due) for due in {one[1] for one in later.values()}}
+    said = {key: "" if one[0] == "recompress" else one[0] for key, one in later.items()}
+    return said, {key: plans[one[1]][key][0] for key, one in later.items()}
 
 
 def as_decided(store: Store, at: datetime) -> dict[tuple[str, str], tuple[Any, ...]]:
     """The same, out of all parts."""
     plan = store.plan(at=at)
     return {
-        **{(stay.part, stay.disk): ("", stay.next_due, stay.reason.detail) for stay in plan.stays},
+        **{
+            (stay.part, stay.disk): ("", None if stay.reason.kind == "pin" else stay.next_due, stay.reason.detail)
+            for stay in plan.stays
+        },
         **{(gone.part, gone.disk): ("delete", at, gone.reason.detail) for gone in plan.deletes},
         **{(move.part, move.source): (move.target, at, move.reason.detail) for move in plan.moves},
     }
