@@ -1,10 +1,12 @@
 """`partition list | drop | detach | attach`."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oplog.errors import UsageError
 from tiering.cli.commands.tables import TableName
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
@@ -12,8 +14,12 @@ from tiering.cli.frame.verb import new_app, verb
 
 if TYPE_CHECKING:
     from restore.history.partitions import PartitionCommits
+    from tiering.insert.insert import InsertResult
     from tiering.table.part import Part
 
+Attached = Annotated[
+    list[str], typer.Argument(metavar="PARTITION | FILE…", help="a detached partition, or data files of parts")
+]
 Partition = Annotated[str, typer.Argument(metavar="PARTITION", help="as 'partition list' shows it, such as 202601")]
 
 
@@ -99,20 +105,58 @@ def detach(session: Session, table: TableName, partition: Partition) -> None:
     _report(session, definition.full_name, partition, [(stored.disk, stored.part) for stored in parts], done, "detach")
 
 
-def attach(session: Session, table: TableName, partition: Partition) -> None:
-    """Bring a detached partition back into the table.
+def attach(session: Session, table: TableName, what: Attached) -> None:
+    """Bring a detached partition back into the table, or data files of parts from elsewhere.
 
-    Refused (exit 13) when some of its rows are in the table: they were inserted again, or restored. When a crash stops
-    it between two disks, run it again.
+    A partition: refused (exit 13) when some of its rows are in the table: they were inserted again, or restored. When a
+    crash stops it between two disks, run it again.
+
+    Files: those of parts of this table, copied from 'detached/' or a backup, or of another store's table with the same
+    columns. Each becomes a part as it is, and the file stays; what the table has already is skipped. One that does not
+    fit, for its columns, its order, or rows of several partitions, is refused before the first goes in: insert it.
     """
     from restore.history.partitions import attach as attach_partition
     from restore.history.partitions import attachable
 
     store = session.store()
+    if _are_files(what):
+        _report_files(session, store.table(table).attach_files(map(Path, what), dry_run=session.dry_run))
+        return
+    if len(what) > 1:
+        raise UsageError("one partition at a time, or files", hint=f"'frostline partition attach {table} {what[0]}'")
+    (partition,) = what
     definition = store.definition(table)
     parts = [(found.disk, found.part) for found in attachable(store.context, definition, partition)]
     done = None if session.dry_run else attach_partition(store.context, definition, partition)
     _report(session, definition.full_name, partition, parts, done, "attach")
+
+
+def _are_files(what: list[str]) -> bool:
+    """The names of partitions have no slash, and no file in the working directory is taken for one."""
+    return any("/" in one or one.endswith(".parquet") or Path(one).is_file() for one in what)
+
+
+def _report_files(session: Session, result: "InsertResult") -> None:
+    from tiering.config.units import format_size
+
+    if session.options.json:
+        session.output.document(
+            {
+                "table": result.table,
+                "rows": result.rows,
+                "parts": list(result.parts),
+                "duplicates": result.duplicates,
+                "bytes": result.bytes,
+                "dry_run": session.dry_run,
+            }
+        )
+        return
+    size = f"{result.rows:,} rows, {format_size(result.bytes)}"
+    if session.dry_run:
+        session.output.line(f"Dry run: would attach {size} to {result.table}, but for what is there already.")
+        return
+    there = f"; {counted(result.duplicates, 'file')} were there already" if result.duplicates else ""
+    session.output.line(f"Attached {counted(len(result.parts), 'part')} to {result.table}: {size}{there}.")
 
 
 def _entry(partition: str) -> dict[str, Any]:

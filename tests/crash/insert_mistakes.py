@@ -8,6 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _CHECK = "tests/unit/tiering/insert/test_reshaping.py"
+_FILES = "tests/unit/tiering/insert/test_as_they_are.py"
 _REPLACE = "tests/integration/test_replace_partitions.py"
 
 
@@ -139,5 +140,17 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "tests/unit/tiering/insert/test_insert.py"
         "::test_a_disk_that_is_full_leaves_nothing_of_what_other_disks_were_to_get",
         replaced("tiering.insert.insert", "wait", nothing),
+    ),
+    (
+        "attached: order not asked",
+        "a file that is not sorted becomes a part, which merges and queries trust to be",
+        f"{_FILES}::test_what_does_not_fit_is_named_and_changes_nothing",
+        replaced("tiering.insert.as_they_are", "is_sorted", lambda rows, keys: True),
+    ),
+    (
+        "attached: the file of a part goes in twice",
+        "rows are doubled by attaching the file of a merged part that is there",
+        f"{_FILES}::test_a_file_of_a_merge_is_known_while_its_part_is_there",
+        replaced("tiering.insert.as_they_are", "_is_there", lambda run, found: False),
     ),
 )

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from disks.config import LocalDiskConfig, ObjectDiskConfig
-from disks.effects import op
+from disks.effects import op, write_new_file
 from disks.garbage import collect as garbage
 from disks.garbage.collect import GcReport
 from disks.garbage.rules import GcRules
@@ -443,6 +443,22 @@ def _insert_over_january(store: Store, site: Site) -> None:
     store.refresh()
 
 
+def _file_aside(store: Store, site: Site) -> None:
+    """The only data file of a part of the other table, copied elsewhere."""
+    mixed(store, site)
+    insert(store, 5000, months=(1,), table=OTHER)
+    store.refresh()
+    (stored,) = (one for one in store.parts(OTHER) if one.facts.rows == ROWS_A_PART and one.name.min_block > 1)
+    (file,) = stored.part.files
+    path = store.disk(stored.disk).local_path(f"{stored.definition.part_directory(stored.facts.name)}/{file.name}")
+    assert path is not None
+    write_new_file(site.root / "aside.parquet", path.read_bytes())
+
+
+def _attach_file(store: Store, site: Site) -> None:
+    store.table(TABLE).attach_files([site.root / "aside.parquet"])
+
+
 def _repository(store: Store, site: Site) -> None:
     """January cold, February hot, and a repository without a backup."""
     from tests.crash import backing_up
@@ -533,6 +549,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("move", _hot, lambda store, site: move(store, "cold"), keeps_rows=True),
         Scenario("move_back", _cold, lambda store, site: move(store, "hot"), keeps_rows=True),
         Scenario("spark_replace", _cold_beside_scratch, _replace_january),
+        Scenario("attach_files", _file_aside, _attach_file),
         Scenario("insert_replace", _cold_beside_scratch, _insert_over_january),
         Scenario("drop_parts", mixed, drop_january),
         Scenario("drop_all_parts", mixed, _drop_all_parts),

@@ -61,6 +61,22 @@ def test_the_same_block_anywhere_is_one(a: Machine, b: Machine) -> None:
     assert b.keys() == [1, 2]
 
 
+def test_files_that_one_attaches_the_other_fetches(a: Machine, b: Machine, tmp_path: Path) -> None:
+    """Each file is in once, wherever it is attached again."""
+    a.insert(1, 2)
+    (part,) = (a.path / "ssd" / "store").rglob("data-0000.parquet")
+    aside = tmp_path / "aside.parquet"
+    aside.write_bytes(part.read_bytes())
+    a("partition", "drop", "d.t", "all")
+    done = a.json("partition", "attach", "d.t", str(aside))
+    assert (done["rows"], len(done["parts"]), done["duplicates"]) == (2, 1, 0)
+    assert b.json("partition", "attach", "d.t", str(aside))["duplicates"] == 1
+    with a.serving():
+        b.sync()
+    assert b.keys() == a.keys() == [1, 2]
+    assert b.files() == a.files()
+
+
 def test_replicas_merge_alike(a: Machine, b: Machine) -> None:
     """I10: what two replicas make of one entry is equal, byte for byte."""
     for key in range(3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from disks.workers.progress import Task
@@ -60,6 +61,23 @@ class Table:
         how = replicated.inserting(self._context, self.definition, quorum)
         result = insert.insert(self._context, self.definition, streams, how, again=again)
         self._context.catalog.outdate()  # few look again at once, and what others commit shows with the next refresh
+        return result
+
+    def attach_files(
+        self, paths: Iterable[Path], *, quorum: replicated.Quorum | None = None, dry_run: bool = False
+    ) -> InsertResult:
+        """Take in data files of parts as they are, each as a part: all of them are looked at before the first goes in.
+        What is there already is skipped. Raises `UsageError` for a file that does not fit the table as it is."""
+        from tiering.insert import as_they_are
+
+        reachability.check_whole(self._context, self.definition, f"attaching files to {self.definition.full_name}")
+        recovering.begin_disks(self._context)
+        how = replicated.inserting(self._context, self.definition, quorum)
+        files = [as_they_are.look_at(path, self.definition) for path in paths]
+        if dry_run:
+            return as_they_are.to_attach(self.definition, files)
+        result = as_they_are.attach_files(self._context, self.definition, files, how)
+        self._context.catalog.outdate()
         return result
 
     def begin_replacing(self) -> WriteJob:

@@ -85,16 +85,7 @@ def insert(
     of earlier blocks went in. The catalog is refreshed before, not after; a bucket is asked only when that is due, or
     when another machine inserts into the table, too. Raises `NotFound` when the table is there no more.
     """
-    company = OtherInserts(context, definition)
-    context.catalog.refresh_when_due()
-    if not context.catalog.is_current and (how is not None or blocks.is_shared(context, definition)):
-        context.catalog.refresh()
-    if all(table.uuid != definition.uuid for table in context.catalog.tables()):
-        raise NotFound(
-            f"No such table: {definition.full_name}", hint="it was dropped; 'frostline table list' shows those"
-        )
-    if not context.catalog.is_current:
-        context.journal.note_unseen(definition.uuid)
+    company = make_ready(context, definition, how)
     with context.progress.task(f"inserting into {definition.full_name}") as task:
         run = (how or Inserting)(context, definition, task, company)
         run.again = again
@@ -112,6 +103,22 @@ def insert(
             raise
         run.finish()
         return run.result()
+
+
+def make_ready(context: Context, definition: TableDefinition, how: object) -> OtherInserts:
+    """Look at the catalog, as far as an insert has to, and note who else inserts. Raises `NotFound` when the table is
+    there no more."""
+    company = OtherInserts(context, definition)
+    context.catalog.refresh_when_due()
+    if not context.catalog.is_current and (how is not None or blocks.is_shared(context, definition)):
+        context.catalog.refresh()
+    if all(table.uuid != definition.uuid for table in context.catalog.tables()):
+        raise NotFound(
+            f"No such table: {definition.full_name}", hint="it was dropped; 'frostline table list' shows those"
+        )
+    if not context.catalog.is_current:
+        context.journal.note_unseen(definition.uuid)
+    return company
 
 
 def _threads() -> int:
@@ -223,7 +230,7 @@ class Inserting:
                 for order, (partition, rows) in enumerate(pieces):
                     disk = stack.enter_context(self._reserved(rows, number))
                     if disk not in transactions:
-                        transactions[disk] = stack.enter_context(self._begin(disk))
+                        transactions[disk] = stack.enter_context(self.begin_on(disk))
                     directory = transactions[disk].scratch() / f"{number}-{order}"
                     futures.append(writers.submit(self._write_part, partition, rows, directory, disk, encodings))
             except BaseException:
@@ -311,7 +318,8 @@ class Inserting:
     def _parts_of(self, partition: str) -> list[StoredPart]:
         return self.context.catalog.partition(self.definition, partition, include_outdated=True)
 
-    def _begin(self, disk: str) -> Transaction:
+    def begin_on(self, disk: str) -> Transaction:
+        """What brings parts of a block to the disk."""
         reason = f"insert into {self.definition.full_name}"
         return self.context.disk(disk).transaction(Inserted(), reason=reason, actor=self.context.actor)
 

@@ -235,7 +235,7 @@ class _OpenFile:
     def _row_groups(self, metadata: pq.FileMetaData) -> tuple[tuple[RowGroup, ...], int]:
         """What `part.json` says of the row groups, and the CRC32 of what follows them."""
         groups = tuple(
-            _row_group(metadata.row_group(number), self._first_keys[number], self._reader)
+            row_group_of(metadata.row_group(number), self._first_keys[number], self._reader)
             for number in range(metadata.num_row_groups)
         )
         end = groups[-1].offset_bytes + groups[-1].size_bytes if groups else len(MAGIC)
@@ -274,7 +274,8 @@ def write_part_files(
         raise
 
 
-def _row_group(group: pq.RowGroupMetaData, first_key: tuple[Any, ...], file: BinaryIO) -> RowGroup:
+def row_group_of(group: pq.RowGroupMetaData, first_key: tuple[Any, ...], file: BinaryIO) -> RowGroup:
+    """What `part.json` says of the row group of a file."""
     columns = [group.column(number) for number in range(group.num_columns)]
     starts = [
         min(filter(None, (column.dictionary_page_offset, column.data_page_offset)), default=0) for column in columns

@@ -29,6 +29,15 @@ def sort_table(table: pa.Table, keys: Sequence[str], *, leading: pa.Array | None
     return table.take(_order(columns))
 
 
+def is_sorted(table: pa.Table, keys: Sequence[str]) -> bool:
+    """Whether the rows are in key order."""
+    if table.num_rows < 2:
+        return True
+    table = table.combine_chunks()
+    order = _order([_sortable(one_array(table.column(name))) for name in keys])
+    return bool((numpy.diff(order.to_numpy()) == 1).all())
+
+
 def sorted_partitions(table: pa.Table, definition: TableDefinition) -> list[tuple[Partition, pa.Table]]:
     """The rows by partition, each in sort order, with one sort and one copy of the rows."""
     codes, partitions = partition_rows(table, definition)

@@ -106,7 +106,7 @@ def test_a_disk_that_is_full_leaves_nothing_of_what_other_disks_were_to_get(
     day = timedelta(days=1)
     table = pa.table({"key": [1, 2], "ts": [NOW - 40 * day, NOW], "text": ["old", "new"]}, SCHEMA)
     refused, gone = threading.Event(), threading.Event()
-    begin, write, remove = Inserting._begin, Inserting._write_part, OwnedDirectory.remove
+    begin, write, remove = Inserting.begin_on, Inserting._write_part, OwnedDirectory.remove
 
     def full(self: Inserting, disk: str) -> Any:
         if disk == "ssd":
@@ -123,7 +123,7 @@ def test_a_disk_that_is_full_leaves_nothing_of_what_other_disks_were_to_get(
         remove(self)
         gone.set()
 
-    monkeypatch.setattr(Inserting, "_begin", full)
+    monkeypatch.setattr(Inserting, "begin_on", full)
     monkeypatch.setattr(Inserting, "_write_part", late)
     monkeypatch.setattr(OwnedDirectory, "remove", noted)
     with pytest.raises(NoSpace, match="no space left on device: ssd"):
