@@ -72,8 +72,10 @@ def parse_settings(pairs: Iterable[str], base: TableSettings | None = None) -> T
 def columns_like(schema: pa.Schema, given: Collection[str] = ()) -> tuple[Column, ...]:
     """The columns of a sample's schema, numbered from 1; those that are `given` have no type yet.
 
-    The next file may have what this one has not: so columns may be null, times are in microseconds at least, and what
-    has no value here, or only empty objects, is a text. Raises `UsageError` naming a column that tables cannot hold.
+    The next file may have what this one has not: so columns may be null, timestamps are in microseconds at least, and
+    what has no value here, or only empty objects, is a text. Times of day and durations in nanoseconds, as Polars and
+    pandas write them whatever they hold, are taken in microseconds: an insert refuses a value that is finer. Raises
+    `UsageError` naming a column that tables cannot hold.
     """
     columns = []
     for number, field in enumerate(schema, start=1):
@@ -92,11 +94,17 @@ def columns_like(schema: pa.Schema, given: Collection[str] = ()) -> tuple[Column
 def _roomy(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind) and kind.unit in ("s", "ms"):
         return pa.timestamp("us", kind.tz)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _roomy(kind.value_type)
+    if pa.types.is_time(kind) or pa.types.is_duration(kind):
+        return pa.time64("us") if pa.types.is_time(kind) else pa.duration("us")
+    if isinstance(kind, pa.JsonType):
+        return pa.string()
     if pa.types.is_struct(kind) and kind.num_fields:
         return pa.struct([(field.name, _roomy(field.type)) for field in kind])
     if pa.types.is_map(kind):
         return pa.map_(_roomy(kind.key_type), _roomy(kind.item_type))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.list_(_roomy(kind.value_type))
     return pa.string() if pa.types.is_null(kind) or pa.types.is_struct(kind) else kind
 

@@ -165,10 +165,14 @@ _VARIANTS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 
 def _way_round(kind: pa.DataType) -> str:
     if pa.types.is_decimal(kind):
-        return "decimals have up to 38 digits: keep the numbers as string, as float64 or as a shorter decimal"
+        return "decimals have up to 38 digits: a shorter decimal takes the numbers that fit, and float64 all, rounded"
     if pa.types.is_time(kind) or pa.types.is_duration(kind):
         name = "time" if pa.types.is_time(kind) else "duration"
         return f"the type {name} has microseconds; int64 holds the number of nanoseconds"
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return "write it as a list, of which Arrow converts such a view"
+    if isinstance(kind, pa.BaseExtensionType):
+        return f"its values are stored as {kind.storage_type}: a column of such a type takes them"
     if pa.types.is_null(kind):
         return "there is no value to tell a type by"
     return _KNOWN

@@ -124,6 +124,7 @@ def cast_column(array: pa.Array, column: Column, *, where: str, first_row: int) 
     kind = arrow_type(column.type)
     if array.type == kind:
         return array
+    array = _as_stored(array)
     if _loses_meaning(array.type, kind):
         raise UsageError(
             f"{where}column {column.name} is {array.type} in the input, but {column.type} in the table",
@@ -139,6 +140,13 @@ def cast_column(array: pa.Array, column: Column, *, where: str, first_row: int) 
         raise UsageError(
             f"{where}column {column.name} must be {column.type}, but {shown}", hint=str(error).splitlines()[0]
         ) from error
+
+
+def _as_stored(array: pa.Array) -> pa.Array:
+    """The values of runs, and of types that only say what their values are, such as JSON; but for UUIDs."""
+    if pa.types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
+    return array.storage if isinstance(array, pa.ExtensionArray) and array.type != pa.uuid() else array
 
 
 def _loses_meaning(source: pa.DataType, target: pa.DataType) -> bool:
@@ -165,7 +173,7 @@ def _loses_meaning(source: pa.DataType, target: pa.DataType) -> bool:
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+        array = _without_dictionary(array)
     if pa.types.is_nested(kind):
         return cast_nested(array, kind, _cast_inner)
     if kind == pa.uuid():
@@ -189,12 +197,21 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
+def _without_dictionary(array: pa.DictionaryArray) -> pa.Array:
+    values = array.dictionary
+    if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):  # Arrow takes nothing out of these
+        plain = pa.string() if pa.types.is_string_view(values.type) else pa.binary()
+        array = pa.DictionaryArray.from_arrays(array.indices, values.cast(plain))
+    return array.dictionary_decode()
+
+
 def widened(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """What a part holds that is older than the column's type, as that."""
     return array if array.type.equals(kind) else _cast(array, kind)
 
 
 def _cast_inner(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    array = _as_stored(array)
     if array.type != kind and _loses_meaning(array.type, kind):
         raise pa.ArrowInvalid(f"{array.type} is no {kind}")
     return _cast(array, kind)

@@ -186,8 +186,10 @@ def test_a_sample_does_not_bind_the_files_after_it() -> None:
     ("field", "message", "way"),
     [
         (("a\tb", pa.int64()), r"^column a.b: not a column name: 'a\\tb'", "--rename 'a\tb:NEW'"),
-        (("t", pa.time64("ns")), "^column t: tables cannot hold", "--rename 't:NEW', and --ignore-unknown"),
-        (("d", pa.decimal256(39, 1)), "^column d: tables cannot hold", "keep the numbers as string"),
+        (("i", pa.month_day_nano_interval()), "^column i: tables cannot", "--rename 'i:NEW', and --ignore-unknown"),
+        (("d", pa.decimal256(39, 1)), "^column d: tables cannot hold", "float64 all, rounded"),
+        (("b", pa.bool8()), "^column b: tables cannot hold", "its values are stored as int8"),
+        (("v", pa.list_view(pa.int8())), "^column v: tables cannot hold", "write it as a list"),
         (("u", pa.list_(pa.uuid())), "^column u: the type uuid cannot be inside", "string holds the same"),
         (("user", pa.struct([("a", pa.int8()), ("A", pa.int8())])), "^column user: the fields a and A", "rename one"),
     ],
