@@ -67,6 +67,7 @@ VIEWS: tuple[tuple[str, type[View]], ...] = (
 _LOOK_SECONDS = 0.25
 _NOTE_SECONDS = 60.0
 _NARROW = 100
+_SIGNS = ("Times are UTC. Before a row: > the cursor, * marked, + new or changed since the last look.",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +360,7 @@ class Dashboard(App[None]):
         """The keys of this screen and of all."""
         if self.view is not None and not isinstance(self.screen, ModalScreen):
             bindings = (active.binding for active in self.active_bindings.values())
-            lines = help_lines(bindings, self.get_key_display)
+            lines = [*help_lines(bindings, self.get_key_display), *_SIGNS]
             self.push_screen(Text(f"{self.view.name_}: {self.view.about}", lines))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:

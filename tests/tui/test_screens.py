@@ -133,7 +133,7 @@ def test_jobs_are_not_idle_where_no_daemon_runs(home: Home) -> None:
 
     async def story(driver: Driver) -> None:
         await driver.press("9")
-        await driver.sees("no daemon runs (frostline daemon run starts one)")
+        await driver.sees("no daemon runs (frostline daemon run)")
         assert "idle" not in _cells(driver, "state", "job").values()
         assert _cells(driver, "state", "job")["policy"] == "no daemon"
         with daemon_lock(state):

@@ -21,6 +21,7 @@ from tiering.engine.store import Store
 from tiering.journal.locks import daemon_lock
 from tiering.table.definitions import define_table
 from tui.facts import work
+from tui.facts.overview import overview
 
 
 @pytest.mark.parametrize("verb", ["top", "dashboard"])
@@ -53,6 +54,29 @@ def test_trouble_comes_first_with_the_command_that_goes_on(home: Home) -> None:
     assert document["broken_disks"][0]["disk"] == "ssd"
     assert document["trouble"][0]["what"] == document["broken_disks"][0]["what"]
     assert document["trouble"][0]["command"] == "frostline doctor"
+
+
+def test_the_inbox_and_the_daemon_are_trouble_while_they_are(tmp_path: Path) -> None:
+    """Files that failed, or that nobody takes; what the daemon met, not what it met once."""
+    config = embedded(tmp_path)
+    config = msgspec.structs.replace(config, inbox=InboxConfig(path=str(tmp_path / "inbox")))
+
+    def trouble(store: Store) -> list[str]:
+        return [one["what"] for one in overview(store)["trouble"]]
+
+    with Store.open(config) as store:
+        store.create_table(define_table("d.t", columns=["k:int64"], order_by="k", policy="hot_cold"))
+        assert trouble(store) == []
+        failed = tmp_path / "inbox" / "d.t" / "failed"
+        failed.mkdir(parents=True)
+        (failed.parent / "a.csv").write_text("k\n1\n")
+        assert trouble(store) == ["1 file for d.t and no daemon that takes them in"]
+        (failed / "b.csv").write_text("k\nx\n")
+        with daemon_lock(config.state_directory):
+            StatusRecord(config.state_directory, DaemonStatus(running=True, last_error="once", trouble="no room"))
+            assert trouble(store) == ["the daemon's last pass: no room", "1 file of d.t failed; b.csv"]
+            StatusRecord(config.state_directory, DaemonStatus(running=True, last_error="once"))
+            assert trouble(store) == ["1 file of d.t failed; b.csv"]
 
 
 def test_the_daemon_itself_is_asked_and_else_what_it_wrote_down_is_shown(

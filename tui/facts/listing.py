@@ -60,7 +60,7 @@ class ListColumn:
     text: Callable[[Any], str] = plain
     right: bool = False
     grows: bool = False
-    """Takes what is left of the line."""
+    """Takes what is left of the line; several share it."""
     least: int = 0
     """Of the last one: it takes what the others leave, if that is so much."""
 

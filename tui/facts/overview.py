@@ -15,6 +15,7 @@ from tiering.facts.status import (
     disk_state,
     status_document,
 )
+from tui.facts.inbox import inbox_problems
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
@@ -40,7 +41,7 @@ def overview(store: Store) -> dict[str, Any]:
     disks = disk_documents(store)
     return {
         "at": store.context.clock(),
-        "trouble": list(_trouble(status, beside, disks, plan)),
+        "trouble": [*_trouble(status, beside, disks, plan), *_trouble_of_work(store, status["daemon"])],
         "disks": disks,
         "capacity": store.context.journal.capacity.hours(HOURS_SHOWN, store.context.clock()),
         **under_way(store),
@@ -108,12 +109,24 @@ def _trouble(
         yield problem(f"{pause['kind']} of {table or 'all tables'} are paused", f"resume {table or ''}".rstrip())
     for one in status["crowded"]:
         yield problem(crowded_text(one), f"merge {one['table']} --cold")
-    if status["daemon"]["running"] and (now := status["daemon"]["inbox_trouble"]):
-        yield problem(f"files wait: {now}", "inbox status")
-    if status["daemon"]["running"] and (now := status["daemon"]["unkept"]):
-        yield problem(f"the daemon cannot write down what it knows: {now}", "daemon status")
-    if status["daemon"]["last_error"]:
-        yield problem(f"the daemon's last error: {status['daemon']['last_error']}", "daemon status")
+
+
+def _trouble_of_work(store: Store, daemon: dict[str, Any]) -> Iterator[dict[str, str]]:
+    """The same of the daemon, its jobs and the inbox, as it is now: what was mended since is told by Jobs."""
+    from tiering.daemon.jobs.status import in_trouble
+
+    known = daemon if daemon["running"] else {}
+    for what, command in (
+        (known.get("trouble") and f"the daemon's last pass: {known['trouble']}", "daemon status"),
+        (known.get("inbox_trouble") and f"files wait: {known['inbox_trouble']}", "inbox status"),
+        (known.get("config_problem") and f"a configuration not in force: {known['config_problem']}", "config show"),
+        (known.get("unserved") and f"metrics are not served: {known['unserved']}", "daemon status"),
+        (known.get("unkept") and f"the daemon cannot write down what it knows: {known['unkept']}", "daemon status"),
+        *((f"the last run of job {said}", "daemon status") for said in in_trouble(daemon["jobs"])),
+        *((said, "inbox status") for said in inbox_problems(store, runs=daemon["running"])),
+    ):
+        if what:
+            yield {"what": what, "command": f"frostline {command}"}
 
 
 def missing_lines(store: Store) -> Iterator[str]:
@@ -175,4 +188,4 @@ def disk_text(disk: dict[str, Any]) -> str:
 
 def daemon_text(daemon: dict[str, Any]) -> str:
     """Whether somebody moves things without being told."""
-    return f"daemon: process {daemon['pid']}" if daemon["running"] else "no daemon runs"
+    return f"daemon: process {daemon['pid']}" if daemon["running"] else "no daemon runs (frostline daemon run)"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from oplog.errors import FrostlineError, UsageError
+from tiering.facts.status import daemon_document
 from tui.facts.listing import ListColumn, Listing, minute, number, of
+from tui.facts.overview import daemon_text
 
 if TYPE_CHECKING:
     from disks.base import LoggedDisk
@@ -47,9 +50,17 @@ def replicas(store: Store) -> Listing:
         key=lambda row: f"{row['table']} {row['replica']}",
         document=lambda row: {name: value for name, value in row.items() if name != "read_only" or value},
         state=lambda row: (row.get("active"), row.get("parts"), row.get("queue"), row.get("behind"), row["read_only"]),
-        summary="; ".join(problems),
+        summary="; ".join([*problems, *_idle(store, rows)]),
         empty=NONE_HERE,
     )
+
+
+def _idle(store: Store, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Why this machine's replicas are not active, where they are not."""
+    if not any(row["here"] and row.get("active") is False for row in rows):
+        return []
+    daemon = daemon_document(store.context.config)
+    return [] if daemon["running"] else [f"nothing is fetched here by itself: {daemon_text(daemon)}"]
 
 
 def waiting(store: Store, table: str) -> list[str]:

@@ -37,7 +37,7 @@ def tables(store: Store) -> Listing:
             ListColumn("parts", "parts", 7, of("parts"), number, right=True),
             ListColumn("rows", "rows", 13, of("rows"), number, right=True),
             ListColumn("size", "size", 10, of("bytes"), size, right=True),
-            ListColumn("disks", "on disks", 18, lambda row: _on_disks(row["bytes_by_disk"])),
+            ListColumn("disks", "on disks", 18, lambda row: _on_disks(row["bytes_by_disk"]), grows=True),
             ListColumn("policy", "policy", 14, of("policy")),
         ),
         rows=documents,

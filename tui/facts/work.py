@@ -10,12 +10,13 @@ from oplog.errors import FrostlineError
 from tiering.config.units import counted
 from tiering.facts.moves import move_record_document, plan_document, why_nothing_moves
 from tiering.facts.status import daemon_document
+from tui.facts.inbox import inbox_document
 from tui.facts.listing import ListColumn, Listing, minute, number, of, size
+from tui.facts.overview import daemon_text
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
 
-NO_DAEMON = "no daemon runs (frostline daemon run starts one)"
 MOVES_SHOWN = 2_000
 """The newest so many; `moves list --limit` has more."""
 
@@ -96,11 +97,12 @@ def policy(store: Store, at: datetime | None = None) -> Listing:
     deletes = [{"what": "delete", **item} for item in document["deletes"]]
     rows = [*moves, *deletes]
     upcoming = planned.next_due
-    summary = (
-        f"{counted(len(moves), 'move')}, {size(document['bytes'])}, about"
-        f" {counted(document['requests'], 'write request')}; {counted(len(deletes), 'delete')};"
-        f" {document['stays']:,} stay"
-    )
+    summary = f"{counted(document['stays'], 'part')} to stay"
+    if rows:
+        summary = (
+            f"{counted(len(moves), 'move')}, {size(document['bytes'])}, about"
+            f" {counted(document['requests'], 'write request')}; {counted(len(deletes), 'delete')}; {summary}"
+        )
     if upcoming is not None:
         summary += f"; next at {minute(upcoming)}"
     return Listing(
@@ -128,7 +130,7 @@ def jobs(store: Store) -> Listing:
     (`inbox status`), budgets of policies, hooks."""
     daemon = daemon_document(store.context.config)
     paused = sorted({pause.kind for pause in store.context.journal.wishes.pauses() if pause.table_uuid is None})
-    runs = f"daemon: process {daemon['pid']}" if daemon["running"] else NO_DAEMON
+    runs = daemon_text(daemon)
     did = f"{daemon['moved']:,} moved, {daemon['merged']:,} merged, {daemon['failures']:,} failures"
     held = f"; paused: {', '.join(paused)}" if paused else ""
     error = f"; last error: {daemon['last_error']}" if daemon["last_error"] else ""
@@ -170,17 +172,11 @@ def _lanes(daemon: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _inbox(store: Store) -> Iterator[dict[str, Any]]:
-    from pathlib import Path
-
-    from tiering.daemon.inbox.status import status_document
-
-    path = store.context.config.inbox.path
-    if path is None:
-        return
     try:
-        found = status_document(Path(path), {definition.full_name for definition in store.definitions()})
+        found = inbox_document(store)
     except FrostlineError as error:
-        yield _beside("inbox", "failed", error.message, {"path": path, "problem": error.message})
+        problem = {"path": store.context.config.inbox.path, "problem": error.message}
+        yield _beside("inbox", "failed", error.message, problem)
         return
     for table in found["tables"]:
         waiting, failed = len(table["waiting"]) + table["taken"], len(table["failed"])

@@ -134,9 +134,10 @@ class Grid(ScrollView, can_focus=True):
                 used += len(_GAP) + cells
             else:
                 fits = False
-        spare = max(0, width - used)
+        growing = sum(column.grows for column, _ in columns)
+        spare = max(0, width - used) // max(1, growing)
         self._columns = [(column, cells + (spare if column.grows else 0)) for column, cells in columns]
-        total = used + (spare if any(column.grows for column, _ in columns) else 0)
+        total = used + spare * growing
         self.virtual_size = Size(total, len(self._rows) + 1)
 
     def on_resize(self) -> None:
