@@ -53,6 +53,8 @@ def due_move(store: Store) -> NewMove:
 
 def _made(root: Path, capsys: pytest.CaptureFixture[str]) -> Home:
     home = Home(root, "a", capsys)
+    with home.configuration.open("a") as file:
+        file.write("daemon: {low_space_ratio: 0}\n")  # however full the file system of the tests is
     home(
         *("table", "create", "d.events", "--column", "ts:timestamp[ms]", "--column", "k:int64", "--order-by", "ts"),
         *("--partition-by", "month(ts)"),

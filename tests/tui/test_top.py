@@ -56,6 +56,22 @@ def test_trouble_comes_first_with_the_command_that_goes_on(home: Home) -> None:
     assert document["trouble"][0]["command"] == "frostline doctor"
 
 
+def test_what_keeps_due_parts_and_a_full_disk_are_said(home: Home) -> None:
+    assert "moves: 0 under way, 1 due, 0 failed" in home("top", "--once")
+    home("pause", "d.events", "--moves")
+    assert "moves: 0 under way, 0 due (kept: 2 paused), 0 failed" in home("top", "--once")
+    home("resume", "d.events")
+    bucket = home.path.parent / "s3"
+    bucket.rename(bucket.with_name("away"))
+    assert "0 due (kept: 1 as a disk is away)" in home("top", "--once")
+    bucket.with_name("away").rename(bucket)
+    before = home.configuration.read_text()
+    home.configuration.write_text(before.replace("low_space_ratio: 0", "low_space_ratio: 0.9999999"))
+    (full,) = home.json("top")["trouble"]
+    assert full["what"].startswith("disk ssd has ")
+    assert full["command"] == "frostline doctor ssd"
+
+
 def test_the_inbox_and_the_daemon_are_trouble_while_they_are(tmp_path: Path) -> None:
     """Files that failed, or that nobody takes; what the daemon met, not what it met once."""
     config = embedded(tmp_path)
@@ -138,7 +154,7 @@ def test_jobs_are_followed_by_what_goes_on_beside_them(tmp_path: Path) -> None:
         rows = {row["job"]: (row["state"], row["said"]) for row in listing.rows}
         assert next(iter(rows)) == "policy"
         assert rows["lane large moves"] == ("running", "moving parts: 1.0 KiB of 2.0 KiB")
-        assert rows["inbox d.t"] == ("failed", "1 file 4 B waiting, 0 done, 1 failed")
+        assert rows["inbox d.t"] == ("failed", "1 failed, 1 file 4 B waiting, 0 done")
         assert rows["budget hot_cold bytes"] == ("open", "0 B of 976.6 KiB in this interval")
         assert rows["budget hot_cold money"] == ("open", "0 of 0.5 USD in this interval")
         assert rows["hook pager"][0] == "failed"

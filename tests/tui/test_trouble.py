@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import threading
 import unicodedata
+from datetime import datetime, timedelta
 from typing import Any
 
 from rich.segment import Segment
@@ -18,6 +19,7 @@ from tests.tui.conftest import DUE, due_move
 from tests.tui.pilot import Driver, drive, opener
 from tiering.config.reading import load
 from tiering.engine.store import Store
+from tui.widgets.as_of import waiting_lines
 from tui.widgets.ascii import ascii_text
 from tui.widgets.grid import Grid, fitted
 
@@ -119,6 +121,15 @@ def test_what_a_bucket_no_longer_says_stays_and_is_said(home: Home) -> None:
         await driver.lacks("does not answer")
 
     drive(home, story, opened=opened)
+
+
+def test_what_is_old_is_said_to_be_soon() -> None:
+    """Who comes back to a screen sees what was there when they left, until it is read."""
+    now = datetime(2026, 1, 2, 3, 4, 5)
+    fresh, old = now - timedelta(seconds=5), now - timedelta(seconds=60)
+    assert waiting_lines(1.0, fresh, now) == waiting_lines(1.0, None, now) == waiting_lines(0.2, old, now) == []
+    assert waiting_lines(1.0, old, now) == ["Reading the store for 1 s: no answer yet; what is shown is of 03:03:05"]
+    assert waiting_lines(3.0, None, now) == ["Reading the store for 3 s: no answer yet"]
 
 
 def test_what_somebody_does_while_rows_are_read_stays(home: Home) -> None:

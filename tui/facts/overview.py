@@ -41,7 +41,7 @@ def overview(store: Store) -> dict[str, Any]:
     disks = disk_documents(store)
     return {
         "at": store.context.clock(),
-        "trouble": [*_trouble(status, beside, disks, plan), *_trouble_of_work(store, status["daemon"])],
+        "trouble": [*_trouble(store, status, beside, disks, plan), *_trouble_of_work(store, status["daemon"])],
         "disks": disks,
         "capacity": store.context.journal.capacity.hours(HOURS_SHOWN, store.context.clock()),
         **under_way(store),
@@ -81,9 +81,10 @@ def under_way(store: Store) -> dict[str, Any]:
 
 
 def _trouble(
-    status: dict[str, Any], beside: dict[str, Any], disks: list[dict[str, Any]], plan: Plan
+    store: Store, status: dict[str, Any], beside: dict[str, Any], disks: list[dict[str, Any]], plan: Plan
 ) -> Iterator[dict[str, str]]:
     """What somebody has to look at: a sentence, and the command that goes on from there."""
+    from tiering.engine.capacity import low
 
     def problem(what: str, command: str) -> dict[str, str]:
         return {"what": what, "command": f"frostline {command}"}
@@ -97,6 +98,9 @@ def _trouble(
             yield problem(f"disk {item['name']}: {item['problem']}", "doctor")
     for item in status["broken"]:
         yield problem(f"{item['disk']}:{item['path']}: {item['what']}", f"fsck {item['disk']}")
+    for name, sentences in low(store.context, store.context.config.daemon.low_space_ratio):
+        for sentence in sentences:
+            yield problem(sentence, f"doctor {name}")
     if failed := status["failed_moves"]:
         yield problem(f"{failed:,} move{'s' if failed > 1 else ''} failed at the last try", "moves list --failed")
     if (clock := next((stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"), None)) is not None:
@@ -152,7 +156,7 @@ def overview_lines(document: dict[str, Any]) -> Iterator[str]:
     for disk in document["disks"]:
         yield f"  {disk['name']:<12} {disk['kind']:<11} {disk_text(disk)}"
     yield (
-        f"moves: {len(document['moves'])} under way, {status['planned_moves']:,} due,"
+        f"moves: {len(document['moves'])} under way, {due_text(status)},"
         f" {status['failed_moves']:,} failed; merges: {len(document['merges'])} under way"
     )
     for move in document["moves"]:
@@ -172,6 +176,28 @@ def amounts(status: dict[str, Any]) -> Iterator[str]:
     from tiering.config.units import counted
 
     return (counted(status[f"{what}s"], what) for what in ("table", "part", "row"))
+
+
+def due_text(status: dict[str, Any]) -> str:
+    """How many moves are due, and how many more parts would move, but for what keeps them."""
+    waiting: dict[str, int] = status["waiting_moves"]
+    kept = ", ".join(f"{count:,} {_KEPT.get(kind, kind)}" for kind, count in waiting.items())
+    return f"{status['planned_moves']:,} due{f' (kept: {kept})' if kept else ''}"
+
+
+_KEPT = {
+    "unusable_disk": "as a disk is away",
+    "no_space": "as a disk has no room",
+    "backoff": "after a failure",
+    "gave_up": "after failures",
+    "clock": "by a clock in doubt",
+    "merge_first": "till they are merged",
+    "cool_down": "as they just moved",
+    "budget": "by a budget",
+    "window": "till a window of time",
+    "spread": "to spread them",
+}
+"""What keeps due parts from moving, by the kind of reason."""
 
 
 def disk_text(disk: dict[str, Any]) -> str:

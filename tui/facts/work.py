@@ -137,7 +137,7 @@ def jobs(store: Store) -> Listing:
     beside = [*_lanes(daemon), *_inbox(store), *_budgets(store), *_hooks(daemon)]
     return Listing(
         columns=(
-            ListColumn("job", "job", 13, of("job")),
+            ListColumn("job", "job", 16, of("job")),
             ListColumn("state", "state", 9, lambda row: _job_state(row, runs=daemon["running"])),
             ListColumn("schedule", "schedule", 14, of("schedule")),
             ListColumn("last", "last run", 16, of("last_run"), minute),
@@ -180,8 +180,10 @@ def _inbox(store: Store) -> Iterator[dict[str, Any]]:
         return
     for table in found["tables"]:
         waiting, failed = len(table["waiting"]) + table["taken"], len(table["failed"])
-        counts = f"{counted(waiting, 'file')} {size(sum(file['bytes'] for file in table['waiting']))} waiting"
-        said = f"{counts}, {table['done']:,} done, {failed:,} failed"
+        size_bytes = sum(file["bytes"] for file in table["waiting"])
+        pieces = [f"{failed:,} failed"] if failed else []
+        pieces += [f"{counted(waiting, 'file')} {size(size_bytes)} waiting"] if waiting else []
+        said = ", ".join([*pieces, f"{table['done']:,} done"])
         yield _beside(f"inbox {table['table']}", "failed" if failed else "waits" if waiting else "idle", said, table)
 
 

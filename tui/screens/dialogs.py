@@ -80,6 +80,7 @@ class Choose(ModalScreen[str | None]):
         with Vertical(id="dialog"):
             yield Plain(self._question, classes="title")
             yield OptionList(*(Option(plain_content([text])) for _, text in self._options), id="options")
+            yield Plain("Enter takes one; Escape leaves it.", classes="question")
 
     def on_mount(self) -> None:
         """The keys go to the list."""
@@ -104,6 +105,7 @@ class Ask(ModalScreen[str | None]):
         with Vertical(id="dialog"):
             yield Plain(self._question, classes="title")
             yield Input(self._value, id="answer", compact=True)
+            yield Plain("Enter answers; Escape leaves it.", classes="question")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """That is it."""

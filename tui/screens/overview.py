@@ -11,7 +11,7 @@ from textual.containers import VerticalScroll
 
 from tui.actions import moving
 from tui.facts.listing import minute, size
-from tui.facts.overview import amounts, daemon_text, disk_text, has_aged, overview, under_way
+from tui.facts.overview import amounts, daemon_text, disk_text, due_text, has_aged, overview, under_way
 from tui.screens.view import Choice, View
 from tui.widgets.plain import Plain
 
@@ -103,8 +103,8 @@ def overview_text(facts: dict[str, Any]) -> Iterator[str]:
     yield from _capacity_lines(facts["capacity"])
     yield ""
     yield (
-        f"Moves: {len(facts['moves']):,} under way, {status['planned_moves']:,} due,"
-        f" {status['failed_moves']:,} failed.   Merges: {len(facts['merges']):,} under way."
+        f"Moves: {len(facts['moves']):,} under way, {due_text(status)}, {status['failed_moves']:,} failed."
+        f"   Merges: {len(facts['merges']):,} under way."
     )
     for move in facts["moves"][:_LINES]:
         yield f"  {move['state']:<9}  {move['part']}  {move['from']} > {move['to']}  {size(move['bytes'])}{_done(move)}"

@@ -12,7 +12,10 @@ from tui.widgets.plain import Plain
 
 _PATIENCE_SECONDS = 2.0
 """So long nobody wonders whether it still reads."""
-_EVERY_SECONDS = 1.0
+_OLD_PATIENCE_SECONDS = 0.5
+"""The same where what is shown is old: somebody came back to a screen."""
+_OLD_SECONDS = 20.0
+_EVERY_SECONDS = 0.5
 
 
 class AsOf(Plain):
@@ -59,9 +62,17 @@ class AsOf(Plain):
     def tell(self) -> None:
         """What there is to say now."""
         lines = list(self._missing.get(self._here, ()))
-        if self._asked is not None and (waited := time.monotonic() - self._asked[1]) >= _PATIENCE_SECONDS:
-            when = self._answered.get(self._here)
-            shown = f"; what is shown is of {when:%H:%M:%S}" if when is not None else ""
-            lines.append(f"Reading the store for {waited:.0f} s: no answer yet{shown}")
+        if self._asked is not None:
+            waited = time.monotonic() - self._asked[1]
+            lines += waiting_lines(waited, self._answered.get(self._here), datetime.now())
         self.say(lines)
         self.display = bool(lines)
+
+
+def waiting_lines(waited_seconds: float, shown_of: datetime | None, now: datetime) -> list[str]:
+    """What is said while an answer is waited for. `shown_of`: when the screen was answered last."""
+    is_old = shown_of is not None and (now - shown_of).total_seconds() >= _OLD_SECONDS
+    if waited_seconds < (_OLD_PATIENCE_SECONDS if is_old else _PATIENCE_SECONDS):
+        return []
+    shown = "" if shown_of is None else f"; what is shown is of {shown_of:%H:%M:%S}"
+    return [f"Reading the store for {waited_seconds:.0f} s: no answer yet{shown}"]
