@@ -1,9 +1,10 @@
 """The dashboard in a real terminal: how soon it is there, how soon a key is seen, what it takes, what it slows down.
 
-    python -m benchmarks.bench_dashboard [--parts 10000] [--many 100000] [--keys 200]
+    python -m benchmarks.bench_dashboard [--parts 10000] [--many 100000] [--only idle] [--harlequin PROGRAM]
 
 Beside it in the same harness: an app of textual that shows how often a key was pressed (what the harness itself takes),
-and textual's own DataTable with the same rows.
+textual's own DataTable with the same rows, and harlequin with them, where its program is named: it wants libraries of
+other versions than ours, and so an environment of its own.
 """
 
 from __future__ import annotations
@@ -67,6 +68,9 @@ class Table(App):
             table.add_row(f"all_{n}_{n}_0", "ssd", "100d", "15.3 MiB", "s3", "2027-01-28 23:00", "400,000")
 Table().run()
 """
+
+_QUERY = """select 'all_' || n || '_' || n || '_0' as part, 'ssd' as disk, '100d' as age, '15.3 MiB' as size,
+ 's3' as goes, '2027-01-28 23:00' as due, '400,000' as rows from range(1, {parts} + 1) t(n)"""
 
 
 def fill(home: Path, parts: int) -> None:
@@ -138,16 +142,37 @@ def be_moves(home: Path) -> None:
             time.sleep(1 / _REFRESHES)
 
 
+FIGURES = ("move", "start", "moving", "idle", "beside", "many")
+"""What `--only` chooses from."""
+
+
 def figures(home: Path, many: Path, options: argparse.Namespace) -> Iterator[Figure]:
-    """All of them, one after the other."""
-    starts = [started(home, options.parts) for _ in range(5)]
+    """Those that are wanted, one after the other."""
+    wanted = options.only
     with _textual(_COUNTER) as terminal:
         bare = terminal.sees("<0>")
         floor = p95_milliseconds([terminal.press("j", f"<{count}>") for count in range(1, options.keys + 1)])
+    if "start" in wanted:
+        yield from _start(home, options, bare)
+    if "moving" in wanted:
+        yield from _moving(home, options, floor)
+    if "idle" in wanted:
+        yield _idle(home, options)
+    if "beside" in wanted:
+        yield from _beside(options, floor)
+    if "many" in wanted:
+        yield from _many(many, options, floor)
+
+
+def _start(home: Path, options: argparse.Namespace, bare: float) -> Iterator[Figure]:
+    starts = [started(home, options.parts) for _ in range(5)]
     first, complete = (statistics.median(values) for values in zip(*starts, strict=True))
     detail = f"(an empty app of textual: {bare:.2f} s)"
     yield bound_figure(f"top: first paint, {options.parts:,} parts", first, at_most=0.6, unit="s", detail=detail)
     yield bound_figure(f"top: complete, {options.parts:,} parts", complete, at_most=1.5, unit="s", detail=detail)
+
+
+def _moving(home: Path, options: argparse.Namespace, floor: float) -> Iterator[Figure]:
     with dashboard(home) as terminal, moving(home):
         terminal.sees("100 under way")
         before, began = terminal.cpu_seconds(), time.perf_counter()
@@ -156,25 +181,45 @@ def figures(home: Path, many: Path, options: argparse.Namespace) -> Iterator[Fig
         yield bound_figure(f"top: CPU, {_MOVING} moving", share, at_most=15, unit="% of a core")
         terminal.press("3", "> all_1_1_0")
         yield from _keys(f"{options.parts:,} parts, {_MOVING} moving", terminal, options, floor, 30)
+
+
+def _idle(home: Path, options: argparse.Namespace) -> Figure:
     with dashboard(home) as terminal:
         terminal.sees(f"{options.parts:,} parts")
         time.sleep(25)  # what it noted when it began has been read anew
         before, began = terminal.cpu_seconds(), time.perf_counter()
         time.sleep(_IDLE_SECONDS)
         share = (terminal.cpu_seconds() - before) / (time.perf_counter() - began) * 100
-        yield bound_figure("top: CPU, idle", share, at_most=1, unit="% of a core")
+        return bound_figure("top: CPU, idle", share, at_most=1, unit="% of a core")
+
+
+def _beside(options: argparse.Namespace, floor: float) -> Iterator[Figure]:
     with _textual(_DATA_TABLE, str(options.parts)) as terminal:
-        seconds = terminal.sees("all_2_2_0")
-        theirs = p95_milliseconds(key_seconds(terminal, options.keys))
-        yield bound_figure("textual's DataTable: filled", seconds, at_most=seconds, unit="s", detail="(shown beside)")
-        yield bound_figure("textual's DataTable: key to paint, p95", theirs - floor, at_most=theirs, unit="ms")
+        yield from _theirs("textual's DataTable", terminal, terminal.sees("all_2_2_0"), options, floor)
+    if options.harlequin:
+        with scratch() as home, PseudoTerminal([options.harlequin, "--no-download-tzdata"], HOME=str(home)) as terminal:
+            terminal.sees("Query Editor")
+            terminal.press(_QUERY.format(parts=options.parts).replace("\n", ""), "t(n)")
+            seconds = terminal.press("\n", "all_2_2_0")
+            terminal.press("\x1b[15~\x1b[B\x1b[A", "all_2_2_0")  # F5: the keys go to the results
+            yield from _theirs("harlequin, which was open", terminal, seconds, options, floor)
+
+
+def _theirs(
+    name: str, terminal: PseudoTerminal, filled_seconds: float, options: argparse.Namespace, floor: float
+) -> Iterator[Figure]:
+    p95 = p95_milliseconds(key_seconds(terminal, options.keys))
+    yield bound_figure(f"{name}: filled", filled_seconds, at_most=filled_seconds, unit="s", detail="(shown beside)")
+    yield bound_figure(f"{name}: key to paint, p95", p95 - floor, at_most=p95, unit="ms", detail="(shown beside)")
+
+
+def _many(many: Path, options: argparse.Namespace, floor: float) -> Iterator[Figure]:
     with dashboard(many) as terminal:
         terminal.sees(f"{options.many:,} parts")
         terminal.press("3", "> all_1_1_0")
         yield from _keys(f"{options.many:,} parts", terminal, options, floor, 50)
-        yield bound_figure(
-            f"top: memory, {options.many:,} parts", terminal.resident_bytes() / 2**20, at_most=250, unit="MiB"
-        )
+        resident = terminal.resident_bytes() / 2**20
+        yield bound_figure(f"top: memory, {options.many:,} parts", resident, at_most=250, unit="MiB")
 
 
 def _keys(
@@ -244,16 +289,20 @@ def main() -> None:
     parser.add_argument("--many", type=int, default=100_000)
     parser.add_argument("--keys", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=FIGURES, default=FIGURES)
+    parser.add_argument("--harlequin", metavar="PROGRAM", help="show harlequin's table beside")
     parser.add_argument("--be-moves", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.be_moves is not None:
         be_moves(options.be_moves)
     with scratch() as directory:
         home, many, files = directory / "home", directory / "many", directory / "files"
-        fill_for_moves(files)
-        report([slowdown(files, options.rounds)])
+        if "move" in options.only:
+            fill_for_moves(files)
+            report([slowdown(files, options.rounds)])
         fill(home, options.parts)
-        fill(many, options.many)
+        if "many" in options.only:
+            fill(many, options.many)
         for figure in figures(home, many, options):
             report([figure])
 
