@@ -18,6 +18,7 @@ from types import TracebackType
 import pytest
 
 from tests.homes import Home
+from tests.tui.conftest import DUE
 
 _PATIENCE_SECONDS = 120.0
 _CONTROL = re.compile(rb"\x1b\[[0-9;?$<>=]*[a-zA-Z]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)|\x1b[=>()][0-9A-B]?")
@@ -49,6 +50,11 @@ class Terminal:
             if select.select([self._master], [], [], 1.0)[0]:
                 self.drawn += os.read(self._master, 65536)
 
+    def drain(self) -> None:
+        """Read what was drawn."""
+        while select.select([self._master], [], [], 0)[0]:
+            self.drawn += os.read(self._master, 65536)
+
     def press(self, keys: str) -> None:
         """Type."""
         self.drawn = b""
@@ -62,6 +68,10 @@ class Terminal:
             time.sleep(0.05)
             before, waiting = waiting, struct.unpack("i", fcntl.ioctl(self._master, termios.FIONREAD, b"\0" * 4))[0]
             more -= waiting == before
+
+    def resize(self, width: int, height: int) -> None:
+        """As its window does; the process is told by SIGWINCH."""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     def lose(self) -> None:
         """The other end goes away."""
@@ -99,6 +109,47 @@ def test_a_lost_connection_ends_it_and_nothing_is_damaged(home: Home) -> None:
         assert terminal.ends() in (0, 1, -signal.SIGHUP)
     assert home.json("fsck", "ssd")["ok"]
     assert home.json("moves", "list")["moves"] == []
+
+
+def test_a_move_that_a_lost_connection_stops_goes_on_with_the_next_pass(home: Home) -> None:
+    """I1: each row once, whatever was copied by then."""
+    rows = home.json("query", "SELECT ts, k FROM d.events ORDER BY ts, k")["rows"]
+    before = home.configuration.read_text()
+    home.configuration.write_text(f"{before}limits: {{bytes_per_second: 100}}\n")
+    with Terminal(home) as terminal:
+        terminal.sees("Overview")
+        terminal.press("5")
+        terminal.sees(DUE)
+        terminal.press("a")
+        terminal.sees("y does it")
+        terminal.press("y")
+        terminal.sees("Carry out 1 planned move")
+        while not home.json("moves", "list")["moves"]:
+            terminal.drain()
+        terminal.lose()
+        assert terminal.ends() in (0, 1, -signal.SIGHUP)
+    home.configuration.write_text(before)
+    home("tick")
+    assert {part["part"]: part["disk"] for part in home.json("parts", "d.events")["parts"]}[DUE] == "s3"
+    assert home.json("query", "SELECT ts, k FROM d.events ORDER BY ts, k")["rows"] == rows
+    assert home.json("fsck", "ssd")["ok"]
+    assert home.json("fsck", "s3")["ok"]
+
+
+def test_a_storm_of_sizes_of_a_real_terminal_leaves_the_keys(home: Home) -> None:
+    with Terminal(home) as terminal:
+        terminal.sees("Overview")
+        terminal.press("3")
+        terminal.sees(DUE)
+        for step in range(60):
+            terminal.resize(10 + 17 * (step % 9), 3 + 7 * (step % 6))
+            terminal.drain()
+        terminal.resize(100, 30)
+        terminal.press("2")
+        terminal.sees("d.small")
+        terminal.process.terminate()
+        assert terminal.ends() == 0
+        assert b"Traceback" not in terminal.drawn
 
 
 def test_the_loss_of_a_terminal_that_sends_no_signal_ends_it(home: Home) -> None:

@@ -11,6 +11,7 @@ import unicodedata
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
 from rich.segment import Segment
 
 from oplog.errors import Locked, Transient
@@ -182,6 +183,30 @@ def test_a_disk_that_is_gone_stands_first(home: Home) -> None:
     drive(home, story)
 
 
+def test_every_screen_and_action_outlives_a_disk_that_is_gone(home: Home) -> None:
+    home.to_bucket(table="d.small")
+
+    async def story(driver: Driver) -> None:
+        shutil.rmtree(home.path / "ssd")
+        for key, actions in (
+            *(("1", "T"), ("2", "pmPUD"), ("3", "mpub"), ("4", "c"), ("5", "aT"), ("6", "cwm"), ("7", "dz")),
+            *(("8", "cvR"), ("9", "TPU"), ("minus", "wy"), ("0", "")),
+        ):
+            await driver.press(key, *(["escape"] if key == "0" else ["r"]))
+            for action in actions:
+                await driver.press(action)
+                while len(driver.app.screen_stack) > 1:
+                    await driver.press("escape")
+            assert "unexpected" not in driver.text, (key, driver.text)
+            await driver.press("f1")
+            await driver.until(lambda: len(driver.app.screen_stack) == 2)
+            await driver.press("escape")
+        assert driver.told
+        assert not [told for told in driver.told if "unexpected" in told or "Traceback" in told]
+
+    drive(home, story, size=(140, 40))
+
+
 def test_a_log_that_cannot_be_read_is_not_taken_for_none(home: Home) -> None:
     bucket = home.path.parent / "s3"
     away = bucket.with_name("away")
@@ -258,6 +283,48 @@ def test_parts_that_another_process_takes_away(home: Home) -> None:
         await driver.lists(["d.small"], lambda rows: [row["table"] for row in rows])
 
     drive(home, story)
+
+
+@pytest.mark.parametrize("screen_and_keys", ["2 P", "2 m", "2 D", "3 m enter", "3 p", "5 a y"])
+def test_actions_on_what_another_process_took_away_say_so(home: Home, screen_and_keys: str) -> None:
+    """In words, and what is there by then is not touched."""
+    small = home.json("parts", "d.small")
+    screen, *keys = screen_and_keys.split()
+
+    async def story(driver: Driver) -> None:
+        await driver.press(screen)
+        await driver.until(lambda: driver.rows[0]["table"] == "d.events")
+        driver.beside(home, "table", "drop", "d.events")
+        await driver.press(*keys)
+        await driver.until(lambda: _words(driver))
+        assert "unexpected" not in _words(driver)
+        await driver.press("escape", "r")
+        await driver.until(lambda: all(row["table"] == "d.small" for row in driver.rows))
+
+    drive(home, story)
+    assert home.tables() == ["d.small"]
+    assert home.json("parts", "d.small") == small
+
+
+def _words(driver: Driver) -> str:
+    """What was said of something that is not there."""
+    said = " ".join([*driver.told, " ".join(driver.text.replace("│", "").split())])
+    return said if any(one in said for one in ("No such table", "No such part", "1 skipped")) else ""
+
+
+def test_a_table_that_goes_while_its_drop_is_asked_for_is_said_to_be_gone(home: Home) -> None:
+    name = "d.events"
+
+    async def story(driver: Driver) -> None:
+        await driver.press("2", "home", "D")
+        await driver.sees(f"Type {name}")
+        driver.beside(home, "table", "drop", name)
+        await driver.write(name)
+        await driver.press("enter")
+        await driver.until(lambda: driver.told and "No such table" in driver.told[-1])
+
+    drive(home, story)
+    assert home.tables() == ["d.small"]
 
 
 def test_a_terminal_without_utf_8(home: Home) -> None:

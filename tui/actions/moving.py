@@ -108,6 +108,7 @@ def pin_parts(parts: Sequence[Part], *, pinned: bool) -> Action:
 
     def run(store: Store) -> str:
         wishes, actor = store.context.journal.wishes, store.context.actor
+        store.refresh(anew=False)  # others may have taken away what is shown
 
         def step(table: str, part: str) -> None:
             definition = store.definition(table)
@@ -136,6 +137,8 @@ def pause(table: str, *, paused: bool) -> Action:
         from tiering.journal.records import PAUSE_KINDS
 
         kinds: tuple[PauseKind, ...] = PAUSE_KINDS
+        if table:
+            store.refresh(anew=False)  # others may have dropped it
         uuid = store.definition(table).uuid if table else None
         wishes = store.context.journal.wishes
         if paused:
