@@ -145,14 +145,15 @@ def _run(session: Session, *, read_only: bool, ascii_only: bool) -> None:
 def _opener(session: Session, config: "Config", *, recover: bool) -> "Opener":
     from tiering.engine.store import Store
 
-    limiter, who = session.limiter(), actor()
+    acting, showing, who = session.limiter(), session.new_limiter(), actor()
 
     def open_store(progress: "Progress | None" = None) -> Store:
+        """What acts may use up the limits for minutes: what is shown does not wait for that."""
         return Store.open(
             config,
             actor=who,
             workers=session.options.workers,
-            limiter=limiter,
+            limiter=showing if progress is None else acting,
             progress=progress,
             recover=recover,
             partial=True,

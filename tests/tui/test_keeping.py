@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from disks.stores.wrappers.limit import Limiter
 from oplog.errors import Refused
 from tests.homes import Home
 from tests.tui.conftest import DUE, due_move
 from tests.tui.pilot import Driver, drive, opener
 from tiering.config.reading import load
 from tiering.engine.store import Store
+from tui import verbs
+from tui.source import Work
+
+if TYPE_CHECKING:
+    from tiering.cli.frame.session import Session
 
 
 async def _go_to(driver: Driver, column: str, value: object) -> None:
@@ -163,8 +170,6 @@ def test_backups_are_made_verified_and_restored(home: Home) -> None:
 
 def test_what_runs_shows_how_far_it_is(home: Home) -> None:
     """An action reports to the line at the bottom; a share that nobody knows is not drawn."""
-    from tui.source import Work
-
     work = Work("Move")
     shares: list[Any] = [work.share]
     with work.task("moving parts", items=2, size_bytes=200) as task, work.task("sending"):
@@ -175,6 +180,27 @@ def test_what_runs_shows_how_far_it_is(home: Home) -> None:
         task.advance(items=1)
         shares.append(work.share)
     assert [*shares, work.share] == [None, 0.25, 0.75, 1.0, 0.25, None]
+
+
+def test_what_is_shown_does_not_wait_for_the_limits_that_an_action_uses_up(home: Home) -> None:
+    """A backup at `limits.bytes_per_second` kept the screens from being read for as long as it ran."""
+    shared: list[Limiter] = []
+
+    class Limited:
+        options = SimpleNamespace(workers=None)
+
+        def limiter(self) -> Limiter:
+            shared.append(self.new_limiter())
+            return shared[0]
+
+        def new_limiter(self) -> Limiter:
+            return Limiter(bytes_per_second=1000)
+
+    open_store = verbs._opener(cast("Session", Limited()), load(home.configuration), recover=True)
+    works = [Work("one"), Work("two")]
+    with open_store() as showing, open_store(works[0]) as one, open_store(works[1]) as two:
+        assert one.context.limiter is two.context.limiter is shared[0]
+        assert showing.context.limiter not in (None, shared[0])
 
 
 def test_actions_after_the_first_use_the_store_that_it_opened(home: Home) -> None:

@@ -251,7 +251,7 @@ def test_a_disk_tells_what_was_asked_of_its_bucket(home: Home) -> None:
         await driver.press("6", "home", "enter")
         names = [row["name"] for row in driver.rows]
         await driver.press(*["down"] * names.index("s3"))
-        await driver.sees("requests of these screens: LIST ", "pins: 0", "calls of this dashboard")
+        await driver.sees("requests of these screens: LIST ", "pins: 0", "calls of these screens")
 
     drive(home, story, size=(140, 40))
 

@@ -280,7 +280,7 @@ def bucket_lines(store: Store, name: str) -> list[str]:
         answered = limiter.answered().values()
         failed, throttled = sum(one.failed for one in answered), sum(one.throttled for one in answered)
         calls = sum(one.calls for one in answered)
-        lines.append(f"calls of this dashboard to all buckets: {calls:,}, {failed:,} failed, {throttled:,} throttled")
+        lines.append(f"calls of these screens to all buckets: {calls:,}, {failed:,} failed, {throttled:,} throttled")
     if disk.logged is not None:
         held = pins.list_pins(bucket.store)
         lines.append(

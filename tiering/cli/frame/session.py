@@ -254,18 +254,22 @@ class Session:
 
     def limiter(self) -> "Limiter":
         """What all stores of this run share; flags override the configuration."""
+        if self._limiter is None:
+            self._limiter = self.new_limiter()
+        return self._limiter
+
+    def new_limiter(self) -> "Limiter":
+        """Another with the same limits, for what must not wait for the rest of the run."""
         from disks.stores.wrappers.limit import Limiter
         from tiering.config.units import parse_size
 
-        if self._limiter is None:
-            limits = self.loaded.config.limits
-            given = self.options.bwlimit
-            self._limiter = Limiter(
-                bytes_per_second=parse_size(given) if given else limits.bytes_per_second,
-                requests_per_second=self.options.tpslimit or limits.requests_per_second,
-                max_concurrency=max(self.options.workers or limits.workers, 16),
-            )
-        return self._limiter
+        limits = self.loaded.config.limits
+        given = self.options.bwlimit
+        return Limiter(
+            bytes_per_second=parse_size(given) if given else limits.bytes_per_second,
+            requests_per_second=self.options.tpslimit or limits.requests_per_second,
+            max_concurrency=max(self.options.workers or limits.workers, 16),
+        )
 
     def spark_runner(self, app: str, master: str | None = None) -> "ClusterRunner":
         """What runs work as Spark jobs, on `master` or where the configuration says. Spark is stopped at the end.
