@@ -9,7 +9,7 @@ UV := $(BIN)/uv
 # quarter of all their processor time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-s3 demo-ceph servers test check nightly most-tests spark-tests test-worm test-clickhouse static mutants simulate soak soak-machines soak-replicas bench screenshots generate lock clean
+.PHONY: help demo demo-s3 demo-ceph servers test check nightly most-tests spark-tests test-worm test-clickhouse static mutants simulate soak soak-machines soak-replicas foreign bench screenshots generate lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -97,6 +97,13 @@ soak-machines: $(VENV)/.dev ## the same for three machines on one bucket, with s
 
 soak-replicas: $(VENV)/.dev ## the same for three replicas of a table and their ZooKeeper, with broken lines (SECONDS=60, SEED=1, TABLE=2, OWN_LOGS=1: zero-copy)
 	@$(BIN)/python -m tests.soak.replicas --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) $(if $(TABLE),--table $(TABLE)) $(if $(OWN_LOGS),--own-logs)
+
+FOREIGN = .foreign
+INSTALLED = $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target
+foreign: $(VENV)/.dev ## TPC-H, the flights of New York and vega-datasets to an S3 server and back, every answer DuckDB's (SCALE=1, SERVER=ceph)
+	@$(INSTALLED) $(FOREIGN)/packages tpchgen-cli==4.0.0 vega-datasets==0.9.0
+	@$(INSTALLED) $(FOREIGN)/texts duckdb==1.5.5 duckdb-extension-tpch==1.5.5
+	@PYTHONPATH=$(FOREIGN)/packages $(BIN)/python -m tests.servers $(or $(SERVER),ministack) -- $(BIN)/python -m tests.foreign $(FOREIGN) --scale $(or $(SCALE),0.1)
 
 bench: $(VENV)/.dev ## every figure, each with its ratio to a peer measured in the same run (ROUNDS=1: in half an hour)
 	$(BIN)/python -m benchmarks.run_all $(if $(ROUNDS),--rounds $(ROUNDS))
