@@ -10,9 +10,11 @@ import sqlite3
 import pytest
 
 from tests.homes import Home
-from tests.tui.conftest import DUE, STAYS
+from tests.tui.conftest import DUE, STAYS, due_move
 from tests.tui.pilot import Driver, drive
 from tests.tui.test_terminal import Terminal
+from tiering.config.reading import load
+from tiering.engine.store import Store
 from tiering.journal import file as journal_file
 from tui.app import VIEWS
 
@@ -125,3 +127,23 @@ def test_the_palette_has_every_action_of_every_screen(home: Home) -> None:
         await driver.is_told("Move: f6 or M does it here.")
 
     drive(home, story, keys={"parts.move": "f6,M"})
+
+
+def test_what_came_while_another_screen_was_seen_stands_in_view(home: Home) -> None:
+    """Rows that came before the one under the cursor: what is under way is the first of the moves."""
+    with Store.open(load(home.configuration), actor="another@there") as store:
+        work = store.context.journal.work
+        for number in work.plan_moves([due_move(store)] * 40):
+            work.set_move(number, "cancelled")
+
+        async def story(driver: Driver) -> None:
+            await driver.press("4")
+            await driver.lists(40, len)
+            await driver.press("1")
+            work.plan_moves([due_move(store)] * 3)
+            await driver.press("4")
+            await driver.lists(43, len)
+            await driver.until(lambda: driver.text.count("planned") == 3)
+            assert driver.app.view.grid.cursor == 3  # type: ignore[union-attr]
+
+        drive(home, story)

@@ -240,7 +240,10 @@ class Grid(ScrollView, can_focus=True):
             self.post_message(self.Moved(self))
 
     def _into_view(self) -> None:
-        height = max(1, self.scrollable_content_region.height - 1)
+        """Scroll no more than the cursor needs. What is not seen has no height yet: it is asked again when it has."""
+        height = self.scrollable_content_region.height - 1
+        if height < 1:
+            return
         top = self.scroll_offset.y
         if self.cursor < top:
             self.scroll_to(y=self.cursor, animate=False)
