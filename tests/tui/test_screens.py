@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from tests.homes import Home
 from tests.tui.conftest import DUE, STAYS, due_move
-from tests.tui.pilot import Driver, drive
+from tests.tui.pilot import Driver, drive, opener
 from tiering.config.reading import load
 from tiering.daemon.status import DaemonStatus, StatusRecord
 from tiering.engine.store import Store
@@ -280,6 +281,30 @@ def test_a_statement_is_left_by_escape_and_found_again(home: Home) -> None:
         await driver.sees("select 2")
 
     drive(home, story)
+
+
+def test_a_statement_that_runs_keeps_no_key(home: Home) -> None:
+    open_store, go_on = opener(home), threading.Event()
+
+    def opened(*progress: Any) -> Store:
+        if progress:
+            go_on.wait()
+        return open_store(*progress)
+
+    async def story(driver: Driver) -> None:
+        await driver.press("0")
+        await driver.write("select 2")
+        driver.send("f5")
+        await driver.until(lambda: driver.app.source.running)
+        driver.send("escape")
+        await driver.until(lambda: not driver.app.query_one("#statement").has_focus)
+        driver.send("2")
+        await driver.sees("d.small", "hot_cold")
+        go_on.set()
+        await driver.press("0")
+        await driver.until(lambda: [list(row.values()) for row in driver.rows] == [[2]])
+
+    drive(home, story, opened=opened)
 
 
 def test_a_disk_is_as_full_as_all_that_lies_on_it(home: Home) -> None:

@@ -172,10 +172,10 @@ def parts(store: Store) -> Listing:
 
 def _part_columns(told: _Told, *, of_tables: int) -> tuple[ListColumn, ...]:
     """Where there are several tables, a part's name says little without that of its table."""
-    table = ListColumn("table", "table", 16, lambda row: row.definition.full_name)
+    table = ListColumn("table", "table", 14, lambda row: row.definition.full_name)
     several = of_tables > 1
     return (
-        ListColumn("part", "part", 16, lambda row: row.label, grows=True),
+        ListColumn("part", "part", 18, lambda row: row.label, grows=True),
         *((table,) if several else ()),
         ListColumn("disk", "disk", 8, lambda row: row.disk),
         ListColumn("age", "age", 8, told.age, age, right=True),

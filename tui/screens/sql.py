@@ -58,7 +58,9 @@ class Sql(ListView):
 
     def action_rows(self) -> None:
         """The keys act again, instead of being written; among the rows, what was searched for is cleared."""
-        if self.query_one(TextArea).has_focus:
+        if self.query_one(TextArea).has_focus and self.grid.loading:  # rows that are waited for take no keys
+            self.screen.set_focus(None)
+        elif self.query_one(TextArea).has_focus:
             self.grid.focus()
         else:
             self.action_clear()
