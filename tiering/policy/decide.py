@@ -80,6 +80,11 @@ class Staying:
         """Why it stays."""
         return self._model.why_it_stays(self._item(part))
 
+    def why_due(self, part: PlacedPart) -> Reason:
+        """Why a rule moves it now: of a part that is planned to move for a reason of the kind `ttl`."""
+        due = ttl.winning_move(self._item(part).dues, self._model.now)
+        return _by_rule(due, self._model.now) if due is not None else Reason("unknown", "no rule moves it now")
+
     def next_due(self, part: PlacedPart) -> datetime | None:
         """When a rule acts on it, if that is known."""
         return next_due(self._item(part), self._model.now)
@@ -279,8 +284,7 @@ class _Pass:
             return self._stay(item, "colder", detail)
         if self._too_young(item) or self._is_held(item, due):
             return False
-        reason = Reason("ttl", f"{due.describe(self.now)}: {ttl.action_text(due.rule)}")
-        return self._try_move(item, [volume], reason, obey_limit=not to_disk)
+        return self._try_move(item, [volume], _by_rule(due, self.now), obey_limit=not to_disk)
 
     def _space_pass(self, items: list[PolicyItem]) -> bool:
         changed = False
@@ -421,6 +425,10 @@ class _Pass:
 
 def _find_volume(policy: PolicyConfig, name: str | None) -> VolumeConfig | None:
     return next((volume for volume in policy.volumes if volume.name == name), None)
+
+
+def _by_rule(due: ttl.Due, now: datetime) -> Reason:
+    return Reason("ttl", f"{due.describe(now)}: {ttl.action_text(due.rule)}")
 
 
 def _index_of(policy: PolicyConfig, volume: str) -> int:

@@ -19,7 +19,7 @@ from tui.facts.throughput import WINDOW_SECONDS, Throughput, throughput
 if TYPE_CHECKING:
     from tiering.catalog.catalog import StoredPart
     from tiering.engine.store import Store
-    from tiering.policy.plan import Move, TtlDelete
+    from tiering.policy.plan import Reason
 
 
 def tables(store: Store) -> Listing:
@@ -96,15 +96,20 @@ class _Told:
         from tiering.move.policy_facts import placed
 
         self._placed = placed
-        self._plan = plan = store.plan(rest="next")
+        plan = store.plan(rest="next")
         self._clock = store.context.clock
         self.now, self.until = plan.now, plan.next_due
         self._staying = store.staying(plan)
         self._times = {definition.uuid: time_column(definition) for definition in store.definitions()}
-        self._going: dict[_Key, Move | TtlDelete] = {
-            **{(gone.table_uuid, gone.part, gone.disk): gone for gone in plan.deletes},
-            **{(move.table_uuid, move.part, move.source): move for move in plan.moves},
-        }
+        self._going: dict[_Key, tuple[str, Reason | None]] = {}
+        """Where it goes now, and why; None where a rule's time says it: that is told when it is asked for."""
+        for gone in plan.deletes:
+            self._going[gone.table_uuid, gone.part, gone.disk] = ("delete", gone.reason)
+        by_rule: dict[str, tuple[str, None]] = {}
+        for move in plan.moves:
+            known = by_rule.setdefault(move.target, (move.target, None))
+            why = known if move.reason.kind == "ttl" else (move.target, move.reason)
+            self._going[move.table_uuid, move.part, move.source] = why
         self._held = {(stay.table_uuid, stay.part, stay.disk): stay for stay in plan.stays}
         self._states: dict[tuple[str, ...], tuple[str, ...]] = {}
 
@@ -116,13 +121,13 @@ class _Told:
 
     def _goes_now(self, stored: StoredPart) -> str:
         going = self._going.get(_key(stored)) if self._going else None
-        return "" if going is None else getattr(going, "target", "delete")
+        return "" if going is None else going[0]
 
     def due(self, stored: StoredPart) -> datetime | None:
         """When a rule acts on it, if that is known."""
         key = _key(stored)
         if key in self._going:
-            return self._plan.now
+            return self.now
         if self._is_pinned(stored):
             return None
         held = self._held.get(key)
@@ -136,8 +141,10 @@ class _Told:
     def why(self, stored: StoredPart) -> str:
         """Why it goes or stays."""
         key = _key(stored)
-        item = self._going.get(key) or self._held.get(key)
-        return (self._staying.why(self._placed(stored)) if item is None else item.reason).detail
+        if (going := self._going.get(key)) is not None:
+            return (going[1] or self._staying.why_due(self._placed(stored))).detail
+        held = self._held.get(key)
+        return (self._staying.why(self._placed(stored)) if held is None else held.reason).detail
 
     def age(self, stored: StoredPart) -> timedelta | None:
         """Of the newest row, where the table has a time; else since it was written."""
