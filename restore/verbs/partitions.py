@@ -84,7 +84,7 @@ def drop(session: Session, table: TableName, partition: Partition) -> None:
     local = sorted({stored.disk for stored in parts} - {stored.disk for stored in lasting})
     rows = sum(stored.facts.rows for stored in parts if stored.state == "active")
     lost = f" What lies on {', '.join(local)} cannot be brought back." if local else ""
-    session.confirm(f"Drop partition {partition} of {table} ({rows:,} rows)?{lost}")
+    session.confirm(f"Drop partition {partition} of {table} ({counted(rows, 'row')})?{lost}")
     done = None if session.dry_run else drop_partition(store.context, definition, partition)
     _report(session, definition.full_name, partition, [(stored.disk, stored.part) for stored in parts], done, "drop")
 
@@ -151,7 +151,7 @@ def _report_files(session: Session, result: "InsertResult") -> None:
             }
         )
         return
-    size = f"{result.rows:,} rows, {format_size(result.bytes)}"
+    size = f"{counted(result.rows, 'row')}, {format_size(result.bytes)}"
     if session.dry_run:
         session.output.line(f"Dry run: would attach {size} to {result.table}, but for what is there already.")
         return
@@ -227,7 +227,7 @@ def _report(
         return
     past = {"drop": "Dropped", "detach": "Detached", "attach": "Attached"}[what]
     begin = f"Dry run: would {what}" if session.dry_run else past
-    size = f"{counted(len(once), 'part')}, {rows:,} rows, {format_size(size_bytes)}"
+    size = f"{counted(len(once), 'part')}, {counted(rows, 'row')}, {format_size(size_bytes)}"
     session.output.line(f"{begin} partition {partition} of {table}: {size}.")
     for disk, revision in revisions.items():
         session.output.line(f"  'frostline undo {disk} {revision}' takes back what was done on disk {disk}")

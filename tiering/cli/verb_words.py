@@ -23,7 +23,6 @@ _KINDS = {
 _EXCEPTIONS = {
     ("table create", "table"): "",
     ("clickhouse convert", "table"): "",
-    ("partition attach", "partition"): "",
     ("unpin", "part"): "pinned part",
     ("unpin", "partition"): "pinned partition",
     ("insert", "default"): "column=",

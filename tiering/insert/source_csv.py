@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv as plain_csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
@@ -17,6 +18,8 @@ from tiering.insert.source_files import BLOCK_BYTES, MOST_RECORD_BYTES, InputSou
 from tiering.table.schema import Column
 
 _NEWLINE = ord("\n")
+_COLUMN = re.compile(r"In CSV column #(\d+): ")
+"""How Arrow begins to say what does not fit."""
 
 
 def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
@@ -46,7 +49,7 @@ def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch
                     try:
                         found = _parse(header, text, source, conversion, broken)
                     except pa.ArrowInvalid as error:
-                        raise UsageError(broken[0] if broken else str(error)) from error
+                        raise UsageError(broken[0] if broken else _told(error, header, source)) from error
                     return _without_needless_nulls(found, columns)
 
                 yield from intake.records(_records(block, line), parse)
@@ -226,5 +229,15 @@ def _csv_error(
             high = middle
         else:
             low = middle
-    what = broken[0] if broken else str(error).splitlines()[0]
+    what = broken[0] if broken else _told(error, header, source)
     return UsageError(f"{source.label} line {first_line + low}: {what}", hint=hint)
+
+
+def _told(error: pa.ArrowInvalid, header: bytes, source: InputSource) -> str:
+    """What is wrong, with the column's name in the place of its number."""
+    text = str(error).splitlines()[0]
+    if (match := _COLUMN.match(text)) is None:
+        return text
+    names = next(plain_csv.reader([header.decode("utf-8", "replace")], delimiter=source.delimiter), [])
+    number = int(match[1])
+    return f"column {names[number]}: {text[match.end() :]}" if number < len(names) else text

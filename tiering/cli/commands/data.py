@@ -167,7 +167,7 @@ def insert(
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})
     elif session.dry_run:
-        session.output.line(f"Dry run: would insert {document['rows']:,} rows into {table}.")
+        session.output.line(f"Dry run: would insert {counted(document['rows'], 'row')} into {table}.")
         tell_replaced(session, document, "would replace")
     else:
         again = counted(document["duplicates"], "part")
@@ -376,10 +376,8 @@ def _print_parts(session: Session, documents: list[dict[str, Any]], *, with_tabl
     rows = [[shown[column](item) if column in shown else item[column] for column in columns] for item in documents]
     session.output.table(columns, rows, empty="No parts.")
     if rows:
-        total = sum(item["bytes"] for item in documents)
-        session.output.note(
-            f"{counted(len(rows), 'part')}, {sum(item['rows'] for item in documents):,} rows, {format_size(total)}"
-        )
+        count, total = (sum(item[of] for item in documents) for of in ("rows", "bytes"))
+        session.output.note(f"{counted(len(rows), 'part')}, {counted(count, 'row')}, {format_size(total)}")
 
 
 def _minute(moment: str | None) -> str:

@@ -143,7 +143,7 @@ def test_globs_are_read_in_name_order_and_large_files_in_pieces(
     ("content", "message"),
     [
         ("id,name\n1,a\n2,b,c\n3,d\n", "line 3: 3 fields instead of 2"),
-        ("id,name\n1,a\nx,b\n3,d\n", "line 3"),
+        ("id,name\n1,a\nx,b\n3,d\n", "line 3: column id: CSV conversion error to int64: invalid value 'x'"),
         ("id,day\n1,2013-01-01\n2,soon\n", "line 3"),
         ("id,nope\n1,2\n", "unknown columns: nope"),
         ("name\na\n", "the sort column id is missing"),
