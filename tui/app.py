@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import work
+from textual import events, work
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -152,9 +152,9 @@ class Dashboard(App[None]):
         """Where the terminal has no UTF-8, ASCII only."""
         return [*super().get_line_filters(), *([Ascii()] if self.settings.ascii else [])]
 
-    def on_resize(self) -> None:
-        """What stands beside goes below where there is little room."""
-        self.set_class(self.size.width < _NARROW, "narrow")
+    def on_resize(self, event: events.Resize) -> None:
+        """What stands beside goes below where there is little room. The app's own size is still that of before."""
+        self.set_class(event.size.width < _NARROW, "narrow")
 
     def action_see(self, name: str) -> None:
         """Go to a screen."""

@@ -352,6 +352,19 @@ def test_cells_are_as_wide_as_their_column() -> None:
         assert cell_len(fitted(text, 9)) == cell_len(fitted(text, 9, right=True)) == 9
 
 
+def test_the_detail_goes_below_where_there_is_little_room(home: Home) -> None:
+    """At once, also after a larger size."""
+
+    async def story(driver: Driver) -> None:
+        await driver.press("3", "enter")
+        for width, is_below in ((80, True), (120, False), (90, True), (140, False)):
+            await driver.resize(width, 30)
+            grid, pane = (driver.app.query_one(f"#view-Parts {what}").region for what in ("Grid", ".detail"))
+            assert (pane.y >= grid.bottom, pane.x >= grid.right) == (is_below, not is_below), width
+
+    drive(home, story)
+
+
 def test_a_storm_of_sizes(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("3", "enter")

@@ -169,7 +169,7 @@ def parts(store: Store) -> Listing:
     return Listing(
         columns=_part_columns(told, of_tables=len(store.definitions())),
         rows=store.parts(),
-        key=lambda row: f"{row.definition.uuid}/{row.label}/{row.disk}",
+        key=lambda row: f"{row.label}/{row.disk}/{row.definition.full_name}",  # short: there may be very many
         document=part_document,
         state=told.state,
         until=told.until,
