@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -16,6 +17,7 @@ from tests.homes import Home
 from tests.tui.conftest import DUE, STAYS, due_move
 from tests.tui.pilot import Driver, drive, opener
 from tiering.config.reading import load
+from tiering.daemon.jobs.record import JOBS_FILE
 from tiering.daemon.status import DaemonStatus, StatusRecord
 from tiering.engine.store import Store
 from tiering.journal.locks import daemon_lock
@@ -29,8 +31,6 @@ from tui.screens.storage import Disks
 
 def _plain(value: object) -> object:
     """Times as JSON has them."""
-    import json
-
     from tiering.cli.frame.output import encode
 
     return json.loads(encode(value))
@@ -247,12 +247,21 @@ def test_bytes_of_a_move_are_spread_over_its_time(home: Home) -> None:
 
 def test_a_disk_tells_what_was_asked_of_its_bucket(home: Home) -> None:
     home.to_bucket(table="d.small")
+    state = load(home.configuration).state_directory
 
     async def story(driver: Driver) -> None:
         await driver.press("6", "home", "enter")
         names = [row["name"] for row in driver.rows]
         await driver.press(*["down"] * names.index("s3"))
         await driver.sees("requests of these screens: LIST ", "pins: 0", "calls of these screens")
+        await driver.sees("orphans: not looked for by a daemon yet")
+        record = {"jobs": {"gc": {"figures": {"orphaned": 3, "orphaned_bytes": 2048}}}}
+        (state / JOBS_FILE).write_text(json.dumps(record))
+        assert driver.beside(home, "status")["garbage"] == record["jobs"]["gc"]["figures"]
+        await driver.press("enter", "enter")
+        await driver.until(
+            lambda: "orphans: 3 objects (2.0 KiB) in all buckets" in " ".join(driver.text.replace("│", "").split())
+        )
 
     drive(home, story, size=(140, 40))
 

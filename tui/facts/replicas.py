@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from oplog.errors import FrostlineError, UsageError
+from tiering.config.units import counted
 from tiering.facts.status import daemon_document
 from tui.facts.listing import ListColumn, Listing, minute, number, of
 from tui.facts.overview import daemon_text
@@ -44,15 +45,22 @@ def replicas(store: Store) -> Listing:
             ListColumn("behind", "behind", 6, lambda row: row.get("behind"), number, right=True),
             ListColumn("lag_seconds", "lag s", 6, lambda row: row.get("lag_seconds"), number, right=True),
             ListColumn("host", "address", 22, lambda row: row.get("host")),
-            ListColumn("why", "read-only because", 40, of("read_only"), least=16),
+            ListColumn("why", "trouble", 40, _trouble, least=16),
         ),
         rows=rows,
         key=lambda row: f"{row['table']} {row['replica']}",
         document=lambda row: {name: value for name, value in row.items() if name != "read_only" or value},
-        state=lambda row: (row.get("active"), row.get("parts"), row.get("queue"), row.get("behind"), row["read_only"]),
+        state=lambda row: (row.get("active"), row.get("parts"), row.get("queue"), row.get("behind"), _trouble(row)),
         summary="; ".join([*problems, *_idle(store, rows)]),
         empty=NONE_HERE,
     )
+
+
+def _trouble(row: dict[str, Any]) -> str:
+    """Why it only reads; else what its last try met."""
+    if row["read_only"]:
+        return f"read-only: {row['read_only']}"
+    return row.get("last_error") or ""
 
 
 def _idle(store: Store, rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -65,15 +73,21 @@ def _idle(store: Store, rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def waiting(store: Store, table: str) -> list[str]:
     """`replica queue`, as lines; not yet escaped."""
+    from tiering.facts.replicas import replica_trouble
     from zerocopy.execution import queue
     from zerocopy.replica.replica import Replica
 
-    found = queue.queue(Replica.open(store.context, store.definition(table)))
-    return [
-        f"{one.number:>8,}  {one.entry.__struct_config__.tag}  {one.entry.brings}  by {one.entry.replica}"
-        f"  {minute(one.entry.time)}"
-        for one in found
-    ] or ["Nothing waits here."]
+    context, definition = store.context, store.definition(table)
+    failed = {one.node: one for one in context.journal.replicas.failures(definition.uuid)}
+    lines: list[str] = []
+    for one in queue.queue(Replica.open(context, definition)):
+        what = f"{one.entry.__struct_config__.tag}  {one.entry.brings}  by {one.entry.replica}"
+        lines.append(f"{one.number:>8,}  {what}  {minute(one.entry.time)}")
+        if (tried := failed.get(one.node)) is not None:
+            lines.append(f"          {counted(tried.tries, 'try', 'tries')}: {tried.reason}")
+    if failed and (next_try := replica_trouble(context.config, context.journal, definition).next_try) is not None:
+        lines.append(f"The next try is at {str(next_try)[:19].replace('T', ' ')}.")
+    return lines or ["Nothing waits here."]
 
 
 def marks(store: Store, disk: LoggedDisk) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiering.config.units import counted
 from tiering.facts.parts import part_document, table_documents, time_column, usage_documents
-from tiering.facts.status import disk_documents, disk_state
+from tiering.facts.status import disk_documents, disk_state, garbage
 from tiering.journal.records import PAUSE_KINDS
 from tiering.move.policy_facts import failing_moves
 from tui.facts.listing import ListColumn, Listing, age, minute, number, of, size
@@ -267,6 +267,15 @@ def work_lines(store: Store, name: str) -> list[str]:
     return lines
 
 
+def _orphans(store: Store) -> str:
+    """What nothing in the buckets names, as the daemon last found it; gc counts those of all buckets together."""
+    found = garbage(store.context.config)
+    if found is None:
+        return "not looked for by a daemon yet"
+    total = f"{counted(found.get('orphaned', 0), 'object')} ({size(found.get('orphaned_bytes', 0))})"
+    return f"{total} in all buckets at the daemon's last gc"
+
+
 def bucket_lines(store: Store, name: str) -> list[str]:
     """What these screens asked of the disk's bucket, its pins, and who tells what nothing names. Of a local disk
     nothing."""
@@ -293,7 +302,7 @@ def bucket_lines(store: Store, name: str) -> list[str]:
         lines.append(
             f"pins: {len(held):,}" + "".join(f"; {pin.name} keeps revision {pin.revision:,}" for pin in held[:5])
         )
-    lines.append("orphans: c lists the bucket and tells them, before it deletes any")
+    lines.append(f"orphans: {_orphans(store)}; c lists the bucket and tells them, before it deletes any")
     if disk.logged is not None and disk.logged.log_name is not None:
         lines.append(f"marks: {marks(store, disk.logged)}; m compares them with all logs")
     return lines

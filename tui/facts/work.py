@@ -35,9 +35,9 @@ def moves(store: Store) -> Listing:
             ListColumn("id", "id", 5, of("id"), number, right=True),
             ListColumn("state", "state", 9, of("state")),
             ListColumn("part", "part", 18, lambda row: row.get("part") or row["output"], grows=True),
-            ListColumn("way", "from > to", 14, _way),
+            ListColumn("way", "from > to", 13, _way),
             ListColumn("size", "size", 9, lambda row: row.get("bytes", row.get("bytes_in")), size, right=True),
-            ListColumn("done", "done", 5, _share, lambda share: "" if share is None else f"{share:.0%}", right=True),
+            ListColumn("done", "done", 9, _share, _share_bar),
             ListColumn("tries", "try", 3, lambda row: row.get("attempts"), number, right=True),
             ListColumn("updated", "when", 16, of("updated"), minute),
             ListColumn("table", "table", 16, of("table")),
@@ -77,6 +77,14 @@ def _share(row: dict[str, Any]) -> float | None:
     if row["state"] != "copying" or not row.get("bytes"):
         return None
     return min(float(row["bytes_done"]) / float(row["bytes"]), 1.0)
+
+
+def _share_bar(share: float | None) -> str:
+    """Four characters and a number: a list has little room."""
+    if share is None:
+        return ""
+    full = round(share * 4)
+    return f"{'#' * full}{'.' * (4 - full)} {share:>4.0%}"
 
 
 def _way(row: dict[str, Any]) -> str:

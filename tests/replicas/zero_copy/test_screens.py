@@ -34,14 +34,19 @@ def test_what_waits_is_shown_and_taken_in(machines: tuple[Machine, Machine]) -> 
         await driver.press("minus")
         await driver.until(lambda: {row["replica"] for row in driver.rows} == {"a", "b"})
         await driver.press("home", *["down"] * [row["replica"] for row in driver.rows].index("b"))
+        (failing,) = (row for row in driver.rows if row["replica"] == "b")
+        assert failing["last_error"].startswith(f"{waits['part']}: ")
+        await driver.sees(failing["last_error"][:16])  # in the column of its trouble
         await driver.press("w")
         await driver.sees("frostline replica queue d.t", waits["part"])
+        tries = f"{waits['waits']['tries']} try: {waits['waits']['reason']}"
+        await driver.until(lambda: tries in " ".join(driver.text.replace("│", "").split()))
         await driver.press("escape")
         await driver.press("y")
         await driver.is_told("d.t: 1 part fetched, 0 parts merged.\n$ frostline replica sync d.t")
 
     with a.serving():
-        drive(b, story)
+        drive(b, story, size=(160, 30))
     assert b.keys() == [1, 2, 3]
     assert b.json("replica", "queue", "d.t")["entries"] == []
 
