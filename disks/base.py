@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple, Self
 from disks.file_table.blob_sets import BlobMarks, BlobReference
 from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable
+from disks.file_table.views import StoredRow
 from disks.stores.base import ByteRange, ObjectStore, S3Connection
 from disks.stores.wrappers.named_log import log_of
 from oplog.errors import FrostlineError, Refused, Transient, UsageError
@@ -484,9 +485,12 @@ class LoggedDisk(BucketDisk):
         """Write a snapshot of the table as it is; returns its revision. Nothing for an empty log."""
 
     @abstractmethod
-    def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str, *, proved: bool) -> None:
+    def replace_cache(
+        self, rows: Callable[[], Iterable[StoredRow]], revision: int, digest: str, *, table_digest: str, proved: bool
+    ) -> None:
         """Replace the cached table, whatever it holds, with this one: all or nothing. The next use catches up from
-        there. The rows come in path order, and are asked for anew when the table has to be made anew."""
+        there. The rows come in path order, as they lie in another table, whose digest is `table_digest`; they are asked
+        for anew when the table has to be made anew."""
 
     @abstractmethod
     def fence(self, announcement: str) -> int:

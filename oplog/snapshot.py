@@ -131,14 +131,22 @@ def _rows(
 def _fault_in(row: FileRow) -> str | None:
     fault = (
         bounds.fault_in_path(row.path)
-        or bounds.fault_in_count(f"the revision of {row.path!r}", row.revision)
-        or bounds.fault_in_size(f"the size of {row.path!r}", row.size_bytes)
+        or bounds.fault_in_count("the revision", row.revision)
+        or bounds.fault_in_size("the size", row.size_bytes)
+        or (bounds.fault_in_digest("the SHA-256", row.sha256) if row.sha256 else None)
+        or (bounds.fault_in_key(row.path, row.key) if row.key is not None else None)
     )
-    if fault is None and row.sha256:
-        fault = bounds.fault_in_digest(f"the SHA-256 of {row.path!r}", row.sha256)
-    for key, size_bytes in (*row.blobs, *row.more):
-        fault = fault or bounds.fault_in_key(row.path, key) or bounds.fault_in_size(f"the size of {key!r}", size_bytes)
-    return fault
+    if fault is None and row.more:
+        fault = _fault_in_more(row)
+    return fault if fault is None else f"{fault} ({row.path!r})"
+
+
+def _fault_in_more(row: FileRow) -> str | None:
+    faults = (
+        bounds.fault_in_key(row.path, key) or bounds.fault_in_size(f"the size of {key!r}", size_bytes)
+        for key, size_bytes in (*row.blobs, *row.more)
+    )
+    return next((fault for fault in faults if fault is not None), None)
 
 
 def _lines(data: bytes, name: str) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from disks.effects import make_directory, remove_file, why_not_writable
-from disks.file_table.views import TableReader, TableWriter
+from disks.file_table.views import StoredRow, TableReader, TableWriter
 from disks.host.database_copy import check_openable, in_memory
 from disks.host.database_transaction import transaction
 from oplog.errors import Damaged, FrostlineError, Locked, NoSpace, ReadOnly
@@ -207,6 +207,10 @@ class FileTable:
     def rows(self, directory: str = "") -> Iterator[FileRow]:
         with self.read() as view:
             yield from view.rows(directory)
+
+    def stored(self) -> Iterator[StoredRow]:
+        with self.read() as view:
+            yield from view.stored()
 
     def has_named(self, names: Collection[str]) -> bool:
         with self.read() as view:

@@ -20,7 +20,13 @@ DIGEST = "table_digest"
 """Remembered beside the rows: the revision, and the digest of the table then. Who does not know of it leaves another
 revision there."""
 _INSERT = "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_STORED = "path, size_bytes, sha256, key, blob_set, revision, document, inline, more, read_only"
+"""Every column in the order of the layout: what is read so can be inserted so."""
 _COLUMNS = "path, size_bytes, sha256, key, inline, blob_set, revision, more, read_only"
+
+
+StoredRow = tuple[object, ...]
+"""A row as it lies in the table, for another table."""
 
 
 class TableReader:
@@ -57,6 +63,10 @@ class TableReader:
         """The files below the directory, in path order."""
         query = f"SELECT {_COLUMNS} FROM files WHERE path >= ? AND path < ? ORDER BY path"
         return map(_row, self._connection.execute(query, paths.below(directory)))
+
+    def stored(self) -> Iterator[StoredRow]:
+        """All files in path order, for `insert_stored`."""
+        return iter(self._connection.execute(f"SELECT {_STORED} FROM files ORDER BY path"))
 
     def blobs(self) -> Iterator[tuple[str, int]]:
         """Every object that a file is made of, with its size in bytes; in no order, one of two files twice."""
@@ -211,6 +221,12 @@ class TableWriter(TableReader):
             self._connection.executemany(_INSERT, map(_values, self._counted(rows) if counts else rows))
         except sqlite3.IntegrityError as error:
             raise Conflict("a file of this path exists already") from error
+
+    def insert_stored(self, rows: Iterable[StoredRow], table_digest: str) -> None:
+        """Make the rows of another table those of this one, which is empty. `table_digest` is theirs: who read them
+        from the bucket has it, and nothing is decoded to find it out again."""
+        self._connection.executemany(_INSERT, rows)
+        self.digest = TableDigest(table_digest)
 
     def bring(self, rows: Iterable[FileRow]) -> None:
         """The same, of rows that `digest` has."""

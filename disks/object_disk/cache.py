@@ -17,7 +17,7 @@ from typing import TypeVar
 from disks.effects import make_directory
 from disks.file_table.commit_index import CommitIndex
 from disks.file_table.table import FileTable, TableDamaged
-from disks.file_table.views import DIGEST, TableWriter
+from disks.file_table.views import DIGEST, StoredRow, TableWriter
 from disks.host.database_file import set_database_aside
 from disks.host.locks import file_lock
 from disks.host.moment import Moment
@@ -28,7 +28,6 @@ from disks.object_disk.turns import Turns
 from oplog import snapshot
 from oplog.errors import Conflict, Damaged, NoSpace, NotFound, ReadOnly
 from oplog.log import Entry, OperationsLog
-from oplog.replay import FileRow
 from oplog.revision import commit_key, snapshot_key
 
 logger = logging.getLogger(__name__)
@@ -214,16 +213,27 @@ class TableCache:
         with self.lock:
             self._table, self._caught_up = table, True
 
-    def replace(self, rows: Iterable[FileRow], revision: int, digest: str, *, proved: bool) -> None:
+    def replace(
+        self, rows: Callable[[], Iterable[StoredRow]], revision: int, digest: str, *, table_digest: str, proved: bool
+    ) -> None:
         """Replace the cached table, whatever it holds, with this one: in one SQLite transaction, so all or nothing. The
         next use catches up from there. The rows come in path order, and are asked for anew when the table has to be
-        made anew."""
+        made anew; `table_digest` is theirs."""
+
+        def fill(table: FileTable) -> None:
+            with table.write() as view:
+                self._clear(view)
+                view.insert_stored(rows(), table_digest)
+                view.set_head(revision, digest)
+                if not proved:
+                    view.remember(**{UNPROVED: str(revision)})
+
         with self.lock:
             try:
-                self._fill(self._open(), rows, revision, digest, proved=proved)
+                fill(self._open())
             except TableDamaged as error:
                 self._set_damaged_aside(error)
-                self._fill(self._open(), rows, revision, digest, proved=proved)
+                fill(self._open())
             self._caught_up = False
 
     def table_at(self, revision: int, *, path: Path | None = None) -> FileTable:
@@ -320,15 +330,6 @@ class TableCache:
     def _set_aside(self, why: str) -> None:
         aside = set_database_aside(self.path)
         self.note(f"{why}; set aside as {aside.name} and rebuilt from {self._store.name}")
-
-    def _fill(self, table: FileTable, rows: Iterable[FileRow], revision: int, digest: str, *, proved: bool) -> None:
-        with table.write() as view:
-            self._clear(view)
-            view.count_digest()
-            view.insert(rows)
-            view.set_head(revision, digest)
-            if not proved:
-                view.remember(**{UNPROVED: str(revision)})
 
     def _clear(self, view: TableWriter) -> None:
         view.clear()

@@ -21,7 +21,7 @@ import msgspec
 from disks.base import DiskCapabilities, Leftover, Location, LoggedDisk, Mark, Transaction
 from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable
-from disks.file_table.views import DIGEST, TableWriter
+from disks.file_table.views import DIGEST, StoredRow, TableWriter
 from disks.host.locks import abandoned, sweep
 from disks.host.moment import Moment
 from disks.identity import IdentityGuard, put_object, read_object
@@ -236,8 +236,10 @@ class ObjectDisk(TableDisk, LoggedDisk):
                 snapshot.write(self.store, revision, digest, view.rows())
         return revision
 
-    def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str, *, proved: bool) -> None:
-        self.cache.replace(rows, revision, digest, proved=proved)
+    def replace_cache(
+        self, rows: Callable[[], Iterable[StoredRow]], revision: int, digest: str, *, table_digest: str, proved: bool
+    ) -> None:
+        self.cache.replace(rows, revision, digest, table_digest=table_digest, proved=proved)
 
     def forget_commits(self, before: int) -> None:
         self.cache.index.forget_before(before)

@@ -30,6 +30,7 @@ from disks.base import (
 )
 from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable
+from disks.file_table.views import StoredRow
 from disks.stores.base import ByteRange
 from oplog.errors import FrostlineError, Transient
 from oplog.kinds import CommitKind
@@ -248,8 +249,10 @@ class _WrappedLoggedDisk(_WrappedBucketDisk, LoggedDisk):
     def write_snapshot(self) -> int:
         return self._log.write_snapshot()
 
-    def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str, *, proved: bool) -> None:
-        self._log.replace_cache(rows, revision, digest, proved=proved)
+    def replace_cache(
+        self, rows: Callable[[], Iterable[StoredRow]], revision: int, digest: str, *, table_digest: str, proved: bool
+    ) -> None:
+        self._log.replace_cache(rows, revision, digest, table_digest=table_digest, proved=proved)
 
     def fence(self, announcement: str) -> int:
         return self._log.fence(announcement)

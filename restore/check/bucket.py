@@ -215,7 +215,8 @@ def check_bucket(
     repair = how.repair and not (past.revision == 0 and cache.count())  # an empty bucket is an empty mount point
     if what is not None and repair:
         if not how.dry_run:
-            disk.replace_cache(past, past.revision, past.digest, proved=past.is_proved)
+            rows, table_digest = past.table.stored, past.table_digest.hex
+            disk.replace_cache(rows, past.revision, past.digest, table_digest=table_digest, proved=past.is_proved)
         verb = "would rebuild" if how.dry_run else "rebuilt"
         result.repaired.append(f"disk {disk.name}: {verb} the local file table from {disk.store.name} ({what})")
     if what is not None and (how.dry_run or not repair):

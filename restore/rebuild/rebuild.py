@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time as clock
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -55,6 +55,7 @@ from restore.rebuild.presence import Elsewhere, Look, nothing_known
 from restore.rebuild.request import RebuildRequest
 from restore.rebuild.result import RebuildResult
 from restore.rebuild.scope import scope_of
+from restore.rebuild.watched import Watched
 from tiering.table import part as parts_format
 from tiering.table.part import Part
 
@@ -127,7 +128,13 @@ def _rebuild_cache(disk: LoggedDisk, request: RebuildRequest, progress: Progress
         result.revision = past.revision
         if request.apply:
             with progress.task(f"writing the file table of {disk.name}", items=files) as task:
-                disk.replace_cache(Watched(past.table, task), past.revision, past.digest, proved=past.is_proved)
+                disk.replace_cache(
+                    lambda: Watched(past.table.stored(), task),
+                    past.revision,
+                    past.digest,
+                    table_digest=past.table_digest.hex,
+                    proved=past.is_proved,
+                )
             result.applied = True
         return result
 
@@ -163,23 +170,6 @@ def _against_cache(
         cache, tally = unreadable(disk, error), Tally(scope)
         nothing: Iterator[tuple[str, FileRow]] = iter(())
         return cache, 0, compare(nothing, tally.counting(by_path(truth.rows())), scope, paths=False), tally
-
-
-class Watched:
-    """Rows that tell a task how many of them have gone by."""
-
-    _STEP = 1000
-
-    def __init__(self, rows: Iterable[FileRow], task: Task) -> None:
-        self._rows, self._task = rows, task
-
-    def __iter__(self) -> Iterator[FileRow]:
-        number = 0
-        for number, row in enumerate(self._rows, 1):
-            if number % self._STEP == 0:
-                self._task.advance(items=self._STEP)
-            yield row
-        self._task.advance(items=number % self._STEP)
 
 
 def log_inventory(store: ObjectStore) -> Inventory:

@@ -14,6 +14,7 @@ _GC = "tests/unit/disks/garbage/test_garbage.py"
 _CLICKHOUSE = "tests/unit/disks/garbage/test_clickhouse_garbage.py"
 _FSCK = "tests/unit/restore/check/test_check.py"
 _SERVERS = "tests/integration/test_collecting.py"
+_REBUILD = "tests/integration/test_rebuild.py"
 _PAST = "tests/property/test_past.py"
 _KEPT_REVISIONS = "tests/property/test_kept_revisions.py"
 
@@ -72,6 +73,18 @@ def _log_in_any_order() -> None:
 def _one_path_a_blob(self: Any, key: str, by: int) -> None:
     if self._balance is not None:
         self._balance[key] = by
+
+
+def _rows_without_digest() -> None:
+    from disks.file_table.views import TableWriter
+    from oplog.table_digest import TableDigest
+
+    original = TableWriter.insert_stored
+
+    def insert_stored(self: TableWriter, rows: Any, table_digest: str) -> None:
+        original(self, rows, TableDigest().hex)
+
+    TableWriter.insert_stored = insert_stored  # type: ignore[method-assign]
 
 
 def _first_snapshot_only() -> None:
@@ -213,6 +226,12 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
 )
 
 _FSCK_MISTAKES: tuple[Mistake, ...] = (
+    (
+        "rebuild without the digest",
+        "rows of a rebuilt table are written, and the digest beside them is that of none",
+        f"{_REBUILD}::test_what_is_rebuilt_is_what_was_kept_row_by_row",
+        _rows_without_digest,
+    ),
     (
         "fsck blind for I1",
         "a part on two disks is no problem",

@@ -22,6 +22,7 @@ from disks.stores.time_budget import time_budget
 from disks.wrappers.broken import BrokenDisk
 from oplog.entry import GENESIS_DIGEST
 from oplog.errors import DiskUnreachable, FrostlineError, NoSpace, ReadOnly, Refused, Transient
+from oplog.table_digest import TableDigest
 from tiering.journal.journal import Journal
 from tiering.journal.known_disks import Holding, KnownDisk
 from tiering.table.places import STORE_DIRECTORY, directory_of
@@ -165,7 +166,7 @@ class Identities:
         """Note what a person says of the disk; the next `look` goes by it. What this machine keeps of a bucket that is
         given up goes first: it would be taken for what the bucket has."""
         if verb == "replace" and (logged := self._real[name].logged) is not None:
-            logged.replace_cache((), 0, GENESIS_DIGEST, proved=True)
+            logged.replace_cache(tuple, 0, GENESIS_DIGEST, table_digest=TableDigest().hex, proved=True)
             self._shown.pop(name, None)
         if verb == "adopt" and (logged := self._real[name].logged) is not None:
             take_over(logged)
