@@ -41,6 +41,8 @@ _REFRESHES = 4
 _WATCHED_SECONDS = 15.0
 _IDLE_SECONDS = 120.0
 """What makes it read all anew comes seldom: a shorter time shows none of that, or too much."""
+_SETTLED_SECONDS = 3.0
+"""After its start, whose cost is another figure."""
 _MOVED_PARTS, _MOVED_BYTES = 24, 8_000_000
 _COUNTER = """
 from textual.app import App
@@ -272,6 +274,7 @@ def slowdown(home: Path, rounds: int) -> Figure:
     def watched() -> float:
         with dashboard(home) as terminal:
             terminal.sees(f"{_MOVED_PARTS:,} parts")
+            time.sleep(_SETTLED_SECONDS)
             return move_seconds(home)
 
     move_seconds(home)

@@ -320,7 +320,10 @@ class Dashboard(App[None]):
         preview = action.preview
         if preview is not None:
             self.call_later(self._show_state)  # a bucket may take its time to say what would be done
-            lines = await self.source.act(f"preview: {action.title}", preview)
+            try:
+                lines = await self.source.act(f"preview: {action.title}", preview)
+            finally:
+                self._show_state()
             if isinstance(lines, NothingToDo):
                 await self.ask(Text(f"{action.title}: nothing would be done", lines))
             if isinstance(lines, NothingToDo) or not await self.ask(Confirm(action, lines)):

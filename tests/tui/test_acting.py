@@ -63,6 +63,7 @@ def test_what_destroys_wants_its_name(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("2", "D")
         await driver.sees("$ frostline table drop d.events", "No restore brings back the 2 on local disks.")
+        await driver.lacks("preview: ")  # that has ended
         await driver.press("y", "enter")
         await driver.sees("That is not it")
         assert len(driver.beside(home, "table", "list")["tables"]) == 2

@@ -101,15 +101,15 @@ class _Told:
         self.now, self.until = plan.now, plan.next_due
         self._staying = store.staying(plan)
         self._times = {definition.uuid: time_column(definition) for definition in store.definitions()}
-        self._going: dict[_Key, tuple[str, Reason | None]] = {}
-        """Where it goes now, and why; None where a rule's time says it: that is told when it is asked for."""
+        self._going: dict[tuple[str, str], dict[str, tuple[str, Reason | None]]] = {}
+        """By table and disk, then part: where it goes now, and why; None for a rule: its reason is told when asked."""
         for gone in plan.deletes:
-            self._going[gone.table_uuid, gone.part, gone.disk] = ("delete", gone.reason)
+            self._going.setdefault((gone.table_uuid, gone.disk), {})[gone.part] = ("delete", gone.reason)
         by_rule: dict[str, tuple[str, None]] = {}
         for move in plan.moves:
             known = by_rule.setdefault(move.target, (move.target, None))
             why = known if move.reason.kind == "ttl" else (move.target, move.reason)
-            self._going[move.table_uuid, move.part, move.source] = why
+            self._going.setdefault((move.table_uuid, move.source), {})[move.part] = why
         self._held = {(stay.table_uuid, stay.part, stay.disk): stay for stay in plan.stays}
         self._states: dict[tuple[str, ...], tuple[str, ...]] = {}
 
@@ -120,17 +120,20 @@ class _Told:
         return self._goes_now(stored) or self._staying.next_goal(self._placed(stored))
 
     def _goes_now(self, stored: StoredPart) -> str:
-        going = self._going.get(_key(stored)) if self._going else None
+        going = self._now(stored)
         return "" if going is None else going[0]
+
+    def _now(self, stored: StoredPart) -> tuple[str, Reason | None] | None:
+        here = self._going.get((stored.definition.uuid, stored.disk))
+        return None if here is None else here.get(stored.label)
 
     def due(self, stored: StoredPart) -> datetime | None:
         """When a rule acts on it, if that is known."""
-        key = _key(stored)
-        if key in self._going:
+        if self._now(stored) is not None:
             return self.now
         if self._is_pinned(stored):
             return None
-        held = self._held.get(key)
+        held = self._held.get(_key(stored))
         until = None if held is None else held.next_due
         return until or self._staying.next_due(self._placed(stored))
 
@@ -140,10 +143,9 @@ class _Told:
 
     def why(self, stored: StoredPart) -> str:
         """Why it goes or stays."""
-        key = _key(stored)
-        if (going := self._going.get(key)) is not None:
+        if (going := self._now(stored)) is not None:
             return (going[1] or self._staying.why_due(self._placed(stored))).detail
-        held = self._held.get(key)
+        held = self._held.get(_key(stored))
         return (self._staying.why(self._placed(stored)) if held is None else held.reason).detail
 
     def age(self, stored: StoredPart) -> timedelta | None:
@@ -156,10 +158,7 @@ class _Told:
         return self._states.setdefault(state, state)
 
 
-_Key = tuple[str, str, str]
-
-
-def _key(stored: StoredPart) -> _Key:
+def _key(stored: StoredPart) -> tuple[str, str, str]:
     return stored.definition.uuid, stored.label, stored.disk
 
 

@@ -35,7 +35,7 @@ def moves(store: Store) -> Listing:
             ListColumn("id", "id", 5, of("id"), number, right=True),
             ListColumn("state", "state", 9, of("state")),
             ListColumn("part", "part", 18, lambda row: row.get("part") or row["output"], grows=True),
-            ListColumn("way", "from > to", 13, _way),
+            ListColumn("way", "from > to", 11, _way),
             ListColumn("size", "size", 9, lambda row: row.get("bytes", row.get("bytes_in")), size, right=True),
             ListColumn("done", "done", 9, _share, _share_bar),
             ListColumn("tries", "try", 3, lambda row: row.get("attempts"), number, right=True),
