@@ -32,6 +32,7 @@ BENCHMARKS = {
     "bench_zero_copy": False,
     "bench_dashboard": True,
     "bench_spark_checks": False,
+    "bench_spark_ingest": True,
     "bench_spark_merge": True,
     "bench_spark_reader": True,
     "bench_spark_streams": True,
