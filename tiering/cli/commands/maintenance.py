@@ -6,6 +6,7 @@ import typer
 
 from oplog.errors import UsageError
 from tiering.cli.frame.options import BelieveClock
+from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
 from tiering.cli.reports.garbage import gc_document, print_gc
@@ -49,8 +50,10 @@ def tick(
         session.output.note(f"waits: {sentence}")
     for problem in document["problems"]:
         session.output.note(f"not done: {problem}")
+    for kind, count in document["held"].items():
+        session.output.note(f"held back ({kind}): {counted(count, 'part')}; 'frostline plan' says until when")
     if not any(steps_of(document)):
-        session.nothing_to_do("Nothing was done." if document["waiting"] else "Nothing was due.")
+        session.nothing_to_do("Nothing was done." if document["waiting"] or document["held"] else "Nothing was due.")
     fail_as_the_pass_did(document, () if session.dry_run else session.store().context.faults)
 
 
@@ -68,7 +71,7 @@ def _preview(session: Session, only: str | None) -> dict[str, Any]:
 
     store = session.store()
     document: dict[str, Any] = {"moved": [], "failed": [], "skipped": [], "merges": [], "deleted": [], "snapshots": {}}
-    document.update(problems=[], waiting=[], gc=_collect(session, delete=False) if only == "gc" else [])
+    document.update(problems=[], waiting=[], held={}, gc=_collect(session, delete=False) if only == "gc" else [])
     if only in (None, "moves"):
         planned = plan_document(store, store.plan(rest="none"))
         document["moved"] = [{**item, "seconds": 0, "requests": 0} for item in planned["moves"]]

@@ -156,4 +156,5 @@ def tick_document(report: "TickReport") -> dict[str, Any]:
         "snapshots": report.snapshots,
         "problems": report.problems,
         "waiting": report.waiting,
+        "held": dict(report.held),
     }

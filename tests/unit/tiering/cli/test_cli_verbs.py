@@ -261,6 +261,16 @@ class TestTiering:
         assert document["moves"] == []
         assert {one["reason"]["kind"] for one in document["held"]} == {"window"}
         assert all(one["next_due"] for one in document["held"])
+        opens = datetime.now(UTC) + timedelta(hours=12)
+        monkeypatch.setenv(
+            "FROSTLINE_POLICIES__HOT_COLD__PACING__WINDOW", f"{opens:%H:%M}-{opens + timedelta(minutes=1):%H:%M}"
+        )
+        store("table", "alter", "db.t", "--ttl", "30d on ts to volume cold")
+        held = store.json("tick", "--only", "moves")["held"]
+        assert held == {"window": len(store.json("parts", "db.t")["parts"])}
+        store("tick", "--only", "moves")
+        assert "held back (window): " in store.error
+        assert "Nothing was due" not in store.error
 
     def test_pin_pause_and_their_ends(self, store: Frostline) -> None:
         store("pin", "db.t", "--partition", "202001")
