@@ -31,7 +31,7 @@ def home(kept: Path, capsys: pytest.CaptureFixture[str]) -> Home:
     shutil.rmtree(root, ignore_errors=True)
     if made.exists():
         shutil.copytree(made, root)
-        return Home(root, "a", capsys)
+        return _home(root, capsys)
     home = _made(root, capsys)
     shutil.copytree(root, made)
     return home
@@ -51,10 +51,16 @@ def due_move(store: Store) -> NewMove:
     )
 
 
-def _made(root: Path, capsys: pytest.CaptureFixture[str]) -> Home:
+def _home(root: Path, capsys: pytest.CaptureFixture[str]) -> Home:
+    """It writes its configuration; of the file system of the tests nobody is told how full it is."""
     home = Home(root, "a", capsys)
     with home.configuration.open("a") as file:
-        file.write("daemon: {low_space_ratio: 0}\n")  # however full the file system of the tests is
+        file.write("daemon: {low_space_ratio: 0}\n")
+    return home
+
+
+def _made(root: Path, capsys: pytest.CaptureFixture[str]) -> Home:
+    home = _home(root, capsys)
     home(
         *("table", "create", "d.events", "--column", "ts:timestamp[ms]", "--column", "k:int64", "--order-by", "ts"),
         *("--partition-by", "month(ts)"),
