@@ -80,13 +80,14 @@ def read_change(disk: LoggedDisk, revision: int) -> Change:
 def preview(context: Context, disk: LoggedDisk, revision: int, *, change: Change | None = None) -> UndoPlan:
     """What an undo would do, and what speaks against it. Changes nothing. `change`: see `read_change`, which is asked
     without it, and what it raises."""
-    decided = plan(_situation(context, disk, change or read_change(disk, revision)))
+    change = change or read_change(disk, revision)
+    decided = plan(_situation(context, disk, change))
     if not decided.done:
         _check_blobs(disk, decided)
         checks = [
             partial(check_writable, disk),
             partial(_check_reach, context, disk, revision),
-            partial(_check_replicas, context, decided),
+            partial(_check_replicas, context, change, decided),
         ]
         if decided.creates and decided.alter is None:
             checks.append(partial(require_clock, disk.store))
@@ -99,11 +100,22 @@ def _check_reach(context: Context, disk: LoggedDisk, revision: int) -> None:
     reachability.require(context.disks.values(), f"undoing revision {revision} of disk {disk.name}")
 
 
-def _check_replicas(context: Context, decided: UndoPlan) -> None:
-    places = _places(decided)
+def _check_replicas(context: Context, change: Change, decided: UndoPlan) -> None:
+    """Raise `Refused` where a table is replicated now, or would be again by its definition of then."""
+    places, coming = set(_places(decided)), []
+    if decided.alter is not None:
+        current, wanted = decided.alter
+        places.add(current.directory)
+        coming.append(wanted)
+    for row in decided.creates:
+        document = change.documents.get(row.sha256) if row.path.endswith(f"/{TABLE_FILE}") else None
+        if isinstance(document, TableDefinition):
+            coming.append(document)
     for definition in context.catalog.tables():
         if definition.directory in places:
             replicated.refuse(definition, "undoing a change of", "what a replica did, its replicas take back by verbs")
+    for definition in coming:
+        replicated.refuse_return(definition, "undoing a change of", "nothing was changed")
 
 
 def undo(
@@ -120,7 +132,7 @@ def undo(
     for _ in range(_COMMIT_ATTEMPTS):
         decided = plan(_situation(context, disk, change))
         if not decided.done:
-            _check_replicas(context, decided)
+            _check_replicas(context, change, decided)
         _refuse(decided)
         if decided.done:
             return decided, None
@@ -151,6 +163,7 @@ def _carry_out(context: Context, disk: LoggedDisk, change: Change) -> tuple[Undo
     _refuse(decided)
     if decided.done:
         return decided, None
+    _check_replicas(context, change, decided)
     revision = change.commit.revision
     word = change.commit.kind.word
     reason = f"undo of revision {revision} ({word})"

@@ -11,6 +11,7 @@ from disks.object_disk.doomed import announced
 from disks.object_disk.references import INTENTS_PREFIX, Inventory, is_set_aside
 from oplog.errors import Damaged, Locked, Refused
 from oplog.replay import FileRow
+from restore.rebuild.definitions import SettledDefinition
 from restore.rebuild.held_revision import require_clock
 from restore.rebuild.moments import nothing_yet
 from restore.rebuild.plan import in_scope
@@ -18,7 +19,9 @@ from restore.rebuild.presence import Elsewhere, name_taken
 from restore.rebuild.request import RebuildRequest
 from restore.rebuild.result import RebuildResult
 from tiering.config.units import counted
-from tiering.table import schema
+from tiering.engine import replicated
+from tiering.table import schema, tombstones
+from tiering.table.places import locate
 from tiering.table.schema import TABLE_FILE, TableDefinition
 
 
@@ -43,6 +46,24 @@ def check_arrivals(result: RebuildResult) -> None:
     for one in result.in_the_way[:1]:
         more = f" (and {len(result.in_the_way) - 1} more)" if len(result.in_the_way) > 1 else ""
         raise Refused(f"{one.text}{more}", hint=one.hint(result.disk))
+
+
+def check_replicas(
+    disk: LoggedDisk, result: RebuildResult, settled: SettledDefinition, wanted: FileTable, newest: FileTable
+) -> None:
+    """Raise `Refused` for tables that are replicated now, whose replicas would not know, and for those that would be
+    again by their definition of then. Asks the log alone: the store need not open."""
+    difference, what = result.difference, f"putting disk {disk.name} back with"
+    instead = "restore other tables by name: --table; or restore a backup beside it"
+    touched = {place.uuid for path in (*difference.removed, *difference.created) if (place := locate(path))}
+    for uuid in sorted(touched):
+        row = newest.get(tombstones.definition_path(uuid))
+        if row is not None and (now := _definition(row)) is not None:
+            replicated.refuse(now, what, instead)
+    for path in difference.created:
+        row = settled.get(wanted, path) if tombstones.is_definition(path) else None
+        if row is not None and (then := _definition(row)) is not None:
+            replicated.refuse_return(then, what, "name partitions, or a revision since it became plain")
 
 
 def check_names(

@@ -31,6 +31,7 @@ from restore.rebuild.allowed import (
     check_arrivals,
     check_names,
     check_objects,
+    check_replicas,
     check_revision,
     check_writable,
     objection_of,
@@ -254,6 +255,7 @@ def _go_back(disk: LoggedDisk, request: RebuildRequest, look: Look) -> RebuildRe
 def _check_allowed(disk: LoggedDisk, request: RebuildRequest, result: RebuildResult, tables: _ThenAndNow) -> None:
     """Raise `Refused` or `Locked` where the restore may not be done as things are."""
     check_revision(disk, tables.found, request, result)
+    check_replicas(disk, result, tables.settled, tables.wanted, tables.newest)
     check_arrivals(result)
     check_objects(disk, result, tables.wanted, request.scope)
     check_names(disk, result, tables.wanted, tables.elsewhere, hidden=tables.settled.hidden)
@@ -390,6 +392,7 @@ def _commit(
         check_arrivals(result)
         if result.difference.empty:
             return None
+        check_replicas(disk, result, settled, wanted, disk.file_table)
         with disk.transaction(kind, reason=request.reason, actor=request.actor) as transaction:
             transaction.made_from(revision, scope)
             for path in result.difference.removed:

@@ -15,6 +15,7 @@ from tests.crash.seeding import nothing, replaced
 _KILLS = "tests/replicas/test_kills.py::test_killed_at_every_change"
 _BEHIND = "tests/replicas/test_behind.py"
 _CONVERSION = "tests/replicas/test_conversion.py"
+_ACROSS = "tests/replicas/test_back_across_conversion.py"
 _ALTER = "tests/replicas/test_alter.py"
 _DROPS = "tests/replicas/test_drops.py"
 _TABLES = "tests/replicas/test_replicas.py"
@@ -377,6 +378,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "Keeper's numbers of a converted table begin with 0, which were given",
         f"{_CONVERSION}::test_there_and_back_keeps_every_part",
         replaced("tiering.catalog.blocks", "unused", lambda context, definition: 0),
+    ),
+    (
+        "conversion: undone into a replica",
+        "an undo or a restore brings back the definition of when the table was replicated",
+        f"{_ACROSS}::test_what_was_replicated_then_does_not_come_back_as_a_replica",
+        replaced("tiering.engine.replicated", "refuse_return", nothing),
+    ),
+    (
+        "conversion: the log not asked",
+        "a restore asks the definitions of today alone, and only where the store can be opened",
+        f"{_ACROSS}::test_the_log_is_asked_where_the_store_cannot_be_opened",
+        replaced("restore.rebuild.rebuild", "check_replicas", nothing),
     ),
     (
         "conversion: late inserts let in",

@@ -190,3 +190,14 @@ def refuse(definition: TableDefinition, what: str, instead: str) -> None:
             f"{what} {definition.full_name} is not possible here: its other replicas would not know",
             hint=instead,
         )
+
+
+def refuse_return(definition: TableDefinition, what: str, instead: str) -> None:
+    """Raise `Refused` where a definition of before would make a table a replica again, at a place in Keeper that others
+    may have by now."""
+    if definition.is_replicated:
+        raise Refused(
+            f"{what} {definition.full_name} would bring back its definition as a replicated table "
+            f"({definition.keeper} in Keeper), and only 'table alter' may make it one",
+            hint=f"{instead}; to replicate it: frostline table alter {definition.full_name} --replicated",
+        )

@@ -1,0 +1,73 @@
+"""A definition of before does not make a table a replica again, nor a plain one of a replicated one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.replicas.machines import Machine, Machines
+
+FIRST = "all_1_1_0"
+
+
+def head(machine: Machine) -> int:
+    return int(machine.json("log", "s3", "--limit", "1")["entries"][0]["revision"])
+
+
+@pytest.fixture
+def a(machine: Machines) -> Machine:
+    """Was a plain table, then a replica, and is plain again."""
+    one = machine("a")
+    one("table", "create", "d.t", "--column", "k:int64", "--order-by", "k", "--policy", "cold")
+    one.insert(1)
+    return one
+
+
+def test_what_was_replicated_then_does_not_come_back_as_a_replica(a: Machine) -> None:
+    a("table", "alter", "d.t", "--replicated")
+    replicated = head(a)
+    a("table", "alter", "d.t", "--not-replicated")
+    plain = head(a)
+    for line in (("undo", "s3", str(plain)), ("restore", "s3", "--revision", str(replicated), "--apply")):
+        a(*line, code=13)
+        assert "d.t would bring back its definition as a replicated table" in a.error
+        assert "table alter d.t --replicated" in a.error
+    assert "would bring back" in a.json("restore", "s3", "--revision", str(replicated))["objection"]
+    assert (head(a), a.json("table", "show", "d.t").get("keeper")) == (plain, None)
+    assert a.insert(2)["rows"] == 1
+
+
+def test_a_partition_of_when_it_was_replicated_comes_back_into_the_plain_table(a: Machine) -> None:
+    a("table", "alter", "d.t", "--replicated")
+    a("move", "d.t", "--part", FIRST, "--to-disk", "s3")
+    replicated = head(a)
+    a("table", "alter", "d.t", "--not-replicated")
+    a("partition", "drop", "d.t", "all")
+    assert a.keys() == []
+    a("restore", "s3", "--revision", str(replicated), "--table", "d.t", "--partition", "all", "--apply")
+    assert (a.keys(), a.json("table", "show", "d.t").get("keeper")) == ([1], None)
+
+
+def test_what_was_plain_then_stays_a_replica(a: Machine) -> None:
+    plain = head(a)
+    a("table", "alter", "d.t", "--replicated")
+    replicated = head(a)
+    for line in (("undo", "s3", str(replicated)), ("restore", "s3", "--revision", str(plain), "--apply")):
+        a(*line, code=13)
+        assert "d.t is not possible here: its other replicas would not know" in a.error
+    assert (head(a), a.json("table", "show", "d.t")["keeper"]) == (replicated, "/tables/01/d.t")
+
+
+def test_the_log_is_asked_where_the_store_cannot_be_opened(a: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    from oplog.errors import Damaged
+    from tiering.cli.frame.session import Session
+
+    a("table", "alter", "d.t", "--replicated")
+    replicated = head(a)
+    a("table", "alter", "d.t", "--not-replicated")
+
+    def broken(session: Session) -> None:
+        raise Damaged("the journal cannot be read")
+
+    monkeypatch.setattr(Session, "unrecovered", broken)
+    a("restore", "s3", "--revision", str(replicated), "--apply", code=13)
+    assert "d.t would bring back its definition as a replicated table" in a.error
