@@ -16,6 +16,7 @@ _KILLS = "tests/replicas/test_kills.py::test_killed_at_every_change"
 _BEHIND = "tests/replicas/test_behind.py"
 _CONVERSION = "tests/replicas/test_conversion.py"
 _ACROSS = "tests/replicas/test_back_across_conversion.py"
+_MANY = "tests/replicas/test_many_partitions.py"
 _ALTER = "tests/replicas/test_alter.py"
 _DROPS = "tests/replicas/test_drops.py"
 _TABLES = "tests/replicas/test_replicas.py"
@@ -378,6 +379,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "Keeper's numbers of a converted table begin with 0, which were given",
         f"{_CONVERSION}::test_there_and_back_keeps_every_part",
         replaced("tiering.catalog.blocks", "unused", lambda context, definition: 0),
+    ),
+    (
+        "replicas: many partitions staged",
+        "a block that Keeper does not take takes numbers and is staged first",
+        f"{_MANY}::test_a_block_that_keeper_does_not_take_leaves_nothing",
+        replaced("zerocopy.replica.inserts.inserting:ReplicatedInserting", "_check_word", nothing),
     ),
     (
         "conversion: undone into a replica",

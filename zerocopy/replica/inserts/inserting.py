@@ -19,16 +19,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from disks.base import Transaction
-from oplog.errors import AlreadyExists, Conflict, FrostlineError, NotFound, Transient
+from oplog.errors import AlreadyExists, Conflict, FrostlineError, LimitReached, NotFound, Transient, UsageError
 from tiering.catalog.lineage import content_digest
 from tiering.engine.replicated import Quorum
 from tiering.insert.insert import Inserting, NewPart
 from tiering.table.part import PartName
 from zerocopy.keeper.client import Witness
-from zerocopy.keeper.operations import CheckNode, CreateNode, DeleteNode, Operation
+from zerocopy.keeper.operations import CheckNode, CreateNode, DeleteNode, Operation, check_size
 from zerocopy.replica import entries, history
 from zerocopy.replica.inserts import arrivals, quorum
 from zerocopy.replica.replica import Replica
+
+_WIDEST_NUMBER = 10**10 - 1
+"""As many digits as a block number has at most."""
 
 
 @dataclass(slots=True)
@@ -74,6 +77,7 @@ class ReplicatedInserting(Inserting):
         fresh = self._without_duplicates(written)
         if not fresh:
             return
+        self._check_word(fresh)
         with self._numbered(fresh) as arriving, self._claimed(arriving):
             by_disk: dict[str, list[_Arriving]] = defaultdict(list)
             for one in arriving:
@@ -193,6 +197,24 @@ class ReplicatedInserting(Inserting):
         """Raise `ReadOnly` where this machine is not the replica any more that it was."""
         self.replica.kept.own = None
         self.replica = Replica.open(self.context, self.definition)
+
+    def _check_word(self, news: list[NewPart]) -> None:
+        """Raise `UsageError`, with no number taken and nothing staged, for a block that Keeper does not take in one
+        request: in two, half of it could count."""
+        word: list[Operation] = [CheckNode(self.replica.own.path, self.replica.version)]
+        for new in news:
+            node = f"{self.replica.table.numbers(new.partition.id)}/block-{uuid.uuid4().hex}-{_WIDEST_NUMBER}"
+            name = str(PartName(new.partition.id, _WIDEST_NUMBER, _WIDEST_NUMBER, 0))
+            word += self._word(_Arriving(new, node, name, new.digest))
+        try:
+            check_size(word)
+        except LimitReached as error:
+            raise UsageError(
+                f"a block of {len(news)} partitions of {self.definition.full_name} does not go in as one: "
+                f"{error.message}",
+                hint="nothing of this block was inserted; insert rows of fewer partitions at once (some 90), or give "
+                "the table a coarser --partition-by",
+            ) from error
 
     def _word(self, one: _Arriving) -> list[Operation]:
         now, name = self.context.clock(), self.replica.name
