@@ -405,6 +405,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         replaced("tiering.table.schema:TableDefinition", "barred_by", ()),
     ),
     (
+        "conversion: late moves let in",
+        "a move that was planned with the plain table is made of the replicated one",
+        f"{_CONVERSION}::test_a_move_that_was_planned_before_is_given_up_and_loses_nothing",
+        replaced("tiering.table.schema:TableDefinition", "barred_by", ()),
+    ),
+    (
         "conversion: late drops let in",
         "a drop that began with the plain table takes what replicas have",
         f"{_CONVERSION}::test_a_drop_that_began_before_takes_nothing_that_replicas_have",

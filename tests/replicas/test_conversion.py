@@ -261,3 +261,19 @@ def test_a_backup_of_a_replica_comes_back_plain_and_as_replicas(a: Machine, mach
     assert (e.keys("d.again"), a.keys()) == ([1, 2, 3, 4], [1, 2, 3])
     for one in (a, c, e):
         one("fsck", "--read-data")
+
+
+@pytest.mark.parametrize("policy", ["local", "cold"])
+def test_a_move_that_was_planned_before_is_given_up_and_loses_nothing(machine: Machines, policy: str) -> None:
+    """A move that goes by the plain table while another process converts it (I1): nobody agreed upon it in Keeper."""
+    a = plain(machine("a"), policy)
+    before = a.disks()
+    with Store.open(a.configuration) as store:
+        planned = store.plan_manual_move("d.t", part="all_3_3_0", to_disk={"local": "hdd", "cold": "s3"}[policy])
+        assert len(planned) == 1
+        a("table", "alter", "d.t", "--replicated")
+        report = store.apply(planned)
+        assert (report.moved, [one.part for one in report.failed]) == ((), ["all_3_3_0"])
+    assert (a.disks(), a.keys()) == (before, [1, 2, 3])
+    a("fsck", "--read-data")
+    assert a.insert(4)["rows"] == 1
