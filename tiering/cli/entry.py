@@ -20,9 +20,21 @@ def main() -> NoReturn:
             text, code = "", 1
         sys.stdout.write(text)
         sys.exit(code)
+    sys.meta_path.insert(0, _WithoutPandas())
     from tiering.cli.main import main as run
 
     run()
+
+
+class _WithoutPandas:
+    """Has pyarrow work as where pandas is not installed: it would import it for its first array or scalar, to know
+    values of it, of which a command line has none. That takes a quarter of a second and 40 MB."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        """Refuses `pandas`, and leaves the others to those who find them."""
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is not used here", name=name)
 
 
 if __name__ == "__main__":

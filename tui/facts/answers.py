@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from tiering.query.plain_values import plain_values
 from tui.facts.listing import ListColumn, Listing, plain
 
 if TYPE_CHECKING:
@@ -20,7 +23,7 @@ def answer(store: Store, sql: str) -> Listing:
     rows: list[tuple[int, tuple[Any, ...]]] = []
     more = False
     for batch in result.batches():
-        columns = [column.to_pylist() for column in batch.columns]
+        columns = [_values(column) for column in batch.columns]
         rows += enumerate(zip(*columns, strict=True), len(rows))
         if len(rows) > ROWS_SHOWN:
             more = True
@@ -44,6 +47,11 @@ def answer(store: Store, sql: str) -> Listing:
         empty="No rows.",
         sideways=True,
     )
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """As `query --json` has them, but for decimals: texts of numbers have another order."""
+    return column.to_pylist() if pa.types.is_decimal(column.type) else plain_values(column)
 
 
 def _cell(index: int) -> Any:

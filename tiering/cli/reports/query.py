@@ -2,8 +2,6 @@
 
 import sys
 from contextlib import closing
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,6 @@ from oplog.errors import UsageError
 from tiering.cli.frame.interruptible import interruptible
 from tiering.cli.frame.output import Output, counted, encode
 from tiering.cli.reports.query_progress import shown
-from tiering.config.units import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +54,8 @@ def write(result: "QueryResult", chosen: str, file: str | None, output: Output, 
 
 
 def _write_stdout(result: "QueryResult", batches: "_Batches", chosen: str, output: Output) -> int:
+    from tiering.query.plain_values import plain_rows
+
     if chosen in ("csv", "parquet"):
         return _stream(result, batches, chosen, sys.stdout.buffer)
     names = [column["name"] for column in _columns(result)]
@@ -70,6 +69,8 @@ def _write_stdout(result: "QueryResult", batches: "_Batches", chosen: str, outpu
 
 def _write_file(result: "QueryResult", batches: "_Batches", chosen: str, path: Path, output: Output) -> int:
     """Beside the name first: a query that fails half way leaves no half file."""
+    from tiering.query.plain_values import plain_rows
+
     chosen = (
         {".csv": "csv", ".json": "json", ".parquet": "parquet"}.get(path.suffix, chosen)
         if chosen == "table"
@@ -129,11 +130,13 @@ def _is_text_in_csv(kind: "pa.DataType") -> bool:
 def _csv_batch(batch: "pa.RecordBatch") -> "pa.RecordBatch":
     import pyarrow as pa
 
+    from tiering.query.plain_values import plain_values
+
     def text(value: Any) -> str | None:
         return value if value is None or isinstance(value, str) else encode(value, indent=0).decode()
 
     arrays = [
-        pa.array([text(value) for value in _plain_values(column)], pa.string())
+        pa.array([text(value) for value in plain_values(column)], pa.string())
         if _is_text_in_csv(column.type)
         else column
         for column in batch.columns
@@ -153,68 +156,6 @@ def _document(result: "QueryResult", rows: list[list[Any]]) -> dict[str, Any]:
 
 def _columns(result: "QueryResult") -> list[dict[str, str]]:
     return [{"name": name, "type": kind} for name, kind in result.columns]
-
-
-def plain_rows(batch: "pa.RecordBatch") -> list[list[Any]]:
-    """The rows as JSON values: times as RFC 3339, decimals as text, bytes as hex."""
-    columns = [
-        list(map(_whole, column.to_pylist())) if _is_whole(field) else _plain_values(column)
-        for field, column in zip(batch.schema, batch.columns, strict=True)
-    ]
-    return [list(row) for row in zip(*columns, strict=True)] if columns else [[] for _ in range(batch.num_rows)]
-
-
-def _is_whole(field: "pa.Field") -> bool:
-    from tiering.query.sql.answers import WHOLE_NUMBER
-
-    return bool(field.metadata) and WHOLE_NUMBER.items() <= field.metadata.items()
-
-
-def _whole(value: Decimal | None) -> int | str | None:
-    """A number, unless it has more digits than numbers have in JSON."""
-    return None if value is None else int(value) if -(1 << 63) <= value < 1 << 63 else str(value)
-
-
-def _plain_values(column: Any) -> list[Any]:
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":  # Python's times end at microseconds
-        column = column.cast(pa.timestamp("us", kind.tz), safe=False)
-    if pa.types.is_float32(kind):  # the shortest number that is this one
-        column = column.cast(pa.string()).cast(pa.float64())
-    if pa.types.is_nested(kind):
-        return [_plain_nested(value, kind) for value in column.to_pylist()]
-    return [_plain(value) for value in column.to_pylist()]
-
-
-def _plain_nested(value: Any, kind: "pa.DataType") -> Any:
-    """Structs are objects; maps, too, where their keys are texts that occur once: else they are lists of pairs."""
-    import pyarrow as pa
-
-    if value is None or not pa.types.is_nested(kind):
-        return _plain(value)
-    if pa.types.is_struct(kind):
-        return {field.name: _plain_nested(value[field.name], field.type) for field in kind}
-    if not pa.types.is_map(kind):
-        return [_plain_nested(item, kind.value_type) for item in value]
-    pairs = [(_plain_nested(key, kind.key_type), _plain_nested(item, kind.item_type)) for key, item in value]
-    keys = {key for key, _ in pairs if isinstance(key, str)}
-    return dict(pairs) if len(keys) == len(pairs) else [list(pair) for pair in pairs]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return format_time(value) if value.tzinfo else value.isoformat()
-    if isinstance(value, date | time):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    return value
 
 
 def _cell(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
 import os
@@ -18,7 +19,7 @@ import pytest
 
 from tests.homes import Home
 from tiering.cli.frame.interruptible import interruptible
-from tiering.cli.reports.query import plain_rows
+from tiering.query.plain_values import plain_rows
 
 REPOSITORY = Path(__file__).parents[4]
 NESTED = (
@@ -92,6 +93,42 @@ def test_short_floats_are_the_shortest_number_that_is_the_same() -> None:
     assert [row[0] for row in rows] == values
     (nan,) = plain_rows(pa.record_batch({"x": pa.array([float("nan")], pa.float32())}))
     assert nan[0] != nan[0]
+
+
+def test_moments_have_their_nanoseconds_also_within_other_values() -> None:
+    kind = pa.timestamp("ns", "UTC")
+    moments = [1_704_067_200_123_456_789, 1_704_067_200_000_000_001, 1_704_067_200_500_000_000, -1, None]
+    texts = [
+        "2024-01-01T00:00:00.123456789Z",
+        "2024-01-01T00:00:00.000000001Z",
+        "2024-01-01T00:00:00.500000Z",
+        "1969-12-31T23:59:59.999999999Z",
+        None,
+    ]
+    flat = pa.array(moments, pa.int64()).cast(kind)
+    wall = flat.cast(pa.timestamp("ns"))
+    offsets = pa.array(range(len(moments) + 1), pa.int32())
+    columns = {
+        "flat": flat,
+        "wall": wall,
+        "list": pa.ListArray.from_arrays(offsets, flat),
+        "struct": pa.StructArray.from_arrays([flat], ["at"]),
+        "map": pa.MapArray.from_arrays(offsets, pa.array(range(len(moments))).cast(pa.string()), flat),
+    }
+    for number, (row, text) in enumerate(zip(plain_rows(pa.record_batch(columns)), texts, strict=True)):
+        assert row == [text, text and text[:-1], [text], {"at": text}, {str(number): text}]
+
+
+def test_pandas_is_not_imported_for_an_answer(tmp_path: Path) -> None:
+    """pyarrow imports it for its first array where it is installed, as it is here."""
+    assert importlib.util.find_spec("pandas")
+    command = [sys.executable, "-X", "importtime", "-m", "tiering.cli.entry", "query", "SELECT [1]", "-o", "a.csv"]
+    environment = os.environ | {"FROSTLINE_HOME": str(tmp_path / "home"), "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert (tmp_path / "a.csv").read_text().splitlines()[1] == '"[1]"'
+    assert "pyarrow.lib" in modules
+    assert not {module for module in modules if module.startswith("pandas.")}
 
 
 def test_a_wait_without_end_is_interrupted() -> None:
