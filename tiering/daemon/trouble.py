@@ -19,9 +19,10 @@ log = logging.getLogger("frostline.daemon")
 _MOVING = re.compile(
     r"\d{4}-\d\d-\d\dT[\d:.]+Z|\d[\d.,]* (?:B|[KMGTP]iB|s)\b|\b[0-9a-f]{16,}\b"
     r"|(?<=cannot be reached: ).* was given up after.*"
+    r"|; and \d+ more\Z"
 )
-"""What changes from one look to the next while the trouble is the same: times, sizes, names made by chance, and what it
-was that was asked of a Keeper that does not answer."""
+"""What changes from one look to the next while the trouble is the same: times, sizes, names made by chance, what it was
+that was asked of a Keeper that does not answer, and how many more a job met of the kind."""
 
 
 class Trouble:
@@ -76,4 +77,4 @@ class Trouble:
 
 
 def _still(problem: str) -> str:
-    return _MOVING.sub("…", problem)
+    return _MOVING.sub("", problem)

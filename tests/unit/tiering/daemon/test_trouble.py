@@ -41,6 +41,8 @@ def test_what_differs_by_times_sizes_and_chance_alone_is_the_same_trouble(caplog
         trouble.met("clock", [f"the clock says another time than the time since this process began ({seconds} s)"])
     for asked in ("reading /a was given up after 10 s", "watching /b was given up after 1 s"):
         trouble.met("replica", [f"Keeper (host:2181) cannot be reached: {asked}, and nothing was changed"])
+    for others in ("; and 18 more", "; and 9 more", ""):
+        trouble.met("job merges", [f"merge of d.t: no such column{others}"])
     for part in ("201302_2_7_1", "201302_8_8_0"):
         trouble.met("the inbox", [f"part {part} cannot be read"])
     assert [record.message.split(":")[0] for record in caplog.records] == [
@@ -49,6 +51,7 @@ def test_what_differs_by_times_sizes_and_chance_alone_is_the_same_trouble(caplog
         "merges",
         "clock",
         "replica",
+        "job merges",
         "the inbox",
         "the inbox",
         "the inbox",
