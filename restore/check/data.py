@@ -22,10 +22,10 @@ from disks.workers.progress import Progress
 from disks.workers.runner import LocalRunner, OpensStore, Remote
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
-from restore.check.findings import FileTree, Findings, Problem
+from restore.check.findings import FileTree, Findings, ListedTree, Problem
 from restore.check.parts import directories, present_files, read_part
 from tiering.table.part import PART_FILE
-from tiering.table.places import locate
+from tiering.table.places import directory_of, locate
 
 CHUNK_BYTES = 8 * 1024 * 1024
 """Files are hashed in pieces of this size, so that memory stays bounded."""
@@ -140,11 +140,25 @@ def read_data(
                 row = batch.files[number].row
                 place = locate(row.path)
                 table, part = (place.uuid, place.part) if place else (None, None)
+                if table is not None and part is not None and _was_taken_away(tree, table, part):
+                    continue
                 findings.add(Problem("I1", what, tree.disk, table, part, row.path, row.key), unusable="altered")
             task.advance(items=len(batch.files), size_bytes=batch.size_bytes)
 
         runner.run(read_batch, batches, what=f"reading the data of disk {tree.disk}", on_done=note_faults)
     return count, size_bytes
+
+
+def _was_taken_away(tree: FileTree, uuid: str, part: str) -> bool:
+    """Whether the part is on its disk no more, as after a merge or a move since the disk was looked through. Of a disk
+    with a log, whose rows do not come from a look, what is not there is missing."""
+    row = tree.find(f"{directory_of(uuid, part)}/{PART_FILE}") if isinstance(tree, ListedTree) else None
+    try:
+        return row is not None and not tree.content(row)
+    except NotFound:
+        return True
+    except (Damaged, OSError):
+        return False
 
 
 def cut_batches(source: Content, files: Sequence[Expected], how: WorkSplit) -> list[ReadBatch]:

@@ -25,7 +25,7 @@ from disks.garbage.rules import GcRules
 from disks.local.disk import LocalDisk
 from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import TableAsOf
-from disks.stores.base import ObjectInfo
+from disks.stores.base import ByteRange, ObjectInfo
 from disks.stores.memory import MemoryStore
 from oplog import pins
 from oplog.entry import Create
@@ -443,6 +443,27 @@ def test_a_store_that_refuses_us_is_an_error_and_no_finding(site: Site) -> None:
 
 
 # The SSD
+
+
+@pytest.mark.parametrize("files", [(DATA, "part.json"), (DATA,)])
+def test_a_part_that_goes_while_it_is_read_is_no_problem(
+    site: Site, monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...]
+) -> None:
+    """As a merge or a move takes it away; but where its `part.json` stays, the file is missing."""
+    directory, read = TABLE.part_directory("all_3_3_0"), site.ssd.read
+
+    def read_after_removal(path: str, byte_range: ByteRange | None = None) -> bytes:
+        if path == f"{directory}/{DATA}" and site.ssd.exists(path):
+            with site.ssd.transaction(Dropped()) as transaction:
+                for file in files:
+                    transaction.remove(f"{directory}/{file}")
+                transaction.commit()
+        return read(path, byte_range)
+
+    monkeypatch.setattr(site.ssd, "read", read_after_removal)
+    problems = site.check(read_data=True).problems
+    assert not site.ssd.exists(f"{directory}/{DATA}")
+    assert [problem.path for problem in problems] == ([] if "part.json" in files else [f"{directory}/{DATA}"])
 
 
 @pytest.mark.parametrize("read_data", [False, True])
