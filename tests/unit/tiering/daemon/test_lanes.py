@@ -256,7 +256,7 @@ def test_what_a_lane_could_not_do_is_trouble(store: Store, monkeypatch: pytest.M
         until(lambda: seen[-1] == "")
         stop.set()
         thread.join(100)
-    assert read_status(store.context.config.state_directory).failures == 1
+    assert read_status(store.context.config.state_directory).failures >= 1  # the next try may fail, too
 
 
 def test_a_progress_is_told_to_whoever_looks_and_passed_on() -> None:
