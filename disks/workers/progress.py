@@ -8,9 +8,14 @@ Calls are cheap, may come from any thread, and never raise.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from itertools import islice
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
+
+_R = TypeVar("_R")
+_ROWS_AT_ONCE = 1000
 
 
 class Task(Protocol):
@@ -54,3 +59,11 @@ class Silent:
 
 
 SILENT: Progress = Silent()
+
+
+def watched(rows: Iterable[_R], task: Task) -> Iterator[_R]:
+    """The rows; the task hears how many of them have gone by."""
+    waiting = iter(rows)
+    while some := list(islice(waiting, _ROWS_AT_ONCE)):
+        yield from some
+        task.advance(items=len(some))

@@ -153,12 +153,15 @@ def _was_taken_away(tree: FileTree, uuid: str, part: str) -> bool:
     """Whether the part is on its disk no more, as after a merge or a move since the disk was looked through. Of a disk
     with a log, whose rows do not come from a look, what is not there is missing."""
     row = tree.find(f"{directory_of(uuid, part)}/{PART_FILE}") if isinstance(tree, ListedTree) else None
+    if row is None:
+        return False
     try:
-        return row is not None and not tree.content(row)
+        tree.content(row)
     except NotFound:
         return True
     except (Damaged, OSError):
-        return False
+        pass
+    return False
 
 
 def cut_batches(source: Content, files: Sequence[Expected], how: WorkSplit) -> list[ReadBatch]:

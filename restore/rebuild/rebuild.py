@@ -22,7 +22,7 @@ from disks.object_disk.history import TableAsOf, at_head, contradicted_by, past_
 from disks.object_disk.references import Inventory, inventory
 from disks.stores.base import ObjectStore
 from disks.stores.wrappers.metered import MeteredStore
-from disks.workers.progress import SILENT, Progress, Task
+from disks.workers.progress import SILENT, Progress, Task, watched
 from oplog.errors import Conflict, Damaged, NotFound, Refused
 from oplog.kinds import Restored
 from oplog.replay import FileRow
@@ -56,7 +56,6 @@ from restore.rebuild.presence import Elsewhere, Look, nothing_known
 from restore.rebuild.request import RebuildRequest
 from restore.rebuild.result import RebuildResult
 from restore.rebuild.scope import scope_of
-from restore.rebuild.watched import Watched
 from tiering.table import part as parts_format
 from tiering.table.part import Part
 
@@ -130,7 +129,7 @@ def _rebuild_cache(disk: LoggedDisk, request: RebuildRequest, progress: Progress
         if request.apply:
             with progress.task(f"writing the file table of {disk.name}", items=files) as task:
                 disk.replace_cache(
-                    lambda: Watched(past.table.stored(), task),
+                    lambda: watched(past.table.stored(), task),
                     past.revision,
                     past.digest,
                     table_digest=past.table_digest.hex,
@@ -163,7 +162,7 @@ def _against_cache(
     tally = Tally(scope)
     try:
         with opened_cache(disk) as (cache, view):
-            rows = tally.counting(by_path(Watched(truth.rows(), task)))
+            rows = tally.counting(by_path(watched(truth.rows(), task)))
             files = view.count() if view is not None else 0
             current = by_path(view.rows()) if view is not None else iter(())
             return cache, files, compare(current, rows, scope, paths=False), tally
