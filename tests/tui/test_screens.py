@@ -129,6 +129,24 @@ def test_pauses_are_said_where_they_matter(home: Home) -> None:
     drive(home, story, size=(140, 30))
 
 
+def test_what_pacing_holds_back_is_listed_with_its_reason(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = datetime.now(UTC) + timedelta(hours=6)
+    monkeypatch.setenv("FROSTLINE_POLICIES__HOT_COLD__PACING__WINDOW", f"{far:%H}:00-{far:%H}:30")
+
+    assert [one["part"] for one in home.json("plan")["held"]] == [DUE]
+
+    async def story(driver: Driver) -> None:
+        await driver.press("5")
+        await driver.sees("3 parts to stay, 1 of them held back")
+        assert [row["part"] for row in driver.rows] == [DUE]
+        assert _cells(driver, "why", "part")[DUE].startswith("parts move from ")
+        await driver.press("a")
+        await driver.until(lambda: driver.told[0].startswith("only moves are approved, and none is chosen"))
+
+    drive(home, story, size=(140, 30))
+    assert not home.json("moves", "list")["moves"]
+
+
 def test_jobs_are_not_idle_where_no_daemon_runs(home: Home) -> None:
     state = load(home.configuration).state_directory
 

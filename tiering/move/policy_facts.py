@@ -21,6 +21,7 @@ from tiering.policy.pacing import has_budget, interval_of, price_of
 from tiering.policy.placement import DiskState
 from tiering.policy.plan import Budget, Explanation, Move, Options, PlacedPart, Plan, Rest, Spent, Unseen
 from tiering.table.part import Part, PartFacts, PartName, range_of
+from tiering.table.places import part_name
 from tiering.table.schema import Delete, TableDefinition
 
 
@@ -200,6 +201,7 @@ def _options(context: Context, now: datetime | None, at: datetime | None = None)
         (definition.uuid, part): what
         for definition in context.catalog.tables()
         for part, what in journal.claimed(definition.uuid).items()
+        if part_name(part) is not None  # inserts and merges hold numbers and digests by claims, too
     }
     return Options(
         reference_time=other.time if other else None,

@@ -32,8 +32,8 @@ def inbox_problems(store: Store, *, runs: bool) -> Iterator[str]:
         return
     for table in found["tables"]:
         if failed := table["failed"]:
-            first = failed[0]
-            why = f": {first['error']}" if first["error"] else ""
-            yield f"{counted(len(failed), 'file')} of {table['table']} failed; {first['file']}{why}"
+            file, why = failed[0]["file"], failed[0]["error"] or ""
+            first = why if why.startswith(f"{file}: ") else ": ".join(filter(None, (file, why)))
+            yield f"{counted(len(failed), 'file')} of {table['table']} failed; {first}"
         if table["waiting"] and not runs:
             yield f"{counted(len(table['waiting']), 'file')} for {table['table']} and no daemon that takes them in"

@@ -35,7 +35,7 @@ def moves(store: Store) -> Listing:
             ListColumn("id", "id", 5, of("id"), number, right=True),
             ListColumn("state", "state", 9, of("state")),
             ListColumn("part", "part", 18, lambda row: row.get("part") or row["output"], grows=True),
-            ListColumn("way", "from > to", 11, _way),
+            ListColumn("way", "from > to", 14, _way),
             ListColumn("size", "size", 9, lambda row: row.get("bytes", row.get("bytes_in")), size, right=True),
             ListColumn("done", "done", 9, _share, _share_bar),
             ListColumn("tries", "try", 3, lambda row: row.get("attempts"), number, right=True),
@@ -98,21 +98,26 @@ def _why(row: dict[str, Any]) -> str:
 
 
 def policy(store: Store, at: datetime | None = None) -> Listing:
-    """`plan`, now or at another time: its moves, and the parts that a TTL deletes."""
+    """`plan`, now or at another time: its moves, the parts that a TTL deletes, and those that are held back."""
     planned = store.plan(at=at, rest="next")
     document = plan_document(store, planned)
     moves = [{"what": "move", **item} for item in document["moves"]]
     deletes = [{"what": "delete", **item} for item in document["deletes"]]
-    rows = [*moves, *deletes]
+    held = [{"what": "held", **item} for item in document["held"]]
     upcoming = planned.next_due
     summary = f"{counted(document['stays'], 'part')} to stay"
-    if rows:
+    if held:
+        summary += f", {len(held):,} of them held back"
+    if moves or deletes:
         summary = (
             f"{counted(len(moves), 'move')}, {size(document['bytes'])}, about"
             f" {counted(document['requests'], 'write request')}; {counted(len(deletes), 'delete')}; {summary}"
         )
+    elif held:
+        summary = f"{why_nothing_moves(store, planned).removesuffix('.')}; {summary}"
     if upcoming is not None:
         summary += f"; next at {minute(upcoming)}"
+    rows = [*moves, *deletes, *held]
     return Listing(
         columns=(
             ListColumn("what", "what", 6, of("what")),

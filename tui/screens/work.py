@@ -47,8 +47,8 @@ class Policy(ListView):
 
     name_: ClassVar[str] = "Policy"
     about: ClassVar[str] = (
-        "What the policy would move and delete, now or at a time that t asks for. a carries out the marked moves, or"
-        " the one under the cursor."
+        "What the policy would move and delete, now or at a time that t asks for, and what it holds back and why. a"
+        " carries out the marked moves, or the one under the cursor."
     )
     at: datetime | None = None
 
@@ -68,8 +68,14 @@ class Policy(ListView):
         """Carry out the chosen moves."""
         if self.at is not None:
             raise UsageError("this is the plan of another time", hint="t and an empty line show that of now")
-        if moves := [row for row in self.grid.chosen if row["what"] == "move"]:
+        chosen = self.grid.chosen
+        if moves := [row for row in chosen if row["what"] == "move"]:
             await self.board.carry_out(moving.apply_moves(moves))
+        elif chosen:
+            raise UsageError(
+                "only moves are approved, and none is chosen",
+                hint="m in Parts moves what is held back at once; T deletes what a rule tells to",
+            )
 
     async def tick(self) -> None:
         """One pass of the daemon."""

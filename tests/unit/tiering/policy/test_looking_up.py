@@ -15,6 +15,7 @@ from oplog.kinds import Inserted
 from tests.keeping import keeping
 from tests.unit.tiering.policy.test_policy import NOW, ROOMY, TWO, placed, table
 from tiering.catalog import tables
+from tiering.catalog.new_parts import DIGEST_CLAIM, INSERT_CLAIM
 from tiering.config.settings import PolicyConfig, VolumeConfig, embedded
 from tiering.engine.store import Store
 from tiering.facts.moves import plan_document
@@ -120,6 +121,16 @@ def test_of_rules_that_only_tell_the_next_of_several_parts_is_told() -> None:
     assert plan.next_due == NOW + timedelta(days=10)
     names, plan = looked_up(parts[::2], ROOMY, TWO)
     assert (names, plan.next_due, plan.staying) == (set(), None, 2)
+
+
+def test_a_plan_made_during_an_insert_reads_no_part_out_of_what_that_holds(tmp_path: Path) -> None:
+    """Inserts and merges hold block numbers and digests by claims that stand beside those of parts."""
+    with Store.open(embedded(tmp_path)) as store:
+        store.create_table(define_table(TABLE, columns=["k:int64"], order_by="k", policy="hot_cold"))
+        definition = store.definition(TABLE)
+        held = [f"{INSERT_CLAIM}33-ff1ac642033b", f"{DIGEST_CLAIM}all-{'0' * 64}"]
+        with store.context.journal.claim(definition.uuid, held, "insert"):
+            assert not [*store.plan(rest="next").moves, *store.plan().moves]
 
 
 @pytest.mark.parametrize("seed", range(6))
