@@ -16,7 +16,8 @@ import pytest
 from disks.workers.progress import Progress, Silent
 from oplog.errors import Transient
 from tests.command_line import Frostline
-from tests.unit.tiering.daemon.test_daemon import disks_of, until
+from tests.unit.tiering.daemon.test_daemon import Clock, disks_of, until
+from tiering.catalog.context import wall_clock
 from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
 from tiering.daemon.lanes import Lanes
@@ -25,6 +26,7 @@ from tiering.engine.maintenance import Sizes, TickReport
 from tiering.engine.store import Store
 from tiering.merge import merger
 from tiering.move.file_copies import FileCopies
+from tiering.policy.backoff import FIRST_WAIT
 from tiering.table.definitions import define_table
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -43,10 +45,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 class Work:
     """A daemon in a thread, ended with the test."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, **more: Any) -> None:
         self.state = store.context.config.state_directory
         self.stop = threading.Event()
-        self.thread = threading.Thread(target=daemon.run, args=(store, SETTINGS, self.stop))
+        self.thread = threading.Thread(target=daemon.run, args=(store, SETTINGS, self.stop), kwargs=more)
 
     def __enter__(self) -> Work:
         self.thread.start()
@@ -230,7 +232,12 @@ def test_a_lane_that_fails_says_so_and_works_again(error: Exception) -> None:
     lanes.end()
 
 
-def test_what_a_lane_could_not_do_is_trouble(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_a_lane_could_not_do_is_trouble_until_it_is_done(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is tried again after a minute, which passes only when the test says so."""
+    store.context.clock = clock = Clock()
+    clock.now = wall_clock() + FIRST_WAIT / 2
     large = insert(store, 100_000)
     pin(store, large)
 
@@ -241,7 +248,7 @@ def test_what_a_lane_could_not_do_is_trouble(store: Store, monkeypatch: pytest.M
         tries.append(items)
         if len(tries) == 1:
             raise Transient("no route to host")
-        return really(self, items, transaction)  # the next try, after a minute, may come before the stop
+        return really(self, items, transaction)
 
     monkeypatch.setattr(FileCopies, "stage", stage)
     seen: list[str] = []
@@ -254,15 +261,17 @@ def test_what_a_lane_could_not_do_is_trouble(store: Store, monkeypatch: pytest.M
 
         def end(self) -> None: ...
 
-    with store.beside(store.config, threading.Event(), Silent()):
-        stop = threading.Event()
-        thread = threading.Thread(target=daemon.run, args=(store, SETTINGS, stop), kwargs={"watch": Asking()})
-        thread.start()
+    where = beside(store, tmp_path)
+    with Work(store, watch=Asking()) as work:
         until(lambda: any("no route to host" in one for one in seen))
+        passes = len(seen)
+        until(lambda: len(seen) > passes + 2)
+        assert (len(tries), where()) == (1, {large: "ssd"})
+        clock.now = wall_clock() + FIRST_WAIT
+        until(lambda: where() == {large: "s3"})
         until(lambda: seen[-1] == "")
-        stop.set()
-        thread.join(100)
-    assert read_status(store.context.config.state_directory).failures == 1
+    assert len(tries) == 2
+    assert read_status(work.state).failures == 1
 
 
 def test_a_progress_is_told_to_whoever_looks_and_passed_on() -> None:
