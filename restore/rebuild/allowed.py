@@ -48,22 +48,33 @@ def check_arrivals(result: RebuildResult) -> None:
         raise Refused(f"{one.text}{more}", hint=one.hint(result.disk))
 
 
+OF_ANOTHER_TIME = "name partitions, or a revision since it became plain"
+"""What to do instead of putting a table back to when it was replicated."""
+
+
 def check_replicas(
-    disk: LoggedDisk, result: RebuildResult, settled: SettledDefinition, wanted: FileTable, newest: FileTable
+    disk: LoggedDisk,
+    result: RebuildResult,
+    settled: SettledDefinition,
+    wanted: FileTable,
+    newest: FileTable,
+    *,
+    instead: str,
 ) -> None:
     """Raise `Refused` for tables that are replicated now, whose replicas would not know, and for those that would be
-    again by their definition of then. Asks the log alone: the store need not open."""
+    by the definition that comes; of the latter, `instead` says what else to do. Asks the log alone: the store need not
+    open."""
     difference, what = result.difference, f"putting disk {disk.name} back with"
-    instead = "restore other tables by name: --table; or restore a backup beside it"
+    by_name = "restore other tables by name: --table; or restore a backup beside it"
     touched = {place.uuid for path in (*difference.removed, *difference.created) if (place := locate(path))}
     for uuid in sorted(touched):
         row = newest.get(tombstones.definition_path(uuid))
         if row is not None and (now := _definition(row)) is not None:
-            replicated.refuse(now, what, instead)
+            replicated.refuse(now, what, by_name)
     for path in difference.created:
         row = settled.get(wanted, path) if tombstones.is_definition(path) else None
         if row is not None and (then := _definition(row)) is not None:
-            replicated.refuse_return(then, what, "name partitions, or a revision since it became plain")
+            replicated.refuse_return(then, what, instead)
 
 
 def check_names(

@@ -28,6 +28,7 @@ from oplog.kinds import Restored
 from oplog.replay import FileRow
 from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, parse_blob_key, snapshot_key
 from restore.rebuild.allowed import (
+    OF_ANOTHER_TIME,
     check_arrivals,
     check_names,
     check_objects,
@@ -254,7 +255,7 @@ def _go_back(disk: LoggedDisk, request: RebuildRequest, look: Look) -> RebuildRe
 def _check_allowed(disk: LoggedDisk, request: RebuildRequest, result: RebuildResult, tables: _ThenAndNow) -> None:
     """Raise `Refused` or `Locked` where the restore may not be done as things are."""
     check_revision(disk, tables.found, request, result)
-    check_replicas(disk, result, tables.settled, tables.wanted, tables.newest)
+    check_replicas(disk, result, tables.settled, tables.wanted, tables.newest, instead=OF_ANOTHER_TIME)
     check_arrivals(result)
     check_objects(disk, result, tables.wanted, request.scope)
     check_names(disk, result, tables.wanted, tables.elsewhere, hidden=tables.settled.hidden)
@@ -391,7 +392,7 @@ def _commit(
         check_arrivals(result)
         if result.difference.empty:
             return None
-        check_replicas(disk, result, settled, wanted, disk.file_table)
+        check_replicas(disk, result, settled, wanted, disk.file_table, instead=OF_ANOTHER_TIME)
         with disk.transaction(kind, reason=request.reason, actor=request.actor) as transaction:
             transaction.made_from(revision, scope)
             for path in result.difference.removed:

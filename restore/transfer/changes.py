@@ -13,7 +13,7 @@ from oplog.errors import Refused
 from oplog.replay import FileRow
 from oplog.revision import BLOBS_PREFIX
 from restore.clickhouse.findings import losses, sentences
-from restore.rebuild.allowed import check_arrivals
+from restore.rebuild.allowed import check_arrivals, check_replicas
 from restore.rebuild.definitions import reservations_coming, settle
 from restore.rebuild.given_since import keep_reservations, level_marks, levels_going
 from restore.rebuild.naming import table_names
@@ -153,8 +153,20 @@ class TransferChanges:
             wanted = (blob for blob in view.blobs_by_key() if blob[2] in created)
             return sorted(lost_objects(wanted, listed), key=lambda lost: lost.path)
 
+    def check_replicas(self, result: RebuildResult) -> None:
+        """Raise `Refused` for tables that are replicated on the disk, or would be as they come."""
+        check_replicas(
+            self._disk,
+            result,
+            self._settled,
+            self._tree.table,
+            self._newest,
+            instead="name others (--table), make it plain there (table alter --not-replicated), or restore a backup",
+        )
+
     def check(self, result: RebuildResult) -> None:
-        """Raise `Refused` when a part must not come, or an object that has to be copied is not there."""
+        """Raise `Refused` when a table or a part must not come, or an object that has to be copied is not there."""
+        self.check_replicas(result)
         check_arrivals(result)
         if result.missing_objects:
             lost = result.missing_objects

@@ -188,6 +188,7 @@ class _Transfer:
                 plan.check(result)
                 check_names(disk, result, tree.table, around)
             result.left_out, result.in_the_way = plan.arrivals.stay_away, plan.arrivals.forbid
+            plan.check_replicas(result)
             check_arrivals(result)
             if plan.difference.empty:
                 break

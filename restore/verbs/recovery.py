@@ -111,7 +111,6 @@ def _restore_here(session: Session, disk: "LoggedDisk", request: "RebuildRequest
 
     request, look = located(disk, request), _look(session)
     if request.apply and (request.revision is not None or request.time is not None):
-        _refuse_replicated(session, disk, request)
         preview = restore_disk(disk, replace(request, apply=False), look=look)
         if removed := preview.removed:
             for note in preview.notes:
@@ -121,29 +120,6 @@ def _restore_here(session: Session, disk: "LoggedDisk", request: "RebuildRequest
     result = restore_disk(disk, _effective(session, request), progress=session.progress(), look=look)
     _tell_other_disks(session, result)
     _show(session, result)
-
-
-def _refuse_replicated(session: Session, disk: "LoggedDisk", request: "RebuildRequest") -> None:
-    """Raise `Refused` where tables would be put back behind the backs of their replicas. Where the store cannot be
-    opened, as may be after a disaster, nothing is known of tables; `_look` says so."""
-    from oplog.errors import FrostlineError
-    from tiering.engine import replicated
-
-    try:
-        catalog = session.unrecovered().context.catalog
-    except FrostlineError:
-        return
-    for definition in catalog.tables():
-        if request.tables and definition.full_name not in request.tables:
-            continue
-        paths = [path.rstrip("/") for path in request.paths] or [definition.directory]
-        inside = any(
-            f"{path}/".startswith(f"{definition.directory}/") or f"{definition.directory}/".startswith(f"{path}/")
-            for path in paths
-        )
-        if inside and disk.exists(definition.path):
-            hint = "restore other tables by name: --table; or restore a backup beside it"
-            replicated.refuse(definition, f"putting disk {disk.name} back with", hint)
 
 
 def _look(session: Session) -> "Look":
@@ -222,8 +198,6 @@ def _restore_from(
     from restore.transfer.source import has_our_log
     from restore.transfer.transfer import WORKERS, restore_from
 
-    if request.apply:
-        _refuse_replicated(session, disk, request)
     with open_read_only(session, url) as store:
         if start is not None and not request.apply and has_our_log(store):
             raise UsageError(

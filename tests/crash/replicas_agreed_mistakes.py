@@ -393,6 +393,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         replaced("tiering.engine.replicated", "refuse_return", nothing),
     ),
     (
+        "conversion: another bucket's replica",
+        "a restore from another bucket brings a replicated table along into a home that is none of its replicas",
+        f"{_ACROSS}::test_another_bucket_s_replica_does_not_become_one_here",
+        replaced("restore.transfer.changes", "check_replicas", nothing),
+    ),
+    (
         "conversion: the log not asked",
         "a restore asks the definitions of today alone, and only where the store can be opened",
         f"{_ACROSS}::test_the_log_is_asked_where_the_store_cannot_be_opened",

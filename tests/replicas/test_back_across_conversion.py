@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.homes import Home
 from tests.replicas.machines import Machine, Machines
 
 FIRST = "all_1_1_0"
@@ -55,6 +58,36 @@ def test_what_was_plain_then_stays_a_replica(a: Machine) -> None:
         a(*line, code=13)
         assert "d.t is not possible here: its other replicas would not know" in a.error
     assert (head(a), a.json("table", "show", "d.t")["keeper"]) == (replicated, "/tables/01/d.t")
+
+
+def test_another_bucket_s_replica_does_not_become_one_here(
+    a: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a home that is no replica; as a plain table it comes."""
+    far = Home(tmp_path / "far", "far", capsys)
+    a("move", "d.t", "--part", FIRST, "--to-disk", "s3")
+    a("table", "alter", "d.t", "--replicated")
+    copied = ("restore", "s3", "--from", a.bucket)
+    assert "would bring back its definition as a replicated table" in far.json(*copied)["objection"]
+    far(*copied, "--apply", code=13)
+    assert "table alter --not-replicated" in far.error
+    assert far.json("table", "list")["tables"] == []
+    a("table", "alter", "d.t", "--not-replicated")
+    far(*copied, "--apply")
+    assert far("query", "SELECT k FROM d.t", "--output-format", "csv").split() == ['"k"', "1"]
+
+
+def test_what_is_a_replica_here_takes_nothing_of_another_bucket(
+    a: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    far = Home(tmp_path / "far", "far", capsys)
+    a("move", "d.t", "--part", FIRST, "--to-disk", "s3")
+    far("restore", "s3", "--from", a.bucket, "--apply")
+    a("table", "alter", "d.t", "--replicated")
+    replicated = head(a)
+    a("restore", "s3", "--from", (tmp_path / "far" / "s3").as_uri(), "--apply", code=13)
+    assert "d.t is not possible here: its other replicas would not know" in a.error
+    assert head(a) == replicated
 
 
 def test_the_log_is_asked_where_the_store_cannot_be_opened(a: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
