@@ -93,6 +93,11 @@ def test_the_inbox_and_the_daemon_are_trouble_while_they_are(tmp_path: Path) -> 
             assert trouble(store) == ["the daemon's last pass: no room", "1 file of d.t failed; b.csv"]
             StatusRecord(config.state_directory, DaemonStatus(running=True, last_error="once"))
             assert trouble(store) == ["1 file of d.t failed; b.csv"]
+            again = tmp_path / "inbox" / "d.again" / "failed"
+            again.mkdir(parents=True)
+            (again / "c.csv").write_text("k\nx\n")
+            (again / "c.csv.report.json").write_text('{"error": "c.csv: row 1 is not a number"}')
+            assert trouble(store) == ["2 files of 2 tables failed; of d.again c.csv: row 1 is not a number"]
 
 
 def test_the_daemon_itself_is_asked_and_else_what_it_wrote_down_is_shown(

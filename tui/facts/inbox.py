@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +30,18 @@ def inbox_problems(store: Store, *, runs: bool) -> Iterator[str]:
         found = inbox_document(store)
     except FrostlineError:  # none was made yet; Jobs says so
         return
+    if failing := [table for table in found["tables"] if table["failed"]]:
+        yield _failed_files(failing)
     for table in found["tables"]:
-        if failed := table["failed"]:
-            file, why = failed[0]["file"], failed[0]["error"] or ""
-            first = why if why.startswith(f"{file}: ") else ": ".join(filter(None, (file, why)))
-            yield f"{counted(len(failed), 'file')} of {table['table']} failed; {first}"
         if table["waiting"] and not runs:
             yield f"{counted(len(table['waiting']), 'file')} for {table['table']} and no daemon that takes them in"
+
+
+def _failed_files(tables: Sequence[Mapping[str, Any]]) -> str:
+    """How many files of which tables failed, and why the first did: one line, however many they are."""
+    total, table = sum(len(table["failed"]) for table in tables), tables[0]
+    file, why = table["failed"][0]["file"], table["failed"][0]["error"] or ""
+    first = why if why.startswith(f"{file}: ") else ": ".join(filter(None, (file, why)))
+    if len(tables) == 1:
+        return f"{counted(total, 'file')} of {table['table']} failed; {first}"
+    return f"{total:,} files of {len(tables):,} tables failed; of {table['table']} {first}"
