@@ -39,6 +39,7 @@ class SortedRun:
         self._ends = array("Q", (0,))
         self._filter = bytearray(_FILTER_BITS // 8)
         self._taken: set[str] = set()
+        self._written = 0
         directory = _temporary_directory()
         self._file: IO[bytes] = tempfile.TemporaryFile(buffering=_WRITE_BYTES, dir=directory)  # noqa: SIM115
         try:
@@ -50,6 +51,10 @@ class SortedRun:
                 hint = "free space there, or set TMPDIR to a directory that has some"
                 raise NoSpace(f"no space left in {directory} for a temporary table", hint=hint) from error
             raise
+
+    def __len__(self) -> int:
+        """How many are left."""
+        return self._written - len(self._taken)
 
     def rows(self) -> Iterator[FileRow]:
         """Those that are left, in path order."""
@@ -105,6 +110,7 @@ class SortedRun:
         data = _encode(block)
         self._file.write(data)
         self._first.append(block[0].path)
+        self._written += len(block)
         self._ends.append(self._ends[-1] + len(data))
 
     def _block(self, number: int) -> list[FileRow]:

@@ -218,7 +218,7 @@ class TableWriter(TableReader):
         """Add files. Raises `Conflict` when a path is taken."""
         try:
             counts = self._balance is not None or self.digest is not None
-            self._connection.executemany(_INSERT, map(_values, self._counted(rows) if counts else rows))
+            self._connection.executemany(_INSERT, map(stored_row, self._counted(rows) if counts else rows))
         except sqlite3.IntegrityError as error:
             raise Conflict("a file of this path exists already") from error
 
@@ -306,7 +306,8 @@ def _row(found: Any) -> FileRow:
     return FileRow(path, size_bytes, sha256.hex(), key, inline, blob_set, revision, blobs, bool(read_only))
 
 
-def _values(row: FileRow) -> tuple[object, ...]:
+def stored_row(row: FileRow) -> StoredRow:
+    """The row as `insert_stored` takes it."""
     digest = bytes.fromhex(row.sha256)
     document = int(_is_document(row.path))
     more = msgspec.json.encode(row.more).decode() if row.more else None

@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 from disks.file_table.sorted_run import SortedRun
 from disks.file_table.table import FileTable
-from disks.file_table.views import TableWriter
+from disks.file_table.views import StoredRow, TableWriter, stored_row
 from disks.object_disk.references import FUTURE_TOLERANCE, Inventory, NamesBlobs
 from disks.stores.base import ObjectInfo
 from oplog import replay, snapshot
@@ -115,6 +115,15 @@ class TableAsOf:
     def __iter__(self) -> Iterator[FileRow]:
         """The same, anew each time."""
         return self.rows()
+
+    def stored(self) -> Iterator[StoredRow]:
+        """The same, for `replace_cache`."""
+        return map(stored_row, self.rows())
+
+    def count(self) -> int:
+        """How many files. Reads none of a snapshot."""
+        with self._changes.read() as view:
+            return view.count() + (len(self._run) if self._run is not None else 0)
 
     def holds(self, rows: Iterable[FileRow]) -> bool:
         """Whether these, in path order, are its files. Reads them to their end, where a snapshot proves to be whole."""

@@ -215,7 +215,7 @@ def check_bucket(
     repair = how.repair and not (past.revision == 0 and cache.count())  # an empty bucket is an empty mount point
     if what is not None and repair:
         if not how.dry_run:
-            rows, table_digest = past.table.stored, past.table_digest.hex
+            rows, table_digest = past.stored, past.table_digest.hex
             disk.replace_cache(rows, past.revision, past.digest, table_digest=table_digest, proved=past.is_proved)
         verb = "would rebuild" if how.dry_run else "rebuilt"
         result.repaired.append(f"disk {disk.name}: {verb} the local file table from {disk.store.name} ({what})")

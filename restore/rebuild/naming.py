@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
-from disks.file_table.table import FileTable
-from disks.file_table.views import TableReader
 from oplog.errors import Damaged
+from oplog.replay import FileRow
 from tiering.table import schema, tombstones
 from tiering.table.places import locate
 
 
-def table_name(uuid: str, *tables: FileTable | TableReader) -> str:
+class _Files(Protocol):
+    def get(self, path: str) -> FileRow | None: ...
+
+
+def table_name(uuid: str, *tables: _Files) -> str:
     """`db.name`, as the first of these file tables that has the table says; the uuid when none can be read."""
     path = tombstones.definition_path(uuid)
     for table in tables:
@@ -23,7 +27,7 @@ def table_name(uuid: str, *tables: FileTable | TableReader) -> str:
     return uuid
 
 
-def table_names(paths: Iterable[str], *tables: FileTable | TableReader) -> dict[str, str]:
+def table_names(paths: Iterable[str], *tables: _Files) -> dict[str, str]:
     """The names of the tables that the paths belong to, by uuid."""
     uuids = {place.uuid for path in paths if (place := locate(f"{path}/")) is not None}
     return {uuid: table_name(uuid, *tables) for uuid in uuids}

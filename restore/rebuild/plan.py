@@ -181,6 +181,20 @@ def lost_objects(blobs: Iterable[tuple[str, int, str]], listed: Iterable[tuple[s
             yield MissingObject(key, path, size_bytes, found)
 
 
+def with_paths(
+    lost: Iterable[MissingObject], rows: Iterable[FileRow], scope: Sequence[str] | None
+) -> list[MissingObject]:
+    """Objects that were found to be lost by their keys alone, once for each file of the scope that needs them."""
+    found = {one.key: one.found_bytes for one in lost}
+    return [
+        MissingObject(key, row.path, size_bytes, found[key])
+        for row in (rows if found else ())
+        if in_scope(row.path, scope)
+        for key, size_bytes in row.blobs
+        if key in found and found[key] != size_bytes
+    ]
+
+
 def missing_objects(
     wanted: Mapping[str, StoredFile], sizes: Mapping[str, int], scope: Sequence[str] | None = None
 ) -> tuple[MissingObject, ...]:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import secrets
 import time as clock
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
 from disks.base import LoggedDisk
+from disks.file_table.blobs_by_key import BlobsByKey
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
-from disks.file_table.views import TableReader
+from disks.object_disk.blobs import BlobListing
 from disks.object_disk.history import TableAsOf, at_head, contradicted_by, past_at
 from disks.object_disk.references import Inventory, inventory
 from disks.stores.base import ObjectStore
@@ -26,7 +27,7 @@ from disks.workers.progress import SILENT, Progress, Task, watched
 from oplog.errors import Conflict, Damaged, NotFound, Refused
 from oplog.kinds import Restored
 from oplog.replay import FileRow
-from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, parse_blob_key, snapshot_key
+from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, snapshot_key
 from restore.rebuild.allowed import (
     OF_ANOTHER_TIME,
     check_arrivals,
@@ -45,6 +46,7 @@ from restore.rebuild.held_revision import pinned
 from restore.rebuild.moments import past_at_time
 from restore.rebuild.naming import in_words, table_name, table_names
 from restore.rebuild.plan import (
+    MissingObject,
     TableDifference,
     Tally,
     by_path,
@@ -52,6 +54,7 @@ from restore.rebuild.plan import (
     in_scope,
     leaves_frozen,
     lost_objects,
+    with_paths,
 )
 from restore.rebuild.presence import Elsewhere, Look, nothing_known
 from restore.rebuild.request import RebuildRequest
@@ -108,29 +111,30 @@ def _rebuild_cache(disk: LoggedDisk, request: RebuildRequest, progress: Progress
     found = log_inventory(disk.store)
     with progress.task(f"reading the log of {disk.name}"):
         past, doubts = _newest(disk, found)
-    with closing(past):
-        with past.table.read() as truth:
-            files = truth.count()
-            with progress.task(f"comparing {disk.name} with its bucket", items=files) as task:
-                cache, cached_files, difference, tally = _against_cache(disk, truth, scope, task)
-            notes = (
-                [cache.problem] if cache.problem else [] if cache.exists else [f"disk {disk.name} has no local state"]
-            ) + doubts
-            if found.head == 0:
-                disk.log.check_schema()
-                if request.apply and cached_files:
-                    raise Refused(
-                        f"{disk.store.name} holds no log entry, while the cache of disk {disk.name} knows "
-                        f"{cached_files} files",
-                        hint="check the url of the disk; if the bucket was emptied on purpose, delete "
-                        f"{disk.table_path}",
-                    )
-            result = _result(disk, found, truth, scope, difference, tally, notes)
+    with closing(past), closing(BlobsByKey()) as blobs:
+        files = past.count()
+        with progress.task(f"comparing {disk.name} with its bucket", items=files) as task:
+            cache, cached_files, difference, tally = _against_cache(disk, past, blobs, scope, task)
+        notes = (
+            [cache.problem] if cache.problem else [] if cache.exists else [f"disk {disk.name} has no local state"]
+        ) + doubts
+        if found.head == 0:
+            disk.log.check_schema()
+            if request.apply and cached_files:
+                raise Refused(
+                    f"{disk.store.name} holds no log entry, while the cache of disk {disk.name} knows "
+                    f"{cached_files} files",
+                    hint=f"check the url of the disk; if the bucket was emptied on purpose, delete {disk.table_path}",
+                )
+        listing = BlobListing(disk.store)
+        lost = with_paths(_lacking(listing, ((key, size_bytes, "") for key, size_bytes in blobs)), past, scope)
+        names = table_names((one.path for one in lost), past)
+        result = _result(disk, found, listing, lost, names, difference, tally, notes)
         result.revision = past.revision
         if request.apply:
             with progress.task(f"writing the file table of {disk.name}", items=files) as task:
                 disk.replace_cache(
-                    lambda: watched(past.table.stored(), task),
+                    lambda: watched(past.stored(), task),
                     past.revision,
                     past.digest,
                     table_digest=past.table_digest.hex,
@@ -157,20 +161,23 @@ def _newest(disk: LoggedDisk, found: Inventory) -> tuple[TableAsOf, list[str]]:
 
 
 def _against_cache(
-    disk: LoggedDisk, truth: TableReader, scope: Sequence[str] | None, task: Task
+    disk: LoggedDisk, truth: TableAsOf, blobs: BlobsByKey, scope: Sequence[str] | None, task: Task
 ) -> tuple[Cache, int, TableDifference, Tally]:
-    """The cache, how many files it knows, how the truth differs from it, and what the truth holds."""
+    """The cache, how many files it knows, how the truth differs from it, and what the truth holds. `blobs` is
+    then what it names within the scope."""
+    within = partial(in_scope, scope=scope)
     tally = Tally(scope)
     try:
         with opened_cache(disk) as (cache, view):
-            rows = tally.counting(by_path(watched(truth.rows(), task)))
+            rows = tally.counting(by_path(blobs.noting(watched(truth.rows(), task), within)))
             files = view.count() if view is not None else 0
             current = by_path(view.rows()) if view is not None else iter(())
             return cache, files, compare(current, rows, scope, paths=False), tally
     except UNREADABLE as error:
         cache, tally = unreadable(disk, error), Tally(scope)
+        rows = tally.counting(by_path(blobs.noting(truth.rows(), within)))
         nothing: Iterator[tuple[str, FileRow]] = iter(())
-        return cache, 0, compare(nothing, tally.counting(by_path(truth.rows())), scope, paths=False), tally
+        return cache, 0, compare(nothing, rows, scope, paths=False), tally
 
 
 def log_inventory(store: ObjectStore) -> Inventory:
@@ -178,34 +185,25 @@ def log_inventory(store: ObjectStore) -> Inventory:
     return inventory([*store.list(OPERATIONS_PREFIX), *store.list(SNAPSHOTS_PREFIX)])
 
 
-class _BlobListing:
-    """The blobs of a bucket (key, size) in key order, counted while they go by."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self.objects = 0
-        self._store = store
-
-    def __iter__(self) -> Iterator[tuple[str, int]]:
-        for item in self._store.list(BLOBS_PREFIX):
-            if parse_blob_key(item.key) is not None:
-                self.objects += 1
-                yield item.key, item.size_bytes
+def _lacking(listing: BlobListing, wanted: Iterable[tuple[str, int, str]]) -> list[MissingObject]:
+    """Those of the wanted blobs (key, size, path), in key order, that are not there, or not with their size."""
+    listed = iter(listing)
+    lost = list(lost_objects(wanted, listed))
+    for _ in listed:  # the rest counts too
+        pass
+    return lost
 
 
 def _result(
     disk: LoggedDisk,
     found: Inventory,
-    wanted: TableReader,
-    scope: Sequence[str] | None,
+    listing: BlobListing,
+    lost: list[MissingObject],
+    names: dict[str, str],
     difference: TableDifference,
     tally: Tally,
     notes: list[str],
 ) -> RebuildResult:
-    listing = _BlobListing(disk.store)
-    listed = iter(listing)
-    lost = list(lost_objects((blob for blob in wanted.blobs_by_key() if in_scope(blob[2], scope)), listed))
-    for _ in listed:  # the rest counts too
-        pass
     return RebuildResult(
         disk=disk.name,
         revision=0,
@@ -214,7 +212,7 @@ def _result(
         bytes=tally.bytes,
         difference=difference,
         missing_objects=sorted(lost, key=lambda entry: entry.path),
-        names=table_names((one.path for one in lost), wanted),
+        names=names,
         digest=tally.digest,
         objects=listing.objects,
         notes=notes,
@@ -321,7 +319,10 @@ def _compared(disk: LoggedDisk, tables: _ThenAndNow, target: int, scope: Sequenc
     difference = compare(by_path(tables.newest), wanted_rows, inside, goes=leaves_frozen(scope))
     arrivals = arriving(disk, disk.store, difference, scope, elsewhere, tables.wanted, tables.newest)
     with tables.wanted.read() as wanted:
-        result = _result(disk, tables.found, wanted, scope, difference, tally, [])
+        listing = BlobListing(disk.store)
+        lost = _lacking(listing, (blob for blob in wanted.blobs_by_key() if in_scope(blob[2], scope)))
+        names = table_names((one.path for one in lost), wanted)
+        result = _result(disk, tables.found, listing, lost, names, difference, tally, [])
     result.revision = target
     result.take(arrivals, elsewhere)
     _note_moves(disk, result, tables)

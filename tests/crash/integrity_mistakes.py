@@ -233,6 +233,12 @@ _FSCK_MISTAKES: tuple[Mistake, ...] = (
         _rows_without_digest,
     ),
     (
+        "objects noted while the cache was read stay away",
+        "a rebuild compares nothing with the listing, and says that no object is lost",
+        f"{_REBUILD}::test_a_lost_object_does_not_stop_the_cache_from_coming_back",
+        replaced("disks.file_table.blobs_by_key:BlobsByKey", "_note", nothing),
+    ),
+    (
         "fsck blind for I1",
         "a part on two disks is no problem",
         f"{_FSCK}::test_a_part_on_two_disks_unless_it_is_being_moved",

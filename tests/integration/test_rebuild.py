@@ -361,7 +361,7 @@ def test_a_lost_object_does_not_stop_the_cache_from_coming_back(local: ObjectDis
     local.store.delete([key])
     lose_local_state(local)
     result = restore(local, RebuildRequest(apply=True))
-    assert [entry.key for entry in result.missing_objects] == [key]
+    assert [(entry.key, entry.path) for entry in result.missing_objects] == [(key, "a/1")]
     assert result.applied
     assert local.read("a/2") == b"content of a/2"
 

@@ -77,6 +77,8 @@ def state(past: TableAsOf) -> tuple[object, ...]:
         past.revision,
         past.digest,
         list(past.rows()),
+        past.count() - len(list(past.rows())),
+        list(past.stored()),
         [past.get(path) for path in PATHS],
         sorted(past.blobs()),
         past.keys(),

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from oplog.replay import FileRow
 from restore.rebuild.plan import (
+    MissingObject,
     TableDifference,
     compare,
     in_scope,
@@ -16,6 +18,7 @@ from restore.rebuild.plan import (
     lost_objects,
     missing_objects,
     table_digest,
+    with_paths,
 )
 
 
@@ -108,6 +111,25 @@ def test_lost_objects_are_found_by_reading_the_listing_in_step() -> None:
         ("e", None),
     ]
     assert len(list(lost_objects(blobs, []))) == 5
+
+
+def test_lost_objects_are_told_for_each_file_that_needs_them() -> None:
+    """Found by their keys, as they are where the files are in no table."""
+
+    def row(path: str, key: str | None, size_bytes: int = 3, more: tuple[tuple[str, int], ...] = ()) -> FileRow:
+        return FileRow(path, size_bytes, "", key, None, None, 1, more)
+
+    rows = [row("t/a", "gone"), row("t/b", "gone"), row("t/c", "short"), row("t/d", None), row("t/e", "there")]
+    rows += [row("t/f", "there", 5, (("gone", 2),)), row("t/g", "short", 2), row("u/a", "gone")]
+    lost = [MissingObject("gone", "", 3), MissingObject("short", "", 3, 2)]
+    assert with_paths(iter(lost), iter(rows), ["t"]) == [
+        MissingObject("gone", "t/a", 3),
+        MissingObject("gone", "t/b", 3),
+        MissingObject("short", "t/c", 3, 2),
+        MissingObject("gone", "t/f", 2),
+    ]
+    assert len(with_paths(iter(lost), iter(rows), None)) == 5
+    assert with_paths(iter([]), iter(rows), None) == []
 
 
 def test_taken_ranges_of_block_numbers_stay_taken() -> None:
