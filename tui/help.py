@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 
 from textual.binding import Binding
 
-_TITLES = {"list": "Rows", "grid": "Rows", "see": "Everywhere", "app": "Everywhere", "": "Everywhere"}
-"""By the first word of a key's id; all others are keys of the screen."""
+_TITLES = {"list": "Rows", "grid": "Rows", "see": "Everywhere", "app": "Everywhere", "": "Cursor"}
+"""By the first word of a key's id; all others are keys of the screen. Textual's own have none."""
 
 
 def help_lines(bindings: Iterable[Binding], key_text: Callable[[Binding], str]) -> list[str]:
     """Those of the screen, of its rows, and of all screens. Of each the id that the configuration knows it by."""
-    groups: dict[str, dict[str, str]] = {"Here": {}, "Rows": {}, "Everywhere": {}}
+    groups: dict[str, dict[str, str]] = {"Here": {}, "Rows": {}, "Everywhere": {}, "Cursor": {}}
     for binding in bindings:
         group = groups[_TITLES.get((binding.id or "").partition(".")[0], "Here")]
         if binding.description:

@@ -290,7 +290,7 @@ def test_sql_answers_and_says_what_is_wrong(home: Home) -> None:
         await driver.write("select k from d.small")
         await driver.press("f5")
         await driver.lists([[1], [2], [3]], lambda rows: [list(row.values()) for row in rows])
-        await driver.press("shift+tab")
+        await driver.press("e")
         await driver.write(" garbage,,")
         await driver.press("f5")
         await driver.until(lambda: driver.told)
@@ -406,8 +406,9 @@ def steady(screen: str) -> str:
 def test_the_help_has_the_keys_of_the_screen_first(home: Home) -> None:
     async def story(driver: Driver) -> None:
         for key, first, titles in (
-            ("3", "  m              Move               [parts.move]", ["Here", "Rows", "Everywhere"]),
-            ("1", "  T              Pass now           [overview.tick]", ["Here", "Everywhere"]),
+            ("3", "  m              Move               [parts.move]", ["Here", "Rows", "Everywhere", "Cursor"]),
+            ("1", "  T              Pass now           [overview.tick]", ["Here", "Everywhere", "Cursor"]),
+            ("0", "  esc            Leave the box      [sql.rows]", ["Here", "Rows", "Everywhere", "Cursor"]),
         ):
             await driver.press(key)
             bindings = [active.binding for active in driver.app.active_bindings.values()]

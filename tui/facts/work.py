@@ -150,7 +150,7 @@ def jobs(store: Store) -> Listing:
     beside = [*_lanes(daemon), *_inbox(store), *_budgets(store), *_hooks(daemon)]
     return Listing(
         columns=(
-            ListColumn("job", "job", 16, of("job")),
+            ListColumn("job", "job", 20, of("job")),
             ListColumn("state", "state", 9, lambda row: _job_state(row, runs=daemon["running"])),
             ListColumn("schedule", "schedule", 14, of("schedule")),
             ListColumn("last", "last run", 16, of("last_run"), minute),

@@ -24,12 +24,13 @@ class Sql(ListView):
     name_: ClassVar[str] = "SQL"
     about: ClassVar[str] = (
         "Read-only SQL over all tiers; tables are named DB.TABLE. F5 or Ctrl+J runs it; the answer can be filtered and"
-        " sorted as every table. Esc leaves the box, so that keys choose screens again; Tab goes back."
+        " sorted as every table. Esc leaves the box, so that keys choose screens again; e goes back."
     )
     reads_at_once: ClassVar[bool] = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f5,ctrl+j", "run", "Run", id="sql.run", priority=True),
         Binding("escape", "rows", "Leave the box", id="sql.rows"),
+        Binding("e", "write", "Edit", id="sql.write"),
     ]
 
     def compose(self) -> ComposeResult:
@@ -64,6 +65,10 @@ class Sql(ListView):
             self.grid.focus()
         else:
             self.action_clear()
+
+    def action_write(self) -> None:
+        """The keys write again."""
+        self.take_focus()
 
     async def _run(self) -> None:
         sql = self.query_one(TextArea).text.strip()
