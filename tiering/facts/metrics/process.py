@@ -123,7 +123,7 @@ def _passes(process: Process) -> list[Family]:
 
 
 def _jobs(jobs: Iterable[Mapping[str, Any]]) -> list[Family]:
-    label = ("job",)
+    label = ("daemon_job",)  # `job` is Prometheus' own: it says of which scrape a number is
     last = Family("frostline_job_last_run_timestamp_seconds", "gauge", "When the job's last run began.", label)
     upcoming = Family("frostline_job_next_run_timestamp_seconds", "gauge", "When it runs next.", label)
     runs = Family("frostline_job_runs", "gauge", "Runs of it that are on record.", label)

@@ -140,7 +140,8 @@ class Seen:
 
 def overdue(parts: Iterable[PlacedPart], policies: Mapping[str, PolicyConfig], now: datetime) -> dict[str, Overdue]:
     """By table, what is due and not done: whatever holds it back. A part on a colder volume than its rule names is at
-    its place, and so is one whose rule names what is not in the policy."""
+    its place, and so is one whose rule names what is not in the policy. Nothing waits for longer than it is there: rows
+    that come late were due before they came."""
     found: dict[str, Overdue] = {}
     for stored in parts:
         if not stored.definition.ttl:
@@ -148,6 +149,7 @@ def overdue(parts: Iterable[PlacedPart], policies: Mapping[str, PolicyConfig], n
         since = _due_since(stored, policies, now)
         if since is not None:
             name = stored.definition.full_name
+            since = max(since, stored.part.created)
             found.setdefault(name, Overdue()).add(Overdue(1, stored.part.size_bytes, since))
     return found
 

@@ -47,6 +47,7 @@ from tiering.facts.metrics.seen import (
     ReplicaSeen,
     Seen,
     WorkSeen,
+    overdue,
 )
 from tiering.facts.metrics.watching import Metrics
 from tiering.journal.records import NewMove
@@ -160,6 +161,14 @@ def insert(store: Store, *times: datetime) -> None:
 
 
 class TestSeen:
+    def test_rows_that_come_late_wait_since_they_came(self, store: Store) -> None:
+        """Not since their rule was due, months before."""
+        insert(store, OLD)
+        stored, config = store.parts("d.t")[0], store.context.config
+        late = msgspec.structs.replace(stored.part, created=NEW)
+        part = SimpleNamespace(definition=stored.definition, part=late, name=late.part_name, disk="ssd")
+        assert overdue([part], config.policies, NOW)["d.t"].oldest == NEW
+
     def test_parts_by_table_and_tier_and_what_is_due(self, store: Store) -> None:
         insert(store, OLD, NEW)
         stored = store.parts("d.t")
@@ -235,7 +244,7 @@ class TestSeen:
         found = values(exposition.text(families(seen, process, version="1")))
         assert one(found, "frostline_held_parts", reason="budget") == 1
         assert one(found, "frostline_budget_limit", policy="hot_cold", budget="bytes") == 1
-        assert one(found, "frostline_job_trouble", job="gc") == 0
+        assert one(found, "frostline_job_trouble", daemon_job="gc") == 0
 
     def test_how_far_what_others_did_is_seen(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         """A disk by its last look that went well; a replica by its last pass that did, with what it left undone."""
