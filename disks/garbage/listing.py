@@ -117,8 +117,13 @@ UNKNOWN_BYTES = -1
 
 def in_key_order(table: TableReader) -> Iterator[_Pair]:
     """The blobs of the table, each once, in key order. One to which several sizes are given is of unknown size."""
-    for key, blobs in groupby(table.blobs_by_key(), itemgetter(0)):
-        sizes = {size_bytes for _, size_bytes, _ in blobs}
+    yield from once_each((key, size_bytes) for key, size_bytes, _ in table.blobs_by_key())
+
+
+def once_each(pairs: Iterable[_Pair]) -> Iterator[_Pair]:
+    """The same of blobs that are named more than once, in key order."""
+    for key, blobs in groupby(pairs, itemgetter(0)):
+        sizes = {size_bytes for _, size_bytes in blobs}
         yield key, sizes.pop() if len(sizes) == 1 else UNKNOWN_BYTES
 
 
@@ -265,6 +270,15 @@ def list_ranges(
     everything_else = inventory(info for one in found for info in one.others)
     twice = any(one.twice for one in ranges)
     return replace(everything_else, blobs=blobs), _disagreement(blobs, found) if twice else None
+
+
+def compare_blobs(remote: Remote, expected: Iterable[_Pair], *, what: str) -> tuple[int, dict[str, int | None]]:
+    """How many blobs the bucket has, as others list it, and those that it does not show as they are expected (in key
+    order): with the size that it shows, None for what is missing. What nobody expected is among them."""
+    ranges = [one for one in cut_ranges(remote.store, once_each(expected)) if one.after]  # without the log's objects
+    found, _ = list_ranges(remote, ranges, what=what)
+    assert isinstance(found.blobs, ComparedBlobs)
+    return len(found.blobs), {**dict.fromkeys(found.blobs.missing), **found.blobs.sizes(found.blobs.doubtful)}
 
 
 def _disagreement(blobs: ComparedBlobs, found: Sequence[RangeListing]) -> str | None:

@@ -182,10 +182,10 @@ def lost_objects(blobs: Iterable[tuple[str, int, str]], listed: Iterable[tuple[s
 
 
 def with_paths(
-    lost: Iterable[MissingObject], rows: Iterable[FileRow], scope: Sequence[str] | None
+    found: Mapping[str, int | None], rows: Iterable[FileRow], scope: Sequence[str] | None
 ) -> list[MissingObject]:
-    """Objects that were found to be lost by their keys alone, once for each file of the scope that needs them."""
-    found = {one.key: one.found_bytes for one in lost}
+    """The files of the scope that need objects which were `found` to be lost (None), or with these sizes, where those
+    are not the right ones: in the order of the rows."""
     return [
         MissingObject(key, row.path, size_bytes, found[key])
         for row in (rows if found else ())

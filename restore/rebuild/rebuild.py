@@ -18,12 +18,15 @@ from disks.base import LoggedDisk
 from disks.file_table.blobs_by_key import BlobsByKey
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
+from disks.garbage.listing import compare_blobs
 from disks.object_disk.blobs import BlobListing
 from disks.object_disk.history import TableAsOf, at_head, contradicted_by, past_at
 from disks.object_disk.references import Inventory, inventory
 from disks.stores.base import ObjectStore
 from disks.stores.wrappers.metered import MeteredStore
+from disks.workers.counting import CountingRunner, add_requests
 from disks.workers.progress import SILENT, Progress, Task, watched
+from disks.workers.runner import Remote
 from oplog.errors import Conflict, Damaged, NotFound, Refused
 from oplog.kinds import Restored
 from oplog.replay import FileRow
@@ -67,9 +70,15 @@ _COMMIT_ATTEMPTS = 20
 
 
 def restore(
-    disk: LoggedDisk, request: RebuildRequest, *, progress: Progress = SILENT, look: Look = nothing_known
+    disk: LoggedDisk,
+    request: RebuildRequest,
+    *,
+    progress: Progress = SILENT,
+    look: Look = nothing_known,
+    remote: Remote | None = None,
 ) -> RebuildResult:
-    """Compare, and with `request.apply` restore. `look`: what the other disks hold, asked before each decision.
+    """Compare, and with `request.apply` restore. `look`: what the other disks hold, asked before each decision. With
+    `remote` others list the bucket; the result is the same, and the requests are those of all.
 
     Neither revision nor time: the local cache against the bucket; `apply` replaces the whole cache, whatever the
     report is about. A revision or time: the tree as it was then; `apply` commits the difference within what is asked
@@ -79,9 +88,13 @@ def restore(
     request = located(disk, request)
     started = clock.monotonic()
     before = requests_so_far(disk.store)
+    counting = CountingRunner(remote.runner, remote.store) if remote is not None else None
+    if remote is not None and counting is not None:
+        remote = Remote(counting, remote.store)
     newest = request.revision is None and request.time is None
-    result = _rebuild_cache(disk, request, progress) if newest else _go_back(disk, request, look)
+    result = _rebuild_cache(disk, request, progress, remote) if newest else _go_back(disk, request, look, remote)
     result.requests = {verb: count - before.get(verb, 0) for verb, count in requests_so_far(disk.store).items()}
+    add_requests(result.requests, counting.requests if counting is not None else {})
     result.seconds = clock.monotonic() - started
     return result
 
@@ -106,7 +119,9 @@ def requests_so_far(store: ObjectStore) -> dict[str, int]:
 # The cache
 
 
-def _rebuild_cache(disk: LoggedDisk, request: RebuildRequest, progress: Progress) -> RebuildResult:
+def _rebuild_cache(
+    disk: LoggedDisk, request: RebuildRequest, progress: Progress, remote: Remote | None
+) -> RebuildResult:
     scope = request.scope
     found = log_inventory(disk.store)
     with progress.task(f"reading the log of {disk.name}"):
@@ -126,10 +141,9 @@ def _rebuild_cache(disk: LoggedDisk, request: RebuildRequest, progress: Progress
                     f"{cached_files} files",
                     hint=f"check the url of the disk; if the bucket was emptied on purpose, delete {disk.table_path}",
                 )
-        listing = BlobListing(disk.store)
-        lost = with_paths(_lacking(listing, ((key, size_bytes, "") for key, size_bytes in blobs)), past, scope)
+        objects, lost = _lost(disk, blobs, past, scope, remote)
         names = table_names((one.path for one in lost), past)
-        result = _result(disk, found, listing, lost, names, difference, tally, notes)
+        result = _result(disk, found, objects, lost, names, difference, tally, notes)
         result.revision = past.revision
         if request.apply:
             with progress.task(f"writing the file table of {disk.name}", items=files) as task:
@@ -185,19 +199,30 @@ def log_inventory(store: ObjectStore) -> Inventory:
     return inventory([*store.list(OPERATIONS_PREFIX), *store.list(SNAPSHOTS_PREFIX)])
 
 
-def _lacking(listing: BlobListing, wanted: Iterable[tuple[str, int, str]]) -> list[MissingObject]:
-    """Those of the wanted blobs (key, size, path), in key order, that are not there, or not with their size."""
+def _lost(
+    disk: LoggedDisk,
+    blobs: Iterable[tuple[str, int]],
+    rows: Iterable[FileRow],
+    scope: Sequence[str] | None,
+    remote: Remote | None,
+) -> tuple[int, list[MissingObject]]:
+    """How many objects the bucket has, and which of these blobs, in key order, it lacks or has with another size, for
+    each of the rows that needs them."""
+    if remote is not None:
+        objects, found = compare_blobs(remote, blobs, what=f"listing disk {disk.name}")
+        return objects, with_paths(found, rows, scope)
+    listing = BlobListing(disk.store)
     listed = iter(listing)
-    lost = list(lost_objects(wanted, listed))
+    lost = list(lost_objects(((key, size_bytes, "") for key, size_bytes in blobs), listed))
     for _ in listed:  # the rest counts too
         pass
-    return lost
+    return listing.objects, with_paths({one.key: one.found_bytes for one in lost}, rows, scope)
 
 
 def _result(
     disk: LoggedDisk,
     found: Inventory,
-    listing: BlobListing,
+    objects: int,
     lost: list[MissingObject],
     names: dict[str, str],
     difference: TableDifference,
@@ -214,7 +239,7 @@ def _result(
         missing_objects=sorted(lost, key=lambda entry: entry.path),
         names=names,
         digest=tally.digest,
-        objects=listing.objects,
+        objects=objects,
         notes=notes,
     )
 
@@ -222,14 +247,14 @@ def _result(
 # An old revision
 
 
-def _go_back(disk: LoggedDisk, request: RebuildRequest, look: Look) -> RebuildResult:
+def _go_back(disk: LoggedDisk, request: RebuildRequest, look: Look, remote: Remote | None) -> RebuildResult:
     if request.apply:
         check_writable(disk)
     past = _at_time(disk, request.time) if request.time is not None else None
     target = past.revision if past is not None else request.revision or 0
     if not request.apply:
         with _tables(disk, past, target, request, look) as tables:
-            result = _compared(disk, tables, target, request.scope)
+            result = _compared(disk, tables, target, request.scope, remote)
             result.objection = objection_of(
                 partial(check_writable, disk), partial(_check_allowed, disk, request, result, tables)
             )
@@ -241,7 +266,7 @@ def _go_back(disk: LoggedDisk, request: RebuildRequest, look: Look) -> RebuildRe
         pinned(disk, target, request.actor, request.reason) as held,
         _tables(disk, past, target, request, look) as tables,
     ):
-        result = _compared(disk, tables, target, request.scope)
+        result = _compared(disk, tables, target, request.scope, remote)
         _check_allowed(disk, request, result, tables)
         if held is not None:
             held.check()
@@ -311,7 +336,9 @@ def _tables(
         yield _ThenAndNow(found, wanted, newest.table, newest.moved_in, settled, levels, elsewhere)
 
 
-def _compared(disk: LoggedDisk, tables: _ThenAndNow, target: int, scope: Sequence[str] | None) -> RebuildResult:
+def _compared(
+    disk: LoggedDisk, tables: _ThenAndNow, target: int, scope: Sequence[str] | None, remote: Remote | None
+) -> RebuildResult:
     """How the newest table differs from the wanted one."""
     tally, elsewhere = Tally(scope), tables.elsewhere
     wanted_rows = tables.settled.over(tally.counting(by_path(tables.wanted)))
@@ -319,10 +346,10 @@ def _compared(disk: LoggedDisk, tables: _ThenAndNow, target: int, scope: Sequenc
     difference = compare(by_path(tables.newest), wanted_rows, inside, goes=leaves_frozen(scope))
     arrivals = arriving(disk, disk.store, difference, scope, elsewhere, tables.wanted, tables.newest)
     with tables.wanted.read() as wanted:
-        listing = BlobListing(disk.store)
-        lost = _lacking(listing, (blob for blob in wanted.blobs_by_key() if in_scope(blob[2], scope)))
+        blobs = ((key, size_bytes) for key, size_bytes, path in wanted.blobs_by_key() if in_scope(path, scope))
+        objects, lost = _lost(disk, blobs, wanted.rows(), scope, remote)
         names = table_names((one.path for one in lost), wanted)
-        result = _result(disk, tables.found, listing, lost, names, difference, tally, [])
+        result = _result(disk, tables.found, objects, lost, names, difference, tally, [])
     result.revision = target
     result.take(arrivals, elsewhere)
     _note_moves(disk, result, tables)

@@ -58,8 +58,8 @@ def restore(
     newest revision. What the disk has already is not copied again; tables that the other bucket does not know stay as
     they are. Killed on the way, it is run again and goes on.
 
-    With --spark the executors copy what comes from another bucket, and ask the objects of a ClickHouse server for their
-    paths. A rebuild from our own log reads it in order: Spark does nothing for that.
+    With --spark the executors list the bucket, copy what comes from another one, and ask the objects of a ClickHouse
+    server for their paths. Our own log is read here, in order.
 
     A part whose rows are there without it (on another disk, merged, or inserted again) stays away, which is said.
 
@@ -96,28 +96,30 @@ def restore(
         _restore_clickhouse(session, clickhouse, request, start)
     elif source is not None:
         _restore_from(session, with_commits(opened), source, request, start)
-    elif start is not None:
-        raise UsageError(
-            f"disk {disk} is rebuilt from its log, which is read in order: Spark does nothing for that",
-            hint="leave --spark out; it copies with --from, and reads the buckets of ClickHouse servers",
-        )
     else:
-        _restore_here(session, with_commits(opened), request)
+        _restore_here(session, with_commits(opened), request, start)
 
 
-def _restore_here(session: Session, disk: "LoggedDisk", request: "RebuildRequest") -> None:
+def _restore_here(
+    session: Session, disk: "LoggedDisk", request: "RebuildRequest", start: "Callable[[], SparkWork] | None"
+) -> None:
     from restore.rebuild.rebuild import located
     from restore.rebuild.rebuild import restore as restore_disk
 
+    work = start() if start is not None else None
+    remote = work.remote(session.loaded.config.bucket(disk.name), shown=True) if work is not None else None
     request, look = located(disk, request), _look(session)
     if request.apply and (request.revision is not None or request.time is not None):
-        preview = restore_disk(disk, replace(request, apply=False), look=look)
+        preview = restore_disk(disk, replace(request, apply=False), look=look, remote=remote)
         if removed := preview.removed:
             for note in preview.notes:
                 session.output.note(f"WARNING: {note}")
             files = counted(removed, "file")
             session.confirm(f"Put disk {disk.name} back to revision {preview.revision}? {files} will go.")
-    result = restore_disk(disk, _effective(session, request), progress=session.progress(), look=look)
+    effective = _effective(session, request)
+    result = restore_disk(disk, effective, progress=session.progress(), look=look, remote=remote)
+    if work is not None:
+        work.report()
     _tell_other_disks(session, result)
     _show(session, result)
 

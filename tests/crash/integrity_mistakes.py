@@ -239,6 +239,12 @@ _FSCK_MISTAKES: tuple[Mistake, ...] = (
         replaced("disks.file_table.blobs_by_key:BlobsByKey", "_note", nothing),
     ),
     (
+        "objects of another size are no loss where others list",
+        "a rebuild takes only what is missing for lost, not what was cut off",
+        f"{_REBUILD}::test_others_list_and_the_same_is_rebuilt",
+        replaced("disks.garbage.listing:ComparedBlobs", "doubtful", ()),
+    ),
+    (
         "fsck blind for I1",
         "a part on two disks is no problem",
         f"{_FSCK}::test_a_part_on_two_disks_unless_it_is_being_moved",

@@ -5,6 +5,8 @@ Guards I6, I7, I8 and P37, P38, P39, P42, P45 against a directory and an S3 serv
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import random
 import shutil
 import time
@@ -16,13 +18,16 @@ import pytest
 
 from disks.config import ObjectDiskConfig
 from disks.effects import set_hook
+from disks.garbage import listing
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.doomed import Announcement
 from disks.object_disk.references import INTENTS_PREFIX, inventory
 from disks.registry import open_disk
+from disks.stores.address import StoreAddress
 from disks.stores.wrappers.metered import MeteredStore
+from disks.workers.runner import LocalRunner, Remote
 from oplog import pins
 from oplog.errors import Locked, NotFound, Refused, UsageError
 from oplog.kinds import Dropped, Inserted, Moved, OtherKind, Restored
@@ -150,6 +155,42 @@ def test_everything_local_is_lost_and_comes_back(opened: Opener) -> None:
     put(again, "store/t0/next/file")
     assert again.revision == 21
     assert restore(again, RebuildRequest()).difference.empty
+
+
+def test_others_list_and_the_same_is_rebuilt(
+    local: ObjectDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7, I15: every row, every loss and every count, of random histories with links; also of old revisions."""
+    monkeypatch.setitem(listing.cut_ranges.__kwdefaults__, "keys", 3)
+    address = StoreAddress.of(ObjectDiskConfig(url=f"file://{tmp_path}/bucket/"))
+    remote = Remote(LocalRunner(2), address)
+    dice = random.Random(5)
+    work(local, dice, 15)
+    local.write_snapshot()
+    work(local, dice, 6)
+    named = sorted({row.key for row in rows(local).values() if row.key is not None})
+    local.store.delete(named[1:3])
+    torn = local.store.get(named[4])[:-1]
+    local.store.delete([named[4]])
+    local.store.put(named[4], torn, sha256=hashlib.sha256(torn).digest())
+    local.store.put("r-notes", b"mine", sha256=hashlib.sha256(b"mine").digest())
+    scopes: tuple[tuple[str, ...], ...] = ((), ("store/t1",))
+    for revision, paths in itertools.product((None, 9, 21), scopes):
+        request = RebuildRequest(revision=revision, paths=paths)
+        here, there = restore(local, request), restore(local, request, remote=remote)
+        assert there.requests.keys() == here.requests.keys()
+        here.requests, here.seconds = there.requests, there.seconds
+        assert there == here
+        assert there.missing_objects or paths
+    here = restore(local, RebuildRequest())
+    assert {one.found_bytes is None for one in here.missing_objects} == {True, False}
+    before = list(local.file_table.stored())
+    lose_local_state(local)
+    again = open_disk("cold", ObjectDiskConfig(url=f"file://{tmp_path}/bucket/"), tmp_path / "home")
+    assert isinstance(again, ObjectDisk)
+    assert restore(again, RebuildRequest(apply=True), remote=remote).missing_objects == here.missing_objects
+    assert list(again.file_table.stored()) == before
+    again.close()
 
 
 def test_what_is_rebuilt_is_what_was_kept_row_by_row(opened: Opener) -> None:

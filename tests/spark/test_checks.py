@@ -35,7 +35,9 @@ from restore.check import data as check_data
 from restore.check.check import CheckOptions, CheckResult, check
 from restore.clickhouse.bucket import read_bucket
 from restore.clickhouse.rebuild import rebuild
+from restore.rebuild.rebuild import restore
 from restore.rebuild.request import RebuildRequest
+from restore.rebuild.result import RebuildResult
 from restore.transfer import blob_copies
 from restore.transfer.blob_copies import RemoteCopying
 from restore.transfer.transfer import restore_from
@@ -263,6 +265,47 @@ def test_a_bucket_that_asks_for_patience_gets_it(ministack: Server, tmp_path: Pa
     with pytest.raises((Transient, DiskUnreachable)):
         site.collect(delete=True)
     site.disk.close()
+
+
+def lost_of(result: RebuildResult) -> list[tuple[str, str, int | None]]:
+    return [(one.key, one.path, one.found_bytes) for one in result.missing_objects]
+
+
+@pytest.mark.parametrize("dying", [False, True])
+def test_a_cache_is_rebuilt_while_executors_list_the_bucket(site: Site, tmp_path: Path, dying: bool) -> None:
+    """I7, I15: the same rows and the same losses as in one process, from an empty state, also when tasks die."""
+    damage(site)
+    remote = site.remote
+    if dying:
+        remote = Remote(DyingRunner(remote.runner, tmp_path / "notes", every=3), remote.store)
+    here, there = (open_disk("cold", site.config, tmp_path / name) for name in ("here", "there"))
+    assert isinstance(here, ObjectDisk)
+    assert isinstance(there, ObjectDisk)
+    one, other = restore(here, RebuildRequest(apply=True)), restore(there, RebuildRequest(apply=True), remote=remote)
+    assert list(there.file_table.stored()) == list(here.file_table.stored())
+    assert lost_of(other) == lost_of(one)
+    assert [size is None for _, _, size in lost_of(other)] == [False, True]
+    assert (other.objects, other.digest, other.files, other.notes) == (one.objects, one.digest, one.files, one.notes)
+    assert other.requests["LIST"] > one.requests["LIST"]
+    back = site.disk.revision - 1
+    assert lost_of(restore(there, RebuildRequest(revision=back), remote=remote)) == lost_of(
+        restore(here, RebuildRequest(revision=back))
+    )
+    here.close()
+    there.close()
+
+
+def test_a_rebuild_that_cannot_list_changes_nothing(site: Site, tmp_path: Path) -> None:
+    """I7: an executor that does not reach the bucket is an error, no loss, and the cache stays as it is."""
+    gone = config_of(Server("gone", f"http://127.0.0.1:{free_port()}", "a", "b"), site.bucket, retries=1)
+    before = list(site.disk.file_table.stored())
+    with site.disk.file_table.write() as view:
+        view.remove(TABLE.directory)
+    with pytest.raises((Transient, DiskUnreachable)):
+        restore(site.disk, RebuildRequest(apply=True), remote=Remote(site.runner, StoreAddress.of(gone)))
+    assert list(site.disk.file_table.stored()) == []
+    assert restore(site.disk, RebuildRequest(apply=True), remote=site.remote).applied
+    assert list(site.disk.file_table.stored()) == before
 
 
 def content(disk: ObjectDisk) -> dict[str, bytes]:

@@ -75,6 +75,14 @@ def test_a_collection_and_a_restore_from_another_bucket(ministack: Server, tmp_p
     assert document.pop("spark")["tasks"] == 2
     assert document == json.loads(here.stdout)
 
+    here, there = (frostline(config, "restore", "cold", "--json", *spark) for spark in ((), ("--spark",)))
+    assert (here.returncode, there.returncode) == (0, 0), here.stderr + there.stderr
+    document, plain = json.loads(there.stdout), json.loads(here.stdout)
+    assert document.pop("spark")["tasks"] == 1
+    for each in (document, plain):
+        assert (each.pop("seconds") >= 0, each.pop("requests")["LIST"] > 0) == (True, True)
+    assert document == plain
+
     other = json.loads(config.read_text())
     source = other["disks"]["cold"]["url"]
     other["disks"]["cold"]["url"] = f"s3://{site.bucket}/another/"
@@ -112,7 +120,7 @@ def test_the_executors_of_a_cluster_have_nothing_but_what_they_are_sent(
     ("arguments", "says"),
     [
         (("gc", "--master", "local[2]"), "add --spark"),
-        (("restore", "cold", "--spark"), "leave --spark out"),
+        (("restore", "cold", "--spark"), "openjdk"),
         (("restore", "cold", "--from", "{url}", "--spark"), "add --apply"),
         (("fsck", "cold", "--spark"), "openjdk"),
     ],

@@ -121,15 +121,15 @@ def test_lost_objects_are_told_for_each_file_that_needs_them() -> None:
 
     rows = [row("t/a", "gone"), row("t/b", "gone"), row("t/c", "short"), row("t/d", None), row("t/e", "there")]
     rows += [row("t/f", "there", 5, (("gone", 2),)), row("t/g", "short", 2), row("u/a", "gone")]
-    lost = [MissingObject("gone", "", 3), MissingObject("short", "", 3, 2)]
-    assert with_paths(iter(lost), iter(rows), ["t"]) == [
+    lost = {"gone": None, "short": 2}
+    assert with_paths(lost, iter(rows), ["t"]) == [
         MissingObject("gone", "t/a", 3),
         MissingObject("gone", "t/b", 3),
         MissingObject("short", "t/c", 3, 2),
         MissingObject("gone", "t/f", 2),
     ]
-    assert len(with_paths(iter(lost), iter(rows), None)) == 5
-    assert with_paths(iter([]), iter(rows), None) == []
+    assert len(with_paths(lost, iter(rows), None)) == 5
+    assert with_paths({}, iter(rows), None) == []
 
 
 def test_taken_ranges_of_block_numbers_stay_taken() -> None:
