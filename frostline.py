@@ -13,6 +13,8 @@
 
     frostline.spark.sql(session, "SELECT count(*) FROM nyc.flights")               # tables in Spark: docs/spark.md
 
+`python -m frostline` is the command line, where the script of that name is not on the PATH.
+
 What goes wrong on purpose is a `FrostlineError`; the tree of errors is drawn in `oplog.errors`, and each has the exit
 code that the command line gives it. Names are loaded when they are first used, so that importing this costs little.
 docs/python.md is the guide.
@@ -143,3 +145,9 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if __name__ == "__main__":
+    from tiering.cli.entry import main
+
+    main()

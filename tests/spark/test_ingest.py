@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,8 +73,6 @@ def written(home: Home, name: str, table: pa.Table) -> str:
 
 
 def _json(table: pa.Table) -> Iterator[str]:
-    import json
-
     for row in table.to_pylist():
         yield json.dumps({**row, "at": row["at"].isoformat()})
 
@@ -227,3 +228,14 @@ def test_files_of_text_with_other_headers_are_refused(home: Home) -> None:
     other = written(home, "b.csv", rows(10, 10).select(["at", "k", "name"]))
     home("ingest", "d.t", one, other, "--spark", code=1)
     assert contents(home) == []
+
+
+@pytest.mark.in_turn
+def test_the_installed_command_ingests(home: Home) -> None:
+    """It leaves pandas out, which Spark needs: every ingest failed, and no test began where people do."""
+    file = written(home, "b.csv", rows(0, 10))
+    command = [sys.executable, "-m", "frostline", "-c", str(home.configuration), "ingest", "d.t", file, "--spark"]
+    done = subprocess.run([*command, "--master", "local[1]", "--json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == 10
+    assert contents(home) == expected(0, 10)
