@@ -74,6 +74,7 @@ def refused(frostline: Frostline, code: int) -> None:
         ("query", COUNT),
         ("parts",),
         ("du",),
+        ("cost",),
         ("insert", "d.t", "rows.csv"),
         ("merge", "d.t", "--final"),
         ("move", "d.t", "--partition", "202602", "--to-disk", "s3"),

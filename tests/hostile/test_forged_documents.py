@@ -293,6 +293,7 @@ CHANGING = (
     ["explain", TABLE, "all_2_2_0"],
     ["blame", TABLE, "all_2_2_0"],
     ["du"],
+    ["cost"],
     ["gc", "cold", "--delete", "--yes"],
     ["gc", "cold"],
     ["fsck"],

@@ -45,6 +45,7 @@ READING: tuple[tuple[str, ...], ...] = (
     ("disks",),
     ("policies",),
     ("du",),
+    ("cost",),
     ("table", "list"),
     ("table", "show", "d.t"),
     ("moves", "list"),

@@ -39,6 +39,8 @@ def check_references(config: Config, complain: Complain) -> None:
         raise complain(("limits", "workers"), "at least one worker is needed", "")
     _check_keeper(config, complain)
     _check_jobs(config, complain)
+    for name in config.prices.disks.keys() - config.disks.keys():
+        raise complain(("prices", "disks", name), f"no such disk: {name}", _nearest(name, config))
     for name, hook in config.hooks.items():
         _check_name(name, ("hooks", name), complain)
         if bool(hook.command) == bool(hook.url):
@@ -148,6 +150,11 @@ def _check_log(name: str, disk: ObjectDiskConfig, complain: Complain) -> None:
         raise complain(("disks", name, "log"), "ClickHouse's log (log_format: 1) has its prefix for itself", "")
 
 
+def _nearest(disk: str, config: Config) -> str:
+    nearest = get_close_matches(disk, list(config.disks), 1)
+    return f"did you mean {nearest[0]!r}?" if nearest else f"the configuration has: {', '.join(config.disks)}"
+
+
 def _check_policy(name: str, policy: PolicyConfig, config: Config, complain: Complain) -> None:
     here = ("policies", name, "volumes")
     if not policy.volumes:
@@ -166,11 +173,7 @@ def _check_policy(name: str, policy: PolicyConfig, config: Config, complain: Com
             raise complain((*here, index, "disks"), f"the volume {volume.name!r} has no disk", "")
         for disk in volume.disks:
             if disk not in config.disks:
-                nearest = get_close_matches(disk, list(config.disks), 1)
-                hint = (
-                    f"did you mean {nearest[0]!r}?" if nearest else f"the configuration has: {', '.join(config.disks)}"
-                )
-                raise complain((*here, index, "disks"), f"no such disk: {disk}", hint)
+                raise complain((*here, index, "disks"), f"no such disk: {disk}", _nearest(disk, config))
             if disk in seen_disks:
                 raise complain((*here, index, "disks"), f"the disk {disk!r} is in the policy twice", "")
             seen_disks.add(disk)

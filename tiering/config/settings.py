@@ -176,10 +176,16 @@ class SparkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class PricesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What object storage costs, for estimates. The defaults are S3 Standard's list prices in us-east-1, in dollars."""
+    """What storage and its requests cost, for estimates. The defaults are list prices of AWS in us-east-1, in dollars:
+    of S3 Standard, and for disks of this machine of EBS gp3."""
 
     storage_gb_month: float = 0.023
-    """Each 10^9 bytes, each month."""
+    """Each 10^9 bytes in a bucket, each month."""
+    local_gb_month: float = 0.08
+    """Each 10^9 bytes on a disk of this machine, each month."""
+    disks: dict[str, float] = {}
+    """Disk -> what each 10^9 bytes on it cost a month, where it is another price than these: a slower class of storage,
+    a hard disk."""
     put_per_1000: float = 0.005
     """Writes and listings."""
     get_per_1000: float = 0.0004

@@ -151,6 +151,13 @@ class WorkRecords:
         )
         return [_move(row) for row in rows]
 
+    def tried_moves(self) -> list[MoveRecord]:
+        """The tries that sent something, whoever asked for them, oldest first: also those that failed."""
+        rows = self._file.read(
+            "SELECT * FROM moves WHERE state IN ('copying', 'committed', 'done', 'failed') ORDER BY created, id"
+        )
+        return [_move(row) for row in rows]
+
     def arrivals(self) -> dict[tuple[str, str], datetime]:
         """By table and part: when its last move was done."""
         rows = self._file.read(

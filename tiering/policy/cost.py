@@ -7,7 +7,7 @@ shares one commit. A merge in a bucket reads each input in ranges and sends each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import TypeVar
 
@@ -61,9 +61,14 @@ def price(cost: Cost, prices: PricesConfig) -> float:
     )
 
 
-def price_of_storage(size_bytes: int, prices: PricesConfig) -> float:
-    """What the bytes cost in a month."""
-    return size_bytes / 1e9 * prices.storage_gb_month
+def price_of_storage(bytes_by_disk: Mapping[str, int], prices: PricesConfig, remote: Set[str]) -> float:
+    """What the bytes on each disk cost in a month. `remote` are the buckets' disks."""
+    return sum(size / 1e9 * gb_month(disk, prices, remote) for disk, size in bytes_by_disk.items())
+
+
+def gb_month(disk: str, prices: PricesConfig, remote: Set[str]) -> float:
+    """What 10^9 bytes on the disk cost in a month."""
+    return prices.disks.get(disk, prices.storage_gb_month if disk in remote else prices.local_gb_month)
 
 
 class PlanCost(msgspec.Struct, frozen=True, kw_only=True):

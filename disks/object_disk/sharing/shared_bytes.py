@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,20 +20,31 @@ class SharedBytes:
     size_bytes: int
     shared_bytes: int
     """Of them, what at least one other log names: it stays when this one drops it."""
+    share_bytes: int
+    """This log's share: each object by the number of logs that name it. The shares of all logs are what they name
+    together, each object once, but for the bytes that do not divide."""
     by_log: Mapping[str, int]
     """Of them, what each of the other logs names. Those that name nothing of it have 0."""
 
 
-def shared_bytes(disk: LoggedDisk, directory: str = "", *, now: datetime) -> SharedBytes:
-    """What is named below the directory, and what of it others name. Reads the other logs to their ends. Raises
-    `FrostlineError` where one of them cannot be read."""
-    own = {info.key: info.size_bytes for info in disk.walk(directory) if info.key is not None}
-    shared: set[str] = set()
-    by_log: dict[str, int] = {}
+def shared_bytes(disk: LoggedDisk, directories: Sequence[str] = ("",), *, now: datetime) -> list[SharedBytes]:
+    """What is named below each of the directories, and what of it others name. Reads the other logs to their ends, each
+    once. Raises `FrostlineError` where one of them cannot be read."""
+    sizes = [{info.key: info.size_bytes for info in disk.walk(own) if info.key is not None} for own in directories]
+    theirs: dict[str, set[str]] = {}
     for name in heeded_logs(disk, now=now):
         with closing(OtherLog(disk, name)) as log:
             log.refresh()
-            theirs = own.keys() & {info.key for info in log.walk() if info.key is not None}
-        by_log[name] = sum(own[key] for key in theirs)
-        shared |= theirs
-    return SharedBytes(sum(own.values()), sum(own[key] for key in shared), by_log)
+            theirs[name] = {info.key for info in log.walk() if info.key is not None}
+    return [_of_one(own, theirs) for own in sizes]
+
+
+def _of_one(own: Mapping[str, int], theirs: Mapping[str, set[str]]) -> SharedBytes:
+    named = {name: own.keys() & keys for name, keys in theirs.items()}
+    others = Counter(key for keys in named.values() for key in keys)
+    return SharedBytes(
+        size_bytes=sum(own.values()),
+        shared_bytes=sum(own[key] for key in others),
+        share_bytes=sum(size // (1 + others[key]) for key, size in own.items()),
+        by_log={name: sum(own[key] for key in keys) for name, keys in named.items()},
+    )

@@ -109,6 +109,7 @@ def test_du_says_whose_the_bytes_are(
         b.move(PARTS[0])
     (first, second) = (a.json("du")["shared"], b.json("du", "d.t")["shared"])
     size = {part["part"]: part["bytes"] for part in a.json("parts", "d.t")["parts"]}
+    share = size[PARTS[1]] + size[PARTS[0]] // 2
     assert first == [
         {
             "disk": "s3",
@@ -116,8 +117,10 @@ def test_du_says_whose_the_bytes_are(
             "bytes": size[PARTS[0]] + size[PARTS[1]],
             "alone_bytes": size[PARTS[1]],
             "shared_bytes": size[PARTS[0]],
+            "share_bytes": share,
             "price_month": round((size[PARTS[0]] + size[PARTS[1]]) / 1e9 * 500_000, 6),
             "alone_price_month": round(size[PARTS[1]] / 1e9 * 500_000, 6),
+            "share_price_month": round(share / 1e9 * 500_000, 6),
             "currency": "EUR",
             "with": {"b": size[PARTS[0]]},
         }
@@ -125,6 +128,12 @@ def test_du_says_whose_the_bytes_are(
     assert (second[0]["alone_bytes"], second[0]["with"]) == (0, {"a": size[PARTS[0]]})
     assert "other machines use as well (b" in a("du")
     assert f"({first[0]['price_month']:.2f} EUR a month)" in a("du")
+    bill = a.json("cost")
+    (cold,) = (row for row in bill["by_disk"] if row["disk"] == "s3")
+    assert cold["share_price_month"] == pytest.approx(share / 1e9 * 500_000, rel=1e-6)
+    assert cold["price_month"] == pytest.approx(first[0]["price_month"], rel=1e-6)
+    assert bill["shared"] == first
+    assert "this machine's share (log a), the rest that of b" in a("cost")
     b.move(PARTS[0], "ssd")
     (alone,) = a.json("du")["shared"]
     assert (alone["shared_bytes"], alone["with"]) == (0, {"b": 0})
@@ -134,6 +143,7 @@ def test_du_says_whose_the_bytes_are(
     (unknown,) = a.json("du")["shared"]
     assert unknown.keys() == {"disk", "log", "error"}
     assert "is not known" in a("du")
+    assert "so all count as this machine's" in a("cost")
 
 
 def test_a_machine_that_lost_everything_comes_back(a: Machine, b: Machine, bucket: str, s3_environment: Server) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oplog.errors import NotFound, UsageError
-from tiering.cli.commands.data import OptionalTable, read_stdin
+from tiering.cli.commands.data import OptionalTable
 from tiering.cli.commands.tables import TableName
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
@@ -108,7 +108,9 @@ def apply(
     plan: Annotated[str, typer.Argument(metavar="PLAN.json", help="what 'plan -o' saved; '-' reads stdin")],
 ) -> None:
     """Carry out exactly the moves of a saved plan. What no longer fits is skipped with its reason."""
-    _carry_out(session, _read_plan(plan), nothing="The plan holds no moves.")
+    from tiering.cli.frame.saved_plan import read_plan
+
+    _carry_out(session, [*read_plan(plan).moves], nothing="The plan holds no moves.")
 
 
 def explain(
@@ -323,26 +325,6 @@ def _hint_at_next(session: Session, planned: Any) -> None:
     if upcoming is not None and not planned.moves:
         when = format_time(upcoming.replace(microsecond=0))
         session.output.note(f"The next part is due at {when}; look ahead with --at TIME.")
-
-
-def _read_plan(path: str) -> "list[Move]":
-    import msgspec
-
-    from tiering.policy.decide import Move
-
-    class SavedPlan(msgspec.Struct):
-        moves: list[Move]
-
-    try:
-        text = read_stdin() if path == "-" else Path(path).read_text()
-        return msgspec.json.decode(text, type=SavedPlan).moves
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(
-            f"cannot read the plan {path}: {why}", hint="make one with: frostline plan -o PLAN.json"
-        ) from error
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise UsageError(f"{path} is not a plan: {error}", hint="make one with: frostline plan -o PLAN.json") from error
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

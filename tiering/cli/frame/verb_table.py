@@ -22,6 +22,7 @@ VERBS = {
     "backup.verbs.group": ("backup",),
     "restore.verbs.clickhouse": ("clickhouse",),
     "tiering.cli.commands.status": ("status", "du"),
+    "tiering.cli.commands.cost": ("cost",),
     "tiering.cli.commands.cache": ("warmup", "cache"),
     "zerocopy.verbs.replica": ("replica",),
     "zerocopy.verbs.keeper": ("keeper",),

@@ -59,27 +59,27 @@ def _cost_document(store: "Store", cost: "Cost") -> dict[str, Any]:
     return {**msgspec.to_builtins(cost), "price": round(price(cost, prices), 6), "currency": prices.currency}
 
 
-def size_of(store: "Store", table: str, partition: str | None) -> dict[str, int]:
-    """Parts, rows and bytes of a table or one of its partitions now."""
+def size_of(store: "Store", table: str, partition: str | None) -> dict[str, Any]:
+    """Parts, rows and bytes of a table or one of its partitions now, and what they cost in a month."""
+    from tiering.policy.cost import price_of_storage
+
+    config = store.context.config
     parts = [stored for stored in store.parts(table) if partition in (None, stored.name.partition)]
+    by_disk: dict[str, int] = {}
+    for stored in parts:
+        by_disk[stored.disk] = by_disk.get(stored.disk, 0) + stored.facts.size_bytes
     return {
         "parts": len(parts),
         "rows": sum(stored.facts.rows for stored in parts),
         "bytes": sum(stored.facts.size_bytes for stored in parts),
+        "price_month": round(price_of_storage(by_disk, config.prices, config.buckets().keys()), 6),
     }
 
 
 def summary_document(
-    store: "Store", report: "ColdMergeReport", before: dict[str, int], after: dict[str, int]
+    store: "Store", report: "ColdMergeReport", before: dict[str, Any], after: dict[str, Any]
 ) -> dict[str, Any]:
     """What a cold merge adds to `merge --json`."""
-    from tiering.policy.cost import price_of_storage
-
-    prices = store.context.config.prices
-
-    def priced(size: dict[str, int]) -> dict[str, Any]:
-        return {**size, "price_month": round(price_of_storage(size["bytes"], prices), 6)}
-
     return {
         "failed": [
             {
@@ -90,8 +90,8 @@ def summary_document(
         ],
         "not_begun": [_group(plan) for plan in report.not_begun],
         "summary": {
-            "before": priced(before),
-            "after": priced(after),
+            "before": before,
+            "after": after,
             "shards": report.shards,
             "cpu_seconds": round(report.cpu_seconds, 3),
             "peak_memory_bytes": report.peak_memory_bytes,

@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).parents[4]
 CONTRACT_VERBS = {
     "insert", "query", "parts", "disks", "policies", "move", "plan", "apply", "explain", "tick", "pause", "resume",
     "pin", "unpin", "merge", "log", "restore", "snapshot", "fsck", "gc", "du", "status", "demo", "table", "moves",
-    "config", "daemon", "doctor", "objbench", "backup", "partition",
+    "config", "daemon", "cost", "doctor", "objbench", "backup", "partition",
 }  # fmt: skip
 
 

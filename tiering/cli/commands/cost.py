@@ -1,0 +1,179 @@
+"""`cost`: what storage costs a month, what moves did cost, and what a plan or another policy would."""
+
+from typing import Annotated, Any
+
+import typer
+
+from tiering.cli.commands.data import OptionalTable
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import verb
+
+_NOT_COUNTED = (
+    "By the section 'prices' of the configuration. Not counted: objects that nothing names ('frostline gc'), what the"
+    " retention keeps, and the requests of queries, inserts and merges."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    verb(app)(cost)
+
+
+def cost(
+    session: Session,
+    table: OptionalTable = None,
+    plan: Annotated[
+        str | None, typer.Option("--plan", metavar="PLAN.json", help="price what 'plan -o' saved; '-' reads stdin")
+    ] = None,
+    what_if: Annotated[
+        str | None,
+        typer.Option("--what-if", metavar="POLICY", help="and if all parts of all tables lay as this policy puts them"),
+    ] = None,
+) -> None:
+    """Show what storage costs a month by table and disk, and what past moves cost, by the prices of the configuration.
+    Where machines share the objects of a bucket (`log: NAME`), each object is split among those that name it. Changes
+    nothing."""
+    from tiering.cli.frame.saved_plan import read_plan
+    from tiering.facts.cost import Bill
+
+    if what_if is not None:
+        session.config.policy(what_if)
+    saved = read_plan(plan) if plan is not None else None
+    store = session.store(anew=False)
+    store.check_answer(table)
+    session.tell_set_aside(store.set_aside(table))
+    bill = Bill(store)
+    document = bill.document(table)
+    if saved is not None:
+        document["plan"] = bill.of_plan(saved.moves, saved.deletes)
+    if what_if is not None:
+        document["what_if"] = bill.of_policy(what_if)
+    if session.options.json:
+        session.output.document(document)
+    else:
+        _print(session, document)
+
+
+def _print(session: Session, document: dict[str, Any]) -> None:
+    from tiering.config.units import format_size
+
+    currency = document["currency"]
+    session.output.table(
+        ["table", "volume", "disk", "parts", "size", "each GB", f"{currency} a month", "own share"],
+        [
+            (
+                row["table"],
+                row["volume"] or "-",
+                row["disk"],
+                row["parts"],
+                format_size(row["bytes"]),
+                f"{row['gb_month']:g}",
+                _money(row["price_month"]),
+                _money(row["share_price_month"]),
+            )
+            for row in document["storage"]
+        ],
+        empty="No parts.",
+    )
+    line = session.output.line
+    for row in document["by_disk"]:
+        line(f"{row['disk']}: {format_size(row['bytes'])}, {_money(row['price_month'])} {currency} a month")
+    line(f"Storage: {_money(document['price_month'])} {currency} a month{_beside_hot(document)}.")
+    for item in document["shared"]:
+        line(_shared(item))
+    _print_moves(session, document["moves"], currency)
+    if document["plan"] is not None:
+        _print_plan(session, document["plan"], currency)
+    if document["what_if"] is not None:
+        _print_policy(session, document["what_if"], currency)
+    session.output.note(_NOT_COUNTED)
+
+
+def _beside_hot(document: dict[str, Any]) -> str:
+    if not document["times_cheaper"]:
+        return ""
+    hot = _money(document["hot_price_month"])
+    return f"; all of it on the hottest volumes: {hot}, {document['times_cheaper']:g} times as much"
+
+
+def _shared(item: dict[str, Any]) -> str:
+    if "error" in item:
+        return f"{item['disk']}: whose the objects are is not known, so all count as this machine's: {item['error']}"
+    whole, share, currency = _money(item["price_month"]), _money(item["share_price_month"]), item["currency"]
+    others = ", ".join(name for name, size in item["with"].items() if size)
+    if not others:
+        return f"{item['disk']}: all of its objects are this machine's alone (log {item['log']})"
+    return (
+        f"{item['disk']}: of {whole} {currency} a month {share} are this machine's share (log {item['log']}), the rest"
+        f" that of {others}; what is shared is deleted when none of them names it any more"
+    )
+
+
+def _print_moves(session: Session, moves: dict[str, Any], currency: str) -> None:
+    from tiering.config.units import format_size, format_time
+
+    if not moves["by_month"]:
+        session.output.line("Moves: none that the journal remembers.")
+        return
+    since = format_time(moves["since"].replace(microsecond=0))
+    session.output.line()
+    session.output.table(
+        ["month", "from", "to", "tries", "failed", "size", "requests", currency],
+        [
+            (
+                row["month"],
+                row["from"],
+                row["to"],
+                row["tries"],
+                row["failed"],
+                format_size(row["bytes"]),
+                f"{row['requests']:,}",
+                _money(row["price"]),
+            )
+            for row in moves["by_month"]
+        ],
+    )
+    session.output.line(f"Moves since {since}: {_money(moves['price'])} {currency}.")
+
+
+def _print_plan(session: Session, plan: dict[str, Any], currency: str) -> None:
+    from tiering.config.units import format_size
+
+    session.output.line()
+    moves, gone = counted(plan["moves"], "move"), counted(plan["deletes"], "part")
+    size = format_size(plan["bytes"])
+    session.output.line(f"The plan: {moves} of {size}, {gone} past the TTL. {_effect(plan, currency)}")
+
+
+def _print_policy(session: Session, found: dict[str, Any], currency: str) -> None:
+    from tiering.config.units import format_size
+
+    session.output.line()
+    session.output.table(
+        [f"as {found['policy']} puts them", "parts", "size", f"{currency} a month"],
+        [
+            (row["disk"], row["parts"], format_size(row["bytes"]), _money(row["price_month"]))
+            for row in found["by_disk"]
+        ],
+        empty="No parts.",
+    )
+    for kind, parts in found["kept"].items():
+        session.output.line(f"{counted(parts, 'part')} not where a rule of the table wants it ({kind})")
+    if found["expired"]:
+        session.output.line(f"{counted(found['expired'], 'part')} past the TTL would be nowhere")
+    session.output.line(
+        f"Policy {found['policy']}: {counted(found['moves'], 'move')} of {format_size(found['bytes'])} away."
+        f" {_effect(found, currency)}"
+    )
+
+
+def _effect(found: dict[str, Any], currency: str) -> str:
+    once = f"Once {_money(found['price'])} {currency} for {counted(found['put'] + found['get'], 'request')};"
+    was, then, days = found["before_price_month"], found["after_price_month"], found["pays_back_days"]
+    pays = f", which pays in {days:g} days" if days is not None else ""
+    return f"{once} storage of these goes from {_money(was)} to {_money(then)} a month{pays}."
+
+
+def _money(amount: float) -> str:
+    return f"{amount:,.2f}" if amount >= 100 else f"{amount:.4g}"
