@@ -29,11 +29,11 @@ from oplog.kinds import Dropped, OtherKind, undone_revision
 from restore.history.undo import undo
 from restore.rebuild.rebuild import restore
 from restore.rebuild.request import RebuildRequest
-from tiering.config.settings import Config, LimitsConfig, PolicyConfig, VolumeConfig
+from tiering.config.settings import Config, LimitsConfig, PacingConfig, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.definitions import rename_table
-from tiering.table.schema import Column, PartitionField, TableDefinition
+from tiering.table.schema import Column, MoveToVolume, PartitionField, TableDefinition, TtlRule
 
 TABLE = "demo.events"
 OTHER = "demo.other"
@@ -42,6 +42,7 @@ ROWS_A_PART = 40
 GUARD = timedelta(hours=24)
 _MEMORY = Path("/dev/shm")
 _RESERVE_BYTES = 16 * 1024
+_LATE = PacingConfig(late_seconds=3600)
 SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("key", pa.int64()), ("text", pa.string())])
 
 
@@ -89,6 +90,7 @@ class Site:
         """A local disk and a directory bucket; snapshots often, so that crashes meet them; small reserves, for each
         crash point copies them."""
         root = self.root
+        volumes = (VolumeConfig(name="hot", disks=("ssd",)), VolumeConfig(name="cold", disks=("s3",)))
         return Config(
             state_path=str(root / "state"),
             disks={
@@ -100,9 +102,8 @@ class Site:
                 ),
             },
             policies={
-                "hot_cold": PolicyConfig(
-                    volumes=(VolumeConfig(name="hot", disks=("ssd",)), VolumeConfig(name="cold", disks=("s3",)))
-                )
+                "hot_cold": PolicyConfig(volumes=volumes),
+                "waiting": PolicyConfig(volumes=volumes, pacing=_LATE),
             },
             limits=LimitsConfig(state_reserve_bytes=_RESERVE_BYTES),
         )
@@ -196,6 +197,23 @@ def _hot(store: Store, site: Site) -> None:
 def _cold(store: Store, site: Site) -> None:
     _hot(store, site)
     move(store, "cold")
+
+
+def _late(store: Store, site: Site) -> None:
+    """Three parts whose rule was due before they came: they wait on the SSD."""
+    rule = TtlRule(after_seconds=86400, column="ts", action=MoveToVolume("cold"))
+    store.create_table(msgspec.structs.replace(events(), policy="waiting", ttl=(rule,)))
+    store.create_table(events(2, name=OTHER))
+    for first in (0, 1000, 2000):
+        insert(store, first, months=(1,))
+
+
+def _wait_over(store: Store, site: Site) -> None:
+    """The pass at the end of their wait, which merges them and moves what comes of it."""
+    store.context.clock = lambda: datetime.now(UTC) + timedelta(hours=2)
+    store.tick()
+    store.refresh()
+    assert [(part.disk, part.facts.rows) for part in store.parts(TABLE)] == [("s3", 3 * ROWS_A_PART)]
 
 
 def _cold_groups(store: Store, site: Site) -> None:
@@ -547,6 +565,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("cold_merge", _cold_groups, cold_merge, keeps_rows=True),
         Scenario("adopt", _foreign, lambda store, site: _adopt(store), keeps_rows=True),
         Scenario("move", _hot, lambda store, site: move(store, "cold"), keeps_rows=True),
+        Scenario("late_rows", _late, _wait_over, keeps_rows=True),
         Scenario("move_back", _cold, lambda store, site: move(store, "hot"), keeps_rows=True),
         Scenario("spark_replace", _cold_beside_scratch, _replace_january),
         Scenario("attach_files", _file_aside, _attach_file),
