@@ -2,10 +2,17 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperGroup
+
+from tiering.cli.completion.words import ONE_OF
+from tiering.cli.reports import query
+from tiering.config.jobs import JOB_NAMES
+from tiering.config.settings import DaemonConfig
+from tiering.engine.maintenance import TickStep
+from tiering.insert import source_files
 
 _KINDS = {
     "table": "table",
@@ -27,9 +34,21 @@ _EXCEPTIONS = {
     ("unpin", "partition"): "pinned partition",
     ("insert", "default"): "column=",
     ("log", "target"): "disk or table",
+    ("cost", "what_if"): "policy",
     **{(f"disk {verb}", "name"): "disk" for verb in ("adopt", "replace", "forget", "drain")},
     ("disk retire-log", "disk"): "disk",
 }
+_WORDS = {
+    ("query", "output_format"): query.FORMATS,
+    ("insert", "format"): source_files.FORMATS,
+    ("insert", "dedup_by"): ("block", "file", "none"),
+    ("ingest", "format"): tuple(one for one in source_files.FORMATS if one != "arrow"),
+    ("tick", "only"): get_args(TickStep),
+    ("backup create", "cold"): ("copy", "pin"),
+    ("daemon run", "log_format"): get_args(get_type_hints(DaemonConfig)["log_format"]),
+    **{(f"daemon {verb}", "job"): JOB_NAMES for verb in ("run", "trigger", "pause", "resume")},
+}
+"""The words that these take."""
 _LONGEST_HELP = 80
 
 
@@ -65,4 +84,6 @@ def _options(command: Any, path: str) -> dict[str, dict[str, Any]]:
 
 
 def _named(item: Any, path: str) -> dict[str, Any]:
+    if words := _WORDS.get((path, item.name)):
+        return {"name": item.name, "kind": ONE_OF + ",".join(words)}
     return {"name": item.name, "kind": _EXCEPTIONS.get((path, item.name), _KINDS.get(item.name, ""))}

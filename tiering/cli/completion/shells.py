@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 
 from tiering.cli.completion.names import Names
-from tiering.cli.completion.words import Wanted, Words
+from tiering.cli.completion.words import ONE_OF, Wanted, Words
 
 Item = tuple[str, str]
 """A word, and what it means."""
@@ -37,6 +37,8 @@ def _items(words: Words, wanted: Wanted, environment: Mapping[str, str]) -> list
         found = words.verbs(wanted.verb)
     elif wanted.kind == "option":
         found = words.options(wanted.verb)
+    elif wanted.kind.startswith(ONE_OF):
+        found = [(value, "") for value in sorted(wanted.kind.removeprefix(ONE_OF).split(","))]
     elif wanted.kind:
         found = [(name, "") for name in Names(wanted, environment).of(wanted.kind)]
     else:

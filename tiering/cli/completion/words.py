@@ -9,12 +9,17 @@ FILE = os.path.join(os.path.dirname(__file__), "verbs.json")
 """Every verb: its options, its arguments, what each names. Written by `make generate`."""
 
 
+ONE_OF = "one of "
+"""How the kind begins of what has a fixed set of words: `one of csv,json`."""
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What stands at the cursor."""
 
     kind: str = ""
-    """`verb`, `option`, what a name is of (`table`, `part`, …), or "" for anything, such as a file."""
+    """`verb`, `option`, what a name is of (`table`, `part`, …), the words to choose from (`ONE_OF`), or "" for
+    anything, such as a file."""
     verb: str = ""
     """`table create`; "" for `frostline` itself."""
     typed: str = ""
