@@ -94,6 +94,7 @@ def sound(frostline: Frostline, *expected: str) -> None:
 
 
 class TestPlaces:
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         ("url", "code", "named"),
         [
@@ -290,6 +291,7 @@ class TestDisks:
             stored = next(stored for stored in store.parts() if stored.disk == "ssd")
             return machine.root / "ssd" / stored.directory
 
+    @pytest.mark.in_turn
     @pytest.mark.timeout(120)
     @pytest.mark.parametrize("kind", ["a link", "a FIFO"])
     @pytest.mark.parametrize("which", ["strange", "data.parquet", "part.json"])

@@ -79,6 +79,7 @@ def error_of(deed: Callable[[Machine], object], machine: Machine) -> FrostlineEr
     return None
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("deed", DEEDS)
 @pytest.mark.parametrize("status", ERRORS)
 def test_a_server_that_fails_in_the_middle(machine: Machine, faults: list[FaultyStore], deed: str, status: str) -> None:

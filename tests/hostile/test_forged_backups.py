@@ -348,6 +348,7 @@ VERBS = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", FORGERIES)
 def test_what_each_verb_answers(vault: Vault, name: str) -> None:
     """I12, I15: each ends by itself with the exit code of the table; `verify` names what was forged; a restore makes no

@@ -22,11 +22,11 @@ from tiering.cli import main as cli
 REPOSITORY = Path(__file__).parents[2]
 SHOWN = (
     "README.md",
-    "docs/tour.md",
-    "docs/scripting.md",
     *(
         pytest.param(document, marks=pytest.mark.in_turn)
         for document in (
+            "docs/tour.md",
+            "docs/scripting.md",
             "docs/insert.md",
             "docs/history.md",
             "docs/disasters.md",

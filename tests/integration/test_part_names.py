@@ -197,6 +197,7 @@ def test_a_journal_that_is_older_than_the_parts(one: Machine) -> None:
     assert one.parts[0] == "all_1000001_1000001_0"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("back", ["restore", "copy", "undo"])
 @pytest.mark.parametrize("lost", [False, True])
 def test_merges_after_the_way_back(one: Machine, back: str, lost: bool, tmp_path: Path) -> None:

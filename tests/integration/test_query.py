@@ -179,6 +179,7 @@ def _condition(chance: random.Random, depth: int = 0) -> str:
     return f"({left}) {kind} ({_condition(chance, depth + 1)})"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", range(6))
 def test_pruning_changes_no_answer(
     context: Context, flights: TableDefinition, seed: int, monkeypatch: pytest.MonkeyPatch

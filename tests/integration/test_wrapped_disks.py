@@ -156,6 +156,7 @@ def steady(value: Any, varies: re.Pattern[str]) -> Any:
     return RANDOM.sub("…", value) if isinstance(value, str) else value
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("verb", READING, ids=" ".join)
 def test_a_verb_that_reads_says_the_same(
     frostline: Frostline, capsys: pytest.CaptureFixture[str], verb: tuple[str, ...]

@@ -18,6 +18,7 @@ def test_no_order_loses_what_somebody_has(first: Callable[[], State]) -> None:
     assert states > 50
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("rule", [field.name for field in fields(Rules)])
 def test_without_a_clause_something_is_lost(rule: str) -> None:
     rules = replace(Rules(), **{rule: False})

@@ -15,6 +15,7 @@ def test_no_interleaving_loses_what_a_backup_names() -> None:
     assert states > 1_000
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("rule", [field.name for field in fields(Rules)])
 def test_without_a_rule_there_is_a_violation(rule: str) -> None:
     _, found = explore(replace(Rules(), **{rule: False}), start())

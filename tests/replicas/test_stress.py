@@ -10,6 +10,7 @@ import pytest
 from tests.crash.harness import REPOSITORY
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("zookeeper")
 def test_every_replica_has_what_was_acknowledged_once() -> None:
     command = [sys.executable, "-m", "tests.soak.replicas", "--seed", "17", "--rounds", "3"]

@@ -49,41 +49,44 @@ def test_the_address_lets_one_browser_in_once(served: Served) -> None:
     asyncio.run(story())
 
 
-@pytest.mark.parametrize(
-    ("headers", "refused"),
-    [
-        ({"Host": "evil.example"}, "and no other"),
-        ({"Host": "127.0.0.1"}, "and no other"),
-        ({"Host": "evil.example:{port}"}, "and no other"),
-        ({"Origin": "http://evil.example"}, "another site"),
-        ({"Origin": "https://127.0.0.1:{port}"}, "another site"),
-        ({"Origin": "http://127.0.0.1:1"}, "another site"),
-        ({"Origin": "http://localhost:{port}"}, "another site"),
-        ({"Origin": "null"}, "another site"),
-        ({"Origin": ""}, "another site"),
-        ({"Sec-Fetch-Site": "cross-site"}, "another site"),
-        ({"Sec-Fetch-Site": "same-site"}, "another site"),
-    ],
+FOREIGN: tuple[tuple[dict[str, str], str], ...] = (
+    ({"Host": "evil.example"}, "and no other"),
+    ({"Host": "127.0.0.1"}, "and no other"),
+    ({"Host": "evil.example:{port}"}, "and no other"),
+    ({"Origin": "http://evil.example"}, "another site"),
+    ({"Origin": "https://127.0.0.1:{port}"}, "another site"),
+    ({"Origin": "http://127.0.0.1:1"}, "another site"),
+    ({"Origin": "http://localhost:{port}"}, "another site"),
+    ({"Origin": "null"}, "another site"),
+    ({"Origin": ""}, "another site"),
+    ({"Sec-Fetch-Site": "cross-site"}, "another site"),
+    ({"Sec-Fetch-Site": "same-site"}, "another site"),
 )
-def test_what_another_page_sends_is_refused(served: Served, headers: dict[str, str], refused: str) -> None:
-    """Even with a cookie that is right."""
-    said = {name: value.format(port=served.port) for name, value in headers.items()}
+"""Headers that another page sends, and why they are refused."""
+
+
+def test_what_another_page_sends_is_refused(served: Served) -> None:
+    """Even with a cookie that is right; and the address that nobody used yet stays good."""
 
     async def story() -> None:
-        async with browser() as session:
+        async with browser() as session, browser() as other:
             page = await enter(session, served)
+            unused = served.next_address()
             cookie = session.cookie_jar.filter_cookies(URL(page))["frostline"].value
-            said["Cookie"] = f"frostline={cookie}"
-            for path in ("", "page.js"):
-                async with session.get(page + path, headers=said) as answer:
-                    assert answer.status == 403
-                    assert refused in await answer.text()
-            with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
-                await session.ws_connect(f"{page}socket", headers={"Origin": served.origin, **said})
-            assert caught.value.status == 403
-            async with session.get(served.next_address(), headers=said, allow_redirects=False) as answer:
-                assert answer.status == 403
-        assert served.viewers() == []
+            for headers, refused in FOREIGN:
+                said = {name: value.format(port=served.port) for name, value in headers.items()}
+                said["Cookie"] = f"frostline={cookie}"
+                for path in ("", "page.js"):
+                    async with session.get(page + path, headers=said) as answer:
+                        assert answer.status == 403, headers
+                        assert refused in await answer.text(), headers
+                with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+                    await session.ws_connect(f"{page}socket", headers={"Origin": served.origin, **said})
+                assert caught.value.status == 403, headers
+                async with session.get(unused, headers=said, allow_redirects=False) as answer:
+                    assert answer.status == 403, headers
+                assert served.viewers() == [], headers
+            await enter(other, served, unused)
 
     asyncio.run(story())
 
@@ -181,28 +184,29 @@ def test_with_allow_actions_viewers_act(home: Home) -> None:
     assert len(home.json("status")["pins"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("message", "code"),
-    [
-        ("no JSON", 1008),
-        ('["keys"]', 1008),
-        ('["keys", 3]', 1008),
-        ('["resize", "wide", 3]', 1008),
-        ('["quit"]', 1008),
-        ("{}", 1008),
-        ('["keys", "' + "x" * 100_000 + '"]', 1009),
-    ],
+NONSENSE = (
+    ("no JSON", 1008),
+    ('["keys"]', 1008),
+    ('["keys", 3]', 1008),
+    ('["resize", "wide", 3]', 1008),
+    ('["quit"]', 1008),
+    ("{}", 1008),
+    ('["keys", "' + "x" * 100_000 + '"]', 1009),
 )
-def test_a_page_that_says_anything_else_is_left(served: Served, message: str, code: int) -> None:
+"""What no page of ours says, and the code with which its socket is closed."""
+
+
+def test_a_page_that_says_anything_else_is_left(served: Served) -> None:
     async def story() -> None:
         async with browser() as session:
             page = await enter(session, served)
-            async with tab(session, served, page) as viewer:
-                await viewer.socket.send_json(["resize", 10**30, -5])
-                await viewer.socket.send_json(["focus"])
-                await viewer.socket.send_str(message)
-                assert await viewer.ends() == code
-        await until(lambda: not served.viewers())
+            for message, code in NONSENSE:
+                async with tab(session, served, page) as viewer:
+                    await viewer.socket.send_json(["resize", 10**30, -5])
+                    await viewer.socket.send_json(["focus"])
+                    await viewer.socket.send_str(message)
+                    assert await viewer.ends() == code, message[:100]
+                await until(lambda: not served.viewers())
 
     asyncio.run(story())
 

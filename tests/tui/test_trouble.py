@@ -285,6 +285,7 @@ def test_parts_that_another_process_takes_away(home: Home) -> None:
     drive(home, story)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("screen_and_keys", ["2 P", "2 m", "2 D", "3 m enter", "3 p", "5 a y"])
 def test_actions_on_what_another_process_took_away_say_so(home: Home, screen_and_keys: str) -> None:
     """In words, and what is there by then is not touched."""

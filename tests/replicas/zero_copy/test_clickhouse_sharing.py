@@ -158,6 +158,7 @@ FAULTS: dict[str, Callable[[Cluster, Keeper], str]] = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", FAULTS)
 def test_each_fault_is_named(kind: str, cluster: Cluster, marked: Keeper) -> None:
     expected = FAULTS[kind](cluster, marked)

@@ -151,6 +151,7 @@ VERBS: tuple[Callable[[Marked], None], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
 def test_marks_are_what_the_log_names(verb: Callable[[Marked], None], home: Marked, keeper: Keeper) -> None:
     two_in_the_bucket(home)
@@ -204,6 +205,7 @@ class Watch:
             self.lacking += [f"{moment} {name}: {key} went up before its mark" for key in new]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
 def test_wherever_it_is_killed_no_mark_is_missing(
     verb: Callable[[Marked], None], home: Marked, keeper: Keeper, tmp_path: Path

@@ -58,6 +58,7 @@ def press(monkeypatch: pytest.MonkeyPatch) -> Press:
 
 
 class TestNames:
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         ("words", "expected"),
         [

@@ -84,6 +84,7 @@ def everything(frostline: Frostline) -> tuple[int, int, str]:
     return count, total, text
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", OBJECTS)
 def test_every_format_and_compression(frostline: Frostline, s3_environment: Server, bucket: str, name: str) -> None:
     url = put(s3_environment, bucket, f"in/deep é/{name}", OBJECTS[name]())

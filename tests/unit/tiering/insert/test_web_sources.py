@@ -91,6 +91,7 @@ def make(frostline: Frostline, *like: str) -> None:
     frostline("table", "create", "db.t", *columns, "--order-by", "k")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("ranges", "lengths"), [(True, True), (False, True), (False, False)])
 @pytest.mark.parametrize("name", OBJECTS)
 def test_every_format_is_a_sample_and_goes_in(

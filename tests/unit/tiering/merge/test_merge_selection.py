@@ -58,6 +58,7 @@ class Simulation:
         self.peak = max(self.peak, len(self.parts))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("seconds", "size"),
     [

@@ -363,6 +363,7 @@ def reopen(context: Context) -> tuple[Context, list[str]]:
     return again, done + mover.recover(again)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("source", "target"), [("ssd", "s3"), ("s3", "ssd"), ("ssd", "ssd2")])
 def test_dying_anywhere_leaves_each_part_once(memory_path: Path, source: str, target: str) -> None:
     """I1, I2, I14, P15: recovery leaves one whole copy, a second one does nothing, and the move can be repeated."""

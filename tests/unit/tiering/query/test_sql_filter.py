@@ -109,6 +109,7 @@ CONDITIONS = [
 ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_the_rows_are_those_of_the_query_engine(condition: str) -> None:
     with duckdb.connect() as engine:
