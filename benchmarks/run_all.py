@@ -30,6 +30,7 @@ BENCHMARKS = {
     "bench_writers": True,
     "bench_replicas": False,
     "bench_zero_copy": False,
+    "bench_marks": True,
     "bench_dashboard": True,
     "bench_spark_checks": False,
     "bench_spark_ingest": True,

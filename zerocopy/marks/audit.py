@@ -14,6 +14,7 @@ MARK_MISSING, KEYS_DIFFER, OBJECT_MISSING = "mark_missing", "keys_differ", "obje
 LEFT_OVER, OF_THE_DEAD = "mark_left_over", "mark_of_the_dead"
 _HARMLESS = frozenset({LEFT_OVER, OF_THE_DEAD})
 """These keep objects that nobody needs, and lose none."""
+_MENDED = frozenset({MARK_MISSING, KEYS_DIFFER})
 
 Named = Mapping[BlobReference, frozenset[str]]
 """What a log's newest table names: the keys, by set and directory."""
@@ -32,6 +33,11 @@ class MarkDifference:
     @property
     def is_harmless(self) -> bool:
         return self.kind in _HARMLESS
+
+    @property
+    def is_mended(self) -> bool:
+        """Whether a repair puts back what is missing."""
+        return self.kind in _MENDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,7 @@ def repair(
     for named in (*logs.values(), {BlobReference(name, ""): some for name, some in listed.items()}):
         for reference, some in named.items():
             keys[reference.blob_set] |= some
-    wanting = {one.reference.blob_set for one in found if one.kind in (MARK_MISSING, KEYS_DIFFER)}
+    wanting = {one.reference.blob_set for one in found if one.is_mended}
     sets = {name: all_keys for name in wanting if listed.get(name) != (all_keys := frozenset(keys[name]))}
     marks: dict[str, list[BlobReference]] = defaultdict(list)
     for one in found:

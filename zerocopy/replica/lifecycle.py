@@ -242,7 +242,8 @@ def _check_shared(
         if keeper.children(nodes.replicas):
             raise Refused(
                 f"{what} is not on disk {disk.name} here: the other replicas have another bucket or prefix",
-                hint="configure the same for all of them, then try again",
+                hint="configure the same for all of them, then try again; replicas may have buckets of their own"
+                " where the table was created with `log: NAME` in each",
             )
     elif there is not None and there.policy != definition.policy:
         raise Refused(

@@ -318,8 +318,10 @@ def test_an_object_that_is_gone_is_told(machines: tuple[Home, Home], tmp_path: P
 
 def test_the_terminal_says_whether_gc_may_collect(machines: tuple[Home, Home]) -> None:
     a, _ = machines
-    assert "Not clean: gc collects nothing here." in a("replica", "audit", code=4)
+    found = a("replica", "audit", code=4)
+    assert "Not clean: gc collects nothing here.\n'frostline replica audit --repair' puts back" in found
     shown = a("replica", "audit", "s3", "--repair")
+    assert "puts back" not in shown
     assert "2 differences repaired." in shown
     assert "Clean: gc may collect here." in shown
     assert "log: NAME" in a("replica", "audit", "ssd", code=2) + a.error

@@ -79,15 +79,21 @@ def _print(session: Session, document: dict[str, Any]) -> None:
     line = session.output.line
     for row in document["by_disk"]:
         line(f"{row['disk']}: {format_size(row['bytes'])}, {_money(row['price_month'])} {currency} a month")
-    line(f"Storage: {_money(document['price_month'])} {currency} a month{_beside_hot(document)}.")
+    line(f"Storage: {_money(document['price_month'])} {currency} a month{_own_share(document)}{_beside_hot(document)}.")
     for item in document["shared"]:
-        line(_shared(item))
+        if "error" in item or item["bytes"]:
+            line(_shared(item))
     _print_moves(session, document["moves"], currency)
     if document["plan"] is not None:
         _print_plan(session, document["plan"], currency)
     if document["what_if"] is not None:
         _print_policy(session, document["what_if"], currency)
     session.output.note(_NOT_COUNTED)
+
+
+def _own_share(document: dict[str, Any]) -> str:
+    share = document["share_price_month"]
+    return "" if share == document["price_month"] else f", of which {_money(share)} are this machine's share"
 
 
 def _beside_hot(document: dict[str, Any]) -> str:
