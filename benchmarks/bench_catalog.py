@@ -26,6 +26,7 @@ from tiering.table.schema import MoveToVolume, PartitionField, TtlRule
 COLUMNS = 10
 DAYS = 1000
 COMMITS = 20
+LATER_COMMITS = 5
 COMMITTED = 100_000
 FIRST = datetime(2024, 1, 1, tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -90,10 +91,44 @@ def fill(home: Path, parts: int, days: int = DAYS) -> float:
     return seconds
 
 
-def _committed(home: Path, parts: int, days: int) -> float:
+def fill_bucket(home: Path, parts: int) -> int:
+    """The same in a bucket, and then five commits that bring a hundred parts each and take one away; the revision."""
+    _committed(home, parts, DAYS, "s3")
+    with Store.open(embedded(home)) as store:
+        disk = store.object_disk("s3")
+        for turn in range(LATER_COMMITS):
+            with disk.transaction(Inserted()) as transaction:
+                for number in range(parts + 1 + 100 * turn, parts + 101 + 100 * turn):
+                    one = part(number)
+                    transaction.create(f"{TABLE.part_directory(one.name)}/{PART_FILE}", part_format.encode(one))
+                transaction.remove(TABLE.part_directory(part(1 + turn * (parts // 10)).name))
+                transaction.commit()
+        return disk.revision or 0
+
+
+def past(home: Path, parts: int) -> list[Figure]:
+    """A query of one partition in a bucket, as it is, a commit ago, and before half of the parts came."""
+    head = fill_bucket(home, parts)
+    frostline(home, "status")
+    asked = next(command for command in COMMANDS if command[0] == "query")
+    near, far = head - 1, head - LATER_COMMITS - COMMITS // 2
+    figures = []
+    for name, options, at_most in (
+        ("query, bucket", (), 0.75),
+        ("query --revision, a commit ago", ("--revision", str(near)), 1.0),
+        ("query --revision, half of the parts ago", ("--revision", str(far)), 8.0),
+    ):
+        runs = [frostline(home, *asked, *options) for _ in range(3)]
+        megabytes = f"({max(item.peak_bytes for item in runs) / 1e6:.0f} MB)"
+        cpu = min(item.cpu_seconds for item in runs)
+        figures.append(bound_figure(name, cpu, at_most=at_most, unit="s of processor time", detail=megabytes))
+    return figures
+
+
+def _committed(home: Path, parts: int, days: int, name: str = "ssd") -> float:
     with Store.open(embedded(home)) as store:
         store.create_table(TABLE)
-        disk = store.disk("ssd")
+        disk = store.disk(name)
 
         def commit_all() -> None:
             for first in range(1, parts + 1, max(parts // COMMITS, 1)):
@@ -169,6 +204,7 @@ def main() -> None:
             ours = min(work(many, 2000 + turn).cpu_seconds for turn in range(3))
             theirs = min(work(empty, 2000 + turn).cpu_seconds for turn in range(3))
             figures.append(ratio_figure(name, ours, theirs, at_most=1.5, baseline_name="an empty store"))
+        figures += past(base / "bucket", min(parts, COMMITTED))
     report(figures)
 
 

@@ -455,8 +455,9 @@ class LoggedDisk(BucketDisk):
         return log_of(self.store)
 
     @abstractmethod
-    def at(self, revision: int) -> Disk:
-        """The disk as it was right after `revision`, read-only. The caller closes it; the store stays open.
+    def at(self, revision: int, *, briefly: bool = False) -> Disk:
+        """The disk as it was right after `revision`, read-only. The caller closes it; the store stays open. `briefly`:
+        soon; then it costs what has changed since, where that is known.
 
         Raises `NotFound` when the revision does not exist or is no longer kept.
         """

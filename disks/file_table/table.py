@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from disks.effects import make_directory, remove_file, why_not_writable
+from disks.file_table import gone_rows
 from disks.file_table.views import StoredRow, TableReader, TableWriter
 from disks.host.database_copy import check_openable, in_memory
 from disks.host.database_transaction import transaction
@@ -23,7 +24,7 @@ from oplog.errors import Damaged, FrostlineError, Locked, NoSpace, ReadOnly
 from oplog.replay import FileRow
 from oplog.table_digest import TableDigest
 
-SCHEMA = 3
+SCHEMA = 4
 _BUSY_SECONDS = 60
 _INDEX = "CREATE INDEX documents ON files (path) WHERE document = 1;"
 _DROPPED = "CREATE TABLE dropped (key TEXT PRIMARY KEY NOT NULL, seconds REAL NOT NULL);"
@@ -44,10 +45,14 @@ CREATE TABLE files (
 {_INDEX}
 CREATE TABLE state (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL);
 {_DROPPED}
+{gone_rows.LAYOUT}
 """
+_OWN = _CREATE.replace(_INDEX, "").replace(gone_rows.LAYOUT, "")
+"""That of a table of its own, which is read once or twice, from end to end: the index would cost more than it saves."""
 _MIGRATE = {
     1: "ALTER TABLE files ADD COLUMN more TEXT; ALTER TABLE files ADD COLUMN read_only INTEGER NOT NULL DEFAULT 0",
     2: _DROPPED,
+    3: gone_rows.LAYOUT,
 }
 """From an older layout to the next one. Layouts that are not named here are rebuilt from the bucket."""
 
@@ -70,7 +75,8 @@ class FileTable:
     memory (`is_copy`): it can be read, and told what may be forgotten.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, opened: sqlite3.Connection | None = None) -> None:
+        """`opened`: what it reads, instead of a table of its own."""
         self.path = path
         self._write_lock = threading.RLock()
         self._idle: list[sqlite3.Connection] = []
@@ -80,6 +86,9 @@ class FileTable:
         """Whether the file is open in this table, and counted in `_in_use`."""
         self._detached: FrostlineError | None = None
         """Why the table is a copy."""
+        if opened is not None:
+            self._writer = opened
+            return
         if path is None:
             self._writer = self._open()
             self._prepare(self._writer)
@@ -168,7 +177,8 @@ class FileTable:
             if self.is_copy and not forgettable:
                 self.attach()
             with transaction(self._writer, "sqlite.commit", self.path):
-                yield TableWriter(self._writer, removed=removed, balance=balance, digest=digest)
+                keeps_gone = self.path is not None
+                yield TableWriter(self._writer, removed=removed, balance=balance, digest=digest, keeps_gone=keeps_gone)
 
     def unless_written(self, work: Callable[[], None]) -> None:
         """Do `work` while nobody writes, here or in another process. Nothing, at once, where somebody does."""
@@ -187,6 +197,25 @@ class FileTable:
             with suppress(sqlite3.Error):
                 self._writer.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000}")
             self._write_lock.release()
+
+    def as_of(self, revision: int, entry_digest: str, table_digest: str) -> FileTable | None:
+        """The table as it was at a revision, for reading: by the file, and what has left it since. None where this does
+        not lead back to rows of this digest. Until it is closed, the file keeps all that is written to it beside its
+        pages: for short questions."""
+        if not self._attached:
+            return None
+        opened = self._open()
+        try:
+            with self._translated():
+                opened.execute("BEGIN")
+                if gone_rows.digest_at(TableReader(opened), revision) == table_digest:
+                    gone_rows.show_past(opened, revision, entry_digest, table_digest)
+                    return FileTable(None, opened=opened)
+        except BaseException:
+            opened.close()
+            raise
+        opened.close()
+        return None
 
     def copy(self) -> FileTable:
         """A table of its own with the same rows and head. Only of a table without a path."""
@@ -287,8 +316,7 @@ class FileTable:
         with transaction(opened, "sqlite.commit", self.path):
             version = opened.execute("PRAGMA user_version").fetchone()[0]
             if version == 0 and not opened.execute("SELECT 1 FROM sqlite_master").fetchone():
-                # A table of its own is read once or twice, from end to end: the index would cost more than it saves.
-                _lay_out(opened, _CREATE if self.path is not None else _CREATE.replace(_INDEX, ""), SCHEMA)
+                _lay_out(opened, _CREATE if self.path is not None else _OWN, SCHEMA)
                 version = SCHEMA
             while version in _MIGRATE:
                 _lay_out(opened, _MIGRATE[version], version + 1)

@@ -20,9 +20,18 @@ DIGEST = "table_digest"
 """Remembered beside the rows: the revision, and the digest of the table then. Who does not know of it leaves another
 revision there."""
 _INSERT = "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_STORED = "path, size_bytes, sha256, key, blob_set, revision, document, inline, more, read_only"
+STORED = "path, size_bytes, sha256, key, blob_set, revision, document, inline, more, read_only"
 """Every column in the order of the layout: what is read so can be inserted so."""
-_COLUMNS = "path, size_bytes, sha256, key, inline, blob_set, revision, more, read_only"
+COLUMNS = "path, size_bytes, sha256, key, inline, blob_set, revision, more, read_only"
+
+
+SINCE = "gone_since"
+"""Remembered beside the rows: the revision from which on all rows that left the table are kept (`gone_rows`)."""
+MOST_GONE = 65_536
+"""So many rows that left are kept; then those that left first are forgotten."""
+_LOOKED_AT_EVERY = 16
+_NOTE_GONE = f"""INSERT OR REPLACE INTO gone SELECT {STORED}, head + 1 FROM files,
+  (SELECT CAST(value AS INTEGER) AS head FROM state WHERE name = 'revision') WHERE revision <= head AND """
 
 
 StoredRow = tuple[object, ...]
@@ -35,6 +44,11 @@ class TableReader:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """For questions of others about the same view."""
+        return self._connection
+
     def head(self) -> tuple[int, str]:
         """The revision the rows stand for, and the digest of its log entry."""
         state = self.state()
@@ -46,8 +60,8 @@ class TableReader:
 
     def get(self, path: str) -> FileRow | None:
         """The file of this path."""
-        found = self._connection.execute(f"SELECT {_COLUMNS} FROM files WHERE path = ?", (path,)).fetchone()
-        return _row(found) if found else None
+        found = self._connection.execute(f"SELECT {COLUMNS} FROM files WHERE path = ?", (path,)).fetchone()
+        return row_of(found) if found else None
 
     def exists(self, path: str) -> bool:
         """Whether a file has this path or lies below it."""
@@ -61,12 +75,12 @@ class TableReader:
 
     def rows(self, directory: str = "") -> Iterator[FileRow]:
         """The files below the directory, in path order."""
-        query = f"SELECT {_COLUMNS} FROM files WHERE path >= ? AND path < ? ORDER BY path"
-        return map(_row, self._connection.execute(query, paths.below(directory)))
+        query = f"SELECT {COLUMNS} FROM files WHERE path >= ? AND path < ? ORDER BY path"
+        return map(row_of, self._connection.execute(query, paths.below(directory)))
 
     def stored(self) -> Iterator[StoredRow]:
         """All files in path order, for `insert_stored`."""
-        return iter(self._connection.execute(f"SELECT {_STORED} FROM files ORDER BY path"))
+        return iter(self._connection.execute(f"SELECT {STORED} FROM files ORDER BY path"))
 
     def blobs(self) -> Iterator[tuple[str, int]]:
         """Every object that a file is made of, with its size in bytes; in no order, one of two files twice."""
@@ -103,27 +117,30 @@ class TableReader:
         start, stop = paths.below(directory)
         where = "document = 1 AND" if _is_document(name) else ""
         called = f"/{name}"  # compared by SQLite: of a table with many parts all but one `.json` are `part.json`
-        query = f"""SELECT {_COLUMNS} FROM files
+        query = f"""SELECT {COLUMNS} FROM files
             WHERE {where} path >= ? AND path < ? AND substr(path, ?) = ? ORDER BY path"""
         for found in self._connection.execute(query, (start, stop, -len(called), called)):
             if found[0][len(start) :].partition("/")[2] == name:
-                yield _row(found)
+                yield row_of(found)
 
     def versions(
         self, directory: str, name: str, among: Collection[str] | None = None
     ) -> Iterator[tuple[str, int, str]]:
         """Of the same files path, revision and SHA-256 (empty where none is known). Reads none of their bytes. `among`:
-        only those below these names, at the cost of all from the first to the last of them."""
+        only those below these names, at the cost of these."""
         start, stop = paths.below(directory)
         skip = len(start)
-        wanted = None if among is None else frozenset(among)
-        if wanted:
-            start, stop = min(f"{start}{below}/" for below in wanted), max(f"{start}{below}0" for below in wanted)
+        if among is not None:
+            one = "SELECT path, revision, sha256 FROM files WHERE path = ?"
+            for below in sorted(set(among), key=lambda below: f"{below}/"):
+                for path, revision, sha256 in self._connection.execute(one, (f"{start}{below}/{name}",)):
+                    yield path, revision, sha256.hex()
+            return
         where = "document = 1 AND" if _is_document(name) else ""
         query = f"SELECT path, revision, sha256 FROM files WHERE {where} path >= ? AND path < ? ORDER BY path"
         for path, revision, sha256 in self._connection.execute(query, (start, stop)):
-            below, _, file = path[skip:].partition("/")
-            if file == name and (wanted is None or below in wanted):
+            _, _, file = path[skip:].partition("/")
+            if file == name:
                 yield path, revision, sha256.hex()
 
     def has_named(self, names: Collection[str]) -> bool:
@@ -133,17 +150,17 @@ class TableReader:
 
     def documents(self, pattern: str) -> Iterator[FileRow]:
         """The `.json` files whose path matches the pattern (`*`, `?`), in path order."""
-        query = f"SELECT {_COLUMNS} FROM files WHERE document = 1 AND path GLOB ? ORDER BY path"
-        return map(_row, self._connection.execute(query, (pattern,)))
+        query = f"SELECT {COLUMNS} FROM files WHERE document = 1 AND path GLOB ? ORDER BY path"
+        return map(row_of, self._connection.execute(query, (pattern,)))
 
     def blobs_by_key(self) -> Iterator[tuple[str, int, str]]:
         """Every object that a file needs: key, size, and the file's path; in key order. Sorted on disk: a table of
         millions takes no memory."""
         whole = "SELECT key, size_bytes, path FROM files WHERE key IS NOT NULL AND more IS NULL ORDER BY key, path"
-        parts = f"SELECT {_COLUMNS} FROM files WHERE more IS NOT NULL"
+        parts = f"SELECT {COLUMNS} FROM files WHERE more IS NOT NULL"
         several = sorted(
             (key, size_bytes, row.path)
-            for row in map(_row, self._connection.execute(parts))
+            for row in map(row_of, self._connection.execute(parts))
             for key, size_bytes in row.blobs
         )
         simple: Iterator[tuple[str, int, str]] = iter(self._connection.execute(whole))
@@ -173,10 +190,13 @@ class TableWriter(TableReader):
         removed: set[str] | None = None,
         balance: dict[str, int] | None = None,
         digest: TableDigest | None = None,
+        keeps_gone: bool = False,
     ) -> None:
         """`removed` takes the objects of the files that are removed; `balance` by how many files more (or fewer, below
-        zero) each object has come to be named, zeros left out; `digest` the files that come and go."""
+        zero) each object has come to be named, zeros left out; `digest` the files that come and go. `keeps_gone`: what
+        leaves is kept."""
         super().__init__(connection)
+        self._keeps_gone = keeps_gone
         self._removed, self._balance, self.digest = removed, balance, digest
 
     def count_digest(self) -> dict[str, str]:
@@ -196,6 +216,10 @@ class TableWriter(TableReader):
         self.remember(revision=str(revision), digest=digest)
         if self.digest is not None:
             self.remember(**{DIGEST: f"{revision} {self.digest.hex}"})
+        if self._keeps_gone:
+            self._connection.execute("INSERT OR IGNORE INTO state VALUES (?, ?)", (SINCE, str(revision)))
+            if revision % _LOOKED_AT_EVERY == 0:
+                self._forget_gone()
 
     def remember(self, **values: str) -> None:
         """Keep small facts beside the rows."""
@@ -239,6 +263,7 @@ class TableWriter(TableReader):
         if self.digest is not None:
             self._count_rename(self.digest, source, target, revision)
         start, stop = paths.below(source)
+        self._note_gone((source, start, stop))
         update = "UPDATE files SET path = ? || substr(path, ?), revision = ?, document = {} WHERE {}"
         try:
             one = self._connection.execute(
@@ -257,22 +282,38 @@ class TableWriter(TableReader):
         """Take a file, or all files below a directory, out of the table; how many."""
         where, below = "path = ? OR (path >= ? AND path < ?)", (path, *paths.below(path))
         if self._removed is not None or self._balance is not None or self.digest is not None:
-            going = self._connection.execute(f"SELECT {_COLUMNS} FROM files WHERE {where}", below)
-            for row in map(_row, going):
+            going = self._connection.execute(f"SELECT {COLUMNS} FROM files WHERE {where}", below)
+            for row in map(row_of, going):
                 if self.digest is not None:
                     self.digest.remove(row)
                 for key, _ in row.blobs:
                     if self._removed is not None:
                         self._removed.add(key)
                     self._count(key, -1)
+        self._note_gone(below)
         return self._connection.execute(f"DELETE FROM files WHERE {where}", below).rowcount
 
     def clear(self) -> None:
         """Forget all rows and the revision."""
         self._connection.execute("DELETE FROM files")
         self._connection.execute("DELETE FROM state")
+        if self._keeps_gone:
+            self._connection.execute("DELETE FROM gone")
         if self.digest is not None:
             self.digest = TableDigest()
+
+    def _note_gone(self, at_or_below: tuple[str, str, str]) -> None:
+        """The rows there leave with the revision after the head. What came with it as well was there at none."""
+        if self._keeps_gone:
+            self._connection.execute(f"{_NOTE_GONE} (path = ? OR (path >= ? AND path < ?))", at_or_below)
+
+    def _forget_gone(self) -> None:
+        """Keep no more rows than may be: the past before those that are left is not led back to."""
+        query = "SELECT until FROM gone ORDER BY until DESC LIMIT 1 OFFSET ?"
+        found = self._connection.execute(query, (MOST_GONE,)).fetchone()
+        if found is not None:
+            self._connection.execute("DELETE FROM gone WHERE until <= ?", found)
+            self.remember(**{SINCE: str(found[0])})
 
     def _count_rename(self, digest: TableDigest, source: str, target: str, revision: int) -> None:
         file = self.get(source)
@@ -300,7 +341,7 @@ class TableWriter(TableReader):
 _more_decoder = msgspec.json.Decoder(tuple[tuple[str, int], ...])
 
 
-def _row(found: Any) -> FileRow:
+def row_of(found: Any) -> FileRow:
     path, size_bytes, sha256, key, inline, blob_set, revision, more, read_only = found
     blobs = () if more is None else _more_decoder.decode(more)
     return FileRow(path, size_bytes, sha256.hex(), key, inline, blob_set, revision, blobs, bool(read_only))

@@ -22,7 +22,7 @@ from disks.host.database_file import set_database_aside
 from disks.host.locks import file_lock
 from disks.host.moment import Moment
 from disks.identity import not_there, read_object
-from disks.object_disk.following import CONTRADICTED, UNPROVED, Contradiction, apply_entries
+from disks.object_disk.following import CONTRADICTED, UNPROVED, Contradiction, apply_entries, is_proved
 from disks.object_disk.last_look import LastLook
 from disks.object_disk.turns import Turns
 from oplog import snapshot
@@ -251,6 +251,22 @@ class TableCache:
             table.close()
             raise
         return table
+
+    def past_table(self, revision: int) -> FileTable | None:
+        """The same for a short reading, by way of the table of now: costs what has changed since. None where this does
+        not lead to what the log says of that revision, or the log says nothing of it."""
+        table = self.table
+        with table.read() as view:
+            state = view.state()
+        if not 0 < revision <= int(state.get("revision", "0")) or not is_proved(state):
+            return None
+        try:
+            entry = self._log.read(revision)
+            if not entry.commit.table_digest or revision < self._log.floor():
+                return None
+            return table.as_of(revision, entry.digest, entry.commit.table_digest)
+        except (Damaged, NotFound):
+            return None
 
     def _catch_up_to(self, table: FileTable, revision: int) -> None:
         try:

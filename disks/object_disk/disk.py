@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +21,8 @@ import msgspec
 
 from disks.base import DiskCapabilities, Leftover, Location, LoggedDisk, Mark, Transaction
 from disks.file_table.commits import Commits
-from disks.file_table.table import FileTable
+from disks.file_table.gone_rows import names_changed
+from disks.file_table.table import FileTable, TableDamaged
 from disks.file_table.views import DIGEST, StoredRow, TableWriter
 from disks.host.locks import abandoned, sweep
 from disks.host.moment import Moment
@@ -130,6 +132,18 @@ class ObjectDisk(TableDisk, LoggedDisk):
         revision = remembered.get("revision", "0")
         digest = remembered.get(DIGEST, "")
         return (revision, digest) if digest.startswith(f"{revision} ") else None
+
+    def changed_between(self, directory: str, before: Mark, after: Mark) -> set[str] | None:
+        """As promised: by the rows that came, and those that left and are kept."""
+        heads = [(str(mark[0]), str(mark[1])) for mark in (before, after) if len(mark) == 2]
+        if len(heads) != 2:
+            return None
+
+        def changed(table: FileTable) -> set[str] | None:
+            with table.read() as view:
+                return names_changed(view, directory, *heads)
+
+        return self._reading(changed)
 
     def location(self, path: str) -> Location:
         self._check_reachable()
@@ -244,8 +258,9 @@ class ObjectDisk(TableDisk, LoggedDisk):
     def forget_commits(self, before: int) -> None:
         self.cache.index.forget_before(before)
 
-    def at(self, revision: int) -> DiskAsOf:
-        return DiskAsOf(self, revision)
+    def at(self, revision: int, *, briefly: bool = False) -> DiskAsOf:
+        self._check_reachable()
+        return DiskAsOf(self, revision, briefly=briefly)
 
     # Writing
 
@@ -489,9 +504,19 @@ class DiskAsOf(ObjectDisk):
     Objects named by a retained revision are there: gc keeps them as long as the revision can be restored.
     """
 
-    def __init__(self, disk: ObjectDisk, revision: int) -> None:
+    def __init__(self, disk: ObjectDisk, revision: int, *, briefly: bool = False) -> None:
         super().__init__(disk.name, disk.store, disk.state_path, read_only=True)
-        self.cache.hold(disk.table_at(revision))
+        self._replayed = partial(disk.table_at, revision)
+        past = disk.cache.past_table(revision) if briefly else None
+        self.cache.hold(past or self._replayed())
+
+    def _reading(self, read: Callable[[FileTable], _T]) -> _T:
+        """A past that goes back from the table of now is damaged where this is: the log still has it."""
+        try:
+            return read(self.file_table)
+        except TableDamaged:
+            self.cache.hold(self._replayed())
+            return read(self.file_table)
 
     def refresh(self) -> None:
         return  # the past does not change

@@ -231,8 +231,8 @@ class _WrappedLoggedDisk(_WrappedBucketDisk, LoggedDisk):
     def logged(self) -> LoggedDisk:
         return self
 
-    def at(self, revision: int) -> Disk:
-        return self._outer.around(self._log.at(revision))
+    def at(self, revision: int, *, briefly: bool = False) -> Disk:
+        return self._outer.around(self._log.at(revision, briefly=briefly))
 
     def entries(self, since: int = 0, until: int | None = None, limit: int | None = None) -> Iterator[Entry]:
         return self._log.entries(since, until, limit)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from oplog.errors import Refused
 from restore.history.undo import undo
 from restore.rebuild.rebuild import restore
 from restore.rebuild.request import RebuildRequest
+from tests.keeping import keeping
 from tests.servers import Server
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
@@ -86,7 +88,10 @@ def step(store: Store, dice: random.Random, number: int, undoable: list[int]) ->
 def test_every_revision_gives_the_rows_it_had(config: Config, seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     recorded: dict[int, dict[str, Rows]] = {}
-    with Store.open(config) as store:
+    with ExitStack() as stack:
+        if seed:  # what the past has in common with what is kept is not read again
+            stack.enter_context(keeping())
+        store = stack.enter_context(Store.open(config))
         for name in TABLES:
             columns = ["k:int64", "p:int64"]
             table = define_table(name, columns=columns, order_by="k", partition_by="p", policy="hot_cold")

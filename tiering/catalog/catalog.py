@@ -88,7 +88,8 @@ class Catalog:
         stand_still: bool = False,
     ) -> None:
         """`kept`: what was read before, by any process of this machine. `stand_still`: the disks never change, as those
-        of the past: what parts say is read again where it is asked for."""
+        of the past: what parts say that is not kept is read again where it is asked for."""
+        self.kept = kept
         self.lineage = Lineage(disks, merges)
         self.config = config
         self._disks = disks

@@ -216,7 +216,7 @@ class TablePartsReader:
         self._settled.pop(definition.uuid, None)
         if is_certain:
             self._settled[definition.uuid] = _Settled(generations, dropping, parts, are_all_active)
-        if are_all_active and self.kept is not None:
+        if are_all_active and self.kept is not None and not self.stand_still:
             self._keep_settled(table, self.kept)
 
     def _keep_settled(self, table: TableParts, kept: KeptParts) -> None:
@@ -243,7 +243,8 @@ class TablePartsReader:
             found = self._of_partition(table, first, last)
             if found is None or not _are_active(found):
                 return False
-        self.kept.settle(directory, looks)
+        if not self.stand_still:
+            self.kept.settle(directory, looks)
         return True
 
     def _with_states(self, table: TableParts, found: list[StoredPart]) -> tuple[list[StoredPart], bool]:

@@ -267,9 +267,9 @@ class Store:
 
         Raises `UsageError` unless it is clear which disk is meant, `NotFound` for a revision that is not kept.
         """
-        past = {chosen.name: chosen.at(revision) for chosen in [self._of_revision(revision, disk)]}
-        catalog = Catalog(self.context.config, past, stand_still=True)
-        catalog.refresh()
+        past = {chosen.name: chosen.at(revision, briefly=True) for chosen in [self._of_revision(revision, disk)]}
+        catalog = Catalog(self.context.config, past, kept=self.context.catalog.kept, stand_still=True)
+        catalog.refresh(anew=False)
         return dataclasses.replace(self.context, disks=past, catalog=catalog, identities=None)
 
     def _of_revision(self, revision: int, name: str | None) -> LoggedDisk:

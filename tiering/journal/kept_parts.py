@@ -58,6 +58,7 @@ UNSETTLED: Mark = ()
 _T = TypeVar("_T")
 _TROUBLE = (sqlite3.Error, OSError, FrostlineError)
 _marks = msgspec.msgpack.Decoder(Mark)
+_looks = msgspec.json.Decoder(dict[str, str]).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +165,14 @@ class KeptParts:
         return self._asked(asked)
 
     def is_settled(self, directory: str, looks: str) -> bool:
-        """Whether every part of the table that these looks found answers queries."""
+        """Whether every part of the table that these looks found answers queries: these, or these among others, for
+        parts can only be hidden by others."""
 
         def asked(connection: sqlite3.Connection) -> bool:
             found = connection.execute("SELECT looks, crc32 FROM settled WHERE directory = ?", (directory,)).fetchone()
-            return bool(found == (looks, zlib.crc32(f"{directory} {looks}".encode())))
+            if found is None or found[1] != zlib.crc32(f"{directory} {found[0]}".encode()):
+                return False
+            return bool(found[0] == looks or _looks(looks).items() <= _looks(found[0]).items())
 
         return self._asked(asked) or False
 

@@ -23,6 +23,23 @@ KEPT_FROM = 64
 """Fewer new parts are not worth a write: the next process reads them again."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReadApart:
+    """What a look at the past has instead of what is kept: of a look that goes on, nothing more is kept."""
+
+    files: frozenset[str]
+    """The paths at which it may have another `part.json` than is kept, or none."""
+    parts: dict[str, StoredPart]
+    """Those that it has there, by these paths."""
+
+    def between(self, partition: str | None, to: str | None) -> dict[str, StoredPart]:
+        """The parts of one partition, or of all from that one `to` another in the order of paths, or of all."""
+        if partition is None:
+            return self.parts
+        low, high = f"{partition}_", f"{to or partition}_"
+        return {path: one for path, one in self.parts.items() if low <= f"{one.name.partition}_" <= high}
+
+
 @dataclass(slots=True)
 class Looked:
     """What a look at a table's directory on a disk found."""
@@ -47,6 +64,8 @@ class Looked:
     """The look that it goes on from."""
     changed: frozenset[str] = frozenset()
     """The partitions that may have other parts than that one found."""
+    apart: ReadApart | None = None
+    """What it has instead of some of what is kept."""
     whole: PartSums | None = None
     """What the parts are together, of a disk that stands still."""
 
@@ -64,7 +83,7 @@ class Looked:
     def identity(self) -> str | None:
         """Another one for other parts, now and ever; None where nothing tells."""
         if self.kept is not None:
-            return str(self.kept.id)
+            return str(self.kept.id) if self.apart is None else f"{self.kept.id} at {self.kept.state[0]}"
         marks = self.marks.values()
         if self.broken or len(self.parts) >= KEPT_FROM or len(marks) != len(self.parts) or UNSETTLED in marks:
             return None

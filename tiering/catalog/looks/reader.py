@@ -18,7 +18,7 @@ from disks.base import Disk, Mark
 from disks.workers.progress import SILENT, Progress
 from tiering.catalog.looks import look as looks
 from tiering.catalog.looks.batches import look_by_batches
-from tiering.catalog.looks.look import Look, Looked
+from tiering.catalog.looks.look import Look, Looked, ReadApart
 from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart
 from tiering.config.settings import PolicyConfig
 from tiering.journal.kept_looks import FoundFiles, KeptLook
@@ -43,7 +43,8 @@ class PartReader:
         *,
         stand_still: bool = False,
     ) -> None:
-        """`stand_still`: the disks are those of the past. Parts hold their facts alone then, though nothing is kept."""
+        """`stand_still`: the disks are those of the past. Nothing more is kept of them, and parts hold only their facts
+        nevertheless."""
         self._disks = disks
         self._kept = kept
         self._progress = progress
@@ -97,8 +98,7 @@ class PartReader:
         self, empty: Looked, last: Looked, disk: Disk, state: Mark | None, policy: PolicyConfig | None
     ) -> Look:
         """Look at each file, knowing what the `last` look found, and keep what is worth it."""
-        again = PartSource(self._disks, None, disk.name) if self._stand_still else None
-        look = Look(empty, last, state, again=again)
+        look = Look(empty, last, state, again=self._again(disk))
         for file in disk.look_over(empty.place.directory, PART_FILE, last.marks):
             look.take(file)
         if self._stand_still:
@@ -107,9 +107,13 @@ class PartReader:
         look.result.generation = last.generation if is_same else next(self._generations)
         if is_same and last.kept is not None and (last.state, last.rules) == (state, look.result.rules):
             look.result.kept = last.kept
-        else:
+        elif not self._stand_still:
             self._keep(look, policy)
         return look
+
+    def _again(self, disk: Disk) -> PartSource | None:
+        """Where parts come from once more that are not kept."""
+        return PartSource(self._disks, None, disk.name) if self._stand_still else None
 
     def _has_outgrown_memory(self, looked: Looked) -> bool:
         """Whether a look should be kept and is not, since its first parts were too few to be kept when they were read:
@@ -127,7 +131,7 @@ class PartReader:
     ) -> Looked | None:
         """Where there are many parts, and none are held; of a look anew only where no other is kept, for it holds all
         of them in the end."""
-        if self._kept is None or (anew and self._kept.look(empty.place) is not None):
+        if self._kept is None or self._stand_still or (anew and self._kept.look(empty.place) is not None):
             return None
         return look_by_batches(
             empty, disk, self._kept, state, policy=policy, take_rows=self._take_rows, progress=self._progress
@@ -135,10 +139,8 @@ class PartReader:
 
     def read(self, looked: Looked) -> bool:
         """Give the look its parts; False where they are kept no more."""
-        rows = self._rows_of(looked.place, looked.kept)
-        if rows is None:
+        if not self._take_kept(looked, looked):
             return False
-        self._take_rows(looked, rows)
         looked.is_unread = False
         return True
 
@@ -146,19 +148,21 @@ class PartReader:
         """Its parts of one partition, or of all from that one `to` another in the order of paths; in no order. None
         where they are kept no more."""
         if looked.is_unread:
-            return self._parts_of(looked, looked.kept, partition, to) if looked.kept is not None else None
+            some = Looked(looked.definition, looked.volume, looked.place)
+            return list(some.parts.values()) if self._take_kept(some, looked, partition, to) else None
         low, high = f"{partition}_", f"{to or partition}_"
         return [stored for stored in looked.parts.values() if low <= f"{stored.name.partition}_" <= high]
 
-    def _parts_of(
-        self, looked: Looked, kept: KeptLook, partition: str, to: str | None = None
-    ) -> list[StoredPart] | None:
-        rows = self._rows_of(looked.place, kept, partition, to)
+    def _take_kept(self, into: Looked, look: Looked, partition: str | None = None, to: str | None = None) -> bool:
+        """Bring what is kept of a look's parts `into` one; False where it is kept no more."""
+        asked, apart = (() if partition is None else (partition, to)), look.apart
+        rows = self._rows_of(look.place, look.kept, *asked)
         if rows is None:
-            return None
-        some = Looked(looked.definition, looked.volume, looked.place)
-        self._take_rows(some, rows)
-        return list(some.parts.values())
+            return False
+        self._take_rows(into, rows if apart is None else [row for row in rows if row[0] not in apart.files])
+        if apart is not None:
+            into.parts.update(apart.between(partition, to))
+        return True
 
     def _rows_of(
         self, place: PartsPlace, kept: KeptLook | None, partition: str | None = None, to: str | None = None
@@ -179,8 +183,8 @@ class PartReader:
         return self._followed(empty, kept, state, policy)
 
     def _followed(self, empty: Looked, last: KeptLook, state: Mark, policy: PolicyConfig | None) -> Looked | None:
-        """The kept look, with what commits have changed since then; None where that is not known, or all that is found
-        cannot be kept."""
+        """The kept look, with what commits have changed since then, or before it; None where that is not known, or all
+        that is found cannot be kept."""
         assert self._kept is not None
         place, directory = empty.place, empty.definition.directory
         disk = self._disks[place.disk]
@@ -193,22 +197,29 @@ class PartReader:
             return None
         before = replace(empty, kept=last, parts={}, marks={})
         self._take_rows(before, rows)
-        look = Look(empty, before, state)
+        look = Look(empty, before, state, again=self._again(disk))
         for file in disk.look_over(directory, PART_FILE, before.marks, names):
             look.take(file)
-        if len(before.parts) != len(rows) or not look.can_be_kept():
+        if len(before.parts) != len(rows) or disk.state_of(directory) != state:
             return None
+        unread = replace(empty, state=state, is_unread=True, after=last.id, changed=look.changed())
 
         def untouched(partition: str) -> Iterator[StoredPart]:
-            found = self._parts_of(empty, last, partition) or ()
+            found = self.read_partition(replace(unread, kept=last), partition) or ()
             return (stored for stored in found if f"{stored.directory}/{PART_FILE}" not in files)
 
+        if self._stand_still:
+            if look.result.broken:
+                return None
+            kept = KeptLook(last.id, state, empty.rules, look.sums(policy, untouched))
+            return replace(unread, kept=kept, apart=ReadApart(frozenset(files), look.result.parts))
+        if not look.can_be_kept():
+            return None
         whole = NewLook(state, empty.rules, look.sums(policy, untouched))
         _, number = self._kept.note(place, look.new_rows, look.gone(), whole, after=last.id)
         if number is None:
             return None
-        kept = KeptLook(number, whole.state, whole.rules, whole.sums)
-        return replace(empty, state=state, kept=kept, is_unread=True, after=last.id, changed=look.changed())
+        return replace(unread, kept=KeptLook(number, whole.state, whole.rules, whole.sums))
 
     def close(self) -> None:
         """Close what is kept. It is opened again when it is needed."""

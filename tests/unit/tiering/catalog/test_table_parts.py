@@ -155,6 +155,41 @@ def test_a_query_reads_the_partitions_that_may_hold_its_rows(config: Config, loo
             assert (looked_into, result.parts_read + result.parts_pruned) == (read, 3), condition
 
 
+def test_a_query_of_the_past_reads_what_has_changed_and_what_is_asked(config: Config, looked_into: list[str]) -> None:
+    """The look that is kept is one at the bucket of now. What is read of the past is not kept in its place."""
+    with Store.open(config) as store:
+        for partition in ("202601", "202602"):
+            move_partition(store, partition)
+        before = store.object_disk("s3").revision
+        drop(store)
+        insert(store, 3)
+        insert(store, 70)
+        for partition in ("202601", "202603"):
+            move_partition(store, partition)
+    with Store.open(config, anew=False) as store:
+        now = [where(stored) for stored in store.parts(TABLE)]
+    changed = {name for name, _, _ in now if not name.startswith("202601")} | {"202601_4_4_0", "202602_3_3_0"}
+    for condition, read, found in (
+        ("ts >= '2026-02-01'", ["rows of 202602"], [40]),
+        ("ts < '2026-02-01'", ["rows of 202601"], [1, 2]),
+        ("ts >= '2026-03-01'", [], []),
+        ("k > 0", ["rows of all"], [1, 2, 40]),
+    ):
+        with Store.open(config, anew=False) as store:
+            looked_into.clear()
+            result = store.query(f"SELECT k FROM {TABLE} WHERE {condition} ORDER BY k", revision=before)
+            assert result.read_all().column("k").to_pylist() == found
+            looked = [what.removeprefix("s3: ").split(", ") for what in looked_into if what.startswith("s3")]
+            assert len(looked) == 1
+            assert set(looked[0]) == changed, condition
+            assert looked_into[len(looked_into) - len(read) :] == read, condition
+            assert [where(stored) for stored in store.parts(TABLE)] == now
+
+
+def move_partition(store: Store, partition: str) -> None:
+    assert store.apply(store.plan_manual_move(TABLE, partition=partition, to_volume="cold")).failed == ()
+
+
 def test_a_query_of_the_past_looks_into_the_partitions_that_may_hold_its_rows(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
