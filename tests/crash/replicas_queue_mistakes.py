@@ -17,6 +17,7 @@ _BY_HAND = "tests/replicas/keeper/test_nodes_by_hand.py"
 _LAGS = "tests/replicas/keeper/test_lagging_follower.py"
 _SHARED = "tests/replicas/test_shared_disk.py"
 _QUORUM = "tests/replicas/test_quorum.py"
+_WHO = "tests/replicas/test_who_merges.py"
 _INTERSERVER = "tests/replicas/test_interserver.py"
 
 
@@ -89,6 +90,28 @@ def _certificates_not_asked_for() -> None:
         return made
 
     tls.for_server = for_server
+
+
+def _left_until_it_is_made() -> None:
+    from zerocopy.execution.steps import Steps
+
+    original = Steps._is_left
+
+    def is_left(self: Any, queued: Any, entry: Any, name: Any, *, is_shared: bool) -> bool:
+        return original(self, queued, entry, name, is_shared=True)
+
+    Steps._is_left = is_left  # type: ignore[method-assign]
+
+
+def _every_worker_lives() -> None:
+    from zerocopy.execution.steps import Steps
+
+    original = Steps._await
+
+    def await_node(self: Any, node: str) -> bool:
+        return original(self, node) or node.endswith("/a/is_active")
+
+    Steps._await = await_node  # type: ignore[method-assign]
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
@@ -167,8 +190,26 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: the end of a merge is not heard of",
         "a large merge whose replica died is left to the next pass",
-        "tests/replicas/test_who_merges.py::test_a_daemon_hears_of_it_when_who_makes_a_large_merge_ends",
-        replaced("zerocopy.execution.steps:Steps", "_await", lambda self, node: None),
+        f"{_WHO}::test_a_daemon_hears_of_it_when_who_makes_a_large_merge_ends",
+        replaced("zerocopy.execution.steps:Steps", "_await", lambda self, node: True),
+    ),
+    (
+        "replicas: whoever comes first merges",
+        "a large merge is not left to the replicas that are named for it",
+        f"{_WHO}::test_a_large_merge_is_left_to_the_workers_while_one_lives",
+        replaced("zerocopy.execution.steps:Steps", "_is_left", lambda self, queued, entry, name, is_shared: False),
+    ),
+    (
+        "replicas: a worker's merge made again",
+        "what a worker made, and does not give now, is made here though it lives",
+        f"{_WHO}::test_what_a_worker_made_is_not_made_again_where_it_cannot_be_had",
+        _left_until_it_is_made,
+    ),
+    (
+        "replicas: a worker is waited for for ever",
+        "whoever is named for large merges counts as alive",
+        f"{_WHO}::test_a_daemon_makes_a_large_merge_at_once_when_the_last_worker_is_gone",
+        _every_worker_lives,
     ),
     (
         "replicas: anything in the bucket is the part",

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from oplog.errors import Transient
 from tests.replicas.machines import Machine, Machines
 from tiering.config.settings import KeeperConfig
 from zerocopy.execution import following, perform
 from zerocopy.execution.steps import Done, Steps
 from zerocopy.keeper.client import Keeper
+from zerocopy.replica.fetching import Fetcher
 from zerocopy.replica.nodes import TableNodes
 from zerocopy.replica.replica import Replica
 
@@ -86,10 +88,11 @@ def test_a_daemon_hears_of_it_when_who_makes_a_large_merge_ends(
     waits, made = threading.Event(), threading.Event()
     awaits, execute = Steps._await, perform.execute
 
-    def await_node(self: Steps, node: str) -> None:
-        awaits(self, node)
+    def await_node(self: Steps, node: str) -> bool:
+        is_there = awaits(self, node)
         if self.replica.name == "b":
             waits.set()
+        return is_there
 
     def executed(replica: Replica, **options: Any) -> Done:
         done = execute(replica, **options)
@@ -129,3 +132,85 @@ def test_a_large_merge_whose_replica_is_gone_is_made_by_another(machine: Machine
     assert a.sync()["merged"] == [MERGED]
     assert b.sync()["merged"] == [MERGED]  # nobody serves
     assert a.files() == b.files()
+
+
+def worker_and_another(machine: Machines, settings: KeeperConfig) -> tuple[Machine, Machine]:
+    """All merges are large ones, and `a` is to make them."""
+    a, b = machine("a"), machine("b")
+    for one in (a, b):
+        one.write_configuration(settings, replicas={"merge_once_bytes": 0, "merge_workers": ["gone", "a"]})
+    both_with_two_parts(a, b)
+    return a, b
+
+
+def test_a_large_merge_is_left_to_the_workers_while_one_lives(machine: Machines, settings: KeeperConfig) -> None:
+    """Also when `b` comes to it first; where and why it waits is said, and no pass takes it for trouble."""
+    a, b = worker_and_another(machine, settings)
+    with a.serving() as store:
+        store.tick()  # its session says that it lives; it may agree upon nothing by itself: two parts are few
+        b("merge", "d.t", "--final")
+        reason = "replica a is to make it (replicas.merge_workers)"
+        assert f"waits: {MERGED}: {reason}" in b.error
+        (postponed,) = b.sync(code=1)["postponed"]
+        assert (postponed["part"], postponed["reason"]) == (MERGED, reason)
+        assert reason in b("replica", "queue", "d.t")
+        status = b("replica", "status", "d.t", code=4) + b.error
+        assert f"d.t: {MERGED}: {reason}" in status
+        assert "it has no replica gone, which replicas.merge_workers names" in status
+        assert b.json("tick")["problems"] == []
+        assert len(b.parts()) == 2
+        assert a.sync()["merged"] == [MERGED]
+        synced = b.sync()
+    assert (synced["fetched"], synced["merged"]) == ([MERGED], [])
+    assert a.files() == b.files()
+
+
+def test_what_a_worker_made_is_not_made_again_where_it_cannot_be_had(
+    machine: Machines, settings: KeeperConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while it is being made, and not while the worker is there and does not give it: only when none lives."""
+    a, b = worker_and_another(machine, settings)
+    with a.serving() as store:
+        a("merge", "d.t", "--final")
+        store.tick()
+
+        def away(self: Fetcher, *given: Any, **more: Any) -> Any:
+            raise Transient("the worker does not give it")
+
+        with monkeypatch.context() as patched, Keeper(settings) as making:
+            patched.setattr(Fetcher, "fetch", away)
+            assert b.sync(code=1)["postponed"][0]["reason"] == "the worker does not give it"
+            making.create(TABLE.merging(MERGED), b"another", ephemeral=True)
+            assert "is to make it" in b.sync(code=1)["postponed"][0]["reason"]
+        assert len(b.parts()) == 2
+    assert b.sync()["merged"] == [MERGED]  # nobody lives
+    assert a.files() == b.files()
+
+
+def test_a_daemon_makes_a_large_merge_at_once_when_the_last_worker_is_gone(
+    machine: Machines, settings: KeeperConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its session, or as here with its node: no pass is waited for."""
+    _, b = worker_and_another(machine, settings)
+    monkeypatch.setattr(following, "_LOOK_SECONDS", 3600.0)
+    waits, made = threading.Event(), threading.Event()
+    execute = perform.execute
+
+    def executed(replica: Replica, **options: Any) -> Done:
+        done = execute(replica, **options)
+        if replica.name == "b" and any(one.kind == "left" for one in done.postponed):
+            waits.set()
+        if replica.name == "b" and done.merged:
+            made.set()
+        return done
+
+    with Keeper(settings) as worker:
+        worker.create(TABLE.replica("a").is_active, b"{}", ephemeral=True)
+        monkeypatch.setattr(perform, "execute", executed)
+        with b.serving(follows=True):
+            b("merge", "d.t", "--final")
+            assert waits.wait(60)
+            assert len(b.parts()) == 2
+            worker.close()
+            assert made.wait(60)
+    assert b.parts() == [MERGED]

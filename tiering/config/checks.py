@@ -71,12 +71,26 @@ def _check_keeper(config: Config, complain: Complain) -> None:
         )
     if 0 < len(config.interserver.secret) < _SHORTEST_SECRET:
         raise complain(("interserver", "secret"), f"fewer than {_SHORTEST_SECRET} characters", "openssl rand -hex 32")
+    _check_merge_workers(config, complain)
     for name, value in config.macros.items():
         _check_name(name, ("macros", name), complain)
         if name in macros.OF_A_TABLE:
             raise complain(("macros", name), "each table says itself what this stands for", "choose another name")
         if not macros.is_step(value):
             raise complain(("macros", name), f"not a name in a path: {value!r}", "letters, digits, '_', '-' and '.'")
+
+
+def _check_merge_workers(config: Config, complain: Complain) -> None:
+    for index, name in enumerate(config.replicas.merge_workers):
+        here = ("replicas", "merge_workers", index)
+        if not macros.is_step(name):
+            raise complain(here, f"not the name of a replica: {name!r}", "letters, digits, '_', '-' and '.'")
+        if not config.replicas.merges and name == config.macros.get("replica"):
+            raise complain(
+                here,
+                f"{name} is this machine, which makes no merges",
+                "the others would wait for it: drop merges: false",
+            )
 
 
 def _check_jobs(config: Config, complain: Complain) -> None:

@@ -272,6 +272,10 @@ class ReplicasConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Alone in a table it merges all the same."""
     merge_once_bytes: Size = 10 * 1024 * 1024 * 1024
     """Merges of more bytes are made by one replica, and the others fetch; of fewer, by each for itself."""
+    merge_workers: tuple[str, ...] = ()
+    """The replicas, by name, that make those large merges: while the daemon of one of them runs the others leave them
+    to these, and fetch. When none runs, whoever comes first makes them. Default: whoever comes first. With
+    `merge_once_bytes: 0` they make all merges."""
     entries_at_once: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
     """Entries of a table's queue that are done side by side, where their blocks do not meet; no more than
     `limits.workers`."""

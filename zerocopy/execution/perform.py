@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Literal
 
 from oplog.errors import FrostlineError
 from tiering.catalog.catalog import StoredPart
@@ -21,7 +22,7 @@ from tiering.table.part import PartName, apart
 from zerocopy.execution import altering, dropping, giving_up
 from zerocopy.execution.order import QueueOrder
 from zerocopy.execution.queue import Queued, pull, queue
-from zerocopy.execution.steps import Done, Steps, is_empty
+from zerocopy.execution.steps import Done, LeftToAnother, Steps, is_empty
 from zerocopy.replica import shared
 from zerocopy.replica.entries import Alter, DropRange, Get, Merge
 from zerocopy.replica.fetching import Fetcher, Wider
@@ -110,7 +111,7 @@ class _QueueRun:
         elif self._is_void(queued, order.drops_after(queued)):
             steps.finish(queued)
         elif why := order.why_held(queued):
-            steps.postpone(queued, why)
+            steps.postpone(queued, why, "held")
         else:
             if isinstance(entry, Get):
                 self._together(queued)
@@ -131,15 +132,16 @@ class _QueueRun:
                 steps.order.put_back(queued)
         except (FrostlineError, OSError) as error:
             reason, is_over = getattr(error, "message", str(error)), False
+            kind: Literal["failed", "left"] = "left" if isinstance(error, LeftToAnother) else "failed"
             with steps.turn:
                 try:
                     is_over = self._came_to_nothing(queued)
                 except FrostlineError as more:
-                    reason = f"{reason}; {more.message}"
+                    reason, kind = f"{reason}; {more.message}", "failed"
                 if is_over:
                     steps.finish(queued)
                 else:
-                    steps.postpone(queued, reason)
+                    steps.postpone(queued, reason, kind)
 
     def _together(self, first: Queued) -> None:
         """Take over what lies in a bucket that this machine shares, of this entry and those like it that follow, many

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 from disks.base import LoggedDisk
 from oplog.errors import AlreadyExists, Conflict, FrostlineError, Locked, Transient
@@ -35,12 +36,18 @@ _MERGES_AT_ONCE = 2
 """Each takes memory."""
 
 
+class LeftToAnother(Locked):
+    """Another replica does it for all: nothing is wrong."""
+
+
 @dataclass(frozen=True, slots=True)
 class Postponed:
     """An entry that could not be done now, and why."""
 
     queued: Queued
     reason: str
+    kind: Literal["failed", "held", "left"] = "failed"
+    """`held`: for an earlier entry, which says what is wrong, if anything is. `left`: for another replica's work."""
 
 
 @dataclass(slots=True)
@@ -105,6 +112,8 @@ class Steps:
             disk = self._bucket_of(merge) if merge is not None else None
         if merge is None:
             self._fetch(queued, name)
+        elif self._is_left(queued, merge, name, is_shared=disk is not None):
+            return
         elif disk is not None:
             with self.turn:
                 self._merge_in_bucket(queued, merge, name, disk)
@@ -119,10 +128,10 @@ class Steps:
         self.order.end(queued)
         self.done.skipped += 1
 
-    def postpone(self, queued: Queued, reason: str) -> None:
+    def postpone(self, queued: Queued, reason: str, kind: Literal["failed", "held", "left"] = "failed") -> None:
         """It cannot be done now."""
         self.order.postpone(queued)
-        self.done.postponed.append(Postponed(queued, reason))
+        self.done.postponed.append(Postponed(queued, reason, kind))
 
     def _is_here(self, queued: Queued, name: PartName) -> bool:
         if name in self.own or any(part.covers(name) for part in self.own):
@@ -182,6 +191,30 @@ class Steps:
             size_bytes = sum(stored.part.size_bytes for stored in self._inputs(entry))
         return size_bytes > self.replica.context.config.replicas.merge_once_bytes
 
+    def _is_left(self, queued: Queued, entry: Merge, name: PartName, *, is_shared: bool) -> bool:
+        """Leave a large merge to the replicas that are named for it while one of them lives; whether its part came from
+        there. Raises `LeftToAnother` until it is made, `Transient` where it was made and is not to be had now: it is
+        not made here for that. What is made in a bucket that is shared is taken over as ever."""
+        table = self.replica.table
+        workers = self.replica.context.config.replicas.merge_workers
+        if not workers or self.replica.name in workers or not self._is_large(entry):
+            return False
+        is_made = self._await(table.output(str(name)))
+        living = next((one for one in workers if self._await(table.replica(one).is_active)), None)
+        if living is None or (is_made and is_shared):
+            return False
+        left = LeftToAnother(f"replica {living} is to make it (replicas.merge_workers)", hint="then it is fetched")
+        if not is_made:
+            raise left
+        being_made = self._await(table.merging(str(name)))  # before the fetch: what ends meanwhile is heard of
+        try:
+            self._fetch(queued, name)
+        except Transient:
+            if being_made:
+                raise left from None
+            raise
+        return True
+
     def _merge_for_all(self, queued: Queued, entry: Merge, name: PartName) -> None:
         """One replica makes the part, the others fetch it; when its session ends before it is done, or nobody gives the
         part, another one makes it. Raises `Locked` while one is at it."""
@@ -195,19 +228,21 @@ class Steps:
         try:
             keeper.create(node, self.replica.token.encode(), ephemeral=True)
         except AlreadyExists:
-            self._await(node)
-            raise Locked("another replica makes it, once for all", hint="the next pass fetches it") from None
+            if not self._await(node):
+                self._woken()
+            raise LeftToAnother("another replica makes it, once for all", hint="the next pass fetches it") from None
         try:
             self._merge(queued, entry, name)
         finally:
             with suppress(FrostlineError):  # it goes with the session
                 keeper.delete(node)
 
-    def _await(self, node: str) -> None:
-        """Let the daemon look again when the node has gone, or says something else."""
-        woken = partial(connections(self.replica.context).woken, self.replica.table.path)
-        if not self.replica.keeper.await_node(node, woken):
-            woken()
+    def _await(self, node: str) -> bool:
+        """Let the daemon look again when the node comes or goes, or says something else; whether it is there."""
+        return self.replica.keeper.await_node(node, self._woken)
+
+    def _woken(self) -> None:
+        connections(self.replica.context).woken(self.replica.table.path)
 
     def _bucket_of(self, entry: Merge) -> LoggedDisk | None:
         """The disk on which all inputs are, if others share its objects."""
@@ -229,10 +264,10 @@ class Steps:
             return
         word = words.get(str(name))
         if word is None or not word.done:
-            if word is not None:
-                self._await(place.part(str(name)))
+            if word is not None and not self._await(place.part(str(name))):
+                self._woken()
             who = f"replica {word.replica} merges" if word is not None else "somebody has merged"
-            raise Locked(f"{who} it in the bucket, once for all", hint="the next pass takes it over")
+            raise LeftToAnother(f"{who} it in the bucket, once for all", hint="the next pass takes it over")
         try:
             self._fetch(queued, name)
         except Transient:

@@ -189,7 +189,10 @@ def tick(context: Context, definition: TableDefinition) -> list[str]:
             cleaning.clean(replica)
     except Locked:  # another process of this machine is at it
         return []
-    return [f"{definition.full_name}: {one.queued.entry.brings}: {one.reason}" for one in done.postponed]
+    if all(one.kind != "failed" for one in done.postponed):  # another replica does for all what the others wait for
+        return []
+    told = [one for one in done.postponed if one.kind != "left"]
+    return [f"{definition.full_name}: {one.queued.entry.brings}: {one.reason}" for one in told]
 
 
 def merge(context: Context, definition: TableDefinition, request: MergeRequest) -> list[MergeResult]:

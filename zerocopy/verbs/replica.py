@@ -78,6 +78,9 @@ def status(session: Session, table: OptionalTable = None) -> None:
             empty="No replicated tables here.",
         )
         _tell_troubles(session, found)
+        for name in store.context.config.replicas.merge_workers:
+            for one in {one.table for one in found} - {one.table for one in found if one.replica == name}:
+                session.output.note(f"{one}: it has no replica {name}, which replicas.merge_workers names")
     if any(one.queue or one.behind or one.lost or not one.active for one in found):
         session.found_something()
 

@@ -97,6 +97,8 @@ def test_macros_are_shown(run: Run) -> None:
         ("KEEPER__SESSION_TIMEOUT_SECONDS", "0", "session_timeout_seconds"),
         ("MACROS", "{uuid: x}", "each table says itself"),
         ("MACROS", "{shard: a/b}", "not a name in a path"),
+        ("REPLICAS", "{merge_workers: [a/b]}", "not the name of a replica"),
+        ("REPLICAS", "{merges: false, merge_workers: [a]}", "a is this machine, which makes no merges"),
     ],
 )
 def test_mistakes_in_the_configuration_are_named(

@@ -94,6 +94,8 @@ def merge(
 
 
 def _merge_here(session: Session, table: str, request: "MergeRequest") -> None:
+    from tiering.facts.replicas import replica_trouble
+
     store = session.store()
     if session.dry_run:
         adoptions = store.plan_adoptions(table, request) if request.adopt else []
@@ -102,6 +104,9 @@ def _merge_here(session: Session, table: str, request: "MergeRequest") -> None:
     else:
         plans = []
         documents = [merge_document(result) for result in store.merge(table, request)]
+        waits = replica_trouble(store.context.config, store.context.journal, store.definition(table)).error
+        if waits:
+            session.output.note(f"agreed upon, and it waits: {waits}; 'frostline replica queue {table}' shows all")
     report_merges(session, documents, store.explain_merges(table, plans, request), {})
 
 
