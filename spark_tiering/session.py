@@ -249,6 +249,10 @@ def _quiet(log: Path) -> None:
     _make_room(log)
     for name in ("py4j", "pyspark"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):  # each error once more, with Java's stack
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     for handler in logging.getLogger().handlers:
         handler.addFilter(_is_not_py4j)
 

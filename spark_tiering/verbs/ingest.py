@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from tiering.engine.store import Store
     from tiering.engine.write_job import WriteResult
 
+_BAD_VALUE = "CAST_INVALID_INPUT"
+"""How Spark calls a text that is no value of its column."""
+_FILES_SHOWN = 3
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb to the command line."""
@@ -130,7 +134,7 @@ def _ingest(
     size_bytes = sum(file.size_bytes for batch in batches for file in batch)
     progress = session.progress()
     try:
-        with progress.task(f"ingesting into {table}", size_bytes=size_bytes) as task:
+        with progress.task(f"ingesting rows into {table}", size_bytes=size_bytes) as task:
             for batch in batches:
                 options = write_job.WriteOptions(
                     table, once=OnceFiles(dict(file.fingerprint for file in batch)), by="ingest"
@@ -159,6 +163,10 @@ def _ingest(
                 done.append(write_job.commit(store.context, options, job, parts_of(answers)))
                 task.advance(size_bytes=sum(file.size_bytes for file in batch))
     except FrostlineError as error:
+        if _BAD_VALUE in error.message:
+            files = ", ".join(file.place.removeprefix("file:") for file in batch[:_FILES_SHOWN])
+            more = f" and {len(batch) - _FILES_SHOWN} more" if len(batch) > _FILES_SHOWN else ""
+            error.hint = f"it is in {files}{more}; 'frostline insert {table} FILE --dry-run' names its line and column"
         if done:
             rows = sum(result.rows for result in done)
             before = f"{rows} rows went in before by {counted(len(done), 'commit')}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from oplog.errors import FrostlineError
+from spark_tiering import session as session_module
 from spark_tiering.spark_runner import SparkRunner
 from spark_tiering.writing import ingest
 from tests.homes import Home
@@ -122,6 +124,9 @@ def test_columns_are_chosen_and_what_does_not_fit_is_an_error(home: Home) -> Non
     bad.write_text("k,at,name\n2,2026-01-01T10:00:00Z,x\nthree,2026-01-01T10:00:00Z,y\n")
     home("ingest", "d.t", str(bad), "--spark", code=1)
     assert "three" in home.error
+    assert f"it is in {bad}; 'frostline insert d.t FILE --dry-run' names its line and column" in home.error
+    home("insert", "d.t", str(bad), "--dry-run", code=2)
+    assert "line 3: column k" in home.error
     assert contents(home) == [[1, "01-01", "ann"]]
     home("ingest", "d.t", str(bad), code=2)
     assert "add --spark" in home.error
@@ -235,7 +240,23 @@ def test_the_installed_command_ingests(home: Home) -> None:
     """It leaves pandas out, which Spark needs: every ingest failed, and no test began where people do."""
     file = written(home, "b.csv", rows(0, 10))
     command = [sys.executable, "-m", "frostline", "-c", str(home.configuration), "ingest", "d.t", file, "--spark"]
-    done = subprocess.run([*command, "--master", "local[1]", "--json"], capture_output=True, text=True, check=False)
+    command += ["--master", "local[1]", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"] == 10
     assert contents(home) == expected(0, 10)
+
+
+def test_what_spark_says_of_an_error_is_in_its_log_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of a value came once more, with Java's stack, as a line of 8 KB."""
+    from pyspark.logger import PySparkLogger
+
+    names = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+    for name in (*names, "py4j", "pyspark"):
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.NOTSET)
+    session_module._quiet(tmp_path / "driver.log")
+    for name in names:
+        PySparkLogger.getLogger(name).exception("a value", file="f")
+    assert "a value" not in "".join(capfd.readouterr())

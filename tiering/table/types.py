@@ -107,7 +107,7 @@ def check_names(names: list[str], definition: TableDefinition, *, where: str) ->
         raise UsageError(
             f"{where}unknown columns: {', '.join(unknown)}",
             hint=f"table {definition.full_name} has: {', '.join(column.name for column in definition.columns)}; "
-            "add the columns with 'frostline table alter --add-column', or leave them out of the input",
+            "add the columns with 'frostline table alter --add-column', or leave them out of the input (--select)",
         )
     for column in definition.columns:
         needed = column.name in definition.order_by or (not column.nullable and column.default is None)
