@@ -153,10 +153,10 @@ def test_backups_are_made_verified_and_restored(home: Home) -> None:
         await driver.until(lambda: f"Backup {made['name']} is whole" in driver.told[1])
         verified = driver.beside(home, "backup", "list")["backups"][0]["verified"]
         assert verified
-        for table in ("d.small", "d.events"):
-            driver.beside(home, "table", "drop", table)
+        driver.beside(home, "table", "drop", "d.small")
         await driver.press("R")
         await driver.sees(f"Restore backup {made['name']}?", "d.small: 3 rows", f"Type {made['name']}")
+        await driver.sees("--map-table d.events:d.events_restored", "d.events_restored: ")
         await driver.press("enter")
         await driver.sees("That is not it")
         await driver.write(made["name"])
@@ -164,8 +164,9 @@ def test_backups_are_made_verified_and_restored(home: Home) -> None:
         await driver.until(lambda: "Restored 2 tables" in driver.told[2])
 
     drive(home, story, size=(140, 40))
-    assert home.tables() == ["d.events", "d.small"]
+    assert home.tables() == ["d.events", "d.events_restored", "d.small"]
     assert home.keys("d.small") == keys
+    assert home.keys("d.events_restored") == home.keys("d.events")
 
 
 def test_what_runs_shows_how_far_it_is(home: Home) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oplog.errors import Refused
@@ -146,13 +148,26 @@ def verify_backup(name: str, backup_id: str) -> Action:
     return Action(title=f"Verify backup {name}", commands=(("backup", "verify", backup_id),), run=run)
 
 
-def restore_backup(name: str, backup_id: str) -> Action:
-    """`backup restore NAME`."""
-    from backup.recover.request import RestoreRequest
+def names_beside(tables: Iterable[str], store: Store) -> tuple[str, ...]:
+    """`--map-table` of the backup's tables whose names are taken: each comes back beside the one that is there."""
+    taken = {definition.full_name for definition in store.definitions()}
+    found: list[str] = []
+    for table in tables:
+        if table in taken:
+            names = (f"{table}_restored", *(f"{table}_restored_{number}" for number in range(2, len(taken) + 2)))
+            found.append(f"{table}:{next(name for name in names if name not in taken)}")
+    return tuple(found)
+
+
+def restore_backup(name: str, backup_id: str, beside: Sequence[str] = ()) -> Action:
+    """`backup restore NAME`; `beside` has its `--map-table`."""
+    from backup.recover.request import Renaming, RestoreRequest
+
+    request = RestoreRequest(name=backup_id, renamings=tuple(map(Renaming.parse, beside)))
 
     def preview(store: Store) -> Lines:
         with repository_of(store) as repository:
-            result = repository.restore(store, RestoreRequest(name=backup_id, dry_run=True))
+            result = repository.restore(store, replace(request, dry_run=True))
         lines = [
             f"{item.table}: {counted(item.rows, 'row')}, {counted(item.parts, 'part')}, {format_size(item.bytes)}"
             for item in result.tables
@@ -161,12 +176,12 @@ def restore_backup(name: str, backup_id: str) -> Action:
 
     def run(store: Store) -> str:
         with repository_of(store) as repository:
-            result = repository.restore(store, RestoreRequest(name=backup_id))
+            result = repository.restore(store, request)
         return f"Restored {counted(len(result.tables), 'table')} from backup {name}."
 
     return Action(
         title=f"Restore backup {name}",
-        commands=(("backup", "restore", backup_id),),
+        commands=(("backup", "restore", backup_id, *(word for one in beside for word in ("--map-table", one))),),
         preview=preview,
         run=run,
         name=name,

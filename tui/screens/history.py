@@ -74,9 +74,10 @@ class Backups(ListView):
             await self.board.carry_out(keeping.verify_backup(row["name"], row["id"]))
 
     async def restore(self) -> None:
-        """Show what a restore would do; then do it."""
+        """Show what a restore would do, beside the tables that are there; then do it."""
         if (row := self._complete()) is not None:
-            await self.board.carry_out(keeping.restore_backup(row["name"], row["id"]))
+            beside = await self.board.source.act("names", lambda store: keeping.names_beside(row["tables"], store))
+            await self.board.carry_out(keeping.restore_backup(row["name"], row["id"], beside))
 
     def _complete(self) -> Any:
         row = self.grid.row
