@@ -7,6 +7,11 @@ to Keeper. Beside it the time of a fetch, of which the bucket (a directory) take
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,15 +23,16 @@ from msgspec.structs import replace
 
 from benchmarks.bench_replicas import NAMES, TABLE, Node, definition, rows
 from benchmarks.bench_replicas import config as plain_config
-from benchmarks.measure import Figure, bound_figure, report, scratch, timed
+from benchmarks.measure import Figure, bound_figure, paired, ratio_figure, report, scratch, timed
 from disks.config import ObjectDiskConfig
 from disks.stores.wrappers.metered import MeteredStore
-from tests.servers import zookeeper
+from tests.servers import Server, rclone, zookeeper
 from tiering.config.settings import Config, KeeperConfig, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.schema import PartitionField
 from zerocopy.execution import work
+from zerocopy.execution.steps import Done
 from zerocopy.keeper.client import Keeper
 
 FETCHED_BYTES = 500_000_000
@@ -46,11 +52,20 @@ def config(home: Path, name: str, keeper: KeeperConfig) -> Config:
 
 
 @contextmanager
-def nodes(home: Path, keeper: KeeperConfig, *names: str, partitioned: bool = False) -> Iterator[list[Node]]:
+def nodes(
+    home: Path,
+    keeper: KeeperConfig,
+    *names: str,
+    partitioned: bool = False,
+    bucket: ObjectDiskConfig | None = None,
+) -> Iterator[list[Node]]:
     with ExitStack() as stack:
         made: list[Node] = []
         for name in names:
-            store = stack.enter_context(Store.open(config(home, name, keeper)))
+            configured = config(home, name, keeper)
+            if bucket is not None:
+                configured = replace(configured, disks={**configured.disks, "s3": bucket})
+            store = stack.enter_context(Store.open(configured))
             table = definition(TABLE)
             if partitioned:
                 table = replace(table, partition_by=(PartitionField(transform="identity", column="k"),))
@@ -119,6 +134,60 @@ def fetched(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
     yield bound_figure("sync that takes it over, median", median, at_most=60, unit="ms")
 
 
+def elsewhere(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
+    """A new replica whose bucket is on another server: it reads the part through the one that has it."""
+    with rclone() as one, rclone() as two, nodes(home, keeper, "a", bucket=own_bucket(one, "a")) as (a,):
+        a.store.table(TABLE).insert(rows(1, FETCHED_BYTES // 16).to_batches())
+        a.store.merge(TABLE, MergeRequest(final=True))
+        a.store.apply(a.store.plan_manual_move(TABLE, partition="all", to_disk="s3"))
+        numbers = itertools.count()
+
+        def fetch() -> float:
+            name = f"other{next(numbers)}"
+            with nodes(home, keeper, name, bucket=own_bucket(two, name)) as (new,):
+                done: list[Done] = []
+                seconds = timed(lambda: done.append(work.sync(new.store.context, new.store.definition(TABLE))))
+                assert (len(done[0].fetched), done[0].adopted) == (1, []), done[0]
+            shutil.rmtree(home / name)
+            return seconds
+
+        def copy() -> float:
+            target = f"two:{two.new_bucket()}"
+            command = [
+                str(Path(sys.executable).parent / "rclone"),
+                "copy",
+                "one:bench-a",
+                target,
+                "--include",
+                "*-file-*",
+            ]
+            environment = {**os.environ, "RCLONE_CONFIG": os.devnull, **remote("one", one), **remote("two", two)}
+            seconds = timed(lambda: subprocess.run([*command, "--s3-no-check-bucket"], env=environment, check=True))
+            subprocess.run([command[0], "purge", target], env=environment, check=True)
+            return seconds
+
+        ours, theirs = paired(fetch, copy)
+    name = "full fetch of 500 MB where the bucket is another one"
+    yield ratio_figure(name, ours, theirs, at_most=1.1, baseline_name="rclone from bucket to bucket")
+
+
+def own_bucket(server: Server, name: str) -> ObjectDiskConfig:
+    server.client().create_bucket(Bucket=f"bench-{name}")
+    return server.disk(f"s3://bench-{name}/p/", log=name)
+
+
+def remote(name: str, server: Server) -> dict[str, str]:
+    """The server, as rclone is told of it."""
+    told = {
+        "TYPE": "s3",
+        "PROVIDER": "Other",
+        "ENDPOINT": server.endpoint_url,
+        "ACCESS_KEY_ID": server.access_key_id,
+        "SECRET_ACCESS_KEY": server.secret_access_key,
+    }
+    return {f"RCLONE_CONFIG_{name.upper()}_{key}": value for key, value in told.items()}
+
+
 def moved(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
     """Parts that all three move to the bucket, in one batch each."""
     with nodes(home, keeper, *NAMES) as found:
@@ -165,11 +234,11 @@ def joined(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("fetched", "moved", "joined"), help="these alone")
+    parser.add_argument("--only", choices=("fetched", "elsewhere", "moved", "joined"), help="these alone")
     options = parser.parse_args()
     figures: list[Figure] = []
     with scratch() as home, zookeeper() as server:
-        for measured in (fetched, moved, joined):
+        for measured in (fetched, elsewhere, moved, joined):
             if options.only in (None, measured.__name__):
                 keeper = KeeperConfig(hosts=(server.endpoint_url,), root=f"/bench-{measured.__name__}")
                 with Keeper(keeper) as session:

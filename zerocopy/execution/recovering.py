@@ -63,7 +63,7 @@ def compare(replica: Replica) -> None:
         return
     with context.journal.claim(definition.uuid, ["replica-queue"], "replica"):
         # What is gone in one look and there in the other was on its way from disk to disk, or into the table.
-        if not is_lost(replica) and _set_back(replica) & _set_back(replica):
+        if not is_lost(replica) and (found := _set_back(replica)) and found & _set_back(replica):
             replica.keeper.set(replica.own.is_lost, b"1")
             kept.forget_place()
     kept.is_compared = True
