@@ -347,7 +347,9 @@ class _Daemon:
                 sizes = Sizes(up_to=large) if self._serves else ALL_SIZES
                 report = self.store.tick(stop=self.stop, merges=not self.schedules["merges"].is_on, sizes=sizes)
                 self.lanes.begin(report.left, large)
-                self.trouble.met("budgets", report.budgets, "budget_spent")
+                for policy in self.config.policies:
+                    spent = report.budgets.get(policy)
+                    self.trouble.met(f"budget of policy {policy}", [spent] if spent else [], "budget_spent")
                 self._trim()
                 capacity.note(self.store.context)
                 for disk, problems in capacity.low(self.store.context, self.config.daemon.low_space_ratio):
@@ -359,7 +361,7 @@ class _Daemon:
             self._record(failures=self.status.failures + 1, last_error=problem, trouble=problem, **self._ticked())
             return problem
         beside, self._beside = self._beside, []
-        paced = {"budgets": tuple(report.budgets), "held": dict(report.held)}
+        paced = {"budgets": tuple(sorted(report.budgets.values())), "held": dict(report.held)}
         problems = [*beside, *self._note("passes", report, **paced, **self._ticked())]
         if is_quiet and not (report.left or report.failing):
             self.trouble.met(_BESIDE, [])

@@ -66,8 +66,8 @@ class TickReport:
     failing: list[str] = field(default_factory=list)
     """What failed before and waits to be tried again, as it was said then: that nothing failed in this pass does not
     make it well."""
-    budgets: list[str] = field(default_factory=list)
-    """Why moves wait for money, requests or bytes: a sentence a policy."""
+    budgets: dict[str, str] = field(default_factory=dict)
+    """Why moves wait for money, requests or bytes: policy -> a sentence."""
     held: Counter[str] = field(default_factory=Counter)
     """How many due parts the pacing of policies holds back, by what holds them (`plan.HELD`)."""
     left: set[TickStep] = field(default_factory=set)
@@ -108,12 +108,16 @@ def _tick(context: Context, only: TickStep | None, sizes: Sizes, *, merges: bool
             _merge_all(context, report, sizes)
         report.problems += replicated.tick(context)
     if only in (None, "moves") and not context.stop.is_set():
-        plan = planning.plan(context, reachability.whole_tables(context), rest="none")
+        tables = reachability.whole_tables(context)
+        plan = planning.plan(context, tables, rest="none")
         if (plan.moves or plan.deletes) and _look(context):
-            plan = planning.plan(context, reachability.whole_tables(context), rest="none")
+            tables = reachability.whole_tables(context)
+            plan = planning.plan(context, tables, rest="none")
         report.problems += {stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"}
         report.waiting += _held_back(plan)
-        report.budgets = sorted({stay.reason.detail for stay in plan.stays if stay.reason.kind == "budget"})
+        policies = {table.uuid: table.policy for table in tables}
+        spent = (stay for stay in plan.stays if stay.reason.kind == "budget")
+        report.budgets = {policies[stay.table_uuid]: stay.reason.detail for stay in spent}
         report.held = Counter(stay.reason.kind for stay in plan.stays if stay.reason.kind in HELD)
         report.deleted = delete_due(context, plan, report.problems)
         _move_all(context, plan, report, sizes)

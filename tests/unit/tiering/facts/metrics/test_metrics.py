@@ -150,12 +150,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def insert(store: Store, *times: datetime) -> None:
+def insert(store: Store, *times: datetime, table: str = "d.t") -> None:
     """A part on the SSD for each time: they are made while nothing is due."""
     schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
     store.context.clock, now = (lambda: OLD), store.context.clock
     for number, time in enumerate(times):
-        store.table("d.t").insert([pa.record_batch([[time] * 10, [number] * 10], schema=schema)])
+        store.table(table).insert([pa.record_batch([[time] * 10, [number] * 10], schema=schema)])
     store.context.clock = now
     store.refresh()
 
@@ -223,6 +223,26 @@ class TestSeen:
         assert seen.oldest == min((home / name).stat().st_mtime_ns for name in ("a.csv", "b.csv")) / 1e9
         store.context.config = msgspec.structs.replace(config, inbox=msgspec.structs.replace(inbox, path="/nowhere"))
         assert looking.look(store).inbox == {}
+
+    def test_each_policy_s_spent_budget_is_told(self, tmp_path: Path) -> None:
+        """Also while that of another is."""
+        config, told = embedded(tmp_path), list[tuple[str, str]]()
+        pacing = PacingConfig(bytes=1, every_seconds=10**9)
+        policy = msgspec.structs.replace(config.policies["hot_cold"], pacing=pacing)
+        config = msgspec.structs.replace(config, policies={"hot_cold": policy, "other": policy})
+        with Store.open(config, clock=lambda: NOW, workers=1) as store:
+            store.context.journal.wishes.pause(None, ["merges"], actor="test")
+            one = daemon._Daemon(store, DaemonConfig(), threading.Event())
+            one.trouble._tell = lambda event, where, text, phase: told.append((where, phase))
+            for table, name in (("d.t", "hot_cold"), ("d.u", "other")):
+                columns, ttl = ["ts:timestamp[us, UTC]", "n:int64"], ["30d on ts to volume cold"]
+                store.create_table(define_table(table, columns=columns, order_by="n", policy=name, ttl=ttl))
+                insert(store, OLD, OLD + timedelta(seconds=1), table=table)
+                one.tick()
+                told.clear()
+                one.tick()
+        budgets = {where: phase for where, phase in told if where.startswith("budget")}
+        assert budgets == {"budget of policy hot_cold": "begins", "budget of policy other": "begins"}
 
     def test_what_moves_took_from_budgets_and_what_is_held(self, store: Store) -> None:
         """A spent budget stops the second of two moves, and both the numbers and the daemon's status say so."""
