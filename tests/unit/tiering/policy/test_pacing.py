@@ -232,7 +232,7 @@ def test_a_budget_outlives_the_process_and_counts_tries_that_failed(
     with Store.open(config, clock=clock) as store:
         report = store.tick(only="moves")
         assert not report.moves.moved
-        (sentence,) = report.budgets
+        (sentence,) = report.budgets.values()
         assert sentence.startswith("the budget of policy hot_cold is spent: ")
         assert sentence in report.waiting
         assert Counter(stay.reason.kind for stay in store.plan().stays) == {"budget": 2, "backoff": 1} or Counter(
