@@ -63,6 +63,17 @@ def _known_before_they_are_in() -> None:
     TableIngest._put_in = put_in  # type: ignore[method-assign]
 
 
+def _refused_as_a_whole() -> None:
+    from tiering.daemon.inbox.ingest import TableIngest
+
+    def refused(self: Any, group: Any, error: Any) -> None:
+        self._place.forget_batch()
+        for one in group:
+            self._fail(one.file.name, one.sha256, error)
+
+    TableIngest._refused = refused  # type: ignore[method-assign]
+
+
 def _raised_at_once() -> None:
     from tiering.daemon.inbox.ingest import TableIngest
 
@@ -80,6 +91,13 @@ def _planned_moves_only(parts: Any, policies: Any, now: Any) -> dict[str, Any]:
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "inbox: refused as a whole",
+        "files that the table does not take together fail, and none is tried alone",
+        "tests/replicas/test_many_partitions.py::"
+        "test_a_file_of_the_inbox_with_too_many_partitions_fails_once_and_keeps_no_other",
+        _refused_as_a_whole,
+    ),
     ("inbox: moved before the commit", "done/ before the rows", _KILLED, _moved_before_the_commit),
     ("inbox: reported before the commit", "a report of rows that are not in", _KILLED, _reported_before_the_commit),
     (
