@@ -19,6 +19,7 @@ _SHARED = "tests/replicas/test_shared_disk.py"
 _QUORUM = "tests/replicas/test_quorum.py"
 _WHO = "tests/replicas/test_who_merges.py"
 _INTERSERVER = "tests/replicas/test_interserver.py"
+_MANY = "tests/replicas/keeper/test_many_questions.py"
 
 
 def _one_after_the_other() -> None:
@@ -58,6 +59,36 @@ def _taken_at_any_speed() -> None:
         original(self, target, size_bytes, Unlimited())
 
     receiving.Receiving.__init__ = init  # type: ignore[method-assign]
+
+
+def _missing_nodes_left_out() -> None:
+    from zerocopy.keeper import gathered
+
+    def deserialize(self: Any, data: Any, offset: int) -> list[Any]:
+        return [one for one in gathered._answers(data, offset) if not isinstance(one, Exception)]
+
+    gathered._MultiRead.deserialize = deserialize  # type: ignore[method-assign]
+
+
+def _every_server_reads_many() -> None:
+    from zerocopy.keeper.gathered import ManyQuestions
+
+    ManyQuestions.are_understood = property(lambda self: True, lambda self, value: None)  # type: ignore[assignment]
+
+
+def _lost_answers_are_not_understood() -> None:
+    from zerocopy.keeper.gathered import _InFew
+
+    original = _InFew.get
+
+    def get(self: Any, *, block: bool) -> Any:
+        try:
+            return original(self, block=block)
+        except Exception:
+            self._many.are_understood = False
+            raise
+
+    _InFew.get = get  # type: ignore[method-assign]
 
 
 def _pointer_believed() -> None:
@@ -234,5 +265,23 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "whoever fetches a part does not look at the limits",
         f"{_INTERSERVER}::test_who_limits_bytes_takes_them_no_faster",
         _taken_at_any_speed,
+    ),
+    (
+        "keeper: missing nodes are left out",
+        "of many nodes those that are not there have no answer, and the others are taken for them",
+        f"{_MANY}::test_a_hundred_nodes_are_one_request",
+        _missing_nodes_left_out,
+    ),
+    (
+        "keeper: every server reads many nodes at once",
+        "one that does not know such a request is sent it again and again",
+        f"{_MANY}::test_a_server_that_does_not_know_such_requests_is_asked_for_each",
+        _every_server_reads_many,
+    ),
+    (
+        "keeper: a lost answer was not understood",
+        "from the first broken line on each node is asked for by itself",
+        f"{_MANY}::test_an_answer_that_was_lost_is_asked_for_again",
+        _lost_answers_are_not_understood,
     ),
 )

@@ -20,7 +20,7 @@ from zerocopy.replica.inserts import quorum
 from zerocopy.replica.nodes import changed_by_hand, number_of, place_in
 from zerocopy.replica.replica import Replica
 
-_AT_ONCE = 200
+_AT_ONCE = 400
 """Entries that are taken over in one multi, at most."""
 CLONED = "clone-"
 """How the name of what another replica had already begins; it comes before what is to do."""
@@ -54,13 +54,16 @@ def pull(replica: Replica, log: Sequence[str] | None = None) -> int:
     just heard. Raises `Damaged` for what cannot be read."""
     keeper, kept, pulled, follows = replica.keeper, replica.kept, 0, log is not None
     refused = beyond = -1
+    rest: dict[int, str] = {}
     while True:
-        names = keeper.children(replica.table.log) if log is None else log
-        numbers, log = {number_of(name): name for name in names}, None
-        kept.log_length = len(numbers)
-        is_new = kept.pointer is None or max(numbers, default=-1) >= _begin(replica, kept.pointer)
-        if is_new and not follows:  # another process of this machine may have taken them over
-            kept.forget_place()
+        numbers, rest = rest, {}
+        if not numbers:
+            names = keeper.children(replica.table.log) if log is None else log
+            numbers, log = {number_of(name): name for name in names}, None
+            kept.log_length = len(numbers)
+            is_new = kept.pointer is None or max(numbers, default=-1) >= _begin(replica, kept.pointer)
+            if is_new and not follows:  # another process of this machine may have taken them over
+                kept.forget_place()
         if kept.pointer is None or kept.is_lost is None:
             kept.pointer, kept.is_lost = keeper.get(replica.own.log_pointer), keeper.get(replica.own.is_lost)
         pointer, begin, follows = kept.pointer, _begin(replica, kept.pointer), False
@@ -100,6 +103,7 @@ def pull(replica: Replica, log: Sequence[str] | None = None) -> int:
             history.note(replica.context, replica.definition, new[taken - 1], copies[taken - 1].data, by)
             if taken == len(copies) < _AT_ONCE:  # what came since then is told by the next look
                 return pulled
+            rest = {number: name for number, name in numbers.items() if number >= begin + taken}
 
 
 def _is_whole(new: Sequence[int], begin: int) -> bool:

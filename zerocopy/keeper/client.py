@@ -27,6 +27,7 @@ from typing import Any, Self, TypeVar
 
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient, KazooState
+from kazoo.protocol.serialization import GetChildren, GetData
 from kazoo.security import make_digest_acl
 
 from disks.effects import op
@@ -40,7 +41,7 @@ from oplog.errors import (
 )
 from tiering.config.settings import KeeperConfig
 from zerocopy.keeper.connecting import unconnected
-from zerocopy.keeper.gathered import AtOnce
+from zerocopy.keeper.gathered import AtOnce, ManyQuestions
 from zerocopy.keeper.operations import ANY_VERSION, CheckNode, CreateNode, DeleteNode, Operation, Set, check_size
 from zerocopy.keeper.patience import LOOK_SECONDS, Patience, longest_seconds
 from zerocopy.keeper.refusals import answer_of, refusal, silence
@@ -112,6 +113,7 @@ class Keeper:
         self._connected = threading.Event()
         self._silent_since: float | None = time.monotonic()
         self._made: set[str] = set()
+        self._many = ManyQuestions()
         self._is_closing = False
         self.requests = 0
         """How many were sent, repeats included, heartbeats not."""
@@ -186,18 +188,22 @@ class Keeper:
 
     def find_all(self, paths: Sequence[str]) -> list[Node | None]:
         """What each of the nodes holds, in this order; asked at once, so that many cost little more than one."""
-        return [_node(one) for one in self._ask_all("reading", self._client.get_async, paths)]
+        return [_node(one) for one in self._ask_all("reading", GetData, paths)]
 
     def children_of_all(self, paths: Sequence[str]) -> list[list[str] | None]:
         """The names below each of the nodes, sorted, in the order of the nodes; None for one that is not there."""
-        found = self._ask_all("listing", self._client.get_children_async, paths)
+        found = self._ask_all("listing", GetChildren, paths)
         return [sorted(map(str, one)) if one is not None else None for one in found]
 
-    def _ask_all(self, what: str, ask: Callable[[str], Any], paths: Sequence[str]) -> Iterator[Any]:
+    def _ask_all(self, what: str, question: type[Any], paths: Sequence[str]) -> Iterator[Any]:
         for begin in range(0, len(paths), _AT_ONCE):
             full = [self._full(path) for path in paths[begin : begin + _AT_ONCE]]
-            self.requests += len(full) - 1
-            yield from self._ask(f"{what} {full[0]} and others", lambda full=full: AtOnce([ask(one) for one in full]))  # type: ignore[misc]
+            yield from self._ask(f"{what} {full[0]} and others", partial(self._asked_all, question, full))
+
+    def _asked_all(self, question: type[Any], full: Sequence[str]) -> AtOnce:
+        asked = self._many.ask(self._client, question, full)
+        self.requests += asked.requests - 1
+        return asked
 
     def exists(self, path: str) -> bool:
         """Whether there is such a node."""
@@ -354,6 +360,7 @@ class Keeper:
         self._silent_since = self._silent_since or time.monotonic()
         if state == KazooState.LOST:
             self._made.clear()
+            self._many = ManyQuestions()
             if not self._is_closing:
                 logger.warning("a session with %s is over, and another one begins", ", ".join(self._settings.hosts))
 

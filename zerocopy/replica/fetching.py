@@ -240,7 +240,7 @@ class Fetcher:
                 self._declines(replica, name, why)
             came += [name for name in names if name not in refused]
         if came:
-            context.catalog.refresh(disks=())
+            context.catalog.outdate()
             for name in came:
                 self._has_come(name)
         return came
