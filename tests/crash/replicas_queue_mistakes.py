@@ -19,6 +19,7 @@ _SHARED = "tests/replicas/test_shared_disk.py"
 _QUORUM = "tests/replicas/test_quorum.py"
 _WHO = "tests/replicas/test_who_merges.py"
 _INTERSERVER = "tests/replicas/test_interserver.py"
+_COUNTED = "tests/replicas/zero_copy/test_counted.py"
 _MANY = "tests/replicas/keeper/test_many_questions.py"
 
 
@@ -89,6 +90,13 @@ def _lost_answers_are_not_understood() -> None:
             raise
 
     _InFew.get = get  # type: ignore[method-assign]
+
+
+def _own_log_never_looked_at() -> None:
+    from zerocopy.replica import shared
+
+    original = shared.refresh
+    shared.refresh = lambda context, *, looked_since=0.0: original(context)
 
 
 def _pointer_believed() -> None:
@@ -283,5 +291,11 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "from the first broken line on each node is asked for by itself",
         f"{_MANY}::test_an_answer_that_was_lost_is_asked_for_again",
         _lost_answers_are_not_understood,
+    ),
+    (
+        "replicas: what is here is compared unseen",
+        "the log of this machine's own is taken for the one that is known in every session",
+        f"{_COUNTED}::test_a_log_that_was_looked_at_in_this_session_is_not_asked_what_it_is",
+        _own_log_never_looked_at,
     ),
 )

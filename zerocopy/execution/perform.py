@@ -75,7 +75,7 @@ class _QueueRun:
     def all(self) -> None:
         """Each entry as soon as those are done which it waits for; one that cannot be done does not keep those of other
         blocks back. What was begun when the process is told to stop is waited for."""
-        self.steps.replica.context.catalog.refresh()
+        shared.refresh(self.steps.replica.context)
         with ThreadPoolExecutor(self.steps.order.at_once, "replica-queue") as pool:
             while True:
                 ready = list(self._ready())

@@ -14,6 +14,7 @@ that after how far it is in the log: so an entry that it took over waits, or its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -72,7 +73,7 @@ def compare(replica: Replica) -> None:
 def _set_back(replica: Replica) -> set[PartName]:
     """The parts that Keeper says are here and are not, and those that are here and Keeper says nothing of."""
     context, definition = replica.context, replica.definition
-    said, here, own = _all_parts(replica)
+    said, here, own = _all_parts(replica, looked_since=replica.kept.begun)
     if not agreement.without_place(said, here, ()) and not agreement.without_place(own, said, ()):
         return set()  # so nobody has to be asked for what is half done, as whoever comes has a whole log to ask for
     said = replica.parts()
@@ -84,10 +85,13 @@ def _set_back(replica: Replica) -> set[PartName]:
     return {*agreement.without_place(said, here, half_done), *agreement.without_place(own, said, half_done)}
 
 
-def _all_parts(replica: Replica) -> tuple[set[PartName], set[PartName], set[PartName]]:
-    """What Keeper says that is here, then what is here, and of that what is on no shared disk."""
+def _all_parts(
+    replica: Replica, *, looked_since: float = math.inf
+) -> tuple[set[PartName], set[PartName], set[PartName]]:
+    """What Keeper says that is here, then what is here, and of that what is on no shared disk. A log of this machine's
+    own that was looked at since then is not asked again."""
     said = replica.parts()
-    replica.context.catalog.refresh()
+    shared.refresh(replica.context, looked_since=looked_since)
     here = {stored.name for stored in replica.context.catalog.parts(replica.definition, include_outdated=True)}
     return said, here, {stored.name for stored in _own_parts(replica)}
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from disks.base import LoggedDisk
+from disks.object_disk.sharing.prefix import store_identity
 from oplog.errors import UsageError
 from tiering.catalog.context import Context
 from zerocopy.keeper.client import Keeper, Node
@@ -50,6 +53,8 @@ class KnownTable:
     """How many entries the log had when it was last looked at."""
     hosts: dict[str, str] = field(default_factory=dict)
     """Where replicas give their parts, as they said once."""
+    begun: float = field(default_factory=time.time)
+    """Since when it is known, in seconds since 1970."""
     announced: float = -math.inf
     named: float = -math.inf
     """When, by the clock of this process, the replica was last announced, and the others were last listed."""
@@ -79,6 +84,14 @@ class ReplicaConnections:
         self.woken: Callable[[str], None] = lambda path: None
         """Told of the table at this path when what kept an entry of its queue waiting has changed."""
         self._kept: dict[str, KnownTable] = {}
+        self._stores: dict[str, str] = {}
+        """Disk -> which store its objects lie in."""
+
+    def store_of(self, disk: LoggedDisk) -> str | None:
+        """As `store_identity`, asked for once: it does not change."""
+        if disk.name not in self._stores and (identity := store_identity(disk)) is not None:
+            self._stores[disk.name] = identity
+        return self._stores.get(disk.name)
 
     def kept(self, path: str) -> KnownTable:
         """What is kept of the table at this path; nothing of an earlier session."""

@@ -59,6 +59,8 @@ class Fetcher:
     """Of which replica it is known that a part does not come without its bytes from there."""
     _addresses: dict[str, str] = field(default_factory=dict)
     """Where others give parts, as far as they are asked for many; empty where they do not answer."""
+    _names: list[str] | None = None
+    """The other replicas."""
     _parts: dict[str, list[PartName]] = field(default_factory=dict)
     _stores: dict[str, LoggedDisk] | None = None
 
@@ -69,7 +71,7 @@ class Fetcher:
     def digests(self, parts: Sequence[PartName]) -> dict[PartName, set[str]]:
         """The same of many parts at once: which digests the others say."""
         found: dict[PartName, set[str]] = {part: set() for part in parts}
-        for name in self.replica.others():
+        for name in self._others():
             nodes = self.replica.table.replica(name)
             has = found.keys() & set(self._parts_of(name))
             paths = [nodes.part(str(part)) for part in has]
@@ -85,12 +87,16 @@ class Fetcher:
     def _holders(self, wanted: PartName) -> list[PartHolder]:
         exact: list[tuple[str, PartName]] = []
         covering: list[tuple[str, PartName]] = []
-        for name in self.replica.others():
+        for name in self._others():
             for part in self._parts_of(name):
                 if part == wanted or part.covers(wanted):
                     (exact if part == wanted else covering).append((name, part))
-        found = [self._source(name, part) for name, part in [*exact, *covering]]
-        return [source for source in found if source is not None]
+        return self._said([*exact, *covering])
+
+    def _others(self) -> list[str]:
+        if self._names is None:
+            self._names = self.replica.others()
+        return self._names
 
     def _parts_of(self, name: str) -> list[PartName]:
         if name not in self._parts:
@@ -98,12 +104,17 @@ class Fetcher:
             self._parts[name] = [PartName.parse(part) for part in self.replica.keeper.children(nodes.parts)]
         return self._parts[name]
 
-    def _source(self, name: str, part: PartName) -> PartHolder | None:
-        nodes = self.replica.table.replica(name)
-        node, host = self.replica.keeper.find(nodes.part(str(part))), self.replica.keeper.find(nodes.host)
-        if node is None or host is None:
-            return None
-        return PartHolder(name, part, node.data.decode(errors="replace"), host.data.decode(errors="replace"))
+    def _said(self, having: Sequence[tuple[str, PartName]]) -> list[PartHolder]:
+        """What these replicas say now of the parts, where they still have them."""
+        nodes = [self.replica.table.replica(name) for name, _ in having]
+        parts = [of.part(str(part)) for of, (_, part) in zip(nodes, having, strict=True)]
+        told = self.replica.keeper.find_all([*parts, *(of.host for of in nodes)])
+        found = zip(having, told[: len(parts)], told[len(parts) :], strict=True)
+        return [
+            PartHolder(name, part, said.data.decode(errors="replace"), host.data.decode(errors="replace"))
+            for (name, part), said, host in found
+            if said is not None and host is not None
+        ]
 
     def fetch(
         self,

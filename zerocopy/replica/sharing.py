@@ -38,7 +38,7 @@ from tiering.table.part import Part, PartName
 from tiering.table.schema import TableDefinition
 from zerocopy.interserver import offer
 from zerocopy.interserver.offer import Offer
-from zerocopy.replica.connections import peers_of
+from zerocopy.replica.connections import connections, peers_of
 from zerocopy.replica.replica import Replica
 
 AT_ONCE = 500
@@ -62,7 +62,7 @@ def stores(context: Context, definition: TableDefinition) -> dict[str, LoggedDis
     """The stores whose objects this machine can share, by id: of the table's disks that can be reached, and that parts
     may come to."""
     found: dict[str, LoggedDisk] = {}
-    drained = context.journal.wishes.drained()
+    drained, known = context.journal.wishes.drained(), connections(context)
     for name in context.catalog.policy_disks(definition):
         disk = context.disk(name)
         logged = disk.logged
@@ -71,7 +71,7 @@ def stores(context: Context, definition: TableDefinition) -> dict[str, LoggedDis
         if name in drained:
             continue
         with suppress(FrostlineError):
-            identity = store_identity(logged)
+            identity = known.store_of(logged)
             if identity is not None:
                 found.setdefault(identity, logged)
     return found
