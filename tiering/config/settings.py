@@ -177,7 +177,8 @@ class SparkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 class PricesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What storage and its requests cost, for estimates. The defaults are list prices of AWS in us-east-1, in dollars:
-    of S3 Standard, and for disks of this machine of EBS gp3."""
+    of S3 Standard (https://aws.amazon.com/s3/pricing/), and for disks of this machine of EBS gp3 without more than the
+    throughput that it comes with (https://aws.amazon.com/ebs/pricing/)."""
 
     storage_gb_month: float = 0.023
     """Each 10^9 bytes in a bucket, each month."""

@@ -13,6 +13,10 @@ _NOT_COUNTED = (
     "By the section 'prices' of the configuration. Not counted: objects that nothing names ('frostline gc'), what the"
     " retention keeps, and the requests of queries, inserts and merges."
 )
+_COUNTED_WHOLE = (
+    "What a plan or another policy saves is by whole objects and all requests: one that other machines share is paid"
+    " for while any of them names it, and what one of them has brought up is not brought up again."
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -88,6 +92,8 @@ def _print(session: Session, document: dict[str, Any]) -> None:
         _print_plan(session, document["plan"], currency)
     if document["what_if"] is not None:
         _print_policy(session, document["what_if"], currency)
+    if document["shared"] and (document["plan"] is not None or document["what_if"] is not None):
+        line(_COUNTED_WHOLE)
     session.output.note(_NOT_COUNTED)
 
 

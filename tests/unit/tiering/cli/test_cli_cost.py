@@ -109,7 +109,8 @@ def test_a_plan_is_priced_before_it_is_carried_out(frostline: Frostline, tmp_pat
     assert (plan["before_price_month"], plan["after_price_month"]) == (10 * whole, whole)
     assert plan["saved_price_month"] == 9 * whole
     assert plan["pays_back_days"] == round(plan["price"] / (9 * whole) * 30.4375, 1)
-    assert "3 moves" in frostline("cost", "--plan", "plan.json")
+    assert "3 moves" in (told := frostline("cost", "--plan", "plan.json"))
+    assert "saves is by whole objects" not in told  # nobody shares any
     saved = json.loads((tmp_path / "plan.json").read_text())
     saved["moves"][0]["keep_source"] = True
     (tmp_path / "kept.json").write_text(json.dumps(saved))
