@@ -15,6 +15,7 @@ from oplog.clickhouse.replay import LogProblem
 from oplog.clickhouse.writing import SHADOW
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SCHEMA_VERSION_KEY
+from tiering.config.units import counted
 from zerocopy.clickhouse.nodes import ServerMarks, unique_id
 
 YOUNG = timedelta(hours=1)
@@ -187,9 +188,10 @@ def _notes(servers: Sequence[SharingServer], marks: ServerMarks, found: Sharing)
         yield f"no metadata was given of {listed} with marks: what is called an orphan may be theirs"
     for server in servers:
         if server.problems:
-            count = len(server.problems)
-            yield f"{server.name}: {count:,} metadata files cannot be read: what is called an orphan may be theirs"
+            count = counted(len(server.problems), "metadata file")
+            yield f"{server.name}: {count} cannot be read: what is called an orphan may be theirs"
     if found.young:
-        yield f"{found.young:,} objects that nobody names are less than an hour old: uploads may go on"
+        young = counted(found.young, "object")
+        yield f"{young} that nobody names and that came less than an hour ago: uploads may go on"
     if marks.moved_now:
-        yield f"servers move or merge {len(marks.moved_now):,} parts now: run it again when they have ended"
+        yield f"servers move or merge {counted(len(marks.moved_now), 'part')} now: run it again when they have ended"
