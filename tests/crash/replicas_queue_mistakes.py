@@ -74,7 +74,13 @@ def _missing_nodes_left_out() -> None:
 def _every_server_reads_many() -> None:
     from zerocopy.keeper.gathered import ManyQuestions
 
-    ManyQuestions.are_understood = property(lambda self: True, lambda self, value: None)  # type: ignore[assignment]
+    original = ManyQuestions.ask
+
+    def ask(self: Any, *arguments: Any) -> Any:
+        self.are_understood = True
+        return original(self, *arguments)
+
+    ManyQuestions.ask = ask  # type: ignore[method-assign]
 
 
 def _lost_answers_are_not_understood() -> None:
