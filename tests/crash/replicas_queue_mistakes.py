@@ -19,6 +19,7 @@ _SHARED = "tests/replicas/test_shared_disk.py"
 _QUORUM = "tests/replicas/test_quorum.py"
 _WHO = "tests/replicas/test_who_merges.py"
 _INTERSERVER = "tests/replicas/test_interserver.py"
+_DROPS = "tests/replicas/test_drops.py"
 _COUNTED = "tests/replicas/zero_copy/test_counted.py"
 _MANY = "tests/replicas/keeper/test_many_questions.py"
 
@@ -60,6 +61,18 @@ def _taken_at_any_speed() -> None:
         original(self, target, size_bytes, Unlimited())
 
     receiving.Receiving.__init__ = init  # type: ignore[method-assign]
+
+
+def _number_zero_is_one() -> None:
+    """As a number it is 0, and it is not nothing."""
+    from zerocopy.replica.replica import Replica
+
+    class Zero(int):
+        def __bool__(self) -> bool:
+            return True
+
+    original = Replica.number_of
+    Replica.number_of = lambda self, node: Zero(original(self, node))  # type: ignore[method-assign]
 
 
 def _missing_nodes_left_out() -> None:
@@ -303,5 +316,11 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "the log of this machine's own is taken for the one that is known in every session",
         f"{_COUNTED}::test_a_log_that_was_looked_at_in_this_session_is_not_asked_what_it_is",
         _own_log_never_looked_at,
+    ),
+    (
+        "replicas: nothing is dropped",
+        "a drop of a partition that never was is agreed upon, and nobody can read it",
+        f"{_DROPS}::test_a_partition_that_nothing_was_ever_inserted_into_is_not_dropped",
+        _number_zero_is_one,
     ),
 )

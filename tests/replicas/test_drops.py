@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from oplog.errors import NotFound
 from tests.replicas.machines import Machine, Machines
 from tiering.engine.store import Store
 from tiering.move import mover, policy_facts
-from zerocopy.execution import dropping, merging
+from zerocopy.execution import dropping, merging, work
 from zerocopy.replica.inserts import inserting
 from zerocopy.replica.replica import Replica
 
@@ -260,3 +261,16 @@ def test_a_part_is_recompressed_alike_on_all_replicas(machine: Machines) -> None
     assert b.files() == a.files()
     assert json.loads(b.files()["all_0_0_1/part.json"])["compression_level"] == 9
     assert a.json("merge", "d.t")["merges"] == []
+
+
+def test_a_partition_that_nothing_was_ever_inserted_into_is_not_dropped(a: Machine, b: Machine) -> None:
+    """What cannot be read would lie in the log for ever, and keep all replicas back."""
+    with a.serving() as store:
+        definition = store.definition("d.t")
+        with pytest.raises(NotFound):
+            work.drop_partition(store.context, definition, "all", "there is nothing")
+        a.insert(1)
+        assert len(b.sync()["fetched"]) == 1
+        work.drop_partition(store.context, definition, "all", "there is something")
+        b.sync()
+    assert (a.keys(), b.keys()) == ([], [])

@@ -39,8 +39,8 @@ _ATTEMPTS = 20
 def assign(replica: Replica, partition: str, reason: str) -> DropRange:
     """Write into the log that all that is in the partition now goes; what is inserted meanwhile, or later, stays.
 
-    Raises `Locked` while parts of it move, `Conflict` when the replicas agree upon other things all the time,
-    `Transient` when the session with Keeper was lost: nothing is dropped then."""
+    Raises `NotFound` where nothing was ever inserted, `Locked` while parts of it move, `Conflict` when the replicas
+    agree upon other things all the time, `Transient` when the session with Keeper was lost: nothing is dropped then."""
     context, definition, keeper, table = replica.context, replica.definition, replica.keeper, replica.table
     disk = shared.disk_of(context, definition)
     if disk is not None:
@@ -53,6 +53,8 @@ def assign(replica: Replica, partition: str, reason: str) -> DropRange:
         check_not_moving(replica, partition)
         with _number(replica, parent) as node:
             number = replica.number_of(node)
+            if not number:
+                raise NotFound(f"{definition.full_name} never had a partition {partition}", hint="nothing was dropped")
             coming = {found: name for name in keeper.children(parent) if (found := replica.number_of(name)) < number}
             entry = DropRange(
                 time=context.clock(),
