@@ -11,6 +11,7 @@ import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
 import msgspec
 import zstandard
@@ -78,8 +79,9 @@ def decode(
     keeps the rows only when the iterator ended by itself. `digest` takes every row. Unless they are to be `safe`, paths
     and keys may be anything, and in any order: for who only compares them with what is known to be safe.
     """
-    lines = _lines(data, name)
-    first = next(lines, b"")
+    blocks = _blocks(data, name)
+    block = next(blocks, b"")
+    first, rest = block[: (size := block.find(b"\n") + 1)], block[size:]
     try:
         header = _header_decoder.decode(first)
     except bounds.UNREADABLE as error:
@@ -93,39 +95,52 @@ def decode(
     )
     if fault is not None:
         raise _damaged(name, fault)
-    return header, _rows(first, lines, name, digest, safe=safe)
+    return header, _rows(first, chain([rest] if rest else [], blocks), name, digest, safe=safe)
 
 
 def _rows(
-    first: bytes, lines: Iterator[bytes], name: str, digest: TableDigest | None, *, safe: bool
+    first: bytes, blocks: Iterator[bytes], name: str, digest: TableDigest | None, *, safe: bool
 ) -> Iterator[FileRow]:
+    """The rows of whole lines, many at a time: what is done for each line by itself takes as long as the decoder."""
     checksum = hashlib.sha256(first)
-    last = ""
-    for files, line in enumerate(lines):
-        if line[0] == _OBJECT:
-            try:
-                end = _end_decoder.decode(line)
-            except bounds.UNREADABLE as error:
-                raise _damaged(name, str(error)) from error
-            if (end.files, end.sha256) != (files, checksum.hexdigest()) or next(lines, None) is not None:
-                raise _damaged(name, "its checksum does not match")
-            return
-        checksum.update(line)
+    files, last = 0, ""
+    for block in blocks:
+        begin = block.rfind(b"\n", 0, -1) + 1
+        is_end = block[begin] == _OBJECT
+        text = block[:begin] if is_end else block
+        checksum.update(text)
+        lines = text.splitlines(keepends=True)
         try:
-            row = _row_decoder.decode(line)
+            rows = _row_decoder.decode_lines(text)
+            end = _end_decoder.decode(block[begin:]) if is_end else None
         except bounds.UNREADABLE as error:
             raise _damaged(name, str(error)) from error
+        if len(rows) != len(lines):
+            raise _damaged(name, f"{len(lines)} lines are {len(rows)} files")
         if safe:
-            fault = _fault_in(row)
-            if fault is not None:
-                raise _damaged(name, fault)
-            if row.path <= last:
-                raise _damaged(name, f"its files are not in path order: {row.path} comes after {last}")
-            last = row.path
+            last = _check_safe(rows, last, name)
         if digest is not None:
-            digest.add_line(line)
-        yield row
+            digest.add_lines(lines)
+        files += len(rows)
+        yield from rows
+        if end is not None:
+            if (end.files, end.sha256) != (files, checksum.hexdigest()) or next(blocks, None) is not None:
+                raise _damaged(name, "its checksum does not match")
+            return
     raise _damaged(name, "it is cut off")
+
+
+def _check_safe(rows: Iterable[FileRow], last: str, name: str) -> str:
+    """Raise `Damaged` for a row that no log can have, and for one that does not come after the one before, which is
+    `last` at first. The path of the last one."""
+    for row in rows:
+        fault = _fault_in(row)
+        if fault is not None:
+            raise _damaged(name, fault)
+        if row.path <= last:
+            raise _damaged(name, f"its files are not in path order: {row.path} comes after {last}")
+        last = row.path
+    return last
 
 
 def _fault_in(row: FileRow) -> str | None:
@@ -149,8 +164,8 @@ def _fault_in_more(row: FileRow) -> str | None:
     return next((fault for fault in faults if fault is not None), None)
 
 
-def _lines(data: bytes, name: str) -> Iterator[bytes]:
-    """Lines of the decompressed stream, newline included. Bounds each line, the total and the window: the bytes may be
+def _blocks(data: bytes, name: str) -> Iterator[bytes]:
+    """The decompressed stream in blocks of whole lines. Bounds each line, the total and the window: the bytes may be
     hostile, and a declared size is no limit."""
     pending = b""
     total = 0
@@ -159,11 +174,13 @@ def _lines(data: bytes, name: str) -> Iterator[bytes]:
         with decompressor.stream_reader(io.BytesIO(data)) as stream:
             while chunk := stream.read(_CHUNK_BYTES):
                 total += len(chunk)
-                *lines, pending = (pending + chunk).split(b"\n")
+                block = pending + chunk
+                size = block.rfind(b"\n") + 1
+                pending = block[size:]
                 if len(pending) > _LINE_LIMIT_BYTES or total > _TOTAL_LIMIT_BYTES:
                     raise _damaged(name, "it is larger than any real one")
-                for line in lines:
-                    yield line + b"\n"
+                if size:
+                    yield block[:size]
     except zstandard.ZstdError as error:
         raise _damaged(name, str(error)) from error
     if pending:

@@ -8,6 +8,7 @@ rows that come and go. It is no signature: who may write entries can write this 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import msgspec
 
@@ -47,11 +48,15 @@ class TableDigest:
         """A file goes."""
         self._sum -= int.from_bytes(hashlib.sha256(line_of(row)).digest())
 
-    def add_line(self, line: bytes) -> None:
-        """A file comes, by the line that a snapshot has for it."""
-        if line.endswith(_LONG):  # as older versions wrote it
-            line = line[: -len(_LONG)] + b"]\n"
-        self._sum += int.from_bytes(hashlib.sha256(line).digest())
+    def add_lines(self, lines: Iterable[bytes]) -> None:
+        """Files come, by the lines that a snapshot has for them."""
+        total = 0
+        for line in lines:
+            known = line
+            if line.endswith(_LONG):  # as older versions wrote it
+                known = line[: -len(_LONG)] + b"]\n"
+            total += int.from_bytes(hashlib.sha256(known).digest())
+        self._sum += total
 
     @property
     def hex(self) -> str:
