@@ -221,6 +221,7 @@ def joined(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
         moves = [one for stored in a.store.parts(TABLE) for one in a.store.plan_manual_move(
             TABLE, part=stored.part.name, to_disk="s3")]  # fmt: skip
         assert len(a.store.apply(moves).moved) == COLD_PARTS
+        a.store.disk("ssd").usage()  # waits until what was moved is deleted there: another machine's work
         with nodes(home, keeper, "new", partitioned=True) as (new,):
             before, asked, done = counts(new), new.requests(), []
             definition_ = new.store.definition(TABLE)
