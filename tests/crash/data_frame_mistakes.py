@@ -53,6 +53,12 @@ class _Zeros(dict[str, int]):
         return 0
 
 
+def _directories_dear() -> None:
+    from spark_tiering import scan_planning
+
+    scan_planning.LOCAL_OPEN_COST_BYTES = scan_planning.OPEN_COST_BYTES
+
+
 def _replaced_without_precondition() -> None:
     from disks.object_disk.transaction import ObjectTransaction
 
@@ -280,6 +286,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "files on an SSD that executors will read get no second name",
         "tests/unit/disks/local/test_held_files.py::test_what_is_held_stays_readable_when_it_is_removed",
         _nothing_held,
+    ),
+    (
+        "opening in a directory dear",
+        "small files of a directory are divided as if each took a request",
+        "tests/unit/disks/workers/test_pieces.py::test_small_files_of_a_directory_are_few_tasks",
+        _directories_dear,
     ),
     (
         "row groups cut short",

@@ -8,10 +8,6 @@ parts and files, and selects rows (`tiering.query.row_masks`) with the same answ
 from __future__ import annotations
 
 from oplog.errors import UsageError
-from tiering.query.sql.column_types import identifier
-from tiering.query.sql.plan import is_exact
-from tiering.query.sql.planning import connect, plan_statement
-from tiering.query.sql.statement import read_statement
 from tiering.table.pruning import TRUE, Or, Predicate
 from tiering.table.schema import TableDefinition
 
@@ -28,11 +24,18 @@ def parse_filter(text: str, definition: TableDefinition) -> Predicate:
     """
     if not text.strip():
         return TRUE
+    # The engine takes longer to import than most reads without a condition take to plan.
+    from tiering.query.sql.column_types import identifier
+    from tiering.query.sql.plan import is_exact
+    from tiering.query.sql.planning import connect, plan_statement
+    from tiering.query.sql.statement import read_statement
+
     name = definition.full_name
+    quoted = ".".join(map(identifier, name.split(".", 1)))
     refused = UsageError(f"this filter is more than comparisons of columns with constants: {text.strip()}", hint=_HINT)
     with connect({"threads": 1}) as connection:
         try:
-            statement = read_statement(connection, f"SELECT * FROM {_quoted(name)} WHERE (\n{text}\n)")
+            statement = read_statement(connection, f"SELECT * FROM {quoted} WHERE (\n{text}\n)")
         except UsageError as error:
             raise UsageError(f"{text.strip()!r} is no expression of SQL: {error.message}", hint=_HINT) from error
         if statement.tables != (name,):
@@ -42,7 +45,3 @@ def parse_filter(text: str, definition: TableDefinition) -> Predicate:
     if not reads.is_filter_alone or not is_exact(predicate):
         raise refused
     return predicate
-
-
-def _quoted(name: str) -> str:
-    return ".".join(map(identifier, name.split(".", 1)))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -93,6 +96,22 @@ def test_the_last_round_of_tasks_has_work_for_every_core() -> None:
     assert len(divide(pieces, 64 * MEGA, 4)) == 12
     assert len(divide(pieces[:1], 64 * MEGA, 4)) == 1
     assert divide([], 64 * MEGA, 4) == ()
+
+
+def test_small_files_of_a_directory_are_few_tasks() -> None:
+    """To open one takes no request there: a thousand were sixteen tasks, which took more than the reading."""
+    objects = [Piece(f"f{number}", 5000, "", None, 5000, ()) for number in range(1000)]
+    here = StoreAddress(ObjectDiskConfig(url="file:///bucket/"))
+    there = StoreAddress(ObjectDiskConfig(url="s3://bucket/prefix/"))
+    assert len(divide((replace(one, store=there) for one in objects), 64 * MEGA, 2)) == 16
+    assert len(divide((replace(one, store=here) for one in objects), 64 * MEGA, 2)) == 2
+    assert len(divide((replace(one, path=f"/ssd/{one.label}") for one in objects), 64 * MEGA, 2)) == 2
+
+
+def test_planning_without_a_condition_loads_no_query_engine() -> None:
+    """Spark plans in a process of its own, and waits for what that imports."""
+    code = "import sys, spark_tiering.changes.planning; print('duckdb' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
 
 
 @pytest.fixture
