@@ -19,6 +19,7 @@ _SHARED = "tests/replicas/test_shared_disk.py"
 _QUORUM = "tests/replicas/test_quorum.py"
 _WHO = "tests/replicas/test_who_merges.py"
 _INTERSERVER = "tests/replicas/test_interserver.py"
+_BEHIND = "tests/replicas/test_behind.py"
 _DROPS = "tests/replicas/test_drops.py"
 _COUNTED = "tests/replicas/zero_copy/test_counted.py"
 _MANY = "tests/replicas/keeper/test_many_questions.py"
@@ -73,6 +74,16 @@ def _number_zero_is_one() -> None:
 
     original = Replica.number_of
     Replica.number_of = lambda self, node: Zero(original(self, node))  # type: ignore[method-assign]
+
+
+def _merged_alone_is_unknown() -> None:
+    from tiering.table.part import PartName
+    from zerocopy.execution import recovering
+
+    original = recovering._waiting
+    recovering._waiting = lambda replica, other: {
+        name: digest for name, digest in original(replica, other).items() if not PartName.parse(name).level
+    }
 
 
 def _missing_nodes_left_out() -> None:
@@ -322,5 +333,11 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a drop of a partition that never was is agreed upon, and nobody can read it",
         f"{_DROPS}::test_a_partition_that_nothing_was_ever_inserted_into_is_not_dropped",
         _number_zero_is_one,
+    ),
+    (
+        "replicas: what was merged here alone is set aside",
+        "a replica that becomes whole does not look at what merges of the log have made",
+        f"{_BEHIND}::test_what_was_merged_here_and_nowhere_else_yet_is_not_set_aside",
+        _merged_alone_is_unknown,
     ),
 )

@@ -171,3 +171,18 @@ def test_a_replica_is_restored_to_what_the_others_have(a: Machine, b: Machine) -
     b("fsck", "--read-data")
     assert b.keys() == a.keys() == [1, 2]
     assert b.files() == a.files()
+
+
+def test_what_was_merged_here_and_nowhere_else_yet_is_not_set_aside(a: Machine, b: Machine) -> None:
+    """The log knows it: the others have not taken over what it was made of, and only this one can give it."""
+    a.insert(1)
+    a.insert(2)
+    a("merge", "d.t", "--final")
+    assert a.parts() == ["all_0_1_1"]
+    a("replica", "restore", "d.t")
+    assert (a.parts(), a.keys()) == (["all_0_1_1"], [1, 2])
+    with a.serving():
+        assert b.sync()["postponed"] == []
+    assert (b.parts(), b.keys()) == (["all_0_1_1"], [1, 2])
+    a("replica", "restore", "d.t")
+    assert a.keys() == [1, 2]

@@ -30,7 +30,7 @@ from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, Set, portions
 from zerocopy.rebuilding import agreement
 from zerocopy.replica import entries, shared
-from zerocopy.replica.entries import Get
+from zerocopy.replica.entries import Get, Merge
 from zerocopy.replica.inserts import arrivals
 from zerocopy.replica.nodes import number_of, place_in
 from zerocopy.replica.replica import Replica
@@ -105,7 +105,7 @@ def recover(replica: Replica) -> str:
         altering.catch_up(replica, f"replica {replica.name} becomes whole")  # the entry may have gone with the log
         replica.context.catalog.refresh()
         here = list(_own_parts(replica))
-        known = {**_gotten(replica, other), **other.parts}
+        known = {**_waiting(replica, other), **other.parts}
         kept = {stored.facts.name for stored in here if _is_known(replica, stored, known)}
         _forget(replica, kept)
         _set_aside(replica, [stored for stored in here if stored.facts.name not in kept])
@@ -147,14 +147,20 @@ def _own_parts(replica: Replica) -> Iterable[StoredPart]:
     return (stored for stored in parts if not context.disk(stored.disk).capabilities.shared)
 
 
-def _gotten(replica: Replica, other: _Other) -> dict[str, str]:
-    """The parts that were inserted and that the other one has not got yet, with their digests: of this replica, too."""
+def _waiting(replica: Replica, other: _Other) -> dict[str, str]:
+    """The parts that were inserted, or merged, and that the other one has not got yet, with their digests: this replica
+    may be the only one that has them."""
     keeper, table = replica.keeper, replica.table
     waiting = list(other.queue.values())
     later = [name for name in keeper.children(table.log) if number_of(name) >= other.pointer]
-    waiting += [node.data for name in later if (node := keeper.find(f"{table.log}/{name}")) is not None]
-    decoded = (entries.decode(data, path=table.log) for data in waiting)
-    return {entry.part: entry.digest for entry in decoded if isinstance(entry, Get)}
+    waiting += [node.data for node in keeper.find_all([f"{table.log}/{name}" for name in later]) if node is not None]
+    decoded = [entries.decode(data, path=table.log) for data in waiting]
+    found = {entry.part: entry.digest for entry in decoded if isinstance(entry, Get)}
+    merged = [entry.output for entry in decoded if isinstance(entry, Merge)]
+    for name, made in zip(merged, keeper.find_all([table.output(name) for name in merged]), strict=True):
+        if made is not None and made.data:
+            found[name] = made.data.decode(errors="replace")
+    return found
 
 
 def _is_known(replica: Replica, stored: StoredPart, known: dict[str, str]) -> bool:
