@@ -169,9 +169,13 @@ def _named(disk: LoggedDisk) -> Named:
     """What the log's newest table names."""
     disk.refresh()
     found: dict[BlobReference, set[str]] = defaultdict(set)
+    last, keys = ("", ""), set[str]()
     for info in disk.walk():
         if info.key is not None and info.blob_set is not None:
-            found[BlobReference(info.blob_set, info.path.rpartition("/")[0])].add(info.key)
+            use = info.blob_set, info.path.rpartition("/")[0]
+            if use != last:  # the files of a directory come together, and most are of one set
+                last, keys = use, found[BlobReference(*use)]
+            keys.add(info.key)
     return {reference: frozenset(keys) for reference, keys in found.items()}
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -23,6 +24,8 @@ from oplog.revision import blob_prefix, is_blob_key, parse_blob_key
 ROOT = "/zero_copy"
 _LETTERS = 32
 """How many random letters a blob's key ends with."""
+_DIRECTORIES = 1024
+"""Those seen last: the marks of a set come together, and are of one directory in several logs."""
 
 
 class Holder(NamedTuple):
@@ -51,16 +54,28 @@ class StoreNodes:
 
 def holder_name(holder: Holder) -> str:
     """The last word of a mark's path."""
-    return f"{holder.log}:{quote(holder.directory, safe=' +,=@')}"
+    return f"{holder.log}:{_quoted(holder.directory)}"
+
+
+@lru_cache(maxsize=_DIRECTORIES)
+def _quoted(directory: str) -> str:
+    return quote(directory, safe=" +,=@")
+
+
+@lru_cache(maxsize=_DIRECTORIES)
+def _unquoted(text: str) -> str | None:
+    """The directory; None where it is none, or is written in another way than here."""
+    directory = unquote(text)
+    return directory if is_safe(directory) and _quoted(directory) == text else None
 
 
 def parse_holder(name: str) -> Holder:
     """Whose mark has this name. Raises `Damaged` for one that Frostline does not give."""
-    log, colon, directory = name.partition(":")
-    holder = Holder(log, unquote(directory))
-    if not colon or not log or not is_safe(holder.directory) or holder_name(holder) != name:
+    log, colon, text = name.partition(":")
+    directory = _unquoted(text)
+    if not colon or not log or directory is None:
         raise Damaged(f"the node {name} below a blob set in Keeper is no mark", hint="remove it by hand: who made it?")
-    return holder
+    return Holder(log, directory)
 
 
 def encode_keys(keys: Iterable[str]) -> bytes:
