@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.crash.seeding import nothing, replaced
@@ -12,7 +13,21 @@ _PACING = "tests/unit/tiering/policy/test_pacing.py"
 _LATE = "tests/unit/tiering/policy/test_late.py"
 _NEXT_DUE = "tests/unit/tiering/policy/test_policy.py::test_a_rule_that_wants_a_part_where_it_is_has_no_next_time"
 _HOOKS = "tests/crash/test_hooks.py::test_killed_at_every_effect"
+_SPANS = "tests/unit/tiering/daemon/test_spans.py"
 _KILLED = "tests/crash/test_jobs.py::test_killed_at_every_effect"
+
+
+def _all_told_again() -> None:
+    """Until when moves and merges are told is not kept."""
+    from tiering.daemon.telemetry.spans import Spans
+
+    original = Spans.journal
+
+    def journal(self: Any, journal: Any) -> None:
+        original(self, journal)
+        self._told = datetime(2000, 1, 1, tzinfo=UTC)
+
+    Spans.journal = journal  # type: ignore[method-assign]
 
 
 def _lost_on_coalesce() -> None:
@@ -328,5 +343,17 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "what collects logs gets the password of a URL, and who reads them has it",
         "tests/unit/tiering/config/test_log_lines.py::test_a_traceback_lies_within_its_object_and_covers_what_is_secret",
         replaced("tiering.config.log_lines", "_covered", lambda value: value),
+    ),
+    (
+        "spans: told from the beginning each time",
+        "each pass tells every merge that the journal remembers",
+        f"{_SPANS}::test_a_merge_is_told_once",
+        _all_told_again,
+    ),
+    (
+        "spans: what is lost is not shown",
+        "a collector that takes nothing looks like a daemon that does nothing",
+        f"{_SPANS}::test_a_collector_that_takes_none_is_shown_and_hinders_nothing",
+        replaced("tiering.daemon.telemetry.spans:_Sender", "_note", lambda self, problem: None),
     ),
 )

@@ -47,6 +47,8 @@ def check_references(config: Config, complain: Complain) -> None:
             raise complain(("hooks", name), "a hook is either a command or a url", "")
         if hook.url and not _WEBHOOK.match(hook.url):
             raise complain(("hooks", name, "url"), "not the address of a webhook", "such as https://example.org/path")
+    if config.tracing.endpoint is not None and not _WEBHOOK.match(config.tracing.endpoint):
+        raise complain(("tracing", "endpoint"), "not the address of a collector", "such as http://127.0.0.1:4318")
 
 
 def _check_keeper(config: Config, complain: Complain) -> None:

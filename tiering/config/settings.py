@@ -289,6 +289,16 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """`/metrics`, `/health` and `/ready` on 127.0.0.1. 0: any that is free. Default: it serves none."""
 
 
+class TracingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where the daemon sends spans of its passes, jobs, moves and merges. Needs the extra `tracing`."""
+
+    endpoint: str | None = None
+    """A collector of OpenTelemetry that takes OTLP by HTTP, such as `http://127.0.0.1:4318`. Default: none. Keys that
+    it asks for come by the environment, in `OTEL_EXPORTER_OTLP_HEADERS`."""
+    service_name: str = "frostline"
+    """What the collector knows this daemon as."""
+
+
 class InboxConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A directory whose files become rows: those in `<path>/<db.table>/` go into that table."""
 
@@ -348,6 +358,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     interserver: InterserverConfig = InterserverConfig()
     replicas: ReplicasConfig = ReplicasConfig()
     metrics: MetricsConfig = MetricsConfig()
+    tracing: TracingConfig = TracingConfig()
     inbox: InboxConfig = InboxConfig()
     hooks: dict[str, HookConfig] = {}
     """By name: whom the daemon tells of trouble, its end, and backups."""

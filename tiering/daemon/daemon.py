@@ -26,7 +26,6 @@ from tiering.config.reading import load
 from tiering.config.settings import DaemonConfig
 from tiering.config.units import counted
 from tiering.daemon.control import ControlServer, Verbs, verbs_of
-from tiering.daemon.guarded_watch import GuardedWatch
 from tiering.daemon.hooks.outbox import Outbox
 from tiering.daemon.jobs import runs
 from tiering.daemon.jobs.jobs import DaemonJobs
@@ -38,6 +37,8 @@ from tiering.daemon.memory import MemoryKeeping
 from tiering.daemon.reload import FileWatch, Taken, take_over
 from tiering.daemon.status import DaemonStatus, StatusRecord, Watch, with_rounds
 from tiering.daemon.supervisor import Supervisor
+from tiering.daemon.telemetry.guarded_watch import GuardedWatch
+from tiering.daemon.telemetry.spans import Spans
 from tiering.daemon.trouble import Trouble
 from tiering.engine import capacity, replicated
 from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport
@@ -148,7 +149,13 @@ class _Daemon:
         self.reload_wanted = threading.Event()
         self._reloading = threading.Lock()
         self._supervisor = Supervisor()
-        self.lanes = Lanes(lambda progress: store.beside(self.config, stop, progress), stop, store.context.clock)
+        self.spans = Spans(self.config.tracing, self.trouble)
+        self.lanes = Lanes(
+            lambda progress: store.beside(self.config, stop, progress),
+            stop,
+            store.context.clock,
+            lambda lane, doing: self.spans.span(lane, doing=doing),
+        )
         store.context.progress = self.lanes.progress("passes", store.context.progress)
         self._serves = False
         self._beside: list[str] = []
@@ -174,6 +181,7 @@ class _Daemon:
         """Run the jobs at their times until `stop` is set; what runs then ends at its next step."""
         self._serves = True
         self.hooks.begin()
+        self.spans.begin()
         self._give_parts()
         timer = SchedulerTimer(lambda job: jobs.fire(job), threads=len(self.kinds) + 1)
         jobs = self.jobs(timer)
@@ -199,6 +207,7 @@ class _Daemon:
                 self.inbox.end()
                 self.look_after_inbox()
             self.hooks.end()
+            self.spans.end()
             if self.watched is not None:
                 self.watched.end()
 
@@ -246,6 +255,9 @@ class _Daemon:
             self.look_after_inbox()
             self.look_after_lanes()
             self.memory.look()
+            self.spans.look()
+            if self.spans.problem != self.status.untraced:
+                self._record(untraced=self.spans.problem)
             if self.reload_wanted.is_set() | file.is_changed():
                 self.reload_wanted.clear()
                 with contextlib.suppress(FrostlineError):  # it has been said
@@ -261,7 +273,9 @@ class _Daemon:
     def _run(self, kind: JobKind, run: str) -> RunReport:
         """Run a job to its end. Never raises: a defect is shown, and the daemon goes on."""
         try:
-            report = self._passed(run) if kind.steps is None else self._child(kind, run)
+            with self.spans.span(f"job {kind.name}", run=run) as span:
+                report = self._passed(run) if kind.steps is None else self._child(kind, run)
+                span.note(result=report.result, said=report.said)
         except Exception as error:
             log.exception("job %s failed", kind.name, extra=fields(job=kind.name))
             problem = f"{type(error).__name__}: {error}"
@@ -272,6 +286,7 @@ class _Daemon:
 
     def _passed(self, run: str) -> RunReport:
         problem = self.tick()
+        self.spans.journal(self.store.context.journal)
         if self.stop.is_set() and not problem:
             return RunReport(run=run, result="stopped")
         return RunReport(run=run, result="failed" if problem else "done", said=problem, code=1 if problem else 0)

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from types import TracebackType
 from typing import Self
@@ -26,15 +26,23 @@ from tiering.engine.store import Store
 
 Open = Callable[[Progress], Store]
 """Opens the daemon's store once more, by the configuration that is in force."""
+Spanned = Callable[[str, str], AbstractContextManager[object]]
+"""What goes on in a lane, for as long as it does: the lane's name, and what it does."""
 
 log = logging.getLogger("frostline.daemon")
+
+
+def _unspanned(lane: str, doing: str) -> AbstractContextManager[object]:
+    return nullcontext()
 
 
 class Lanes:
     """The lanes of one daemon: what runs in each, and those for what is large. Thread-safe."""
 
-    def __init__(self, open_store: Open, stop: threading.Event, clock: Callable[[], datetime]) -> None:
-        self._clock = clock
+    def __init__(
+        self, open_store: Open, stop: threading.Event, clock: Callable[[], datetime], spanned: Spanned = _unspanned
+    ) -> None:
+        self._clock, self._spanned = clock, spanned
         self._shown: dict[str, LaneProgress] = {}
         self._done: queue.SimpleQueue[TickReport] = queue.SimpleQueue()
         self._large: dict[TickStep, _LargeLane] = {
@@ -44,7 +52,7 @@ class Lanes:
 
     def progress(self, lane: str, inner: Progress | None = None) -> LaneProgress:
         """What tells the lane's work to `status`, and to `inner`."""
-        self._shown[lane] = LaneProgress(lane, self._clock, inner)
+        self._shown[lane] = LaneProgress(lane, self._clock, inner, self._spanned)
         return self._shown[lane]
 
     def status(self) -> tuple[LaneStatus, ...]:
@@ -125,8 +133,14 @@ class _LargeLane:
 class LaneProgress:
     """A progress that knows what goes on in one lane."""
 
-    def __init__(self, lane: str, clock: Callable[[], datetime], inner: Progress | None = None) -> None:
-        self._lane, self._clock, self._inner = lane, clock, inner
+    def __init__(
+        self,
+        lane: str,
+        clock: Callable[[], datetime],
+        inner: Progress | None = None,
+        spanned: Spanned = _unspanned,
+    ) -> None:
+        self._lane, self._clock, self._inner, self._spanned = lane, clock, inner, spanned
         self._tasks: list[_LaneTask] = []
         self._lock = threading.Lock()
 
@@ -134,7 +148,7 @@ class LaneProgress:
         """As `Progress`."""
         begins = LaneStatus(lane=self._lane, doing=what, since=self._clock(), items=items, bytes=size_bytes)
         inner = None if self._inner is None else self._inner.task(what, items=items, size_bytes=size_bytes)
-        return _LaneTask(begins, inner, self._tasks, self._lock)
+        return _LaneTask(begins, inner, self._spanned(self._lane, what), self._tasks, self._lock)
 
     def now(self) -> LaneStatus | None:
         """What was begun first of what is under way; None when nothing is."""
@@ -149,11 +163,12 @@ class _LaneTask:
         self,
         begins: LaneStatus,
         inner: AbstractContextManager[Task] | None,
+        span: AbstractContextManager[object],
         tasks: list[_LaneTask],
         lock: threading.Lock,
     ) -> None:
         self.status = begins
-        self._context = inner
+        self._context, self._span = inner, span
         self._inner: Task | None = None
         self._tasks, self._lock = tasks, lock
 
@@ -174,6 +189,7 @@ class _LaneTask:
             self._inner.note(text)
 
     def __enter__(self) -> Self:
+        self._span.__enter__()
         if self._context is not None:
             self._inner = self._context.__enter__()
         with self._lock:
@@ -187,3 +203,4 @@ class _LaneTask:
             self._tasks.remove(self)
         if self._context is not None:
             self._context.__exit__(kind, error, trace)
+        self._span.__exit__(kind, error, trace)

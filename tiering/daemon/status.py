@@ -61,6 +61,8 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     """What keeps files of the inbox from going in. Empty when nothing does."""
     unserved: str = ""
     """Why metrics and health are not served. It is tried again with each pass."""
+    untraced: str = ""
+    """Why spans of what it does are lost."""
     unkept: str = ""
     """Why what the daemon knows is not written down below `state_path`. Only it itself can say so."""
     config_read: datetime | None = None
@@ -81,7 +83,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     def problem(self) -> str:
         """What is wrong now, if anything."""
         inbox = self.inbox_trouble and f"inbox: {self.inbox_trouble}"
-        return self.trouble or inbox or self.config_problem or self.unserved or self.unkept
+        return self.trouble or inbox or self.config_problem or self.unserved or self.untraced or self.unkept
 
 
 class Watch(Protocol):

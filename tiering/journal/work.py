@@ -232,6 +232,10 @@ class WorkRecords:
         states = list(ACTIVE_MERGES) if active else []
         return [_merge(row) for row in self._select("merges", states, None, table_uuid=table_uuid)]
 
+    def merges_since(self, since: datetime) -> list[MergeRecord]:
+        """The merges that something became of since then."""
+        return [_merge(row) for row in self._file.read("SELECT * FROM merges WHERE updated >= ?", (since.isoformat(),))]
+
     def merge_counts(self) -> list[tuple[str, str, int, int]]:
         """The same of merges, with the bytes that they took."""
         rows = self._file.read(

@@ -249,6 +249,8 @@ def status(session: Session) -> None:
         line(f"trouble    {known.trouble}")
     if known.running and known.unserved:
         line(f"metrics    not served: {known.unserved}")
+    if known.running and known.untraced:
+        line(f"traces     lost: {known.untraced}")
     if known.running and known.unkept:
         line(f"unkept     {known.unkept}")
     if known.running and known.inbox_trouble:
