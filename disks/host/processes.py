@@ -27,8 +27,18 @@ def process_start(pid: int) -> str:
 
 
 def is_alive(pid: int, start: str) -> bool:
-    """Whether the process that was recorded as (pid, start) still runs."""
+    """Whether the process that was recorded as (pid, start) is seen to run still. One of another container is not to be
+    seen, though it may live (`sight`); what must hold while it does goes by a lock (`disks.host.owners`)."""
     return bool(start) and process_start(pid) == start
+
+
+def sight() -> str:
+    """Among whom process ids of this process mean something: those that record the same can see one another. Empty on
+    systems that do not say."""
+    try:
+        return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
 
 
 def _signal_probe(pid: int) -> str:

@@ -4,7 +4,7 @@ A lease (`Disk.read_lease`) ends with the process that took it. Whoever only pla
 second name instead, a hard link below `<root>/.frostline/readers/`: the bytes stay, whatever becomes of the first name,
 until the time that was asked for is over or the process that it was done for has ended.
 
-<root>/.frostline/readers/<id>/until.json      {"until", "pid", "start"}, the first file there
+<root>/.frostline/readers/<id>/until.json      {"until", "pid", "start", "sight"}, the first file there
 <root>/.frostline/readers/<id>/<n>-<name>      the files
 """
 
@@ -18,16 +18,20 @@ from pathlib import Path
 import msgspec
 
 from disks.effects import hard_link, make_directory, remove_tree, replace_file
-from disks.host.processes import is_alive, process_start
+from disks.host.processes import is_alive, process_start, sight
 
 DIRECTORY = "readers"
 _NOTE = "until.json"
+_UNSEEN_SECONDS = 86_400
+"""Files stay so long for a process of which nobody here can tell whether it lives."""
 
 
 class _Until(msgspec.Struct, frozen=True):
     until: datetime
     pid: int
     start: str
+    sight: str | None = None
+    """Who can see the process; None in notes of an earlier version."""
 
 
 _decoder = msgspec.json.Decoder(_Until)
@@ -40,7 +44,7 @@ def hold_files(own: Path, files: Sequence[Path], *, until: datetime, process: in
     """
     held = own / DIRECTORY / secrets.token_hex(8)
     make_directory(held)
-    note = _Until(until, process, process_start(process))
+    note = _Until(until, process, process_start(process), sight())
     replace_file(held / _NOTE, msgspec.json.encode(note))
     names = [held / f"{number}-{file.name}" for number, file in enumerate(files)]
     for file, name in zip(files, names, strict=True):
@@ -67,4 +71,8 @@ def _is_over(held: Path) -> bool:
         return datetime.now(UTC).timestamp() - held.stat().st_mtime > 60
     except msgspec.DecodeError:
         return True
-    return note.until <= datetime.now(UTC) or not is_alive(note.pid, note.start)
+    if note.until <= datetime.now(UTC):
+        return True
+    if note.sight not in (None, sight()):  # of another container, or of before the machine was started again
+        return datetime.now(UTC).timestamp() - held.stat().st_mtime > _UNSEEN_SECONDS
+    return not is_alive(note.pid, note.start)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.crash.seeding import replaced
+
 _LOCK = "tests/integration/test_object_lock.py"
 _DOCTOR = "tests/integration/test_doctor.py"
 _LOCAL = "tests/unit/disks/local/test_local_disk.py"
@@ -254,5 +256,17 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "the plan of a local commit loses what was renamed with the directory around it",
         f"{_LOCAL}::test_what_lies_in_a_renamed_directory_is_known_where_only_hidden_files_surround_it",
         _renamed_within_forgotten,
+    ),
+    (
+        "owners: by process id alone",
+        "whoever works in another container is taken for dead, and its claims are taken over",
+        "tests/unit/tiering/journal/test_journal.py::test_a_claim_holds_where_its_process_id_means_nothing",
+        replaced("disks.host.owners:Owners", "lives", lambda self, name: False),
+    ),
+    (
+        "held files: who is not seen is dead",
+        "what a backup of another container reads is taken away under it",
+        "tests/unit/disks/local/test_held_files.py::test_what_another_container_holds_stays_for_a_day",
+        replaced("disks.local.held_files", "_UNSEEN_SECONDS", 0),
     ),
 )

@@ -18,7 +18,7 @@ from tiering.journal.capacity import Capacity
 from tiering.journal.ingested import Ingested
 from tiering.journal.known_disks import KnownDisks
 from tiering.journal.known_replicas import ReplicaRecords
-from tiering.journal.opened import JournalFile, is_held, now_text, time_of
+from tiering.journal.opened import JournalFile, now_text, time_of
 from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, Drop, UnfinishedDrop, decode_drop, encode_drop
 from tiering.journal.wishes import Wishes
 from tiering.journal.work import WorkRecords
@@ -155,7 +155,7 @@ class Journal:
         held: dict[str, bool] = {}  # by token: a claim of thousands of parts has one owner to ask for
         for row in rows:
             if row["token"] not in held:
-                held[row["token"]] = row["token"] not in self._released and is_held(row)
+                held[row["token"]] = row["token"] not in self._released and self.file.is_held(row)
         return {row["part"]: row["owner_kind"] for row in rows if held[row["token"]]}
 
     def _take_claims(self, table_uuid: str, names: list[str], owner_kind: str, token: str) -> None:
@@ -163,7 +163,7 @@ class Journal:
             self._delete_released(connection)
             wanted = set(names)
             for row in connection.execute("SELECT * FROM claims WHERE table_uuid = ?", (table_uuid,)):
-                if row["part"] in wanted and is_held(row):
+                if row["part"] in wanted and self.file.is_held(row):
                     raise Locked(
                         f"part {row['part']} is in use by a {row['owner_kind']} of process {row['pid']}",
                         hint="wait for it to finish; 'frostline moves list --active' shows running work",

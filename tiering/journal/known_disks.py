@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tiering.journal.opened import JournalFile, is_held, now_text
+from tiering.journal.opened import JournalFile, now_text
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS disks (
@@ -87,7 +87,7 @@ class KnownDisks:
         with self._file.write("count_disk", name) as connection:
             row = connection.execute("SELECT changes FROM disks WHERE name = ?", (name,)).fetchone()
             writers = connection.execute("SELECT * FROM disk_writers WHERE name = ?", (name,)).fetchall()
-            if row is None or row["changes"] != changes or any(map(is_held, writers)):
+            if row is None or row["changes"] != changes or any(map(self._file.is_held, writers)):
                 return
             connection.execute("DELETE FROM disk_writers WHERE name = ?", (name,))
             connection.execute(

@@ -15,6 +15,7 @@ from typing import Any
 
 from disks import effects
 from disks.host.database_transaction import transaction
+from disks.host.owners import Owners
 from disks.host.processes import is_alive, process_start
 from disks.host.reserve import Reserve
 from oplog.errors import Damaged, FrostlineError, Locked, NoSpace, ReadOnly
@@ -41,6 +42,7 @@ class JournalFile:
         self._instance = uuid.uuid4().hex
         self.owner = (os.getpid(), process_start(os.getpid()), self._instance)
         """Whose what this process writes is: what `is_held` asks for."""
+        self._owners = Owners(self.path.with_name("owners.lock"), self._instance)
         self.notices: list[str] = []
         self._attached = False
         try:
@@ -52,6 +54,7 @@ class JournalFile:
     def _attach(self) -> None:
         lock = self.path.with_name("journal.lock")
         with hold_lock(lock, what="the journal", hint="try again", wait=True):
+            self._owners.begin()
             self._connection, notices = journal_file.open_file(self.path)
         self.notices += notices
         self._attached = True
@@ -83,10 +86,24 @@ class JournalFile:
     def close(self) -> None:
         """Release the file. Claims that were not released are stale from here on."""
         live.pop(self._instance, None)
+        self._owners.end()
         with self._lock:
             self._connection.close()
             if self._gave_up:
                 self.reserve.make()  # what SQLite kept beside the file is free again
+
+    def is_held(self, row: sqlite3.Row) -> bool:
+        """Whether the owner of what the row says lives: an open journal of this process, or of another one.
+
+        Its lock tells, also from another container. A process that is seen to live holds, too, what its journals did
+        not give back.
+        """
+        if row["instance"] in live or self._owners.lives(row["instance"]):
+            return True
+        return not self._is_own(row) and is_alive(row["pid"], row["start"])
+
+    def _is_own(self, row: sqlite3.Row) -> bool:
+        return bool(row["pid"] == os.getpid() and row["start"] == process_start(os.getpid()))
 
     def read(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
         """All rows of a query."""
@@ -134,13 +151,6 @@ def _translated(path: Path) -> Iterator[None]:
         raise Damaged(
             f"the journal {path} is damaged: {error}", hint="run the command again: it is set aside and begun anew"
         ) from error
-
-
-def is_held(row: sqlite3.Row) -> bool:
-    """Whether the claim's owner lives: another process, or an open journal of this one."""
-    if row["pid"] == os.getpid() and row["start"] == process_start(os.getpid()):
-        return row["instance"] in live
-    return is_alive(row["pid"], row["start"])
 
 
 def now_text() -> str:

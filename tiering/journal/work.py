@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from oplog.errors import NotFound, UsageError
-from tiering.journal.opened import JournalFile, is_held, now_text, time_of
+from tiering.journal.opened import JournalFile, now_text, time_of
 from tiering.journal.records import (
     ACTIVE_MERGES,
     ACTIVE_MOVES,
@@ -128,7 +128,7 @@ class WorkRecords:
     def orphaned_moves(self) -> list[MoveRecord]:
         """Unfinished moves whose process is gone, oldest first: what recovery settles."""
         rows = self._select("moves", list(ACTIVE_MOVES), None)
-        return [_move(row) for row in reversed(rows) if not is_held(row)]
+        return [_move(row) for row in reversed(rows) if not self._file.is_held(row)]
 
     def move(self, move_id: int) -> MoveRecord:
         """One move. Raises `NotFound`."""
@@ -269,7 +269,7 @@ class WorkRecords:
     def orphaned_merges(self) -> list[MergeRecord]:
         """Unfinished merges whose process is gone, oldest first."""
         rows = self._select("merges", list(ACTIVE_MERGES), None)
-        return [_merge(row) for row in reversed(rows) if not is_held(row)]
+        return [_merge(row) for row in reversed(rows) if not self._file.is_held(row)]
 
     # Inside
 

@@ -14,6 +14,7 @@ from oplog.errors import NotFound
 from oplog.kinds import Inserted, Merged
 
 SOON = timedelta(hours=1)
+DAY = timedelta(days=1)
 
 
 @pytest.fixture
@@ -57,6 +58,20 @@ def test_it_goes_with_the_process_that_it_was_for(disk: LocalDisk) -> None:
     other.kill()
     other.wait()
     disk.hold(["store/b/data-0000.parquet"], until=datetime.now(UTC) + SOON, process=os.getpid())
+    assert not file.exists()
+
+
+def test_what_another_container_holds_stays_for_a_day(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = subprocess.Popen(["sleep", "60"])
+    (file,) = disk.hold(["store/a/data-0000.parquet"], until=datetime.now(UTC) + 9 * DAY, process=other.pid)
+    other.kill()
+    other.wait()
+    monkeypatch.setattr("disks.local.held_files.sight", lambda: "others")
+    disk.recover()
+    assert file.exists(), "whether its process lives is not to be seen from here"
+    yesterday = (datetime.now(UTC) - DAY - SOON).timestamp()
+    os.utime(file.parent, (yesterday, yesterday))
+    disk.recover()
     assert not file.exists()
 
 

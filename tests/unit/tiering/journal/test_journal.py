@@ -5,10 +5,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -188,27 +191,63 @@ def test_a_claim_excludes_everybody_else(journal: Journal, tmp_path: Path) -> No
         pass
 
 
-def test_claims_of_the_dead_are_taken_over(journal: Journal, tmp_path: Path) -> None:
-    script = (
-        "import os, sys\nfrom pathlib import Path\nfrom tiering.journal.journal import Journal\n"
-        "claim = Journal(Path(sys.argv[1])).claim('u1', ['a'], 'move')\nclaim.__enter__()\n"
-        "print('held', flush=True)\nsys.stdin.read()\nos._exit(9)\n"
-    )
+HOLDS_A_CLAIM = (
+    "import os, sys\nfrom pathlib import Path\nfrom tiering.journal.journal import Journal\n"
+    "journal = Journal(Path(sys.argv[1]))\nclaim = journal.claim('u1', ['a'], 'move')\nclaim.__enter__()\n"
+    "print('held', flush=True)\nsys.stdin.read()\nos._exit(9)\n"
+)
+
+
+@contextmanager
+def claimed_by_another_process(state: Path, *, within: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
+    """Part `a` is held by a process, started by the command `within`, until it ends."""
     child = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / "state")],
+        [*within, sys.executable, "-c", HOLDS_A_CLAIM, str(state)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "held\n"
-    with pytest.raises(Locked), journal.claim("u1", ["a"], "merge"):
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_claims_of_the_dead_are_taken_over(journal: Journal, tmp_path: Path) -> None:
+    with (
+        claimed_by_another_process(tmp_path / "state"),
+        pytest.raises(Locked),
+        journal.claim("u1", ["a"], "merge"),
+    ):
         pass
-    child.kill()
-    child.communicate()
     assert journal.claimed("u1") == {}
     with journal.claim("u1", ["a"], "merge"):
         assert journal.claimed("u1") == {"a": "merge"}
+
+
+def test_a_claim_holds_where_its_process_id_means_nothing(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a unit of systemd and a shell in one container: the start of their machine has two names."""
+    monkeypatch.setattr("disks.host.processes.boot_id", lambda: "another name of this start")
+    with claimed_by_another_process(tmp_path / "state"):
+        assert journal.claimed("u1") == {"a": "move"}
+        with pytest.raises(Locked), journal.claim("u1", ["a"], "merge"):
+            pass
+    assert journal.claimed("u1") == {}
+
+
+def test_a_claim_holds_between_containers(journal: Journal, tmp_path: Path) -> None:
+    apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if shutil.which("unshare") is None or subprocess.run([*apart, "true"], capture_output=True).returncode:
+        pytest.skip("a namespace of process ids cannot be made here")
+    with claimed_by_another_process(tmp_path / "state", within=apart):
+        assert journal.claimed("u1") == {"a": "move"}
+        with pytest.raises(Locked), journal.claim("u1", ["a"], "merge"):
+            pass
 
 
 def test_claims_of_a_closed_journal_are_stale(journal: Journal, tmp_path: Path) -> None:
