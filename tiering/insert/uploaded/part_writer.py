@@ -102,11 +102,14 @@ def _blocks(batches: Iterable[pa.RecordBatch], definition: TableDefinition, task
 
 
 def _written(block: pa.Table, definition: TableDefinition, directory: Path) -> Iterator[_SortedFiles]:
+    """The block's rows by partition, below the directory, which is made here."""
     encodings = choose_encodings(block, definition)
+    with op("fs.mkdir", directory):
+        directory.mkdir()
     for partition, rows in sorted_partitions(block, definition):
         below = directory / partition.id
         with op("fs.mkdir", below):
-            below.mkdir(parents=True)
+            below.mkdir()
         yield _SortedFiles(partition, write_part_files([rows], definition, below, encodings=encodings), below)
 
 
