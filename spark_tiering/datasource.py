@@ -97,10 +97,14 @@ class FrostlineSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """The chosen columns with the types in which Spark gets them. Raises `UsageError` for one it cannot get."""
+        """The chosen columns with the types in which Spark gets them. Raises `UsageError` for one it cannot get, and
+        for a filter that says nothing: a stream would be told when it has begun."""
+        from tiering.query.sql_filter import parse_filter
+
         with told():
             asked = self._asked()
             definition = self._table(asked)
+            parse_filter(asked.filter, definition)
             names = asked.columns or tuple(column.name for column in definition.columns)
             columns = [definition.column(name) for name in names]
             return spark_schema(columns, truncate_nanoseconds=asked.truncate_nanoseconds)

@@ -89,7 +89,7 @@ def read_options(given: Mapping[str, str], *, on_this_machine: bool = False, cor
         timestamp=_option(options, "timestamp", parse_time, None),
         changes_since=_option(options, "changes_since", _count, None),
         skip_deletes=_option(options, "deletes", _deletes, False),
-        revisions_per_trigger=_option(options, "maxrevisionspertrigger", _revision, None),
+        revisions_per_trigger=_option(options, "maxrevisionspertrigger", _commits, None),
         partition_bytes=_option(options, "partition_bytes", _partition_bytes, PARTITION_BYTES),
         local_disks=_option(options, "local_disks", _local_disks, "auto"),
         truncate_nanoseconds=_option(options, "nanoseconds", _nanoseconds, False),
@@ -120,6 +120,12 @@ def _option(options: Mapping[str, str], name: str, read: Callable[[str], T], def
         return read(options[name])
     except UsageError as error:
         raise UsageError(f"option {name}: {error.message}", hint=error.hint) from error
+
+
+def _commits(text: str) -> int:
+    if not text.strip().isdigit() or int(text) < 1:
+        raise UsageError(f"not a number of commits: {text!r}", hint="1 or more")
+    return int(text)
 
 
 def _revision(text: str) -> int:

@@ -53,6 +53,16 @@ class _Zeros(dict[str, int]):
         return 0
 
 
+def _filter_unread() -> None:
+    from spark_tiering import datasource
+    from spark_tiering.arrow_types import spark_schema
+
+    def schema(source: Any) -> Any:
+        return spark_schema(source._table(source._asked()).columns)
+
+    datasource.FrostlineSource.schema = schema  # type: ignore[method-assign]
+
+
 def _directories_dear() -> None:
     from spark_tiering import scan_planning
 
@@ -310,6 +320,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a null in a column that takes none reaches Spark, which does not look for it",
         f"{_READER}::TestPlaces::test_a_null_where_none_may_be_is_an_error_and_not_a_zero",
         _nulls_taken_for_values,
+    ),
+    (
+        "filter read when a stream has begun",
+        "what a filter says is looked at only when a read is planned, not at load()",
+        f"{_CHANGES}::test_a_stream_is_told_of_its_filter_by_load",
+        _filter_unread,
     ),
     (
         "native read of deleted rows",

@@ -17,7 +17,7 @@ from oplog.errors import FrostlineError, Refused, UsageError
 from restore.history.partitions import attach, detach, drop
 from restore.history.undo import undo
 from spark_tiering.changes.planning import Until, check_changes, latest, plan_batch, plan_changes
-from spark_tiering.datasource import FrostlineReader, shares_of
+from spark_tiering.datasource import FrostlineReader, FrostlineSource, shares_of
 from spark_tiering.read_options import read_options
 from spark_tiering.writing.write_job import begin_job, commit_job
 from tests.servers import Server
@@ -208,12 +208,21 @@ def test_mistakes_are_named(config: Path) -> None:
     for options, text in (
         ({"changes_since": "-1"}, "option changes_since: not a revision"),
         ({"deletes": "ignore"}, "option deletes: expected refuse or skip"),
-        ({"maxRevisionsPerTrigger": "0"}, "option maxrevisionspertrigger: not a revision"),
+        ({"maxRevisionsPerTrigger": "0"}, "option maxrevisionspertrigger: not a number of commits"),
     ):
         with pytest.raises(UsageError, match=text):
             read_options({"path": "db.days", **options})
     with pytest.raises(Refused, match=r"nothing of db\.days can have come after 99999"):
         since(config, 99999)
+
+
+def test_a_stream_is_told_of_its_filter_by_load(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asks for the schema there, and plans when the stream has begun."""
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # is set by an error, and is no other test's
+    for text, message in (("nope = 1", "nope"), ("key =", "no expression of SQL")):
+        asked = {"path": "db.days", "config": str(config), "changes_since": "0", "filter": text}
+        with pytest.raises(FrostlineError, match=message):
+            FrostlineSource(asked).schema()
 
 
 def test_batches_of_a_stream_have_so_many_commits_and_are_the_same_again(config: Path) -> None:
