@@ -394,7 +394,7 @@ def steady(screen: str) -> str:
         (r" *\d[\d.]* (?:[KMGT]i)?B\b *", " ~ "),
         (r" *\[[#.]{20}\] +\d+%(?: full)? *", " ~ "),
         (r"\d{4}-\d\d-\d\d \d\d:\d\d(?=  (?:create|alter)_table)", "~"),
-        (r"(all_1_1_0 +ssd) +\S+", r"\1 ~"),  # a table without a time: since it was written
+        (r"(all_1_1_0 +(?:d\.small +)?ssd) +\S+", r"\1 ~"),  # a table without a time: since it was written
         (r"disk ssd has \d+%.*", "disk ssd has ~"),
         (r"\S+@\S+", "~"),
     ):

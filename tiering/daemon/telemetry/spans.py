@@ -43,7 +43,7 @@ _LAST_SECONDS = 2.0
 log = logging.getLogger("frostline.daemon")
 
 
-class Work(Protocol):
+class UnderWay(Protocol):
     """What is under way: it may be told more of before it ends."""
 
     def note(self, **attributes: str | int | float | bool) -> None:
@@ -93,7 +93,7 @@ class Spans:
             self._sender.end()
 
     @contextmanager
-    def span(self, name: str, **attributes: str | int) -> Iterator[Work]:
+    def span(self, name: str, **attributes: str | int) -> Iterator[UnderWay]:
         """One piece of work, from here to its end. What it raises ends the span as an error."""
         if self._sender is None:
             yield _UNTRACED
@@ -118,7 +118,7 @@ class _Traced:
         self._span = span
 
     def note(self, **attributes: str | int | float | bool) -> None:
-        """As `Work`."""
+        """As `UnderWay`."""
         self._span.set_attributes(_named(attributes))
 
 
