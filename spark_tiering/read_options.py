@@ -123,14 +123,16 @@ def _option(options: Mapping[str, str], name: str, read: Callable[[str], T], def
 
 
 def _commits(text: str) -> int:
-    if not text.strip().isdigit() or int(text) < 1:
-        raise UsageError(f"not a number of commits: {text!r}", hint="1 or more")
-    return int(text)
+    return _from_one(text, "a number of commits", "1 or more")
 
 
 def _revision(text: str) -> int:
+    return _from_one(text, "a revision", "'frostline log DISK' lists them")
+
+
+def _from_one(text: str, what: str, hint: str) -> int:
     if not text.strip().isdigit() or int(text) < 1:
-        raise UsageError(f"not a revision: {text!r}", hint="'frostline log DISK' lists them")
+        raise UsageError(f"not {what}: {text!r}", hint=hint)
     return int(text)
 
 

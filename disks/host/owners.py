@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 import struct
+import weakref
 from pathlib import Path
 
 from disks.effects import of_the_system, op
@@ -30,14 +31,16 @@ class Owners:
     def __init__(self, path: Path, name: str) -> None:
         """`name` is a number in hexadecimal digits that nobody else has."""
         self._path, self._name = path, name
-        self._descriptor = -1
+        self._held: weakref.finalize[[int], Owners] | None = None
+        """Closes the file: at `end`, and when nobody has this object any more."""
 
     def begin(self) -> None:
         """Be alive, until the process ends or `end`. Raises `NoSpace` and `ReadOnly` where the file cannot be made."""
-        if self._descriptor < 0 and _SET is not None:
-            self._descriptor = self._opened()
+        if self._held is None and _SET is not None:
+            descriptor = self._opened()
+            self._held = weakref.finalize(self, os.close, descriptor)
             try:
-                fcntl.fcntl(self._descriptor, _SET, _lock(fcntl.F_WRLCK, self._name))
+                fcntl.fcntl(descriptor, _SET, _lock(fcntl.F_WRLCK, self._name))
             except OSError as error:
                 if error.errno not in _NOT_HERE:
                     raise
@@ -54,26 +57,21 @@ class Owners:
             raise of_the_system(error) or error from None
 
     def lives(self, name: str) -> bool:
-        """Whether the owner of this name is known to live."""
+        """Whether another owner, of this name, is known to live."""
         if _ASK is None:
             return False
-        descriptor = self._descriptor
         try:
-            if descriptor < 0:
-                descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            answer = fcntl.fcntl(descriptor, _ASK, _lock(fcntl.F_WRLCK, name))
+            with self._path.open("rb") as file:
+                answer = fcntl.fcntl(file, _ASK, _lock(fcntl.F_WRLCK, name))
         except (OSError, ValueError):  # no such file or lock, or no such name
             return False
-        finally:
-            if descriptor >= 0 and descriptor != self._descriptor:
-                os.close(descriptor)
         return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
 
     def end(self) -> None:
         """Be gone."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        held, self._held = self._held, None
+        if held is not None:
+            held()
 
 
 def _lock(kind: int, name: str) -> bytes:

@@ -68,11 +68,15 @@ def _is_over(held: Path) -> bool:
         note = _decoder.decode((held / _NOTE).read_bytes())
     except FileNotFoundError:
         # Somebody is making it just now, unless it is old.
-        return datetime.now(UTC).timestamp() - held.stat().st_mtime > 60
+        return _age_seconds(held) > 60
     except msgspec.DecodeError:
         return True
     if note.until <= datetime.now(UTC):
         return True
     if note.sight not in (None, sight()):  # of another container, or of before the machine was started again
-        return datetime.now(UTC).timestamp() - held.stat().st_mtime > _UNSEEN_SECONDS
+        return _age_seconds(held) > _UNSEEN_SECONDS
     return not is_alive(note.pid, note.start)
+
+
+def _age_seconds(held: Path) -> float:
+    return datetime.now(UTC).timestamp() - held.stat().st_mtime

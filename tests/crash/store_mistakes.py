@@ -154,6 +154,18 @@ def _refusal_unheard() -> None:
     _Connection.send = send  # type: ignore[method-assign]
 
 
+def _owners_for_ever() -> None:
+    from disks.host.owners import Owners
+
+    original, kept = Owners.begin, list[Any]()
+
+    def begin(self: Any) -> None:
+        original(self)
+        kept.append(self)
+
+    Owners.begin = begin  # type: ignore[method-assign]
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "pin released by delete alone",
@@ -262,6 +274,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "whoever works in another container is taken for dead, and its claims are taken over",
         "tests/unit/tiering/journal/test_journal.py::test_a_claim_holds_where_its_process_id_means_nothing",
         replaced("disks.host.owners:Owners", "lives", lambda self, name: False),
+    ),
+    (
+        "owners: for ever",
+        "claims of a journal that was lost within a living process are never given back",
+        "tests/unit/tiering/journal/test_journal.py::test_claims_of_a_journal_that_nobody_has_any_more_are_stale",
+        _owners_for_ever,
     ),
     (
         "held files: who is not seen is dead",

@@ -19,7 +19,7 @@ _WINDOW: _Text = ("window", jobs.parse_window)
 _ZONE: _Text = ("timezone", jobs.parse_zone)
 _SHORTEST_SECRET = 16
 _NAME = re.compile(r"\w+\Z", re.ASCII)
-_WEBHOOK = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:[/?][!-~]*)?\Z", re.ASCII)
+_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:[/?][!-~]*)?\Z", re.ASCII)
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}\Z", re.ASCII)
 
 
@@ -45,9 +45,9 @@ def check_references(config: Config, complain: Complain) -> None:
         _check_name(name, ("hooks", name), complain)
         if bool(hook.command) == bool(hook.url):
             raise complain(("hooks", name), "a hook is either a command or a url", "")
-        if hook.url and not _WEBHOOK.match(hook.url):
+        if hook.url and not _URL.match(hook.url):
             raise complain(("hooks", name, "url"), "not the address of a webhook", "such as https://example.org/path")
-    if config.tracing.endpoint is not None and not _WEBHOOK.match(config.tracing.endpoint):
+    if config.tracing.endpoint is not None and not _URL.match(config.tracing.endpoint):
         raise complain(("tracing", "endpoint"), "not the address of a collector", "such as http://127.0.0.1:4318")
 
 

@@ -149,7 +149,7 @@ class _Daemon:
         self.reload_wanted = threading.Event()
         self._reloading = threading.Lock()
         self._supervisor = Supervisor()
-        self.spans = Spans(self.config.tracing, self.trouble)
+        self.spans = Spans(self.config.tracing, self.trouble, lambda **changes: self._record(**changes))
         self.lanes = Lanes(
             lambda progress: store.beside(self.config, stop, progress),
             stop,
@@ -256,8 +256,6 @@ class _Daemon:
             self.look_after_lanes()
             self.memory.look()
             self.spans.look()
-            if self.spans.problem != self.status.untraced:
-                self._record(untraced=self.spans.problem)
             if self.reload_wanted.is_set() | file.is_changed():
                 self.reload_wanted.clear()
                 with contextlib.suppress(FrostlineError):  # it has been said

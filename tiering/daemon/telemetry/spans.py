@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,7 +28,7 @@ from tiering.catalog.context import wall_clock
 from tiering.config.settings import TracingConfig
 from tiering.daemon.trouble import Trouble
 from tiering.journal.journal import Journal
-from tiering.journal.records import ACTIVE_MOVES, MergeRecord, MoveRecord
+from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, MergeRecord, MoveRecord
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -61,13 +61,14 @@ _UNTRACED = _Untraced()
 class Spans:
     """The spans of one daemon; without a collector nothing is made. Thread-safe."""
 
-    def __init__(self, settings: TracingConfig, trouble: Trouble) -> None:
-        self._settings, self._trouble = settings, trouble
+    def __init__(self, settings: TracingConfig, trouble: Trouble, record: Callable[..., Any]) -> None:
+        """`record` changes the daemon's status."""
+        self._settings, self._trouble, self._record = settings, trouble, record
         self._sender: _Sender | None = None
         self._told = wall_clock()
         """Until when moves and merges of the journal are told: by the clock that it notes times by."""
-        self.problem = ""
-        """Why spans are lost; empty when none are."""
+        self._problem = ""
+        """Why spans are lost, as was told last."""
 
     def begin(self) -> None:
         """Be ready to send. That it cannot be is trouble, and hinders nothing."""
@@ -80,12 +81,13 @@ class Spans:
 
     def look(self) -> None:
         """Show how sending goes."""
-        if self._sender is not None and self._sender.problem != self.problem:
+        if self._sender is not None and self._sender.problem != self._problem:
             self._met(self._sender.problem)
 
     def _met(self, problem: str) -> None:
-        self.problem = problem
+        self._problem = problem
         self._trouble.met(WHERE, [problem] if problem else [])
+        self._record(untraced=problem)
 
     def end(self) -> None:
         """Send what is left, within two seconds."""
@@ -109,7 +111,7 @@ class Spans:
         records: list[MoveRecord | MergeRecord] = [*journal.work.moves_since(since)]
         records += journal.work.merges_since(since)
         for record in records:
-            if record.updated < self._told and record.state not in (*ACTIVE_MOVES, "running"):
+            if record.updated < self._told and record.state not in (*ACTIVE_MOVES, *ACTIVE_MERGES):
                 self._sender.record(record)
 
 
@@ -148,12 +150,11 @@ class _Sender:
                 return result
 
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it would say each failure, with a traceback
-        self._exporter = Noted(endpoint=where)
         self._provider = TracerProvider(
             resource=Resource.create({"service.name": service_name, "host.name": socket.gethostname()}),
             shutdown_on_exit=False,
         )
-        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
+        self._provider.add_span_processor(BatchSpanProcessor(Noted(endpoint=where)))
         self.tracer = self._provider.get_tracer("frostline")
 
     def _note(self, problem: str) -> None:

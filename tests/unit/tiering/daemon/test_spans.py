@@ -10,21 +10,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.command_line import Frostline
 from tests.unit.tiering.daemon.test_daemon import until
-from tests.unit.tiering.daemon.test_lanes import insert, pin
-from tiering.config.settings import Config, DaemonConfig, TracingConfig, embedded
-from tiering.daemon import daemon
+from tests.unit.tiering.daemon.test_lanes import Work, insert, pin
+from tiering.config.settings import TracingConfig, embedded
 from tiering.daemon.status import read_status
 from tiering.engine.store import Store
 from tiering.move.file_copies import FileCopies
 from tiering.table.definitions import define_table
-
-SETTINGS = DaemonConfig(tick_seconds=0.05)
 
 
 class Collector:
@@ -90,35 +88,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
 
 
-def configured(tmp_path: Path, endpoint: str) -> Config:
-    known = embedded(tmp_path)
-    parts = {name: getattr(known, name) for name in known.__struct_fields__}
-    return Config(**{**parts, "tracing": TracingConfig(endpoint=endpoint)})
-
-
 @pytest.fixture
 def store(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path))
     monkeypatch.delenv("FROSTLINE_CONFIG", raising=False)
-    with Store.open(configured(tmp_path, collector.address)) as opened:
+    config = msgspec.structs.replace(embedded(tmp_path), tracing=TracingConfig(endpoint=collector.address))
+    with Store.open(config) as opened:
         opened.create_table(define_table("d.t", columns=["k:int64"], order_by="k", policy="hot_cold"))
         yield opened
-
-
-class Work:
-    def __init__(self, store: Store) -> None:
-        self.state = store.context.config.state_directory
-        self.stop = threading.Event()
-        self.thread = threading.Thread(target=daemon.run, args=(store, SETTINGS, self.stop))
-
-    def __enter__(self) -> Work:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop.set()
-        self.thread.join(100)
-        assert not self.thread.is_alive()
 
 
 def test_a_move_is_a_span_of_the_pass_that_made_it(store: Store, collector: Collector) -> None:
@@ -127,6 +104,8 @@ def test_a_move_is_a_span_of_the_pass_that_made_it(store: Store, collector: Coll
     with Work(store):
         until(lambda: collector.named("move", part=part))
         until(lambda: collector.named("passes", doing="moving parts"))
+        (move,) = collector.named("move", part=part)
+        until(lambda: any(span.span_id == move.parent_span_id for span in collector.named("job policy")))
     (move,) = collector.named("move", part=part)
     told = said(move)
     assert (told["table"], told["source"], told["target"], told["state"]) == ("d.t", "ssd", "s3", "done")
@@ -147,6 +126,7 @@ def test_a_merge_is_told_once(store: Store, collector: Collector) -> None:
         until(lambda: collector.named("merge"))
         ticks = read_status(work.state).ticks
         until(lambda: read_status(work.state).ticks > ticks + 2)
+        until(lambda: len(collector.named("merge")) >= len(store.context.journal.work.merges()))
     merges = store.context.journal.work.merges()
     told = sorted(said(span)["output"] for span in collector.named("merge"))
     assert told == sorted(merge.output for merge in merges)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import shutil
@@ -248,6 +249,17 @@ def test_a_claim_holds_between_containers(journal: Journal, tmp_path: Path) -> N
         assert journal.claimed("u1") == {"a": "move"}
         with pytest.raises(Locked), journal.claim("u1", ["a"], "merge"):
             pass
+
+
+def test_claims_of_a_journal_that_nobody_has_any_more_are_stale(journal: Journal, tmp_path: Path) -> None:
+    lost = Journal(tmp_path / "state")
+    lost._take_claims("u1", ["a"], "move", "a token")
+    with pytest.raises(Locked), journal.claim("u1", ["a"], "merge"):
+        pass
+    del lost
+    gc.collect()
+    with journal.claim("u1", ["a"], "merge"):
+        assert journal.claimed("u1") == {"a": "merge"}
 
 
 def test_claims_of_a_closed_journal_are_stale(journal: Journal, tmp_path: Path) -> None:
