@@ -22,6 +22,14 @@ def a(machine: Machines) -> Machine:
     return one
 
 
+def in_blocks_of(rows: int, machine: Machines) -> Machine:
+    """A replica of a table with a partition a key."""
+    one = machine("blocks")
+    one("table", "create", "d.t", "--column", "k:int64", "--order-by", "k", "--policy", "local",
+        "--partition-by", "k", "--setting", f"insert_block_rows={rows}", "--replicated")  # fmt: skip
+    return one
+
+
 def test_a_block_that_keeper_does_not_take_leaves_nothing(a: Machine, keeper: Keeper) -> None:
     before = keeper.children(NUMBERS) if keeper.exists(NUMBERS) else []
     a.insert(*range(MOST + 1), code=2)
@@ -29,6 +37,34 @@ def test_a_block_that_keeper_does_not_take_leaves_nothing(a: Machine, keeper: Ke
     assert "fewer partitions at once" in a.error
     assert (keeper.children(NUMBERS) if keeper.exists(NUMBERS) else []) == before
     assert a.keys() == []
+
+
+def test_of_an_insert_whose_second_block_keeper_does_not_take_nothing_is_in(machine: Machines) -> None:
+    """Cut otherwise, the rows of a first block that is in would go in twice."""
+    a = in_blocks_of(MOST + 1, machine)
+    rows = [0] * (MOST + 1) + list(range(MOST + 1))
+    a.insert(*rows, code=2)
+    assert "nothing of this block was inserted; insert rows, of fewer partitions" in a.error
+    assert a.keys() == []
+    for part in (rows[:MOST], rows[MOST:-1], rows[-1:]):
+        a.insert(*part)
+    assert a.keys() == sorted(rows)
+
+
+def test_a_block_far_into_an_insert_that_keeper_does_not_take_says_which_rows_are_in(machine: Machines) -> None:
+    """All before it, and none after it: so the others can be inserted by themselves, and no row is in twice."""
+    size = MOST + 1
+    a = in_blocks_of(size, machine)
+    rows = [key for block in range(10) for key in [block] * size] + list(range(size)) + [size] * 50
+    a.insert(*rows, code=2)
+    assert "the first 1000 rows are in, and none after them: insert the rows after them, of fewer" in a.error
+    assert a.keys() == rows[:1000]
+    a.insert(*rows, code=2)
+    assert "the first 1000 rows are in" in a.error
+    assert a.keys() == rows[:1000]
+    for part in (rows[1000:1050], rows[1050:]):
+        a.insert(*part)
+    assert a.keys() == sorted(rows)
 
 
 def test_the_most_go_in_and_what_is_there_already_does_not_count(a: Machine) -> None:

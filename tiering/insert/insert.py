@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -128,17 +128,37 @@ def _threads() -> int:
 def _feed(
     run: Inserting, blocks: Iterator[pa.Table], block_pool: ThreadPoolExecutor, writers: ThreadPoolExecutor
 ) -> None:
-    """Keep as many blocks in work as there are threads, not more: memory stays bounded."""
+    """Keep as many blocks in work as there are threads, not more: memory stays bounded. A doubtful one has the table
+    for itself: those before it are in then, and none after it is. Of the first blocks these come before all others."""
     waiting: deque[Future[None]] = deque()
-    try:
-        for table in blocks:
-            claimed = ExitStack()
-            number = run.take_number(claimed)
-            waiting.append(block_pool.submit(run.write_block, table, number, claimed, writers))
-            while len(waiting) >= _threads():
-                waiting.popleft().result()
-        while waiting:
+    is_doubtful = run.doubts()
+
+    def settle(fewer_than: int) -> None:
+        while len(waiting) >= fewer_than:
             waiting.popleft().result()
+
+    def begin(table: pa.Table) -> None:
+        claimed = ExitStack()
+        number = run.take_number(claimed)
+        waiting.append(block_pool.submit(run.write_block, table, number, claimed, writers))
+
+    try:
+        if is_doubtful is not None:
+            first = [(table, is_doubtful(table)) for table in islice(blocks, _threads())]
+            for table in (table for table, is_alone in first if is_alone):
+                begin(table)
+                settle(1)
+            blocks = chain((table for table, is_alone in first if not is_alone), blocks)
+            run.rows_before = sum(table.num_rows for table, is_alone in first if is_alone)
+            del first
+        for table in blocks:
+            is_alone = is_doubtful is not None and is_doubtful(table)
+            settle(1 if is_alone else _threads())
+            begin(table)
+            if is_alone:
+                settle(1)
+            run.rows_before += table.num_rows
+        settle(1)
     finally:
         # After a failure: blocks already in work finish, so that nothing runs on behind the caller's back.
         for future in waiting:
@@ -170,7 +190,7 @@ class NewPart:
 @dataclass(slots=True)
 class Inserting:
     """One insert in progress; its methods run on several threads. What a table that is owned by others than this
-    machine alone does differently: `begin`, `take_number`, `put_in` and `finish`."""
+    machine alone does differently: `begin`, `doubts`, `take_number`, `put_in` and `finish`."""
 
     context: Context
     definition: TableDefinition
@@ -178,6 +198,8 @@ class Inserting:
     company: OtherInserts
     again: bool = field(default=False, init=False)
     """No block is one that was there before."""
+    rows_before: int = field(default=0, init=False)
+    """When a doubtful block goes in: the rows of all before it, which are in. 0 where that is not known."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _known: dict[str, set[str]] = field(init=False)
     _seen: dict[str, set[str]] = field(init=False)
@@ -198,6 +220,10 @@ class Inserting:
         """Find out what is there, before the first block."""
         self._known = known_digests(self.context, self.definition)
         self._next_block = blocks.first_free(self.context, self.definition)
+
+    def doubts(self) -> Callable[[pa.Table], bool] | None:
+        """What tells of a block whether it may be refused for what its rows are; None where none is."""
+        return None
 
     def finish(self) -> None:
         """Return when what went in may be acknowledged."""

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
 
 from disks.base import Transaction
 from oplog.errors import AlreadyExists, Conflict, FrostlineError, LimitReached, NotFound, Transient, UsageError
@@ -24,12 +27,14 @@ from tiering.catalog.lineage import content_digest
 from tiering.engine.replicated import Quorum
 from tiering.insert.insert import Inserting, NewPart
 from tiering.table.part import PartName
+from tiering.table.transforms import partition_rows
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import CheckNode, CreateNode, DeleteNode, Operation, check_size
 from zerocopy.replica import entries, history
 from zerocopy.replica.inserts import arrivals, quorum
 from zerocopy.replica.replica import Replica
 
+_ANY_DIGEST = "0" * 64
 _WIDEST_NUMBER = 10**10 - 1
 """As many digits as a block number has at most."""
 
@@ -72,6 +77,21 @@ class ReplicatedInserting(Inserting):
         """Only an order: the numbers come from Keeper, of each partition its own, when the bytes are written."""
         self._blocks_begun += 1
         return self._blocks_begun
+
+    def doubts(self) -> Callable[[pa.Table], bool] | None:
+        return self._is_wide if self.definition.partition_by else None
+
+    def _is_wide(self, table: pa.Table) -> bool:
+        """Whether Keeper may not take the block in one request; it does where enough of it is there already."""
+        _, partitions = partition_rows(table, self.definition)
+        for one in partitions:
+            self._drops.setdefault(one.id, 0)  # counted before anything is said
+        outlines = [NewPart(one, one.rows, (), Path(), "", _ANY_DIGEST) for one in partitions]
+        try:
+            check_size(self._largest_word(outlines))
+        except LimitReached:
+            return True
+        return False
 
     def put_in(self, written: list[NewPart], transactions: dict[str, Transaction], number: int) -> None:
         fresh = self._without_duplicates(written)
@@ -201,20 +221,33 @@ class ReplicatedInserting(Inserting):
     def _check_word(self, news: list[NewPart]) -> None:
         """Raise `UsageError`, with no number taken and nothing staged, for a block that Keeper does not take in one
         request: in two, half of it could count."""
+        try:
+            check_size(self._largest_word(news))
+        except LimitReached as error:
+            raise UsageError(
+                f"a block of {len(news)} partitions of {self.definition.full_name} does not go in as one: "
+                f"{error.message}",
+                hint=f"{self._what_is_in()}, of fewer partitions at once (some 90), or give the table a coarser "
+                "--partition-by",
+            ) from error
+
+    def _what_is_in(self) -> str:
+        """Of an insert of which a block is refused, and what to insert now: rows that are in already would be in
+        twice, since cut otherwise they are other blocks."""
+        if self.rows_before:
+            return f"the first {self.rows_before} rows are in, and none after them: insert the rows after them"
+        if self.result().parts:
+            return "nothing of this block was inserted, and others were: insert the rows of this one"
+        return "nothing of this block was inserted; insert rows"
+
+    def _largest_word(self, news: Sequence[NewPart]) -> list[Operation]:
+        """What is said of these parts, whatever their numbers are."""
         word: list[Operation] = [CheckNode(self.replica.own.path, self.replica.version)]
         for new in news:
             node = f"{self.replica.table.numbers(new.partition.id)}/block-{uuid.uuid4().hex}-{_WIDEST_NUMBER}"
             name = str(PartName(new.partition.id, _WIDEST_NUMBER, _WIDEST_NUMBER, 0))
             word += self._word(_Arriving(new, node, name, new.digest))
-        try:
-            check_size(word)
-        except LimitReached as error:
-            raise UsageError(
-                f"a block of {len(news)} partitions of {self.definition.full_name} does not go in as one: "
-                f"{error.message}",
-                hint="nothing of this block was inserted; insert rows of fewer partitions at once (some 90), or give "
-                "the table a coarser --partition-by",
-            ) from error
+        return word
 
     def _word(self, one: _Arriving) -> list[Operation]:
         now, name = self.context.clock(), self.replica.name
