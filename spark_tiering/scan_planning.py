@@ -12,7 +12,7 @@ import secrets
 import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -105,8 +105,8 @@ def read_definition(options: ReadOptions) -> TableDefinition:
 def definition_of(store: Store, options: ReadOptions) -> TableDefinition:
     """The same of a store that is open."""
     revision = asked_revision(store, options)
-    context = store.context if revision is None else store.past(revision)
-    return context.catalog.table(options.table)
+    with _as_of(store, revision) as context:
+        return context.catalog.table(options.table)
 
 
 def plan_scan(options: ReadOptions) -> PlannedScan:
@@ -121,17 +121,23 @@ def choose_files(store: Store, options: ReadOptions) -> Chosen:
     """Prune, and hold what is left. Raises `Refused` for rows that the executors could not reach."""
     until = datetime.now(UTC) + options.lease
     revision = _pinned_revision(store, options, until)
-    context = store.context if revision is None else store.past(revision)
-    definition, predicate, chosen = _matching(context, options)
-    pieces = list(_pieces(context, definition, chosen, predicate))
-    return Chosen(definition, tuple(_held(context, chosen, pieces, until)), until, predicate)
+    with _as_of(store, revision) as context:
+        definition, predicate, chosen = _matching(context, options)
+        pieces = list(_pieces(context, definition, chosen, predicate))
+        return Chosen(definition, tuple(_held(context, chosen, pieces, until)), until, predicate)
 
 
 def places(store: Store, options: ReadOptions) -> Counter[str]:
     """The files of such a read on each disk; nothing is held. Raises `Refused` as `choose_files` does."""
     revision = asked_revision(store, options)
-    _, _, chosen = _matching(store.context if revision is None else store.past(revision), options)
+    with _as_of(store, revision) as context:
+        _, _, chosen = _matching(context, options)
     return Counter(stored.disk for stored, files in chosen for _ in files)
+
+
+def _as_of(store: Store, revision: int | None) -> AbstractContextManager[Context]:
+    """The store at the revision, or as it is."""
+    return nullcontext(store.context) if revision is None else store.past(revision)
 
 
 def _matching(context: Context, options: ReadOptions) -> tuple[TableDefinition, Predicate, list[_Chosen]]:

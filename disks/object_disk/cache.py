@@ -26,7 +26,7 @@ from disks.object_disk.following import CONTRADICTED, UNPROVED, Contradiction, a
 from disks.object_disk.last_look import LastLook
 from disks.object_disk.turns import Turns
 from oplog import snapshot
-from oplog.errors import Conflict, Damaged, NoSpace, NotFound, ReadOnly
+from oplog.errors import Conflict, Damaged, NoSpace, NotFound, ReadOnly, UsageError
 from oplog.log import Entry, OperationsLog
 from oplog.revision import commit_key, snapshot_key
 
@@ -61,6 +61,8 @@ class TableCache:
         self._store = log.store
         self._open_lock = state_path / "open.lock"
         self._table: FileTable | None = None
+        self._holds = False
+        """The table is one that was given: no other takes its place."""
         self._caught_up = False
         self._notes: list[str] = []
         self._told = False
@@ -80,7 +82,7 @@ class TableCache:
         with self.lock:
             if self._table is not None:
                 return self._identity_in(self._table)
-            if not self.path.exists():
+            if self._holds or not self.path.exists():
                 return None
             try:
                 table = FileTable(self.path)
@@ -209,9 +211,18 @@ class TableCache:
         return int(state[CONTRADICTED]) + 1 if CONTRADICTED in state and UNPROVED not in state else None
 
     def hold(self, table: FileTable) -> None:
-        """Use this table as it is, instead of the one that follows the log."""
+        """Use this table as it is, instead of the one that follows the log, until `close`: that there is one of now is
+        nothing to who asks for this one. One that was held before is closed."""
         with self.lock:
-            self._table, self._caught_up = table, True
+            before, was_closed = self._table, self._holds and self._table is None
+            if was_closed:
+                before = table
+            else:
+                self._table, self._holds, self._caught_up = table, True, True
+        if before is not None:
+            before.close()
+        if was_closed:
+            raise self._was_closed()
 
     def replace(
         self, rows: Callable[[], Iterable[StoredRow]], revision: int, digest: str, *, table_digest: str, proved: bool
@@ -296,9 +307,16 @@ class TableCache:
 
     # Opening and replacing
 
+    def _was_closed(self) -> UsageError:
+        return UsageError(
+            f"this view of disk {self._disk_name} was closed", hint="ask for the revision again; nothing was read"
+        )
+
     def _open(self) -> FileTable:
         with self.lock:
             if self._table is None:
+                if self._holds:  # the file is that of the present: another answer than the one that was asked for
+                    raise self._was_closed()
                 self._table = self._open_locked()
             return self._table
 

@@ -9,6 +9,7 @@ from tests.crash.seeding import nothing, replaced
 
 _BACK = "tests/property/test_going_back.py"
 _LOOKS = "tests/unit/tiering/catalog/test_table_parts.py"
+_LET_GO = "tests/unit/tiering/query/test_past_let_go.py"
 
 
 class _AnyDigest(str):
@@ -54,6 +55,25 @@ def _kept_of_now() -> None:
         return ReadApart(frozenset(), parts)
 
     replaced("tiering.catalog.looks.reader", "ReadApart", apart)()
+
+
+def _held_like_any_table(self: Any, table: Any) -> None:
+    self._table, self._caught_up = table, True
+
+
+def _let_go_of_by_the_first_try() -> None:
+    from tiering.query import query
+
+    run = query._run
+
+    def tried(context: Any, sql: str, resolve: Any, allow_files: bool, held: Any) -> Any:
+        try:
+            return run(context, sql, resolve, allow_files, held)
+        except BaseException:
+            held.close()
+            raise
+
+    query._run = tried
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
@@ -108,5 +128,23 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "what a bucket's commits have changed is not asked for",
         f"{_LOOKS}::test_a_query_of_the_past_reads_what_has_changed_and_what_is_asked",
         replaced("disks.object_disk.disk:ObjectDisk", "changed_between", nothing),
+    ),
+    (
+        "past: held for ever",
+        "nobody closes the disk of the past that a query was answered from",
+        f"{_LET_GO}::test_an_answer_that_was_read",
+        replaced("disks.object_disk.disk:DiskAsOf", "close", nothing),
+    ),
+    (
+        "past: let go of too early",
+        "a statement that is begun again asks a disk of the past that was closed",
+        f"{_LET_GO}::test_a_statement_that_is_begun_again_is_one_of_the_same_past",
+        _let_go_of_by_the_first_try,
+    ),
+    (
+        "past: the present instead",
+        "a disk of the past that was closed opens the table of now",
+        f"{_LET_GO}::test_a_past_that_was_let_go_of_never_shows_the_present",
+        replaced("disks.object_disk.cache:TableCache", "hold", _held_like_any_table),
     ),
 )

@@ -7,6 +7,7 @@ comparison switched off are answered wrongly, so the tests would notice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -194,8 +195,8 @@ def _no_flipped_bit_is_printed(frostline: Frostline, dropped: StoredPart | None 
     sql, csv = "SELECT id FROM db.t WHERE k = 1234", ("--output-format", "csv")
     with Store.open(load()) as store:
         stored = dropped or store.parts()[0]
-        past = store.context if dropped is None else store.past(stored.revision or 0)
-        file = StoredFile(past, stored)
+        with nullcontext(store.context) if dropped is None else store.past(stored.revision or 0) as past:
+            file = StoredFile(past, stored)
     revision = ("--revision", str(stored.revision)) if dropped else ()
     right = frostline("query", sql, *csv, *revision)
     assert "009772046" in right

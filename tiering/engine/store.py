@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -245,9 +246,16 @@ class Store:
 
         Raises `Damaged` when a part of a queried table cannot be read, unless `skip_broken` leaves its rows out.
         """
-        from tiering.query import query
+        if revision is None:
+            return self._answer(self.context, sql, ExitStack(), sequential, skip_broken, allow_files)
+        with ExitStack() as held:
+            past = held.enter_context(self.past(revision, disk))
+            return self._answer(past, sql, held, sequential, skip_broken, allow_files)
 
-        context = self.context if revision is None else self.past(revision, disk)
+    def _answer(
+        self, context: Context, sql: str, held: ExitStack, sequential: bool, skip_broken: bool, allow_files: bool
+    ) -> QueryResult:
+        from tiering.query import query
 
         def resolve(name: str) -> tuple[TableDefinition, query.PartsFor]:
             definition = context.catalog.table(name)
@@ -259,18 +267,23 @@ class Store:
                 context.catalog.check_readable(definition)
             return definition, partial(query.parts_for, context, definition)
 
-        return query.run_sql(context, sql, resolve, allow_files=allow_files)
+        return query.run_sql(context, sql, resolve, allow_files=allow_files, held=held)
 
-    def past(self, revision: int, disk: str | None = None) -> Context:
+    @contextmanager
+    def past(self, revision: int, disk: str | None = None) -> Iterator[Context]:
         """The store right after a revision of its object disk, or of the one of this name, read-only, without what lies
-        on other disks.
+        on other disks: until the block ends.
 
         Raises `UsageError` unless it is clear which disk is meant, `NotFound` for a revision that is not kept.
         """
-        past = {chosen.name: chosen.at(revision, briefly=True) for chosen in [self._of_revision(revision, disk)]}
-        catalog = Catalog(self.context.config, past, kept=self.context.catalog.kept, stand_still=True)
-        catalog.refresh(anew=False)
-        return dataclasses.replace(self.context, disks=past, catalog=catalog, identities=None)
+        chosen = self._of_revision(revision, disk)
+        with closing(chosen.at(revision, briefly=True)) as then:
+            # The catalog is not closed: what is kept belongs to that of the present.
+            catalog = Catalog(
+                self.context.config, {chosen.name: then}, kept=self.context.catalog.kept, stand_still=True
+            )
+            catalog.refresh(anew=False)
+            yield dataclasses.replace(self.context, disks={chosen.name: then}, catalog=catalog, identities=None)
 
     def _of_revision(self, revision: int, name: str | None) -> LoggedDisk:
         if name is not None:

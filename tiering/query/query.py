@@ -97,8 +97,12 @@ class QueryResult:
         return self.reader.read_all()
 
 
-def run_sql(context: Context, sql: str, resolve: Resolve, *, allow_files: bool = False) -> QueryResult:
-    """Run one read-only statement; with `allow_files` it may read local files, which it names.
+def run_sql(
+    context: Context, sql: str, resolve: Resolve, *, allow_files: bool = False, held: ExitStack | None = None
+) -> QueryResult:
+    """Run one read-only statement; with `allow_files` it may read local files, which it names. What is `held` for it is
+    closed when the answer was read, or fails, or nobody holds it any more; where there is nothing to read, and where
+    this raises, it is left to the caller.
 
     Raises `UsageError` with the engine's words for bad SQL and for anything that would write, `NotFound` for unknown
     tables, `Damaged` when a file of the answer is gone or broken.
@@ -106,7 +110,7 @@ def run_sql(context: Context, sql: str, resolve: Resolve, *, allow_files: bool =
     was_missing = False
     while True:
         try:
-            return _run(context, sql, resolve, allow_files)
+            return _run(context, sql, resolve, allow_files, held or ExitStack())
         except EngineOutgrown:
             continue
         except FileMissing:
@@ -117,7 +121,7 @@ def run_sql(context: Context, sql: str, resolve: Resolve, *, allow_files: bool =
             context.catalog.refresh()
 
 
-def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool) -> QueryResult:
+def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool, held: ExitStack) -> QueryResult:
     leases = ExitStack()
     try:
         session = SqlSession(context, leases, allow_files=allow_files)
@@ -148,15 +152,18 @@ def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool) -> Que
                 for reason in pruning_reasons(definitions[name], parts, accesses[name].predicate)
             ]
             return QueryResult(_explained(session, statement, counters, reasons, leases), counters)
+        gaps = [
+            gap
+            for table, parts_for in resolved.values()
+            for gap in find_set_aside(context.disks, table, partial(_all_of, parts_for))
+        ]
     except BaseException:
         leases.close()
         raise
-    gaps = [
-        gap
-        for table, parts_for in resolved.values()
-        for gap in find_set_aside(context.disks, table, partial(_all_of, parts_for))
-    ]
-    rows = pa.RecordBatchReader.from_batches(schema, stream(session, statement.text, schema, counters, leases))
+    ending = ExitStack()
+    ending.enter_context(held.pop_all())  # first, so that it is closed last
+    ending.enter_context(leases)
+    rows = pa.RecordBatchReader.from_batches(schema, stream(session, statement.text, schema, counters, ending))
     return QueryResult(rows, counters, gaps, session)
 
 
