@@ -25,8 +25,8 @@ from spark_tiering.blob_file import WHOLE_BYTES, BlobFile, column_ranges, whole_
 from spark_tiering.scan_planning import Piece
 from tiering.parquet.checked_local import LocalRead, check_local
 from tiering.parquet.column_ranges import leaf_keys, stated_ranges
-from tiering.query.row_masks import columns_of, row_mask
-from tiering.table.pruning import TRUE, Predicate, rows_may_match
+from tiering.query.row_masks import row_mask
+from tiering.table.pruning import TRUE, Predicate, columns_of, rows_may_match
 from tiering.table.schema import TableDefinition
 from tiering.table.type_texts import arrow_type, leaf_ranges
 from tiering.table.types import default_array, field_ids, widened

@@ -8,6 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _NESTED = "tests/integration/test_nested_types.py"
+_PLAIN = "tests/unit/tiering/cli/test_plain_answers.py"
 _FIELDS = "tests/integration/test_field_pruning.py"
 _WIDENING = "tests/integration/test_widening.py"
 
@@ -121,10 +122,22 @@ MISTAKES: tuple[Mistake, ...] = (
         "of a nested column the first leaf alone is compared, and those of the columns after it are others",
         f"{_NESTED}::test_damage_in_any_leaf_is_found",
         replaced(
-            "tiering.query.sql.session",
+            "tiering.table.type_texts",
             "leaf_ranges",
             lambda kinds: [range(number, number + 1) for number, _ in enumerate(kinds)],
         ),
+    ),
+    (
+        "query: moments as the engine writes them",
+        "an answer without Arrow has the engine's texts of moments",
+        f"{_PLAIN}::test_the_same_with_and_without_arrow",
+        replaced("tiering.query.sql.plain_answers", "_moment", lambda text: text),
+    ),
+    (
+        "query: large whole numbers as numbers",
+        "an answer without Arrow has whole numbers in JSON that no number there can be",
+        f"{_PLAIN}::test_the_same_with_and_without_arrow",
+        replaced("tiering.query.sql.plain_answers", "_whole", int),
     ),
     (
         "widening: bounds compared as texts",

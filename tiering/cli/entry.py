@@ -21,6 +21,9 @@ def main() -> NoReturn:
         sys.stdout.write(text)
         sys.exit(code)
     sys.meta_path.insert(0, _WithoutPandas())
+    from disks.workers.python_gc import collect_seldom
+
+    collect_seldom()  # before much is imported
     from tiering.cli.main import main as run
 
     run()

@@ -10,28 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from oplog.errors import NotFound, UsageError
+from oplog.errors import NotFound
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.set_aside import SetAsidePart, find_set_aside
-from tiering.query.pruning_reasons import pruning_reasons
 from tiering.query.scan import Counters, stream
 from tiering.query.selection import FileMissing, hold_leases, select_files
 from tiering.query.sql.engine import EngineOutgrown
+from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
 from tiering.query.sql.planning import declare_rows, plan_statement
 from tiering.query.sql.session import SqlSession
 from tiering.query.sql.statement import Statement, read_statement
-from tiering.query.system_tables import NAMES as SYSTEM_TABLES
-from tiering.query.system_tables import system_table
 from tiering.table.pruning import TRUE, Or, Predicate, partition_may_match
 from tiering.table.schema import TableDefinition
-from tiering.table.type_texts import type_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PartsFor = Callable[[Predicate], tuple[list[StoredPart], int]]
 """The parts of a table, without some of those that hold no row for which this is true; and how many these are."""
@@ -39,7 +38,19 @@ Resolve = Callable[[str], tuple[TableDefinition, PartsFor]]
 """Full table name -> the table and its parts. Raises `NotFound`."""
 
 _NOTHING = Access(Or(()), frozenset())
-_EXPLAINED = pa.schema([("plan", pa.string())])
+_OF_THE_STORE = "system."
+_FEW_ROWS = 100_000
+"""Of so many the answer is soon there, in whichever way it is made."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The rows of a statement, which is run by whoever iterates, once."""
+
+    columns: AnswerColumns
+    batches: Callable[[], Iterator[pa.RecordBatch]]
+    rows: Callable[[], Iterator[list[list[Any]]]]
+    """As JSON values, some at a time. Only of plain columns."""
 
 
 class QueryResult:
@@ -47,26 +58,38 @@ class QueryResult:
 
     def __init__(
         self,
-        reader: pa.RecordBatchReader,
+        answer: Answer,
         counters: Counters,
         set_aside: Sequence[SetAsidePart] = (),
         session: SqlSession | None = None,
     ) -> None:
-        self.reader = reader
+        self._answer = answer
         self._session = session
         self.set_aside = set_aside
         """Parts of the tables that a repair set aside: their rows are not in the answer."""
         self._counters = counters
 
+    @cached_property
+    def reader(self) -> pa.RecordBatchReader:
+        """All of it, for programs that speak Arrow."""
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(self.schema, self._answer.batches())
+
     @property
     def schema(self) -> pa.Schema:
         """Arrow schema of the answer; names may repeat, as SQL allows."""
-        return self.reader.schema
+        return self._answer.columns.schema
 
     @property
     def columns(self) -> list[tuple[str, str]]:
         """(name, type) as `table.json` writes types."""
-        return [(field.name, _type_name(field.type)) for field in self.schema]
+        return self._answer.columns.described
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether `plain_rows` has it without Arrow, and soon."""
+        return self._answer.columns.is_plain and self._counters.rows <= _FEW_ROWS
 
     @property
     def parts_read(self) -> int:
@@ -91,6 +114,14 @@ class QueryResult:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows. Raises `Damaged`, `AccessDenied`, … in the middle rather than leave rows out."""
         return iter(self.reader)
+
+    def plain_rows(self) -> Iterator[list[list[Any]]]:
+        """The rows as JSON values, some at a time. Raises as `batches` does."""
+        if self.is_plain:
+            return self._answer.rows()
+        from tiering.query.plain_values import plain_rows
+
+        return map(plain_rows, self.batches())
 
     def read_all(self) -> pa.Table:
         """The whole answer in memory."""
@@ -128,7 +159,7 @@ def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool, held: 
         statement = read_statement(session.connection, sql, allow_files=allow_files)
         resolved = _resolve(context, session, statement, resolve)
         definitions = {name: definition for name, (definition, _) in resolved.items()}
-        reads, schema = plan_statement(session.connection, statement.text, definitions)
+        reads, columns = plan_statement(session.connection, statement.text, definitions)
         accesses = {name: reads.tables.get(name, _NOTHING) for name in resolved}
         found = {
             name: parts_for(TRUE if statement.is_explained else accesses[name].predicate)
@@ -146,6 +177,8 @@ def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool, held: 
         )
         counters = Counters(selections.values())
         if statement.is_explained:
+            from tiering.query.pruning_reasons import pruning_reasons
+
             reasons = [
                 reason
                 for name, (parts, _) in found.items()
@@ -163,8 +196,12 @@ def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool, held: 
     ending = ExitStack()
     ending.enter_context(held.pop_all())  # first, so that it is closed last
     ending.enter_context(leases)
-    rows = pa.RecordBatchReader.from_batches(schema, stream(session, statement.text, schema, counters, ending))
-    return QueryResult(rows, counters, gaps, session)
+    answer = Answer(
+        columns,
+        lambda: stream(session, session.batches(statement.text, columns.schema), counters, ending),
+        lambda: stream(session, session.rows(statement.text, columns), counters, ending),
+    )
+    return QueryResult(answer, counters, gaps, session)
 
 
 def _resolve(
@@ -176,7 +213,11 @@ def _resolve(
         try:
             resolved[name] = resolve(name)
         except NotFound:
-            if name not in SYSTEM_TABLES:
+            if not name.startswith(_OF_THE_STORE):
+                raise
+            from tiering.query.system_tables import NAMES, system_table
+
+            if name not in NAMES:
                 raise
             declare_rows(session.connection, name, system_table(context, name))
     return resolved
@@ -199,7 +240,7 @@ def _all_of(parts_for: PartsFor) -> list[StoredPart]:
 
 def _explained(
     session: SqlSession, statement: Statement, counters: Counters, reasons: Sequence[str], leases: ExitStack
-) -> pa.RecordBatchReader:
+) -> Answer:
     """What would be read, why no more, and how: a line a row."""
     with leases:
         plans = session.explained(statement.text)
@@ -208,11 +249,11 @@ def _explained(
         *reasons,
     ]
     lines += [line.rstrip() for _, plan in plans for line in plan.splitlines()]
-    return pa.table({"plan": lines}, _EXPLAINED).to_reader()
+    columns = AnswerColumns(["plan"], ["VARCHAR"])
 
+    def batches() -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
 
-def _type_name(kind: pa.DataType) -> str:
-    try:
-        return type_text(kind)
-    except UsageError:
-        return str(kind)
+        yield pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], schema=columns.schema)
+
+    return Answer(columns, batches, lambda: iter([[[line] for line in lines]]))

@@ -26,19 +26,6 @@ _COMPARISONS = {
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
-def columns_of(predicate: Predicate) -> set[str]:
-    """The names of the columns that decide."""
-    match predicate:
-        case And(children) | Or(children):
-            return set().union(*(columns_of(child) for child in children))
-        case Not(child):
-            return columns_of(child)
-        case Compare() | In() | IsNull() | StartsWith():
-            return {predicate.column}
-        case _:
-            return set()
-
-
 def row_mask(predicate: Predicate, rows: pa.RecordBatch | pa.Table, definition: TableDefinition) -> Any:
     """True where the row is selected, false or null where it is not. The rows have the table's types.
 

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.query.filters import from_tuples
 from tiering.query.selection import Selection, hold_leases, select_files
 from tiering.query.sql.column_types import engine_names, identifier
 from tiering.query.sql.engine import EngineOutgrown
@@ -24,7 +20,12 @@ from tiering.query.sql.planning import plan_statement, table_name
 from tiering.query.sql.session import SqlSession
 from tiering.table.pruning import TRUE, Predicate
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+Piece = TypeVar("Piece")
 
 
 class Counters:
@@ -35,6 +36,8 @@ class Counters:
         self.parts_read = sum(selection.parts_read for selection in chosen)
         """Parts left after pruning; the engine may skip some of them by their footers."""
         self.parts_pruned = sum(selection.parts_pruned for selection in chosen)
+        self.rows = sum(file.file.rows for selection in chosen for file in selection.files)
+        """In the files that are left."""
         self.bytes_read = 0
         """Bytes of column data requested from the files' stores; footers are not counted."""
 
@@ -53,6 +56,10 @@ def scan(
     columns, `UsageError` for a filter that is none, `Damaged` while reading when a file is missing or broken: never
     fewer rows.
     """
+    import pyarrow.compute as pc
+
+    from tiering.query.filters import from_tuples
+
     wanted = [definition.column(name).name for name in columns] if columns is not None else None
     if isinstance(filter, pc.Expression):
         from tiering.query.dataset import table_dataset
@@ -75,6 +82,10 @@ def stream_table(
     columns: Sequence[str] | None,
 ) -> tuple[pa.RecordBatchReader, Counters]:
     """As `scan`, with the counters. `predicate` must hold wherever the condition, which is SQL, does."""
+    import pyarrow as pa
+
+    from tiering.table.types import arrow_schema
+
     names = [column.name for column in definition.columns] if columns is None else list(columns)
     known = engine_names(definition)
     chosen = ", ".join(identifier(known[name]) for name in names) or "1"
@@ -86,7 +97,8 @@ def stream_table(
         with suppress(EngineOutgrown):
             session, counters, leases = _open(context, definition, parts, predicate, statement)
             break
-    return pa.RecordBatchReader.from_batches(schema, stream(session, statement, schema, counters, leases)), counters
+    batches = stream(session, session.batches(statement, schema), counters, leases)
+    return pa.RecordBatchReader.from_batches(schema, batches), counters
 
 
 def _open(
@@ -110,10 +122,8 @@ def _open(
     return session, Counters([selection]), leases
 
 
-def stream(
-    session: SqlSession, statement: str, schema: pa.Schema, counters: Counters, leases: ExitStack
-) -> Iterator[pa.RecordBatch]:
-    """Run the statement; count, and release the leases at the end."""
+def stream(session: SqlSession, pieces: Iterator[Piece], counters: Counters, leases: ExitStack) -> Iterator[Piece]:
+    """What the session answers; count, and release the leases at the end."""
     with leases:
-        yield from session.batches(statement, schema)
+        yield from pieces
         counters.bytes_read = session.bytes_read

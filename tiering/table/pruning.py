@@ -100,6 +100,19 @@ Predicate = Compare | In | IsNull | StartsWith | And | Or | Not | Unknown
 TRUE = And(())
 
 
+def columns_of(predicate: Predicate) -> set[str]:
+    """The names of the columns that decide."""
+    match predicate:
+        case And(children) | Or(children):
+            return set().union(*(columns_of(child) for child in children))
+        case Not(child):
+            return columns_of(child)
+        case Compare() | In() | IsNull() | StartsWith():
+            return {predicate.column}
+        case _:
+            return set()
+
+
 def may_match(predicate: Predicate, part: Part, definition: TableDefinition) -> bool:
     """Whether the part can hold a row for which the predicate is true. Never False for a part that does."""
     facts = _Facts(part.rows, part.columns, definition)

@@ -125,6 +125,11 @@ def type_text(kind: pa.DataType) -> str:
     return _type_text(kind, 0)
 
 
+def simple_text(kind: pa.DataType) -> str | None:
+    """The text of a type that has no parameters; None of any other."""
+    return _NAMES.get(kind)
+
+
 def _type_text(kind: pa.DataType, level: int) -> str:
     if kind in _NAMES:
         if level and kind in (pa.uuid(), pa.duration("us")):

@@ -224,15 +224,18 @@ def query(
     from tiering.cli.reports import query as query_output
 
     chosen = query_output.choose(output_format, json=session.options.json, to_file=output is not None)
-    store = session.store(anew=False)
     if sequential and revision is not None:
         raise UsageError("--sequential is about now, --revision about the past", hint="say one of them")
     disk, number = _revision(revision)
-    result = store.query(  # what is broken is told below, with exit code 3
-        sql, revision=number, disk=disk, skip_broken=True, sequential=sequential, allow_files=allow_files
-    )
-    session.tell_set_aside(result.set_aside)
-    query_output.write(result, chosen, output, session.output, session.progress())
+    from tiering.query.sql.engine import engine_ahead
+
+    with engine_ahead():
+        store = session.store(anew=False)
+        result = store.query(  # what is broken is told below, with exit code 3
+            sql, revision=number, disk=disk, skip_broken=True, sequential=sequential, allow_files=allow_files
+        )
+        session.tell_set_aside(result.set_aside)
+        query_output.write(result, chosen, output, session.output, session.progress())
     _refuse_to_be_silent(store, sql)
 
 

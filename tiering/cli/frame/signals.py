@@ -6,10 +6,11 @@ those few instructions leaves the lock held, and whoever comes next waits for ev
 
 from __future__ import annotations
 
-import concurrent.futures
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import CodeType, FrameType
 
 Handler = Callable[[int, FrameType | None], None]
@@ -17,12 +18,9 @@ Handler = Callable[[int, FrameType | None], None]
 _LATER_SECONDS = 0.005
 _MOST_DELAYS = 60
 """What is not left by then is a wait, and no bookkeeping: it is ended all the same."""
-_HANDS_OVER = {
-    concurrent.futures.ThreadPoolExecutor.submit.__code__,
-    concurrent.futures.ProcessPoolExecutor.submit.__code__,
-    threading.Thread.start.__code__,
-}
-"""Unsafe with all that they call."""
+_HANDS_OVER = {ThreadPoolExecutor.submit.__code__, threading.Thread.start.__code__}
+"""Unsafe with all that they call, and so is `submit` of a pool of processes."""
+_PROCESSES = "concurrent.futures.process"
 _WAITS = {threading.Condition.wait.__code__}
 """Safe as the innermost call: it has given its lock back, and takes it again whatever is raised."""
 _BOOKKEEPING = {
@@ -30,7 +28,7 @@ _BOOKKEEPING = {
     "queue",
     "concurrent.futures._base",
     "concurrent.futures.thread",
-    "concurrent.futures.process",
+    _PROCESSES,
 }
 
 
@@ -56,7 +54,10 @@ def keeps_lock(frame: FrameType | None) -> bool:
         return False
     if frame.f_code not in _WAITS and frame.f_globals.get("__name__") in _BOOKKEEPING:
         return True
-    return any(code in _HANDS_OVER for code in _calls(frame))
+    # Most commands have no processes, whose modules take long to import: they are in no frame then.
+    processes = sys.modules.get(_PROCESSES)
+    unsafe = {*_HANDS_OVER, processes.ProcessPoolExecutor.submit.__code__} if processes else _HANDS_OVER
+    return any(code in unsafe for code in _calls(frame))
 
 
 def _calls(frame: FrameType | None) -> Iterator[CodeType]:

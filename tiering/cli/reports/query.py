@@ -9,6 +9,7 @@ from disks.workers.progress import SILENT
 from oplog.errors import UsageError
 from tiering.cli.frame.interruptible import interruptible
 from tiering.cli.frame.output import Output, counted, encode
+from tiering.cli.reports.plain_csv import write_plain_csv
 from tiering.cli.reports.query_progress import shown
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from disks.workers.progress import Progress
     from tiering.query.query import QueryResult
 
-    _Batches = Iterator[pa.RecordBatch]
+    _Pieces = Iterator[Any]
+    """Rows as JSON values, some at a time; Arrow's batches where `write` asks for these."""
 
 FORMATS = ("table", "csv", "json", "parquet")
 
@@ -39,12 +41,15 @@ def write(result: "QueryResult", chosen: str, file: str | None, output: Output, 
     """Write all rows to stdout or the file; a remark on stderr says how much was read."""
     if chosen == "csv" and not file and sys.stdout.isatty():  # its rows come where a bar would be
         progress = SILENT
-    batches = shown(interruptible(result.batches()), result, progress)
-    with closing(batches):
+    if file:
+        chosen = _of_file(chosen, Path(file))
+    is_arrow = chosen == "parquet" or (chosen == "csv" and not result.is_plain)
+    answered: Any = interruptible(result.batches() if is_arrow else result.plain_rows())
+    with closing(shown(answered, result, progress)) as pieces:
         if file:
-            rows = _write_file(result, batches, chosen, Path(file), output)
+            rows = _write_file(result, pieces, chosen, Path(file), output)
         else:
-            rows = _write_stdout(result, batches, chosen, output)
+            rows = _write_stdout(result, pieces, chosen, output)
     if chosen != "json" or file:
         from tiering.config.units import format_size
 
@@ -53,13 +58,11 @@ def write(result: "QueryResult", chosen: str, file: str | None, output: Output, 
         )
 
 
-def _write_stdout(result: "QueryResult", batches: "_Batches", chosen: str, output: Output) -> int:
-    from tiering.query.plain_values import plain_rows
-
+def _write_stdout(result: "QueryResult", pieces: "_Pieces", chosen: str, output: Output) -> int:
     if chosen in ("csv", "parquet"):
-        return _stream(result, batches, chosen, sys.stdout.buffer)
+        return _stream(result, pieces, chosen, sys.stdout.buffer)
     names = [column["name"] for column in _columns(result)]
-    rows = [row for batch in batches for row in plain_rows(batch)]
+    rows = [row for piece in pieces for row in piece]
     if chosen == "json":
         output.document(_document(result, rows), indent=2 if sys.stdout.isatty() else 0)
     else:
@@ -67,26 +70,26 @@ def _write_stdout(result: "QueryResult", batches: "_Batches", chosen: str, outpu
     return len(rows)
 
 
-def _write_file(result: "QueryResult", batches: "_Batches", chosen: str, path: Path, output: Output) -> int:
-    """Beside the name first: a query that fails half way leaves no half file."""
-    from tiering.query.plain_values import plain_rows
-
-    chosen = (
-        {".csv": "csv", ".json": "json", ".parquet": "parquet"}.get(path.suffix, chosen)
-        if chosen == "table"
-        else chosen
-    )
+def _of_file(chosen: str, path: Path) -> str:
+    """The format, by the file's name where none was chosen."""
+    if chosen == "table":
+        chosen = {".csv": "csv", ".json": "json", ".parquet": "parquet"}.get(path.suffix, chosen)
     if chosen == "table":
         raise UsageError(f"which format for {path}?", hint="say --output-format csv, json or parquet")
+    return chosen
+
+
+def _write_file(result: "QueryResult", pieces: "_Pieces", chosen: str, path: Path, output: Output) -> int:
+    """Beside the name first: a query that fails half way leaves no half file."""
     temporary = path.with_name(f".{path.name}.part")
     try:
         with temporary.open("wb") as stream:
             if chosen == "json":
-                rows = [row for batch in batches for row in plain_rows(batch)]
+                rows = [row for piece in pieces for row in piece]
                 stream.write(encode({**_document(result, rows), **output.beside}, indent=0) + b"\n")
                 count = len(rows)
             else:
-                count = _stream(result, batches, chosen, stream)
+                count = _stream(result, pieces, chosen, stream)
         temporary.replace(path)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
@@ -95,7 +98,9 @@ def _write_file(result: "QueryResult", batches: "_Batches", chosen: str, path: P
     return count
 
 
-def _stream(result: "QueryResult", batches: "_Batches", chosen: str, stream: Any) -> int:
+def _stream(result: "QueryResult", pieces: "_Pieces", chosen: str, stream: Any) -> int:
+    if chosen == "csv" and result.is_plain:
+        return write_plain_csv(result.columns, pieces, stream)
     if chosen == "csv":
         from pyarrow import csv
 
@@ -106,7 +111,7 @@ def _stream(result: "QueryResult", batches: "_Batches", chosen: str, stream: Any
         writer = parquet.ParquetWriter(stream, result.schema, compression="zstd")
     count = 0
     with writer:
-        for batch in batches:
+        for batch in pieces:
             writer.write_batch(_csv_batch(batch) if chosen == "csv" else batch)
             count += batch.num_rows
     stream.flush()

@@ -1,15 +1,13 @@
 """How far a long query is: percent by the engine's own count, bytes that were read, rows that came."""
 
 import threading
-from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterable, Sized
+from typing import TYPE_CHECKING, TypeVar
 
 from disks.workers.progress import SILENT, Progress, Task
 from tiering.config.units import format_size
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tiering.query.query import QueryResult
 
 FIRST_SECONDS = 1.0
@@ -18,10 +16,11 @@ _AGAIN_SECONDS = 0.25
 _WHOLE = 100
 
 
-def shown(
-    batches: "Iterable[pa.RecordBatch]", result: "QueryResult", progress: Progress
-) -> "Generator[pa.RecordBatch]":
-    """The batches, which are those of the result; while they come, and before the first of them, the progress is told.
+Rows = TypeVar("Rows", bound=Sized)
+
+
+def shown(batches: "Iterable[Rows]", result: "QueryResult", progress: Progress) -> "Generator[Rows]":
+    """The batches of rows, those of the result; while they come, and before the first of them, the progress is told.
 
     It is told by a thread of its own, which has ended when this has: by its last item, by an error, or by `close`.
     """
@@ -32,7 +31,7 @@ def shown(
         teller.start()
     try:
         for batch in batches:
-            seen.rows += batch.num_rows
+            seen.rows += len(batch)
             yield batch
     finally:
         ended.set()

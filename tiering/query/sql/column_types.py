@@ -1,40 +1,71 @@
-"""Column types of tables as types and constants of the query engine."""
+"""Column types of tables as types and constants of the query engine.
+
+Arrow is imported for types that nest and for constants alone: it takes as long as a small query.
+"""
 
 from __future__ import annotations
 
-import pyarrow as pa
+import re
+from typing import TYPE_CHECKING
 
 from oplog.errors import UsageError
 from tiering.table.schema import TableDefinition
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _NAMES = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INTEGER",
-    pa.int64(): "BIGINT",
-    pa.uint8(): "UTINYINT",
-    pa.uint16(): "USMALLINT",
-    pa.uint32(): "UINTEGER",
-    pa.uint64(): "UBIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "VARCHAR",
-    pa.binary(): "BLOB",
-    pa.date32(): "DATE",
-    pa.time64("us"): "TIME",
-    pa.duration("us"): "INTERVAL",
-    pa.uuid(): "UUID",
+    "bool": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "uint8": "UTINYINT",
+    "uint16": "USMALLINT",
+    "uint32": "UINTEGER",
+    "uint64": "UBIGINT",
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    "date": "DATE",
+    "time": "TIME",
+    "duration": "INTERVAL",
+    "uuid": "UUID",
 }
+_DECIMAL = re.compile(r"decimal\((\d+), (\d+)\)\Z", re.ASCII)
+_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(, [A-Za-z0-9_+:/-]+)?\]\Z", re.ASCII)
+
+
+def is_flat(text: str) -> bool:
+    """Whether it is the canonical text of a type whose values are one leaf of a file; that of another may be, too."""
+    return text in _NAMES or bool(_DECIMAL.match(text) or _TIMESTAMP.match(text))
+
+
+def column_sql_type(text: str) -> str:
+    """The engine's type for the values of a column of the type of this text, as `sql_type` says it."""
+    if text in _NAMES:
+        return _NAMES[text]
+    if match := _TIMESTAMP.match(text):
+        return _timestamp(match[1], bool(match[2]))
+    if match := _DECIMAL.match(text):
+        return f"DECIMAL({match[1]}, {match[2]})"
+    from tiering.table.type_texts import arrow_type
+
+    return sql_type(arrow_type(text))
 
 
 def sql_type(kind: pa.DataType) -> str:
     """The engine's type for the values of a column: moments in microseconds, and in nanoseconds where the column has
     them. Raises `UsageError` for a type that it cannot hold without loss."""
-    if kind in _NAMES:
-        return _NAMES[kind]
+    import pyarrow as pa
+
+    from tiering.table.type_texts import simple_text
+
+    if (text := simple_text(kind)) is not None:
+        return _NAMES[text]
     if pa.types.is_timestamp(kind):
-        return ("TIMESTAMPTZ" if kind.tz else "TIMESTAMP") + ("_NS" if kind.unit == "ns" else "")
+        return _timestamp(kind.unit, bool(kind.tz))
     if pa.types.is_decimal128(kind):
         return f"DECIMAL({kind.precision}, {kind.scale})"
     if pa.types.is_list(kind):
@@ -46,8 +77,14 @@ def sql_type(kind: pa.DataType) -> str:
     raise UsageError(f"query cannot read columns of type {kind}", hint="read the table with Store.table(…).dataset()")
 
 
+def _timestamp(unit: str, has_zone: bool) -> str:
+    return ("TIMESTAMPTZ" if has_zone else "TIMESTAMP") + ("_NS" if unit == "ns" else "")
+
+
 def literal(value: pa.Scalar) -> str:
     """The value as a constant of the engine, of the type of its column. Lists are not constants here."""
+    import pyarrow as pa
+
     kind = value.type
     name = sql_type(kind)
     if not value.is_valid:

@@ -14,15 +14,19 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import duckdb
 
 from tiering.catalog.context import Context
 from tiering.query.sql.column_types import text
 from tiering.query.sql.planning import connect
-from tiering.query.sql.served_files import PREFIX, ServedFiles
 
+SERVED_SCHEME = "part"
+SERVED_PREFIX = f"{SERVED_SCHEME}://"
+"""Of the names of files that are served to the engine, which opens all others by itself."""
 _PLANNING_SETTINGS = ("disabled_optimizers", "preserve_insertion_order")
 _IDLE = 2
 """So many are kept: more were made for queries at a time."""
@@ -31,6 +35,8 @@ _QUERIES = 100
 _ALLOWED_PATHS = 5_000
 """So many that one engine after the other is allowed more: each takes 26 microseconds."""
 _lock = threading.Lock()
+_ahead: list[_Ahead] = []
+"""Engines that are being made, which no query has."""
 _idle: weakref.WeakSet[Engine] = weakref.WeakSet()
 """Engines of all stores that no query uses."""
 
@@ -48,12 +54,13 @@ class Engine:
         self._allowed = allowed
         self._is_locked = False
         self._queries = 0
+        self._may_serve = self._is_served = False
         scratch = tempfile.mkdtemp(prefix="frostline-query-")
         self._remove_scratch = weakref.finalize(self, _remove, scratch, os.getpid())
         memory_bytes = max(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
         self.connection: duckdb.DuckDBPyConnection = connect(
             {
-                "threads": max(os.cpu_count() or 1, workers),
+                "threads": _threads(workers),
                 "memory_limit": f"{memory_bytes // (1 << 20)}MiB",
                 "temp_directory": scratch,
                 "extension_directory": scratch,
@@ -62,37 +69,52 @@ class Engine:
             }
         )
 
-    def begin(self, served: ServedFiles, *, ordered: bool) -> None:
-        """Begin a query, which may read these files, too. Rows that a statement does not sort come in no particular
-        order unless `ordered`."""
+    def work_with(self, workers: int) -> None:
+        """Have so many threads, of an engine that had no query yet."""
+        if _threads(workers) != _threads(self._workers):
+            self.connection.execute(f"SET threads = {_threads(workers)}")
+        self._workers = workers
+
+    def begin(self, *, ordered: bool) -> None:
+        """Begin a query. Rows that a statement does not sort come in no particular order unless `ordered`."""
         self._queries += 1
-        self.connection.register_filesystem(served)
         self.connection.execute(f"SET preserve_insertion_order = {str(ordered).lower()}")
         self.connection.execute("BEGIN")
 
-    def allow(self, context: Context, paths: Collection[str]) -> None:
-        """From now on nothing can be read but these local files and those that are served, nor can anything be set that
-        changes this. Raises `EngineOutgrown`."""
+    def allow(self, context: Context, paths: Collection[str], served: Any = None) -> None:
+        """From now on nothing can be read but these local files and those that are served, by a file system of fsspec
+        where there are any, nor can anything be set that changes this. Raises `EngineOutgrown`."""
         if self._is_locked:
-            if self._allowed.issuperset(paths):
+            if self._allowed.issuperset(paths) and (served is None or self._may_serve):
+                self._serve(served)
                 return
             known = self._allowed if len(self._allowed) + len(paths) <= _ALLOWED_PATHS else frozenset()
             _keep(context, Engine(self._workers, known))
             raise EngineOutgrown
+        self._serve(served)
         self._allowed = self._allowed.union(paths)
         execute = self.connection.execute
         execute(f"SET allowed_paths = [{', '.join(map(text, self._allowed))}]")
-        execute(f"SET allowed_directories = [{text(PREFIX)}]")
+        if served is not None:  # the engine takes this for a directory of its own unless it knows the file system
+            execute(f"SET allowed_directories = [{text(SERVED_PREFIX)}]")
+            self._may_serve = True
         execute("SET enable_external_access = false")
         execute(f"SET allowed_configs = [{', '.join(map(text, _PLANNING_SETTINGS))}]")
         execute("SET lock_configuration = true")
         self._is_locked = True
 
+    def _serve(self, served: Any) -> None:
+        if served is not None:
+            self.connection.register_filesystem(served)
+            self._is_served = True
+
     def give_back(self, context: Context) -> None:
         """Keep it for the next query: this one ended well, and nothing of it is left."""
         try:
             self.connection.execute("ROLLBACK")
-            self.connection.unregister_filesystem(ServedFiles.protocol)
+            if self._is_served:
+                self.connection.unregister_filesystem(SERVED_SCHEME)
+                self._is_served = False
         except duckdb.Error:
             self.close()
             return
@@ -107,8 +129,45 @@ class Engine:
         self._remove_scratch()
 
 
+@contextmanager
+def engine_ahead() -> Iterator[None]:
+    """Make an engine, in a thread of its own, for the first query inside: what is done before it needs none of what
+    that takes."""
+    ahead = _Ahead()
+    with _lock:
+        _ahead.append(ahead)
+    try:
+        yield
+    finally:
+        _end_ahead(ahead)
+
+
+class _Ahead(threading.Thread):
+    """An engine that is being made."""
+
+    def __init__(self) -> None:
+        super().__init__(name="engine", daemon=True)
+        self._engine: Engine | None = None
+        self.start()
+
+    def run(self) -> None:
+        with suppress(duckdb.Error, OSError):  # whoever needs one makes it, and says what is wrong
+            self._engine = Engine(0)
+
+    def take(self) -> Engine | None:
+        """It, once."""
+        self.join()
+        engine, self._engine = self._engine, None
+        return engine
+
+
 def take_engine(context: Context) -> Engine:
     """An engine that no query uses."""
+    with _lock:
+        ahead = _ahead.pop() if _ahead else None
+    if ahead is not None and (made := ahead.take()) is not None:
+        made.work_with(context.workers)
+        return made
     with _lock:
         while context.idle_engines:
             engine = context.idle_engines.pop()
@@ -116,6 +175,10 @@ def take_engine(context: Context) -> Engine:
                 _idle.remove(engine)
                 return engine
     return Engine(context.workers)
+
+
+def _threads(workers: int) -> int:
+    return max(os.cpu_count() or 1, workers)
 
 
 def _keep(context: Context, engine: Engine) -> None:
@@ -129,8 +192,19 @@ def _remove(scratch: str, pid: int) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def _end_ahead(ahead: _Ahead) -> None:
+    """End it, if no query has it."""
+    with _lock:
+        if ahead in _ahead:
+            _ahead.remove(ahead)
+    if (engine := ahead.take()) is not None:
+        engine.close()
+
+
 def _end_before_a_fork() -> None:
     """An engine has threads, which are not in the new process: it would crash where the engine ends there."""
+    while _ahead:
+        _end_ahead(_ahead[0])
     _lock.acquire()
     for engine in list(_idle):
         engine.close()

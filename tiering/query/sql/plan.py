@@ -32,7 +32,6 @@ from tiering.table.pruning import (
     domain_value,
 )
 from tiering.table.schema import TableDefinition
-from tiering.table.type_texts import field_type
 
 FILTER_OPTIMIZERS = frozenset(
     {
@@ -89,6 +88,8 @@ class ComparedField:
 
     def within(self, field: Any) -> ComparedField | None:
         """The field of this name; None where there is none."""
+        from tiering.table.type_texts import field_type  # which needs Arrow, as columns of their own do not
+
         kind = field_type(self.type, (field,))
         return ComparedField(self.name, kind, (*self.fields, field)) if kind else None
 

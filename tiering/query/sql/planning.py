@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
-import pyarrow as pa
 
 from oplog.errors import UsageError
-from tiering.query.sql.answers import answer_schema
-from tiering.query.sql.column_types import engine_names, identifier, literal, sql_type, text
+from tiering.query.sql.column_types import column_sql_type, engine_names, identifier, literal, text
 from tiering.query.sql.errors import sql_error
+from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import (
     COLUMN_OPTIMIZERS,
     FILTER_OPTIMIZERS,
@@ -22,9 +21,10 @@ from tiering.query.sql.plan import (
     plan_reads,
 )
 from tiering.query.sql.statement import schema_of
-from tiering.table.schema import TableDefinition
-from tiering.table.type_texts import arrow_type
-from tiering.table.types import default_scalar
+from tiering.table.schema import Column, TableDefinition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _CONFIG = {
     "autoinstall_known_extensions": False,
@@ -47,26 +47,26 @@ def connect(config: Mapping[str, Any] | None = None) -> duckdb.DuckDBPyConnectio
 
 def plan_statement(
     connection: duckdb.DuckDBPyConnection, statement: str, definitions: Mapping[str, TableDefinition]
-) -> tuple[PlanReads, pa.Schema]:
+) -> tuple[PlanReads, AnswerColumns]:
     """What the statement reads of the tables, by their full names, and the columns of its answer. Afterwards the tables
     are there, without rows. Raises `UsageError`."""
     _check_distinct(definitions)
     stand_ins: dict[str, str] = {}
     for number, (name, definition) in enumerate(definitions.items()):
         stand_ins[f"planning_{number}"] = name
-        kinds = [sql_type(arrow_type(column.type)) for column in definition.columns]
-        columns = ", ".join(f"c{place} {kind}" for place, kind in enumerate(kinds))
-        connection.execute(f"CREATE TEMP TABLE planning_{number} ({columns})")
+        kinds = [column_sql_type(column.type) for column in definition.columns]
+        declared = ", ".join(f"c{place} {kind}" for place, kind in enumerate(kinds))
+        connection.execute(f"CREATE TEMP TABLE planning_{number} ({declared})")
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_schema(name)}")
         declare(connection, definition, name, selected(definition, f"temp.planning_{number}"))
     planned = {stand_in: definitions[name] for stand_in, name in stand_ins.items()}
     try:
-        schema = answer_schema(connection.sql(statement))
+        columns = AnswerColumns.of(connection.sql(statement))
         found = _reads(connection, statement, planned)
     except duckdb.Error as error:
         raise sql_error(str(error)) from None
     tables = {stand_ins[stand_in]: access for stand_in, access in found.tables.items()}
-    return PlanReads(tables, found.stops_early, found.is_filter_alone), schema
+    return PlanReads(tables, found.stops_early, found.is_filter_alone), columns
 
 
 def _reads(connection: duckdb.DuckDBPyConnection, statement: str, planned: Mapping[str, TableDefinition]) -> PlanReads:
@@ -109,6 +109,8 @@ def declare(connection: duckdb.DuckDBPyConnection, definition: TableDefinition, 
 def declare_rows(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.RecordBatch) -> None:
     """Give a table of this full name the rows, which are in memory."""
     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_schema(name)}")
+    import pyarrow as pa
+
     connection.register("declared_rows", pa.Table.from_batches([rows]))
     connection.execute(f"CREATE TABLE {table_name(name)} AS FROM declared_rows")
     connection.unregister("declared_rows")
@@ -127,9 +129,9 @@ def selected(
     known = set(range(len(definition.columns)) if compared is None else compared)
     columns = []
     for number, column in enumerate(definition.columns):
-        kind = sql_type(arrow_type(column.type))
+        kind = column_sql_type(column.type)
         if column.id not in held:
-            value = literal(default_scalar(column))
+            value = _default(column)
         else:
             value = held[column.id]
             if kind == "INTERVAL" and places is not None:  # files hold the number
@@ -138,6 +140,14 @@ def selected(
                 value = _failing(f"column {column.name} was not compared", value if places is not None else None)
         columns.append(f"CAST({value} AS {kind})")
     return f"SELECT {', '.join(columns)} FROM {source}"
+
+
+def _default(column: Column) -> str:
+    if column.default is None:
+        return "NULL"
+    from tiering.table.types import default_scalar
+
+    return literal(default_scalar(column))
 
 
 def _failing(fault: str, value: str | None) -> str:

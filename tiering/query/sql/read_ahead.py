@@ -14,15 +14,10 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from tiering.parquet.checked_file import CheckedFile, HeldSections
-from tiering.parquet.column_ranges import leaf_keys, stated_ranges
 from tiering.parquet.sections import Section
-from tiering.query.row_masks import columns_of
 from tiering.query.sql.plan import Access
-from tiering.table.pruning import Predicate, rows_may_match
+from tiering.table.pruning import Predicate, columns_of, rows_may_match
 from tiering.table.schema import TableDefinition
 
 WINDOW_BYTES = 48 * 1024 * 1024
@@ -200,6 +195,11 @@ def _matching_groups(
     all. `places` says where the file has a column id."""
     if not file.tail_bytes:
         return None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from tiering.parquet.column_ranges import leaf_keys, stated_ranges
+
     with suppress(pa.ArrowException):  # the engine will say what is wrong with it
         tail = b"".join(file.pieces(file.size() - file.tail_bytes, file.size()))
         metadata = pq.read_metadata(pa.BufferReader(tail))

@@ -18,10 +18,9 @@ from fsspec.spec import AbstractFileSystem
 
 from disks.host.ranged_file import RangedFile
 from tiering.parquet.checked_file import CheckedFile
+from tiering.query.sql.engine import SERVED_PREFIX, SERVED_SCHEME
 from tiering.query.sql.read_ahead import ReadAhead, ScannedFiles
 
-_SCHEME = "part"
-PREFIX = f"{_SCHEME}://"
 _THREADS = 16
 _numbers = itertools.count()
 """Of all files that were ever served: an engine keeps the footers of files by their names, for later queries, too."""
@@ -32,7 +31,7 @@ _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 class ServedFiles(AbstractFileSystem):  # type: ignore[misc]
     """The files of one query. They are added before the engine asks for them."""
 
-    protocol = _SCHEME
+    protocol = SERVED_SCHEME
     cachable = False
 
     def __init__(self) -> None:
@@ -47,7 +46,7 @@ class ServedFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def add(self, file: CheckedFile) -> str:
         """Where the engine finds the file from now on."""
-        path = f"{PREFIX}{next(_numbers)}.parquet"
+        path = f"{SERVED_PREFIX}{next(_numbers)}.parquet"
         self._files[path] = file
         return path
 
@@ -85,7 +84,7 @@ class ServedFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def _find(self, path: str) -> CheckedFile:
         try:
-            return self._files[path if path.startswith(PREFIX) else PREFIX + path]
+            return self._files[path if path.startswith(SERVED_PREFIX) else SERVED_PREFIX + path]
         except KeyError:
             raise FileNotFoundError(path) from None
 

@@ -11,32 +11,33 @@ from __future__ import annotations
 
 import os
 import queue
+import sys
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
-import pyarrow as pa
 
 from oplog.errors import Damaged, FrostlineError
 from tiering.catalog.context import Context
 from tiering.parquet.checked_local import unchecked_bytes
 from tiering.parquet.sections import stated_sections
 from tiering.query.checked_parts import check_local_files, checked_file, local_read, read_cache
-from tiering.query.filesystem import read_schema
 from tiering.query.selection import SelectedFile
-from tiering.query.sql.answers import conformed
-from tiering.query.sql.column_types import engine_names, identifier, text
+from tiering.query.sql.column_types import engine_names, identifier, is_flat, text
 from tiering.query.sql.engine import Engine, take_engine
 from tiering.query.sql.errors import engine_error, sql_error
+from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
 from tiering.query.sql.planning import declare, selected
 from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, FilePlace, ScannedFiles
-from tiering.query.sql.served_files import ServedFiles
 from tiering.table.schema import TableDefinition
-from tiering.table.type_texts import leaf_ranges
-from tiering.table.types import arrow_schema, field_ids
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tiering.query.sql.served_files import ServedFiles
 
 BATCH_ROWS = 65_536
 _AHEAD = 2
@@ -67,9 +68,10 @@ class SqlSession:
         self._cache = read_cache(context.config)
         if self._cache is not None:
             closing.callback(self._cache.close)
-        self._served = ServedFiles()
-        closing.callback(self._served.close)
-        self._engine.begin(self._served, ordered=ordered)
+        closing.callback(self._end_served)
+        self._served: ServedFiles | None = None
+        """What the engine does not open by itself; None where it opens all."""
+        self._engine.begin(ordered=ordered)
         self._local: list[tuple[SelectedFile, list[int]]] = []
         self._local_bytes = 0
 
@@ -81,7 +83,7 @@ class SqlSession:
     @property
     def bytes_read(self) -> int:
         """Of column data, as far as known now: of local files, the columns that may be read."""
-        return self._local_bytes + self._served.bytes_read
+        return self._local_bytes + (self._served.bytes_read if self._served is not None else 0)
 
     @property
     def share_done(self) -> float | None:
@@ -99,23 +101,46 @@ class SqlSession:
         with self.translated():
             files = [file for _, members, _ in tables.values() for file in members if _opens_itself(file)]
             self._files = local_files
-            self._engine.allow(self._context, {*(str(file.local_path) for file in files), *local_files})
             serve_local = not self._compare_local(tables, stops_early)
+            if serve_local or any(not _opens_itself(file) for _, members, _ in tables.values() for file in members):
+                from tiering.query.sql.served_files import ServedFiles  # with fsspec, which local files do not need
+
+                self._served = ServedFiles()
+            paths = {*(str(file.local_path) for file in files), *local_files}
+            self._engine.allow(self._context, paths, self._served)
             window_bytes = max(LEAST_WINDOW_BYTES, WINDOW_BYTES // max(1, len(tables)))
             scans = [ScannedFiles(definition, access, window_bytes) for definition, _, access in tables.values()]
             views = [
                 (scan.definition, name, self._rows(scan, tables[name][1], serve_local))
                 for name, scan in zip(tables, scans, strict=True)
             ]
-            self._served.begin(scans, reads_ahead=not stops_early)
+            if self._served is not None:
+                self._served.begin(scans, reads_ahead=not stops_early)
             for definition, name, rows in views:
                 declare(self.connection, definition, name, rows)
 
     def batches(self, statement: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The answer. It is made by a thread of its own, so that a signal or the end of the iteration stop it."""
-        made: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(_AHEAD)
+        """The answer, once. It is made by a thread of its own, so that a signal or the end of the iteration stop it."""
+        from tiering.query.sql.answers import conformed
+
+        for batch in self._answered(lambda: self.connection.sql(statement).to_arrow_reader(BATCH_ROWS)):
+            yield conformed(batch, schema)
+
+    def rows(self, statement: str, columns: AnswerColumns) -> Iterator[list[list[Any]]]:
+        """As `batches`, of an answer of plain columns, whose rows are JSON values."""
+
+        def fetched() -> Iterator[Any]:
+            cursor = self.connection.execute(columns.asked(statement))
+            while rows := cursor.fetchmany(BATCH_ROWS):
+                yield rows
+
+        for rows in self._answered(fetched):
+            yield columns.rows_of(rows)
+
+    def _answered(self, pieces: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+        made: queue.Queue[Any] = queue.Queue(_AHEAD)
         given_up = threading.Event()
-        maker = threading.Thread(target=self._make, args=(statement, made, given_up), name="query", daemon=True)
+        maker = threading.Thread(target=self._make, args=(pieces, made, given_up), name="query", daemon=True)
         maker.start()
         try:
             while True:
@@ -129,7 +154,7 @@ class SqlSession:
                     return
                 if isinstance(item, BaseException):
                     raise item
-                yield conformed(item, schema)
+                yield item
         finally:
             given_up.set()
             while maker.is_alive():
@@ -149,10 +174,16 @@ class SqlSession:
         """Raise the engine's errors inside as `FrostlineError`s."""
         try:
             yield
-        except (duckdb.Error, pa.ArrowException, RuntimeError, OSError) as error:
-            if isinstance(error, FrostlineError):
+        except FrostlineError:
+            raise
+        except Exception as error:
+            if not isinstance(error, (duckdb.Error, RuntimeError, OSError)) and not _is_of_arrow(error):
                 raise
             raise self._error_of(error) from None
+
+    def _end_served(self) -> None:
+        if self._served is not None:
+            self._served.close()
 
     def _end(self) -> None:
         if self._is_whole and self._is_shared:
@@ -160,7 +191,7 @@ class SqlSession:
         else:
             self._engine.close()
 
-    def _make(self, statement: str, made: queue.Queue[Any], given_up: threading.Event) -> None:
+    def _make(self, pieces: Callable[[], Iterable[Any]], made: queue.Queue[Any], given_up: threading.Event) -> None:
         def put(item: Any) -> None:
             while not given_up.is_set():
                 try:
@@ -171,16 +202,16 @@ class SqlSession:
 
         try:
             with self.translated():
-                for batch in self.connection.sql(statement).to_arrow_reader(BATCH_ROWS):
+                for piece in pieces():
                     if given_up.is_set():
                         return
-                    put(batch)
+                    put(piece)
             put(None)
         except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
             put(error)
 
     def _error_of(self, error: Exception) -> Exception:
-        if self._served.failure is not None:
+        if self._served is not None and self._served.failure is not None:
             return self._served.failure
         if not isinstance(error, (duckdb.BinderException, duckdb.ConversionException, duckdb.OutOfRangeException)):
             # Was what the engine stumbled over as it was written? It was, before it began.
@@ -220,6 +251,13 @@ class SqlSession:
     def _places(self, definition: TableDefinition, version: int, file: SelectedFile) -> dict[int, FilePlace]:
         """Column id -> where the files of this schema version have it."""
         current = version == definition.schema_version
+        if current and all(is_flat(column.type) for column in definition.columns):
+            places = enumerate(definition.columns)
+            return {column.id: FilePlace(place, range(place, place + 1)) for place, column in places}
+        from tiering.query.filesystem import read_schema
+        from tiering.table.type_texts import leaf_ranges
+        from tiering.table.types import arrow_schema, field_ids
+
         schema = arrow_schema(definition) if current else read_schema(self._context, file.stored, file.file)
         names = {name: number for number, name in field_ids(schema).items()}
         leaves = leaf_ranges(schema.types)
@@ -262,6 +300,7 @@ class SqlSession:
             return str(file.local_path)
         served = checked_file(self._context, file, scan.held, cache=self._cache)
         scan.add(served, places)
+        assert self._served is not None
         return self._served.add(served)
 
 
@@ -294,6 +333,12 @@ def _opens_itself(file: SelectedFile) -> bool:
 
 def _are_distinct(definition: TableDefinition) -> bool:
     return len({column.name.lower() for column in definition.columns}) == len(definition.columns)
+
+
+def _is_of_arrow(error: Exception) -> bool:
+    """None is raised before Arrow was imported."""
+    arrow = sys.modules.get("pyarrow")
+    return arrow is not None and isinstance(error, arrow.ArrowException)
 
 
 def _quarter_of_memory() -> int:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
@@ -198,18 +198,18 @@ def test_the_command_tells_it(
     home.create()
     home.insert(*range(1000))
     told = threading.Event()
-    batches = QueryResult.batches
+    rows = QueryResult.plain_rows
 
     class Heard(Documents):
         def task(self, what: str, *, items: int | None = None, size_bytes: int | None = None):  # type: ignore[no-untyped-def]
             told.set()
             return super().task(what, items=items, size_bytes=size_bytes)
 
-    def waiting(self: QueryResult) -> Iterator[pa.RecordBatch]:
+    def waiting(self: QueryResult) -> Iterator[list[list[Any]]]:
         assert told.wait(60)
-        yield from batches(self)
+        yield from rows(self)
 
     monkeypatch.setattr("tiering.cli.frame.terminal_progress.Documents", Heard)
-    monkeypatch.setattr(QueryResult, "batches", waiting)
+    monkeypatch.setattr(QueryResult, "plain_rows", waiting)
     assert home.json("query", "SELECT count(*) FROM d.t", "--json-progress")["rows"] == [[1000]]
     assert '"task": "percent of the query", "state": "done"' in home.error

@@ -114,11 +114,10 @@ _FORK = """
 import os
 from types import SimpleNamespace
 from tiering.query.sql.engine import take_engine
-from tiering.query.sql.served_files import ServedFiles
 
 context = SimpleNamespace(workers=2, idle_engines=[])
 engine = take_engine(context)
-engine.begin(ServedFiles(), ordered=True)
+engine.begin(ordered=True)
 engine.allow(context, [])
 engine.give_back(context)
 assert context.idle_engines == [engine]

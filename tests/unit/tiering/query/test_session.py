@@ -102,11 +102,11 @@ def test_a_column_that_was_not_compared_is_an_error(context: Context, table: Tab
     with ExitStack() as closing:
         files = select_files(context, table, context.catalog.parts(table)).files
         session = SqlSession(context, closing)
-        _, schema = plan_statement(session.connection, "SELECT k FROM u.many", {"u.many": table})
+        _, columns = plan_statement(session.connection, "SELECT k FROM u.many", {"u.many": table})
         session.open({"u.many": (table, files, Access(TRUE, frozenset([0])))}, stops_early=False)
-        assert sum(batch.num_rows for batch in session.batches("SELECT k FROM u.many", schema)) == 5
+        assert sum(batch.num_rows for batch in session.batches("SELECT k FROM u.many", columns.schema)) == 5
         with pytest.raises(FrostlineError, match="column other was not compared"):
-            list(session.batches("SELECT k FROM u.many WHERE other > 10", schema))
+            list(session.batches("SELECT k FROM u.many WHERE other > 10", columns.schema))
 
 
 def test_nothing_is_drawn_amid_the_answer(context: Context) -> None:
