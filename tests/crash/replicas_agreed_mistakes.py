@@ -17,6 +17,7 @@ _BEHIND = "tests/replicas/test_behind.py"
 _CONVERSION = "tests/replicas/test_conversion.py"
 _ACROSS = "tests/replicas/test_back_across_conversion.py"
 _MANY = "tests/replicas/test_many_partitions.py"
+_TAKE_OVER = "tests/replicas/test_take_over.py"
 _ALTER = "tests/replicas/test_alter.py"
 _DROPS = "tests/replicas/test_drops.py"
 _TABLES = "tests/replicas/test_replicas.py"
@@ -51,6 +52,12 @@ def _session_believed() -> None:
     from zerocopy.execution import moving
 
     moving.fence.replace = lambda replica, disk: ""
+
+
+def _claim_left() -> None:
+    from zerocopy.execution import moving
+
+    moving._release = lambda replica, held, claim: replica.keeper.delete(replica.table.alive(claim.id))
 
 
 def _lagging_replica_forgotten() -> None:
@@ -385,6 +392,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a block that Keeper does not take takes numbers and is staged first",
         f"{_MANY}::test_a_block_that_keeper_does_not_take_leaves_nothing",
         replaced("zerocopy.replica.inserts.inserting:ReplicatedInserting", "_check_word", nothing),
+    ),
+    (
+        "replicas: a dead mover found by passes",
+        "a daemon does not hear that the replica is gone which moved parts",
+        f"{_TAKE_OVER}::test_a_daemon_takes_over_when_the_mover_is_gone",
+        replaced("zerocopy.execution.following:Follower", "_mind_mover", nothing),
+    ),
+    (
+        "replicas: moves that are never done",
+        "who has moved parts takes its node away and leaves the claim: all others take over what is done",
+        f"{_TAKE_OVER}::test_no_pass_is_due_for_a_mover_that_is_done",
+        _claim_left,
     ),
     (
         "replicas: wide blocks in their turn",

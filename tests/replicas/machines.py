@@ -131,14 +131,15 @@ class Machine:
         return found
 
     @contextmanager
-    def serving(self, *, follows: bool = False) -> Iterator[Store]:
-        """As while its daemon runs: other replicas may fetch from it, and with `follows` it takes in what they do."""
+    def serving(self, *, follows: bool = False, pass_due: Callable[[], object] = lambda: None) -> Iterator[Store]:
+        """As while its daemon runs: other replicas may fetch from it, and with `follows` it takes in what they do, and
+        calls `pass_due` when one of them is gone that moved parts."""
         with Store.open(self.configuration) as store:
 
             def beside() -> Store:
                 return store.beside(store.context.config, store.context.stop, Silent())
 
-            work.serve(store.context, beside if follows else None)
+            work.serve(store.context, beside if follows else None, pass_due)
             yield store
 
 

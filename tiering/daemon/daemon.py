@@ -182,9 +182,9 @@ class _Daemon:
         self._serves = True
         self.hooks.begin()
         self.spans.begin()
-        self._give_parts()
         timer = SchedulerTimer(lambda job: jobs.fire(job), threads=len(self.kinds) + 1)
         jobs = self.jobs(timer)
+        self._give_parts(jobs)
         jobs.begin()
         control = ControlServer(self.config.state_directory, self._verbs(jobs))
         self._tried(control.begin)
@@ -316,12 +316,21 @@ class _Daemon:
             self._record(**changes)
         return report
 
-    def _give_parts(self) -> None:
-        """Let other replicas fetch what is here; without that the daemon does all else."""
+    def _give_parts(self, jobs: DaemonJobs) -> None:
+        """Let other replicas fetch what is here, and make a pass when one of them is gone; without that the daemon does
+        all else."""
+
+        def pass_due() -> None:
+            for name, kind in self.kinds.items():
+                if kind.steps is None:
+                    jobs.hasten(name)
+
         try:
             shown = self.lanes.progress("replicas")
             if address := replicated.serve(
-                self.store.context, lambda: self.store.beside(self.config, self.stop, shown)
+                self.store.context,
+                lambda: self.store.beside(self.config, self.stop, shown),
+                pass_due,
             ):
                 log.info("parts of replicated tables are given at %s", address)
         except FrostlineError as error:

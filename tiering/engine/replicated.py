@@ -138,10 +138,11 @@ def deleted(context: Context, uuid: str, deletes: Sequence[TtlDelete], problems:
     return [delete for delete in deletes if delete.part in gone]
 
 
-def serve(context: Context, beside: Callable[[], object]) -> str:
+def serve(context: Context, beside: Callable[[], object], pass_due: Callable[[], object]) -> str:
     """Give parts to the other replicas until the store is closed, and take in at once what they do, in another thread
-    with the store that `beside` opens; returns the address, empty without Keeper."""
-    return str(work().serve(context, beside)) if context.config.keeper.hosts else ""
+    with the store that `beside` opens; returns the address, empty without Keeper. `pass_due` is called when one of them
+    is gone that left undone what a pass takes over."""
+    return str(work().serve(context, beside, pass_due)) if context.config.keeper.hosts else ""
 
 
 def references(context: Context, disk: Disk) -> References | None:

@@ -2,7 +2,8 @@
 
 A thread with a store of its own, as the daemon's other lanes have one, watches the log of each replicated table here.
 A watch is told once and may be lost with a session, so each log is looked at now and then all the same: one request.
-What could not be done is left to the passes.
+What could not be done is left to the passes. One is due at once when a replica is gone that was moving parts to what
+all of them share: it takes over.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from oplog.errors import FrostlineError, Locked
 from tiering.engine.store import Store
 from tiering.table.schema import TableDefinition
 from zerocopy.execution import work
-from zerocopy.replica import identity
+from zerocopy.replica import identity, shared
 from zerocopy.replica.connections import connections
 from zerocopy.replica.nodes import TableNodes
 
@@ -29,13 +30,15 @@ log = logging.getLogger("frostline.replicas")
 class Follower:
     """Follows from `begin` to `close`."""
 
-    def __init__(self, open_store: Callable[[], Store]) -> None:
-        self._open_store = open_store
+    def __init__(self, open_store: Callable[[], Store], pass_due: Callable[[], object] = lambda: None) -> None:
+        self._open_store, self._pass_due = open_store, pass_due
         self._wake, self._over = threading.Event(), threading.Event()
         self._seen: dict[str, list[str]] = {}
         """The log of each table when it was done with."""
         self._again: set[str] = set()
         """The tables of which an entry waited for what has changed since."""
+        self._minded: set[str] = set()
+        """The tables whose mover was looked at, and nothing has changed since."""
         self._thread = threading.Thread(target=self._work, name="replicas", daemon=True)
 
     def begin(self) -> None:
@@ -51,6 +54,7 @@ class Follower:
     def _work(self) -> None:
         while not self._over.is_set():
             try:
+                self._minded.clear()
                 with self._open_store() as store:
                     connections(store.context).woken = self._wake_for
                     self._follow(store)
@@ -75,6 +79,7 @@ class Follower:
     def _of_table(self, store: Store, table: TableDefinition) -> bool:
         """Whether all that is new in the log was looked at."""
         nodes = TableNodes(str(table.keeper))
+        self._mind_mover(store, table, nodes)
         try:
             names = connections(store.context).keeper.watch(nodes.log, self._wake.set)
             if self._seen.get(nodes.path) == names and nodes.path not in self._again:
@@ -89,3 +94,21 @@ class Follower:
             return True
         self._seen[nodes.path] = names
         return True
+
+    def _mind_mover(self, store: Store, table: TableDefinition, nodes: TableNodes) -> None:
+        """Say that a pass is due when who moved parts is gone, and has not said that it is done."""
+        if nodes.path in self._minded or shared.disk_of(store.context, table) is None:
+            return
+        keeper = connections(store.context).keeper
+        self._minded.add(nodes.path)  # before the question: what changes from then on counts
+        try:
+            if not keeper.watch(nodes.mover, lambda: self._look_at_mover(nodes.path)) and keeper.get(nodes.mover).data:
+                log.info("%s: who moved its parts is gone, and a pass takes over", table.full_name)
+                self._pass_due()
+        except FrostlineError as error:
+            self._minded.discard(nodes.path)
+            log.debug("%s: who moves is not known: %s", table.full_name, error.message)
+
+    def _look_at_mover(self, path: str) -> None:
+        self._minded.discard(path)
+        self._wake.set()

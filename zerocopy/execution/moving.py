@@ -6,7 +6,7 @@ after each step leaves:
     fence     a file on the shared disk that every commit below requires                   the same
     commit    one there, as with every move; the other replicas see it    <- the commit point
     source    the copies here go                                                           copies to free
-    release   mover/alive-<id> goes, `mover` is empty                                      done
+    release   one multi: mover/alive-<id> goes, `mover` is empty                           done
 
 While a part is claimed no merge of it is agreed upon, and the other way round. That a claim's session is over says
 nothing of what its mover still sends: whoever takes over puts up the next fence first, and empties `mover` then. What
@@ -30,7 +30,7 @@ from tiering.policy.plan import Move
 from tiering.table.part import PartName
 from zerocopy.execution import queue
 from zerocopy.keeper.client import Witness
-from zerocopy.keeper.operations import CreateNode, Operation, Set
+from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, Set
 from zerocopy.replica import fence, shared
 from zerocopy.replica.replica import Replica
 
@@ -157,9 +157,19 @@ def _releasing(replica: Replica, disk: Disk, held: _Held) -> Iterator[None]:
             held.is_clean = True
     finally:
         with suppress(FrostlineError):  # nobody answers: the node goes with the session
-            replica.keeper.delete(replica.table.alive(claim.id))
-            if held.is_clean:  # else whoever comes next takes over
-                replica.keeper.set(replica.table.mover, b"", held.version)
+            _release(replica, held, claim)
+
+
+def _release(replica: Replica, held: _Held, claim: MoveClaim) -> None:
+    """In one request: who hears of the end of a claim that is not released takes over."""
+    alive = replica.table.alive(claim.id)
+    if held.is_clean:
+        with suppress(NotFound, Conflict):  # the session is another one by now, or somebody took over
+            replica.keeper.multi([DeleteNode(alive), Set(replica.table.mover, b"", held.version)])
+            return
+    replica.keeper.delete(alive)
+    if held.is_clean:  # else whoever comes next takes over
+        replica.keeper.set(replica.table.mover, b"", held.version)
 
 
 def _claim(replica: Replica, disk: Disk, moves: list[Move]) -> _Held:

@@ -315,9 +315,14 @@ def restore(
     return ReplicaRestored(sync_patiently(context, definition), list(map(str, gone)))
 
 
-def serve(context: Context, beside: Callable[[], Store] | None = None) -> str:
+def serve(
+    context: Context,
+    beside: Callable[[], Store] | None = None,
+    pass_due: Callable[[], object] = lambda: None,
+) -> str:
     """Give parts to other replicas until the store is closed; returns the address. With a way to open the store once
-    more, for another thread, also take in at once what they do."""
+    more, for another thread, also take in at once what they do, and say when a pass is due before its time: when one of
+    them is gone that was moving parts."""
     address = presence.serve(context)
     for definition in context.catalog.tables():
         if definition.is_replicated:
@@ -329,7 +334,7 @@ def serve(context: Context, beside: Callable[[], Store] | None = None) -> str:
     if beside is not None and known.follower is None:
         from zerocopy.execution.following import Follower
 
-        following = Follower(beside)
+        following = Follower(beside, pass_due)
         known.follower = following
         following.begin()
     return address

@@ -294,3 +294,19 @@ def test_a_record_that_cannot_be_read_is_as_if_nothing_had_run(world: World, byt
     world.start()
     assert world.wait(timedelta(minutes=2)) == ["gc"]
     assert isinstance(read(world.state)["gc"], JobRecord)
+
+
+def test_a_job_that_is_hastened_runs_now_unless_it_would_not_run_at_all(tmp_path: Path) -> None:
+    """What is off or paused, or out of its window, stays so: nobody asked for it."""
+    night = JobConfig(every_seconds=3600, window="01:00-02:00")
+    world = World(tmp_path, gc=JobConfig(every_seconds=3600), off=JobConfig(), night=night)
+    world.wait(10 * MINUTE)
+    world.ran.clear()
+    for name in world.given:
+        world.jobs.hasten(name)
+    assert world.wait(MINUTE) == ["gc"]
+    world.jobs.pause(["gc"])
+    world.jobs.hasten("gc")
+    assert world.wait(2 * HOUR) == []
+    world.jobs.resume(["gc"])
+    assert world.wait(timedelta(0)) == ["gc"], "what was due meanwhile, once"
