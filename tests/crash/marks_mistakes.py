@@ -296,9 +296,9 @@ MISTAKES = (
     ),
     _mistake(
         "a part is taken over while it is collected",
-        "what is announced is not asked for",
-        f"{_SHARING}::test_what_a_collection_has_announced_is_not_taken_over",
-        _taken_without("probe"),
+        "it has no mark, which would have been refused, and goes by the objects that are there yet",
+        f"{_SHARING}::test_what_a_collection_is_at_is_not_taken_over",
+        _taken_without("mark"),
     ),
     _mistake(
         "a part is taken over without its source's mark",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from tests.crash.seeding import nothing, replaced
@@ -30,6 +31,42 @@ def _one_after_the_other() -> None:
 
     original = QueueOrder.take
     QueueOrder.take = lambda self: None if self._begun else original(self)  # type: ignore[method-assign]
+
+
+def _needless_after_the_drop() -> None:
+    from zerocopy.execution.perform import _QueueRun
+
+    original = _QueueRun._drop
+
+    def drop(self: Any, queued: Any, entry: Any) -> None:
+        needless, self._needless = self._needless, []
+        original(self, queued, entry)
+        self._needless = needless
+
+    _QueueRun._drop = drop  # type: ignore[method-assign]
+
+
+def _needless_one_by_one() -> None:
+    from zerocopy.replica.replica import Replica
+
+    def finish_all(self: Any, queued: Any) -> None:
+        for one in queued:
+            self.finish(one)
+
+    Replica.finish_all = finish_all  # type: ignore[method-assign]
+
+
+def _needless_are_gone_together() -> None:
+    from oplog.errors import NotFound
+    from zerocopy.keeper.operations import DeleteNode
+    from zerocopy.replica.replica import Replica
+
+    def finish_all(self: Any, queued: Any) -> None:
+        if queued:
+            with suppress(NotFound):
+                self.keeper.multi([DeleteNode(one) for one in queued])
+
+    Replica.finish_all = finish_all  # type: ignore[method-assign]
 
 
 def _connections_thrown_away() -> None:
@@ -189,6 +226,24 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "an entry is begun though one that it meets is being done",
         f"{_ORDER}::test_any_order_of_completion_comes_to_the_same",
         replaced("zerocopy.execution.order:QueueOrder", "_is_free", lambda self, one, before: True),
+    ),
+    (
+        "replicas: what a drop takes is done with after it",
+        "who is killed in between is to fetch what nobody has",
+        f"{_DROPS}::test_what_a_drop_takes_is_done_with_before_the_drop",
+        _needless_after_the_drop,
+    ),
+    (
+        "replicas: what is needless is done with one by one",
+        "a request to Keeper each",
+        f"{_COUNTED}::test_requests_of_what_one_large_part_makes_needless",
+        _needless_one_by_one,
+    ),
+    (
+        "replicas: what is needless goes together or not at all",
+        "one that is done with already leaves the others to be done for ever",
+        f"{_DROPS}::test_what_is_done_with_together_may_be_done_with_already",
+        _needless_are_gone_together,
     ),
     (
         "replicas: what is left undone is overtaken",

@@ -111,6 +111,13 @@ def undone() -> State:
     return State(_THERE, True, _shared(A), _shared(A), _shared(A), actors)
 
 
+def undone_and_fetched() -> State:
+    """The same, and another replica takes over what it read before the drop: the mark of the source that it finds may
+    be the undo's, which has not looked yet."""
+    actors = (Actor("drop", (A, P)), Actor("undo", (A, P)), Actor("read", (B, P), then_drops=True))
+    return State(_THERE, True, _shared(A), _shared(A), _shared(A), actors)
+
+
 def repaired() -> State:
     """An audit that puts marks back meets a drop and a fetch."""
     actors = (Actor("drop", (A, P)), Actor("read", (B, P)), Actor("audit", (AUDIT, P)))
@@ -135,7 +142,7 @@ def written() -> State:
     return State(("", ""), False, frozenset(), frozenset(), frozenset(), actors, wipes=1)
 
 
-STARTS = (fetched, linked, undone, repaired, wiped, written)
+STARTS = (fetched, linked, undone, undone_and_fetched, repaired, wiped, written)
 
 
 def explore(rules: Rules, first: State) -> tuple[int, Found | None]:

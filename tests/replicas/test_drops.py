@@ -14,7 +14,9 @@ from tests.replicas.machines import Machine, Machines
 from tiering.engine.store import Store
 from tiering.move import mover, policy_facts
 from zerocopy.execution import dropping, merging, work
+from zerocopy.keeper.client import Keeper
 from zerocopy.replica.inserts import inserting
+from zerocopy.replica.nodes import TableNodes
 from zerocopy.replica.replica import Replica
 
 
@@ -274,3 +276,44 @@ def test_a_partition_that_nothing_was_ever_inserted_into_is_not_dropped(a: Machi
         work.drop_partition(store.context, definition, "all", "there is something")
         b.sync()
     assert (a.keys(), b.keys()) == ([], [])
+
+
+def test_what_a_drop_takes_is_done_with_before_the_drop(
+    a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who is killed in between is to fetch later what nobody has any more. All of it is one request."""
+    for key in range(3):
+        a.insert(key)
+    drop(a)
+    original, deleted = dropping.execute, Keeper.delete
+    left: list[int] = []
+    one_by_one: list[str] = []
+
+    def delete(self: Keeper, path: str, *more: Any) -> bool:
+        one_by_one.append(path)
+        return deleted(self, path, *more)
+
+    def execute(replica: Replica, entry: Any) -> Any:
+        left.append(len(replica.keeper.children(replica.own.queue)))
+        return original(replica, entry)
+
+    with a.serving(), monkeypatch.context() as patch:
+        patch.setattr(dropping, "execute", execute)
+        patch.setattr(Keeper, "delete", delete)
+        b.sync()
+    assert left == [1]
+    assert [path[-2:] for path in one_by_one if "/queue/" in path] == ["03"]
+
+
+def test_what_is_done_with_together_may_be_done_with_already(
+    a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch, keeper: Keeper
+) -> None:
+    """By another process of the machine, or by an earlier try whose answer was lost."""
+    for key in range(3):
+        a.insert(key)
+    drop(a)
+    nodes = TableNodes("/tables/01/d.t").replica("b")
+    once(monkeypatch, Replica, "finish_all", lambda: keeper.delete(nodes.queued(1)))
+    with a.serving():
+        b.sync()
+    assert keeper.children(nodes.queue) == []

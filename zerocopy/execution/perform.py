@@ -71,6 +71,8 @@ class _QueueRun:
     _came: set[str] = field(default_factory=set)
     """The entries whose parts were taken over with others at once."""
     _being_done: set[Future[None]] = field(default_factory=set)
+    _needless: list[Queued] = field(default_factory=list)
+    """Entries that need not be done, and of which Keeper does not know that yet."""
 
     def all(self) -> None:
         """Each entry as soon as those are done which it waits for; one that cannot be done does not keep those of other
@@ -98,9 +100,27 @@ class _QueueRun:
         found: list[Queued] = []
         with self.steps.turn:
             while not self.stopped() and (queued := self.steps.order.take()) is not None:
-                if self._is_to_be_brought(queued):
+                if self._is_needless(queued):
+                    self.steps.order.end(queued)
+                    self._needless.append(queued)
+                elif self._is_to_be_brought(queued):
                     found.append(queued)
+            self._finish_needless()
         return found
+
+    def _is_needless(self, queued: Queued) -> bool:
+        """Whether a later drop takes what it brings away, or it is here already, in a larger part too."""
+        order = self.steps.order
+        if isinstance(queued.entry, DropRange | Alter):
+            return False
+        return self._is_void(queued, order.drops_after(queued)) or (
+            not order.why_held(queued) and self.steps.has(queued.name)
+        )
+
+    def _finish_needless(self) -> None:
+        """Say of those found so far that they need not be done, together: before what makes them needless may go."""
+        self.steps.finish_all(self._needless)
+        self._needless.clear()
 
     def _is_to_be_brought(self, queued: Queued) -> bool:
         steps, order, entry = self.steps, self.steps.order, queued.entry
@@ -108,8 +128,6 @@ class _QueueRun:
             self._drop(queued, entry)
         elif isinstance(entry, Alter):
             self._alter(queued, entry)
-        elif self._is_void(queued, order.drops_after(queued)):
-            steps.finish(queued)
         elif why := order.why_held(queued):
             steps.postpone(queued, why, "held")
         else:
@@ -222,6 +240,7 @@ class _QueueRun:
 
     def _drop(self, queued: Queued, entry: DropRange) -> None:
         steps = self.steps
+        self._finish_needless()
         try:
             gone = dropping.execute(steps.replica, entry)
         except (FrostlineError, OSError) as error:

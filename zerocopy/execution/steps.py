@@ -128,13 +128,22 @@ class Steps:
         self.order.end(queued)
         self.done.skipped += 1
 
+    def finish_all(self, ended: Sequence[Queued]) -> None:
+        """The same of entries that are ended in the order already."""
+        self.replica.finish_all([one.node for one in ended])
+        self.done.skipped += len(ended)
+
+    def has(self, name: PartName) -> bool:
+        """Whether Keeper says that this replica has the part, or one that covers it."""
+        return name in self.own or any(part.covers(name) for part in self.own)
+
     def postpone(self, queued: Queued, reason: str, kind: Literal["failed", "held", "left"] = "failed") -> None:
         """It cannot be done now."""
         self.order.postpone(queued)
         self.done.postponed.append(Postponed(queued, reason, kind))
 
     def _is_here(self, queued: Queued, name: PartName) -> bool:
-        if name in self.own or any(part.covers(name) for part in self.own):
+        if self.has(name):
             self.finish(queued)
             return True
         here = part_here(self.replica, name) or shared.covering(self.replica, name)

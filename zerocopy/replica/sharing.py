@@ -2,11 +2,14 @@
 
     offer     the source says which objects the part is                   nothing
     mark      this log's mark on their sets                               marks of what no log names
-    probe     what is announced, then every object                        the same
+    probe     every object                                                the same
     check     the source's own mark is still there                        the same
     commit    the log names them                                          the part, unsaid
     look      this log's mark is still there; else the part goes again    the same
     word      Keeper knows that this replica has it (`fetching`)          done
+
+A collection takes the node of a set away before it deletes, and a set with a mark keeps its node: so what is marked is
+being collected by nobody, and what collections announce needs no look.
 
 In this order, each step for many parts at once. Whatever else is found on the way of one means that this one is fetched
 whole, and it is said why; the others go on.
@@ -23,7 +26,6 @@ from dataclasses import dataclass
 
 from disks.base import LoggedDisk
 from disks.file_table.blob_sets import BlobMarks, BlobReference
-from disks.object_disk.doomed import announced
 from disks.object_disk.sharing.marks import directory_of
 from disks.object_disk.sharing.other_log import OtherLog
 from disks.object_disk.sharing.prefix import store_identity
@@ -255,14 +257,13 @@ def _check(marks: BlobMarks, wanted: Sequence[_Wanted]) -> dict[str, str]:
 
 
 def probe(disk: LoggedDisk, parts: Mapping[str, Sequence[FileRow]]) -> dict[str, str]:
-    """Every object is there, with its size and with the checksum that the store keeps, and no collection is about to
-    delete one: of which parts that is not so, and why."""
-    going = announced(disk, now=None)
+    """Every object is there, with its size and with the checksum that the store keeps: of which parts that is not so,
+    and why. They are marked: no collection is about to delete one."""
     files = [(name, row) for name, rows in parts.items() for row in rows if row.key is not None]
     faults: dict[str, str] = {}
     summed: set[str] = set()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="probe") as pool:
-        looked = pool.map(lambda file: _looked_at(disk, file[1], going), files)
+        looked = pool.map(lambda file: _looked_at(disk, file[1]), files)
         for (name, _), found in zip(files, looked, strict=True):
             if isinstance(found, str):
                 faults.setdefault(name, found)
@@ -279,11 +280,9 @@ def probe(disk: LoggedDisk, parts: Mapping[str, Sequence[FileRow]]) -> dict[str,
     return faults
 
 
-def _looked_at(disk: LoggedDisk, row: FileRow, going: Collection[str]) -> bool | str:
+def _looked_at(disk: LoggedDisk, row: FileRow) -> bool | str:
     """Whether the store keeps a checksum of the object; what is wrong with it."""
     assert row.key is not None
-    if row.key in going:
-        return f"a collection is deleting object {row.key}"
     try:
         info = disk.store.head(row.key)
     except NotFound:

@@ -27,8 +27,7 @@ SECOND = "all_1_1_0"
 
 
 def test_requests_of_a_part_that_is_taken_over(a: Machine, machine: Any) -> None:
-    """One for the object, the log's entry and a look at its end, and what is announced; and nothing where nothing is
-    new."""
+    """One for the object, the log's entry and a look at its end; and nothing where nothing is new."""
     b = cold_on_a(a, machine)
     with a.serving(), b.serving() as store:
         definition = store.definition("d.t")
@@ -39,11 +38,27 @@ def test_requests_of_a_part_that_is_taken_over(a: Machine, machine: Any) -> None
         assert work.sync(store.context, definition).adopted == [SECOND]
         after = asked(store)
         spent = {verb: count - before.get(verb, 0) for verb, count in after.items() if count > before.get(verb, 0)}
-        assert spent == {"LIST": 2, "HEAD": 1, "PUT": 1}
+        assert spent == {"LIST": 1, "HEAD": 1, "PUT": 1}
         assert connections(store.context).keeper.requests - keeper <= 16
         work.sync(store.context, definition)
         assert asked(store) == after
     assert b.keys() == [1, 2, 3]
+
+
+def test_requests_of_what_one_large_part_makes_needless(a: Machine, machine: Any) -> None:
+    """The entries of the log whose parts it covers are done with together."""
+    inserts = 20
+    a.insert(0)
+    b = cold_on_a(a, machine)
+    for key in range(10, 10 + inserts):
+        a.insert(key)
+    a("merge", "d.t", "--final")
+    with a.serving(), b.serving() as store:
+        keeper = connections(store.context).keeper
+        before = keeper.requests
+        assert work.sync(store.context, store.definition("d.t")).fetched == [FIRST, f"all_1_{inserts + 1}_1"]
+        assert keeper.requests - before < 20 + inserts
+    assert b.keys() == a.keys()
 
 
 def test_a_log_that_was_looked_at_in_this_session_is_not_asked_what_it_is(a: Machine, machine: Any) -> None:
