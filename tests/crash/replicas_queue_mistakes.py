@@ -69,6 +69,20 @@ def _needless_are_gone_together() -> None:
     Replica.finish_all = finish_all  # type: ignore[method-assign]
 
 
+def _done_with_twice() -> None:
+    from zerocopy.execution.perform import _QueueRun
+
+    original = _QueueRun._ready
+
+    def ready(self: Any) -> Any:
+        came = {*self._came}
+        found = original(self)
+        self.steps.replica.finish_all(sorted(self._came - came))
+        return found
+
+    _QueueRun._ready = ready  # type: ignore[method-assign]
+
+
 def _connections_thrown_away() -> None:
     from zerocopy.interserver import client
 
@@ -238,6 +252,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a request to Keeper each",
         f"{_COUNTED}::test_requests_of_what_one_large_part_makes_needless",
         _needless_one_by_one,
+    ),
+    (
+        "replicas: what came together is done with once more",
+        "a request to Keeper each, for nothing",
+        f"{_COUNTED}::test_requests_of_many_parts_that_are_taken_over_together",
+        _done_with_twice,
     ),
     (
         "replicas: what is needless goes together or not at all",

@@ -175,6 +175,7 @@ def _run(arguments: Sequence[str], directory: str, place: str, kill_at: int) -> 
         opened = os.open(name, os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT, 0o644)
         os.dup2(opened, descriptor)
         os.close(opened)
+    faulthandler.enable(all_threads=True)  # who is ended by a signal of its own says where
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     points = Failpoints("kill", kill_at)
     effects.set_hook(points)

@@ -100,7 +100,9 @@ class _QueueRun:
         found: list[Queued] = []
         with self.steps.turn:
             while not self.stopped() and (queued := self.steps.order.take()) is not None:
-                if self._is_needless(queued):
+                if queued.node in self._came:  # with an earlier one, and Keeper was told
+                    self.steps.order.end(queued)
+                elif self._is_needless(queued):
                     self.steps.order.end(queued)
                     self._needless.append(queued)
                 elif self._is_to_be_brought(queued):

@@ -61,6 +61,22 @@ def test_requests_of_what_one_large_part_makes_needless(a: Machine, machine: Any
     assert b.keys() == a.keys()
 
 
+def test_requests_of_many_parts_that_are_taken_over_together(a: Machine, machine: Any) -> None:
+    """Each entry of the log is said to be done with its part, and not once more."""
+    inserts = 20
+    for key in range(inserts):
+        a.insert(key)
+    a("move", "d.t", "--partition", "all", "--to-volume", "cold")
+    b: Machine = machine("b")
+    b.join("--policy", "cold")
+    with a.serving(), b.serving() as store:
+        keeper = connections(store.context).keeper
+        before = keeper.requests
+        assert len(work.sync(store.context, store.definition("d.t")).adopted) == inserts
+        assert keeper.requests - before < 10 + inserts
+    assert b.keys() == a.keys()
+
+
 def test_a_log_that_was_looked_at_in_this_session_is_not_asked_what_it_is(a: Machine, machine: Any) -> None:
     """Once a session what is here is compared with what Keeper says of it, for a disk may have been set back."""
     b = cold_on_a(a, machine)
