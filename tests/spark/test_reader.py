@@ -23,6 +23,7 @@ from tests.spark.stores import insert, opened, read, rows_of, table, to_bucket, 
 from tiering.config.units import format_time
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
+from tiering.table import definitions
 from tiering.table.schema import Column, PartitionField, TableDefinition
 
 if TYPE_CHECKING:
@@ -366,6 +367,31 @@ class TestPlaces:
         assert [field.nullable for field in frame.schema] == [True, True, True, False]
         assert rows_of(read(spark, file, "db.t", columns="a", filter="b <= 20")) == [("none",), ("none",)]
         assert rows_of(read(spark, file, "db.t", columns="a", filter="a = 'none'")) == [("none",), ("none",)]
+
+    def test_a_column_that_took_no_nulls_takes_them(
+        self, spark: SparkSession, ministack: Server, tmp_path: Path
+    ) -> None:
+        """A part of before in the bucket, one of after beside it, and both merged."""
+        file = write_config(tmp_path, ministack, hot=False)
+        old = table("db.t", {"k": "int64", "v": "int64"}, ["k"])
+        sure = tuple(msgspec.structs.replace(column, nullable=column.name != "v") for column in old.columns)
+        old = msgspec.structs.replace(old, columns=sure)
+        new = definitions.widen_column(old, "v:int64 null")
+        with opened(file) as store:
+            store.create_table(old)
+            insert(store, old, {"k": [1, 2], "v": [10, 20]})
+            assert [field.nullable for field in read(spark, file, "db.t").schema] == [True, False]
+            store.alter_table(old, new)
+            insert(store, new, {"k": [3, 4], "v": [None, 40]})
+        for merges in (False, True):
+            if merges:
+                with opened(file) as store:
+                    store.merge("db.t", MergeRequest(final=True))
+            frame = read(spark, file, "db.t")
+            assert [field.nullable for field in frame.schema] == [True, True]
+            assert rows_of(frame) == [(1, 10), (2, 20), (3, None), (4, 40)]
+            assert rows_of(read(spark, file, "db.t", columns="k", filter="v is null")) == [(3,)]
+            assert frame.where("v is not null").count() == 3
 
     def test_fields_of_structs_select_rows_and_files(
         self, spark: SparkSession, ministack: Server, tmp_path: Path

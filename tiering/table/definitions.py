@@ -18,7 +18,7 @@ import pyarrow as pa
 from oplog.errors import UsageError
 from tiering.config.units import parse_duration, parse_size
 from tiering.table.merge_modes import check_merge_mode, parse_merge_mode
-from tiering.table.names import check_name, split_pair, unquoted
+from tiering.table.names import check_name, name_text, split_pair, unquoted
 from tiering.table.rule_texts import parse_partition_by, parse_ttl
 from tiering.table.schema import (
     Column,
@@ -258,7 +258,17 @@ def widen_column(definition: TableDefinition, text: str) -> TableDefinition:
     old, new = arrow_type(column.type), arrow_type(wanted.type)
     if nullable and column.name in definition.order_by and not column.nullable:
         raise UsageError(f"column {column.name} is in the sort order and takes no nulls", hint="it stays as it is")
-    if not holds_all(old, new) and not (old == new and nullable and not column.nullable):
+    if old == new and not nullable and not column.nullable:
+        raise UsageError(
+            f"column {column.name} is {column.type} already, and takes no nulls",
+            hint=f"to have it take nulls, say --widen-column '{name_text(column.name)}:{column.type} null'",
+        )
+    if old == new and column.nullable:
+        raise UsageError(
+            f"column {column.name} is {column.type} already, and takes nulls",
+            hint=f"types may only widen: {column.type} to {wider_words(old)}",
+        )
+    if not holds_all(old, new) and old != new:
         raise UsageError(
             f"cannot change column {column.name} from {column.type} to {wanted.type}",
             hint=f"types may only widen: {column.type} to {wider_words(old)}",

@@ -271,7 +271,7 @@ class SqlSession:
         reads = list(self._reads(scan, files, serve_local))
         if scan.access.columns:
             pieces = [selected(definition, source, places, scan.access.columns) for source, places in reads]
-            return " UNION ALL ".join(pieces) or selected(definition, "range(0)", {})
+            return _united(pieces, len(definition.columns)) if pieces else selected(definition, "range(0)", {})
         # Of a union the engine always reads a column, and none of these was compared: it is a union of bare rows.
         bare = " UNION ALL ".join(f"SELECT 1 FROM {source}" for source, _ in reads)
         return selected(definition, f"({bare})", compared=())
@@ -302,6 +302,16 @@ class SqlSession:
         scan.add(served, places)
         assert self._served is not None
         return self._served.add(served)
+
+
+def _united(pieces: Sequence[str], columns: int) -> str:
+    """The rows of all pieces. Where it needs none of its columns any more, as `count(*)` above a filter, the engine
+    reads the first one of a union, which may be none that was compared: so that is a constant."""
+    if len(pieces) == 1:
+        return pieces[0]
+    names = ", ".join(f"c{place}" for place in range(columns))
+    union = " UNION ALL ".join(f"SELECT 0, * FROM ({piece})" for piece in pieces)
+    return f"SELECT {names} FROM ({union}) AS united(bare, {names})"
 
 
 def _by_version(files: Iterable[SelectedFile]) -> dict[int, list[SelectedFile]]:
