@@ -11,7 +11,7 @@ import sqlite3
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -81,6 +81,7 @@ class FileTable:
         self._write_lock = threading.RLock()
         self._idle: list[sqlite3.Connection] = []
         self._idle_lock = threading.Lock()
+        self._steady = threading.local()
         self._closed = False
         self._attached = False
         """Whether the file is open in this table, and counted in `_in_use`."""
@@ -144,7 +145,11 @@ class FileTable:
 
     @contextmanager
     def read(self) -> Iterator[TableReader]:
-        """A consistent view, for as long as the block lasts."""
+        """A consistent view, for as long as the block lasts; while this thread has the table `steady`, the same one."""
+        if (held := self._held_view()) is not None:
+            with self._translated():
+                yield held
+            return
         if not self._attached:
             with self._write_lock, self._translated():
                 yield TableReader(self._writer)
@@ -159,6 +164,24 @@ class FileTable:
                     connection.execute("ROLLBACK")
         finally:
             self._give_back(connection)
+
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        """Whatever this thread reads until the block ends is of one moment. What it writes meanwhile it does not see.
+        Nothing where the table is in memory: only this process changes that."""
+        if not self._attached or self._held_view() is not None:
+            yield
+            return
+        with self.read() as view:
+            self._steady.view = view
+            try:
+                yield
+            finally:
+                self._steady.view = None
+
+    def _held_view(self) -> TableReader | None:
+        view: TableReader | None = getattr(self._steady, "view", None)
+        return view
 
     @contextmanager
     def write(
@@ -180,21 +203,21 @@ class FileTable:
                 keeps_gone = self.path is not None
                 yield TableWriter(self._writer, removed=removed, balance=balance, digest=digest, keeps_gone=keeps_gone)
 
-    def unless_written(self, work: Callable[[], None]) -> None:
-        """Do `work` while nobody writes, here or in another process. Nothing, at once, where somebody does."""
+    def unless_written(self, work: Callable[[], Mapping[str, str]]) -> None:
+        """Do `work` while nobody writes, here or in another process, and remember what it returns: what may be lost by
+        a power cut, and is not waited for. Nothing, at once, where somebody writes."""
         if self._detached is not None or not self._write_lock.acquire(blocking=False):
             return
         try:
             self._writer.execute("PRAGMA busy_timeout = 0")
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                work()
-            finally:
-                self._writer.execute("ROLLBACK")
-        except sqlite3.Error:
+            self._writer.execute("PRAGMA synchronous = NORMAL")
+            with transaction(self._writer, "sqlite.commit", self.path):
+                TableWriter(self._writer).remember(**work())
+        except (sqlite3.Error, NoSpace, ReadOnly):
             return
         finally:
             with suppress(sqlite3.Error):
+                self._writer.execute("PRAGMA synchronous = FULL")
                 self._writer.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000}")
             self._write_lock.release()
 

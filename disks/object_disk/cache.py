@@ -178,7 +178,7 @@ class TableCache:
                 return False
             if table.is_copy or _WHOLE not in state or CONTRADICTED in state:
                 return False
-            if self.last_look.age_seconds(int(state.get("revision", "0"))) >= seconds:
+            if self.last_look.age_seconds(state) >= seconds:
                 return False
             self._caught_up = True
             return True

@@ -6,8 +6,9 @@ Written by a look that ended well, in place, into the file that it made when it 
 
 * after a commit of this machine has begun: that removes the file before it puts its entry, for a process that dies then
   leaves the entry in the bucket and not in the file table. So a look begins while nobody here commits;
-* when the state came from a copy: then the file is another one, or was changed another time than it says. The file
-  table tells by its revision;
+* when the state came from a copy: then the file is another one, or was changed another time than it says. Nor is an
+  older look gone by that takes the place of the newest one, whatever number the system gives its file: the file table
+  has the name of the newest. Of a file table that is older it tells by the revision;
 * after a start of the machine, since the file may have been written and the file table not.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -34,10 +36,14 @@ class _Look(msgspec.Struct, frozen=True):
     written: float
     boot: str
     inode: int
+    name: str
+    """No other look has it."""
     revision: int
     """Which the log ended with."""
 
 
+_NAME = "look"
+"""Beside the rows of the file table: the name of the look that began last."""
 _decoder = msgspec.json.Decoder(_Look)
 
 
@@ -46,27 +52,30 @@ class LastLook:
 
     def __init__(self, state_path: Path) -> None:
         self._file = state_path / "looked"
-        self._began: tuple[Moment, int] | None = None
+        self._began: tuple[Moment, str, int] | None = None
 
-    def begin(self) -> None:
-        """A look begins. Call it while nobody on this machine can commit."""
+    def begin(self) -> dict[str, str]:
+        """A look begins. Call it while nobody on this machine can commit. Returns what the file table is to remember:
+        nobody goes by the look before it does."""
         self.abandon()
         try:
             remove_file(self._file, missing_ok=True)
             with op("fs.create", self._file):
                 descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except (OSError, FrostlineError):
-            return
-        self._began = Moment(), descriptor
+            return {}
+        name = os.urandom(8).hex()
+        self._began = Moment(), name, descriptor
+        return {_NAME: name}
 
     def end(self, revision: int) -> None:
         """It ended well: the log ends with this revision, and the table has it."""
         if self._began is None:
             return
-        (began, descriptor), self._began = self._began, None
+        (began, name, descriptor), self._began = self._began, None
         try:
             inode = os.fstat(descriptor).st_ino
-            look = _Look((began.wall, began.steady), Moment().wall, _boot(), inode, revision)
+            look = _Look((began.wall, began.steady), Moment().wall, _boot(), inode, name, revision)
             with op("fs.write", self._file):
                 os.write(descriptor, msgspec.json.encode(look))
         except (OSError, FrostlineError):
@@ -77,15 +86,16 @@ class LastLook:
     def abandon(self) -> None:
         """It did not end well."""
         if self._began is not None:
-            os.close(self._began[1])
+            os.close(self._began[-1])
             self._began = None
 
     def void(self) -> None:
         """Nobody goes by it any more."""
         remove_file(self._file, missing_ok=True)
 
-    def age_seconds(self, revision: int) -> float:
-        """How long ago the newest look began that a table at this revision has; infinite when there is none."""
+    def age_seconds(self, state: Mapping[str, str]) -> float:
+        """How long ago the newest look began that a file table has which says this of itself; infinite when there is
+        none."""
         try:
             with self._file.open("rb") as file:
                 look = _decoder.decode(file.read())
@@ -94,7 +104,8 @@ class LastLook:
             return math.inf
         is_the_file = status.st_ino == look.inode and status.st_ctime_ns == status.st_mtime_ns
         is_then = abs(status.st_mtime - look.written) <= _WRITTEN_SECONDS
-        if not (is_the_file and is_then and look.boot == _boot() and 0 < look.revision <= revision):
+        is_newest = look.name == state.get(_NAME) and 0 < look.revision <= int(state.get("revision", "0"))
+        if not (is_the_file and is_then and is_newest and look.boot == _boot()):
             return math.inf
         return Moment(*look.began).age_seconds
 

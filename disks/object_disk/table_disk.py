@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -40,6 +41,9 @@ class TableDisk(BucketDisk):
     def _reading(self, read: Callable[[FileTable], _T]) -> _T:
         """What `read` finds in the table. A disk whose table is a cache replaces a damaged one first."""
         return read(self.file_table)
+
+    def steady(self) -> AbstractContextManager[None]:
+        return self.file_table.steady()
 
     def usage(self) -> DiskUsage:
         with self.file_table.read() as view:

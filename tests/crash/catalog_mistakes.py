@@ -415,4 +415,16 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
             "tiering.catalog.catalog:Catalog", "parts_where", lambda self, table, may_match: (self.parts(table), 0)
         ),
     ),
+    (
+        "looks: overtaken",
+        "a look at a bucket is kept for the state before a commit that came while it was made",
+        f"{_LOOKS}::test_a_look_that_commits_overtake_as_it_follows_is_that_of_the_state_before",
+        replaced("disks.object_disk.table_disk:TableDisk", "steady", lambda self: nullcontext()),
+    ),
+    (
+        "looks: one disk after the other",
+        "a part that moves from a disk that is yet to be looked at to one that was is seen on neither",
+        f"{_LOOKS}::test_a_part_that_moves_between_two_looks_is_seen",
+        replaced("tiering.catalog.table_parts", "_is_behind", nothing),
+    ),
 )

@@ -34,6 +34,9 @@ _AT_ONCE = 4096
 _ONE_BY_ONE = 1000
 """So many partitions are read one by one: more, and all parts of the table are."""
 
+_TRIES = 8
+"""So often disks are looked at again that change while others are looked at."""
+
 Unproved = dict[tuple[str, str], list[StoredPart]]
 """Disk and directory of a part -> those whose place it claims without a proof; itself first."""
 
@@ -193,12 +196,21 @@ class TablePartsReader:
         return sorted(found, key=lambda stored: stored.name)
 
     def _looks(self, definition: TableDefinition, *, anew: bool) -> list[Looked]:
+        """What the disks hold, all at one moment: of a part that moves to a disk which was looked at, from one which
+        was not yet, answers would lack the rows. A disk that changed meanwhile is looked at again, for what changed."""
         policy = self.config.policies.get(definition.policy)
         volumes = {disk: volume.name for volume in reversed(policy.volumes) for disk in volume.disks} if policy else {}
-        return [
-            self._reader.look(definition, disk, volumes.get(disk.name), policy, anew=anew)
-            for disk in self.disks.values()
-        ]
+
+        def look(disk: Disk, anew: bool) -> Looked:
+            return self._reader.look(definition, disk, volumes.get(disk.name), policy, anew=anew)
+
+        looks = {disk.name: look(disk, anew) for disk in self.disks.values()}
+        for _ in range(0 if self.stand_still or len(looks) < 2 else _TRIES):
+            behind = [self.disks[name] for name, found in looks.items() if _is_behind(found, self.disks[name])]
+            if not behind:
+                break
+            looks |= {disk.name: look(disk, anew=False) for disk in behind}
+        return list(looks.values())
 
     def _settle(self, table: TableParts, dropping: frozenset[str]) -> None:
         definition = table.definition
@@ -279,6 +291,11 @@ class TablePartsReader:
                 for cover in above:
                     unproved.setdefault((cover.disk, cover.directory), [cover]).append(stored)
         return outdated
+
+
+def _is_behind(found: Looked, disk: Disk) -> bool:
+    """Whether the table's directory on the disk shows another state than when it was looked at."""
+    return found.state is not None and disk.state_of(found.definition.directory) != found.state
 
 
 def _identity(table: TableParts, *, before: bool = False) -> str | None:

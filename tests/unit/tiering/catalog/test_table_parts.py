@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,6 +23,7 @@ from tests.crash.harness import Failpoints, hooked
 from tests.crash.kept_looks import looks_are_as_read
 from tests.keeping import keeping, patched
 from tests.unit.tiering.catalog.histories import BEGIN, STEPS, TABLE, alter, drop, insert, kept_store, move
+from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
 from tiering.catalog.looks.reader import PartReader
 from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart, described
@@ -186,8 +188,65 @@ def test_a_query_of_the_past_reads_what_has_changed_and_what_is_asked(config: Co
             assert [where(stored) for stored in store.parts(TABLE)] == now
 
 
-def move_partition(store: Store, partition: str) -> None:
-    assert store.apply(store.plan_manual_move(TABLE, partition=partition, to_volume="cold")).failed == ()
+def test_a_look_that_commits_overtake_as_it_follows_is_that_of_the_state_before(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be taken for what the bucket held at that revision by who asks for the revision later."""
+    with Store.open(config) as store:
+        for partition in ("202601", "202602"):
+            move_partition(store, partition)
+    with Store.open(config):
+        pass
+    with Store.open(config) as acting, Store.open(config, anew=False) as looking:
+        acting.context.catalog = Catalog(config, acting.context.disks)  # it keeps nothing of what it sees
+        move_partition(acting, "202602", "hot")
+        move_partition(acting, "202602")
+        asked = acting.object_disk("s3").revision
+        look_over, overtaken = TableDisk.look_over, []
+
+        def overtaking(self: TableDisk, *arguments: Any) -> object:
+            if self is looking.disk("s3") and not overtaken:
+                overtaken.append(arguments)
+                move_partition(acting, "202602", "hot")
+            return look_over(self, *arguments)
+
+        monkeypatch.setattr(TableDisk, "look_over", overtaking)
+        policy = config.policy("hot_cold")
+        kept = PartReader(looking.context.disks, looking.context.catalog.kept)
+        found = kept.look(looking.definition(TABLE), looking.disk("s3"), "cold", policy, anew=False)
+        assert len(overtaken[0]) == 4  # the names that were touched, and no others
+        assert kept.read(found)
+        assert len(found.parts) == 3
+        answer = looking.query(f"SELECT k FROM {TABLE} ORDER BY k", revision=asked).read_all()
+        assert answer.column("k").to_pylist() == [1, 2, 40]
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_part_that_moves_between_two_looks_is_seen(
+    config: Config, anew: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a disk that was not looked at yet to one that was: it would be seen on neither, and its rows be missing."""
+    with Store.open(config) as acting, Store.open(config) as looking:
+        move_partition(acting, "202602")
+        look_over, moved = TableDisk.look_over, []
+
+        def moving(self: TableDisk, *arguments: Any) -> object:
+            if self is looking.disk("s3") and not moved:
+                moved.append(arguments)
+                move_partition(acting, "202602", "hot")
+            return look_over(self, *arguments)
+
+        monkeypatch.setattr(TableDisk, "look_over", moving)
+        looking.context.catalog.refresh(anew=anew)
+        assert moved
+        assert {where(stored)[:2] for stored in looking.parts()} == {
+            (name, "ssd") for name in ("202601_1_1_0", "202601_2_2_0", "202602_3_3_0")
+        }
+        assert len(looking.query(f"SELECT k FROM {TABLE}").read_all()) == 3
+
+
+def move_partition(store: Store, partition: str, volume: str = "cold") -> None:
+    assert store.apply(store.plan_manual_move(TABLE, partition=partition, to_volume=volume)).failed == ()
 
 
 def test_a_query_of_the_past_looks_into_the_partitions_that_may_hold_its_rows(
