@@ -427,4 +427,10 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         f"{_LOOKS}::test_a_part_that_moves_between_two_looks_is_seen",
         replaced("tiering.catalog.table_parts", "_is_behind", nothing),
     ),
+    (
+        "kept: cut off for ever",
+        "a kept catalog whose log is cut off stays for as long as somebody has it open",
+        f"{_PARTS}::test_a_catalog_whose_log_is_cut_off_is_made_anew_while_others_have_it_open",
+        replaced("tiering.journal.kept_parts", "_is_cut_off", lambda error: False),
+    ),
 )

@@ -10,6 +10,7 @@ from tests.crash.seeding import nothing, replaced
 _NESTED = "tests/integration/test_nested_types.py"
 _PLAIN = "tests/unit/tiering/cli/test_plain_answers.py"
 _FIELDS = "tests/integration/test_field_pruning.py"
+_MOVING = "tests/unit/tiering/query/test_while_parts_move.py"
 _WIDENING = "tests/integration/test_widening.py"
 
 
@@ -78,6 +79,13 @@ def _fields_are_texts() -> None:
 
 
 Mistake = tuple[str, str, str, Callable[[], None]]
+
+
+def _said_by_the_disk() -> None:
+    from tiering.catalog.looks.stored import described
+
+    replaced("tiering.query.selection", "_described", described)()
+
 
 MISTAKES: tuple[Mistake, ...] = (
     (
@@ -170,5 +178,17 @@ MISTAKES: tuple[Mistake, ...] = (
         replaced(
             "tiering.table.nested", "pc", type("Raw", (), {"struct_field": lambda array, path: array.field(path[0])})
         ),
+    ),
+    (
+        "query: gone with what it says",
+        "a part whose part.json is gone when a query asks for it is looked for no more",
+        f"{_MOVING}::test_the_part_that_is_not_kept_any_more_is_not_there_either",
+        _said_by_the_disk,
+    ),
+    (
+        "query: begun again once",
+        "a query whose parts move twice while it begins fails",
+        f"{_MOVING}::test_parts_that_move_each_time",
+        replaced("tiering.query.query", "_LOOKS", 2),
     ),
 )

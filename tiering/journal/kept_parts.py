@@ -256,7 +256,7 @@ class KeptParts:
     def _give_up(self, what: str, error: Exception) -> None:
         """A damaged file is thrown away; one that is busy, or cannot be opened or written now, is not."""
         logger.info("%s cannot be %s: %s", self.path, what, error)
-        if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
+        if isinstance(error, sqlite3.OperationalError) and not ("no such" in str(error) or _is_cut_off(error)):
             return
         if isinstance(error, sqlite3.DatabaseError | msgspec.MsgspecError | ValueError):
             self.throw_away()
@@ -295,6 +295,12 @@ class KeptParts:
                 for statement in _CREATE.split(";"):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {SCHEMA}")
+
+
+def _is_cut_off(error: sqlite3.Error) -> bool:
+    """Whether the file, or its log, ends before its end: SQLite takes that for trouble with the device, and goes on
+    doing so as long as any process has it open."""
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHORT_READ
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ PartsFor = Callable[[Predicate], tuple[list[StoredPart], int]]
 Resolve = Callable[[str], tuple[TableDefinition, PartsFor]]
 """Full table name -> the table and its parts. Raises `NotFound`."""
 
+_LOOKS = 4
+"""So often a statement is begun: parts that several move and merge at once may go each time."""
 _NOTHING = Access(Or(()), frozenset())
 _OF_THE_STORE = "system."
 _FEW_ROWS = 100_000
@@ -138,7 +140,7 @@ def run_sql(
     Raises `UsageError` with the engine's words for bad SQL and for anything that would write, `NotFound` for unknown
     tables, `Damaged` when a file of the answer is gone or broken.
     """
-    was_missing = False
+    missing = 0
     while True:
         try:
             return _run(context, sql, resolve, allow_files, held or ExitStack())
@@ -146,9 +148,9 @@ def run_sql(
             continue
         except FileMissing:
             # A part was moved or merged between looking and reading; or it is really gone, then this says so again.
-            if was_missing:
+            missing += 1
+            if missing == _LOOKS:
                 raise
-            was_missing = True
             context.catalog.refresh()
 
 

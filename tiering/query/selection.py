@@ -5,7 +5,7 @@ No engine is known here: whatever reads Parquet from paths and stores can be giv
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from oplog.errors import Damaged, DiskUnreachable, NotFound
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.looks.stored import described
-from tiering.table.part import DataFile
+from tiering.table.part import DataFile, Part
 from tiering.table.pruning import TRUE, Predicate, matching_files
 from tiering.table.schema import TableDefinition
 
@@ -76,7 +76,7 @@ def select_files(
     when a part is not on its disk any more."""
     selected: list[SelectedFile] = []
     read, pruned = 0, left_out
-    for stored, part in described(parts):
+    for stored, part in _described(parts):
         files = matching_files(predicate, part, definition)
         if not files:
             pruned += 1
@@ -88,6 +88,13 @@ def select_files(
         )
     _check_apart(selected)
     return Selection(tuple(selected), read, pruned)
+
+
+def _described(parts: Iterable[StoredPart]) -> Iterator[tuple[StoredPart, Part]]:
+    try:
+        yield from described(parts)
+    except NotFound as error:  # its `part.json` was not kept, and is not there any more
+        raise FileMissing(error.message, hint="run 'frostline fsck'; no partial result is given") from error
 
 
 def _check_apart(selected: Iterable[SelectedFile]) -> None:

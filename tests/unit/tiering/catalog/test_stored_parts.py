@@ -245,3 +245,20 @@ def test_who_looked_before_a_merge_can_read_what_it_took(config: Config) -> None
         with Store.open(config):
             pass
         assert [stored.part.rows for stored in other.parts(TABLE)] == [1, 1, 1]
+
+
+def test_a_catalog_whose_log_is_cut_off_is_made_anew_while_others_have_it_open(config: Config) -> None:
+    """SQLite calls it trouble with the device, for as long as somebody has the file open: nothing would be kept."""
+    kept = config.state_directory / "catalog.db"
+    with closing(sqlite3.connect(kept)) as other:
+        other.execute("UPDATE parts SET revision = 7")
+        other.execute("UPDATE documents SET gone = NULL, crc32 = crc32 + 1")
+        other.commit()
+        os.truncate(kept.with_name(f"{kept.name}-wal"), 100)
+        with closing(sqlite3.connect(kept)) as new, pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+            new.execute("SELECT * FROM parts, documents, looks").fetchall()
+        for _ in range(2):
+            with Store.open(config) as store:
+                assert len(store.parts(TABLE)) == 3
+                assert [*catalog_is_as_read(store)] == []
+        assert len([*kept_parts.everything(kept)]) == 3

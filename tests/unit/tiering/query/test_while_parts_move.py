@@ -1,0 +1,65 @@
+"""A query whose parts are moved and merged again and again, between looking at them and reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oplog.errors import Damaged
+from tests.unit.tiering.catalog.histories import TABLE, kept_store
+from tiering.engine.store import Store
+from tiering.query import query as querying
+from tiering.table.schema import MoveToVolume, TtlRule
+
+RULE = TtlRule(after_seconds=10 * 365 * 86400, column="ts", action=MoveToVolume("cold"))
+SQL = f"SELECT k FROM {TABLE} WHERE k > 0 ORDER BY k"
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[tuple[Store, Store]]:
+    """Of two processes: one asks, one moves."""
+    with kept_store(tmp_path, RULE) as config, Store.open(config) as asking, Store.open(config) as moving:
+        yield asking, moving
+
+
+def move(store: Store, volume: str) -> None:
+    store.refresh()
+    assert store.apply(store.plan_manual_move(TABLE, partition="202601", to_volume=volume)).failed == ()
+
+
+def test_the_part_that_is_not_kept_any_more_is_not_there_either(stores: tuple[Store, Store]) -> None:
+    """What it says comes from the disk then, which has it no more: that is no other error than a file that is gone."""
+    asking, moving = stores
+    assert asking.context.catalog.kept is not None
+    move(moving, "cold")
+    asking.context.catalog.kept.throw_away()
+    assert asking.query(SQL).read_all().column("k").to_pylist() == [1, 2, 40]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_parts_that_move_each_time(stores: tuple[Store, Store], times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asking, moving = stores
+    volumes = ["cold", "hot", "cold"][:times]
+    select = querying.select_files
+
+    def select_files(*arguments: Any, **options: Any) -> Any:
+        if volumes:
+            move(moving, volumes.pop(0))
+        return select(*arguments, **options)
+
+    monkeypatch.setattr(querying, "select_files", select_files)
+    assert asking.query(SQL).read_all().column("k").to_pylist() == [1, 2, 40]
+    assert volumes == []
+
+
+def test_a_part_that_is_really_gone_is_an_error(stores: tuple[Store, Store]) -> None:
+    asking, _ = stores
+    stored = asking.parts(TABLE)[0]
+    path = asking.disk(stored.disk).local_path(stored.path(stored.part.files[0].name))
+    assert path is not None
+    path.unlink()
+    with pytest.raises(Damaged, match="is missing"):
+        asking.query(SQL)
