@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -211,8 +213,30 @@ def moved(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
     yield bound_figure("PUTs of 3 replicas, a part", sum(puts) / PARTS, at_most=1.1, unit="PUTs", detail=told)
 
 
+def serve(home: Path, keeper: KeeperConfig, begun: Event, ended: Event) -> None:
+    """What a machine of its own does: a process that gives the parts of replica `a`."""
+    with nodes(home, keeper, "a", partitioned=True):
+        begun.set()
+        ended.wait()
+
+
+@contextmanager
+def serving(home: Path, keeper: KeeperConfig) -> Iterator[None]:
+    spawned = multiprocessing.get_context("spawn")
+    begun, ended = spawned.Event(), spawned.Event()
+    process = spawned.Process(target=serve, args=(home, keeper, begun, ended))
+    process.start()
+    try:
+        assert begun.wait(120)
+        yield
+    finally:
+        ended.set()
+        process.join()
+
+
 def joined(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
-    """A new replica of a table of many small cold parts: two files each, of which `part.json` rides in the log."""
+    """A new replica of a table of many small cold parts: two files each, of which `part.json` rides in the log. The one
+    that has them is a process of its own, as on a machine of its own."""
     with nodes(home, keeper, "a", partitioned=True) as (a,):
         for seed in range(COLD_PARTS // BLOCK):
             keys = pa.array(range(seed * BLOCK, (seed + 1) * BLOCK), pa.int64())
@@ -222,13 +246,13 @@ def joined(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
             TABLE, part=stored.part.name, to_disk="s3")]  # fmt: skip
         assert len(a.store.apply(moves).moved) == COLD_PARTS
         a.store.disk("ssd").usage()  # waits until what was moved is deleted there: another machine's work
-        with nodes(home, keeper, "new", partitioned=True) as (new,):
-            before, asked, done = counts(new), new.requests(), []
-            definition_ = new.store.definition(TABLE)
-            seconds = timed(lambda: done.append(work.sync(new.store.context, definition_)))
-            assert len(done[0].adopted) == COLD_PARTS
-            spent = sum(counts(new).values()) - sum(before.values())
-            keepers = new.requests() - asked
+    with serving(home, keeper), nodes(home, keeper, "new", partitioned=True) as (new,):
+        before, asked, done = counts(new), new.requests(), []
+        definition_ = new.store.definition(TABLE)
+        seconds = timed(lambda: done.append(work.sync(new.store.context, definition_)))
+        assert len(done[0].adopted) == COLD_PARTS
+        spent = sum(counts(new).values()) - sum(before.values())
+        keepers = new.requests() - asked
     told = f"a part {spent / COLD_PARTS:.2f} requests to the bucket, {keepers / COLD_PARTS:.2f} to Keeper"
     yield bound_figure(f"new replica of {COLD_PARTS} cold parts", seconds, at_most=10, unit="s", detail=told)
 

@@ -198,6 +198,18 @@ def _taken_without(what: str) -> Callable[[], None]:
     return apply
 
 
+def _looked_at_first() -> None:
+    from zerocopy.replica import sharing
+
+    original = sharing._read_whole
+
+    def read_whole(disk: Any, row: Any) -> Any:
+        disk.store.head(row.key)
+        return original(disk, row)
+
+    sharing._read_whole = read_whole
+
+
 def _every_replica_moves() -> None:
     from zerocopy.execution import sharing_moves
 
@@ -293,6 +305,18 @@ MISTAKES = (
         "one of them is gone, or another one",
         f"{_SHARING}::test_an_object_that_is_not_the_one_is_not_taken_over",
         _taken_without("probe"),
+    ),
+    _mistake(
+        "what is read is believed",
+        "the object that is read in place of a checksum may be any",
+        f"{_VERBS}::test_a_store_without_checksums_is_asked_once_a_file",
+        replaced("zerocopy.replica.sharing", "_read_whole", lambda disk, row: True),
+    ),
+    _mistake(
+        "every object is asked for twice",
+        "one that is read is looked at as well",
+        f"{_VERBS}::test_a_store_without_checksums_is_asked_once_a_file",
+        _looked_at_first,
     ),
     _mistake(
         "a part is taken over while it is collected",

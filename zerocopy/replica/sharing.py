@@ -29,7 +29,7 @@ from disks.file_table.blob_sets import BlobMarks, BlobReference
 from disks.object_disk.sharing.marks import directory_of
 from disks.object_disk.sharing.other_log import OtherLog
 from disks.object_disk.sharing.prefix import store_identity
-from oplog.errors import FrostlineError, NoSpace, NotFound, Refused
+from oplog.errors import Damaged, FrostlineError, NoSpace, NotFound, Refused
 from oplog.kinds import CommitKind, Tidied
 from oplog.replay import FileRow
 from tiering.catalog import copying
@@ -262,22 +262,36 @@ def probe(disk: LoggedDisk, parts: Mapping[str, Sequence[FileRow]]) -> dict[str,
     files = [(name, row) for name, rows in parts.items() for row in rows if row.key is not None]
     faults: dict[str, str] = {}
     summed: set[str] = set()
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="probe") as pool:
-        looked = pool.map(lambda file: _looked_at(disk, file[1]), files)
-        for (name, _), found in zip(files, looked, strict=True):
+
+    def note(looked: Iterable[tuple[str, bool | str]]) -> None:
+        for name, found in looked:
             if isinstance(found, str):
                 faults.setdefault(name, found)
             elif found:
                 summed.add(name)
-        smallest: dict[str, FileRow] = {}
-        for name, row in sorted(files, key=lambda file: file[1].size_bytes):
-            if name not in faults and name not in summed and row.size_bytes <= _READ_BYTES:
-                smallest.setdefault(name, row)
-        are_read = pool.map(lambda row: _is_read(disk, row), smallest.values())
-        for (name, row), is_read in zip(smallest.items(), are_read, strict=True):
-            if not is_read:
-                faults[name] = f"object {row.key} does not have the bytes that the part names"
+
+    def looked_at(some: Sequence[tuple[str, FileRow]]) -> Iterable[tuple[str, bool | str]]:
+        return pool.map(lambda file: (file[0], _looked_at(disk, file[1])), some)
+
+    def are_read(some: Iterable[tuple[str, FileRow]]) -> Iterable[tuple[str, bool | str]]:
+        return pool.map(lambda file: (file[0], _read_whole(disk, file[1])), some)
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="probe") as pool:
+        note(looked_at(files[:1]))
+        rest, smallest = files[1:], {} if summed or faults else _smallest(files[1:])
+        note(are_read(smallest.items()))  # the store keeps no checksums, it seems: what is read needs no other look
+        note(looked_at([(name, row) for name, row in rest if row is not smallest.get(name)]))
+        note(are_read(_smallest(file for file in files if file[0] not in summed and file[0] not in faults).items()))
     return faults
+
+
+def _smallest(files: Iterable[tuple[str, FileRow]]) -> dict[str, FileRow]:
+    """Of each part the smallest object, where it is small enough to be read."""
+    found: dict[str, FileRow] = {}
+    for name, row in sorted(files, key=lambda file: file[1].size_bytes):
+        if row.size_bytes <= _READ_BYTES:
+            found.setdefault(name, row)
+    return found
 
 
 def _looked_at(disk: LoggedDisk, row: FileRow) -> bool | str:
@@ -292,10 +306,18 @@ def _looked_at(disk: LoggedDisk, row: FileRow) -> bool | str:
     return info.sha256 is not None
 
 
-def _is_read(disk: LoggedDisk, row: FileRow) -> bool:
-    """Whether the object has the bytes that the part names."""
+def _read_whole(disk: LoggedDisk, row: FileRow) -> bool | str:
+    """True where the object has the bytes that the part names; what is wrong with it."""
     assert row.key is not None
-    return hashlib.sha256(disk.store.get(row.key)).hexdigest() == row.sha256
+    try:
+        data = disk.store.get(row.key)
+    except NotFound:
+        return f"object {row.key} is not there"
+    except Damaged as error:
+        return error.message
+    if hashlib.sha256(data).hexdigest() != row.sha256:
+        return f"object {row.key} does not have the bytes that the part names"
+    return True
 
 
 def _look(context: Context, disk: LoggedDisk, wanted: Sequence[_Wanted]) -> dict[str, str]:

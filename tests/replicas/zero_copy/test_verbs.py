@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from disks import effects
+from disks.base import with_commits
 from disks.object_disk.history import TableAsOf
 from disks.object_disk.sharing.prefix import log_in
 from disks.stores.directory import DirectoryStore
@@ -27,6 +28,7 @@ from tiering.engine.store import Store
 from zerocopy.keeper.client import Keeper
 from zerocopy.marks import census
 from zerocopy.marks.nodes import ROOT, StoreNodes
+from zerocopy.replica import sharing
 
 ALL = ("--partition", "all")
 
@@ -265,6 +267,37 @@ def test_a_set_that_is_gone_is_not_made_by_the_way(home: Marked, keeper: Keeper)
 
 def disk_transaction(store: Store) -> Any:
     return store.disk("s3").transaction(Inserted(), actor="test")
+
+
+def test_a_store_without_checksums_is_asked_once_a_file(home: Marked, keeper: Keeper, tmp_path: Path) -> None:
+    """Of each part one object is read, which tells that it is there, how large it is and whose bytes it has."""
+    parts = {f"p{number}": {"large": b"l" * 90, "small": b"s" * (number + 1)} for number in range(4)}
+    with Store.open(home.configuration) as store:
+        logged = with_commits(store.disk("s3"))
+        sizes = {f"x/{part}/{name}": len(data) for part, files in parts.items() for name, data in files.items()}
+        with disk_transaction(store) as transaction:
+            transaction.reserve(sizes)
+            for part, files in parts.items():
+                for name, data in files.items():
+                    transaction.create(f"x/{part}/{name}", data)
+            transaction.commit()
+        rows = {part: list(logged.file_table.rows(f"x/{part}")) for part in parts}  # type: ignore[attr-defined]
+        before = logged.store.counts()  # type: ignore[attr-defined]
+        assert sharing.probe(logged, rows) == {}
+        spent = {verb: count - before[verb] for verb, count in logged.store.counts().items()}  # type: ignore[attr-defined]
+        assert (spent["GET"], spent["HEAD"]) == (4, 4)
+        for row in (row for of_part in rows.values() for row in of_part):
+            place = tmp_path / "s3" / str(row.key)
+            data = place.read_bytes()
+            part, name = row.path.split("/")[1:]
+            for wrong, why in ((None, "is not there"), (data + b"!", "object"), (data[:-1], "object")):
+                place.unlink() if wrong is None else place.write_bytes(wrong)
+                assert why in sharing.probe(logged, rows)[part]
+                assert list(sharing.probe(logged, rows)) == [part]
+            if name == "small":
+                place.write_bytes(b"x" * len(data))
+                assert "does not have the bytes" in sharing.probe(logged, rows)[part]
+            place.write_bytes(data)
 
 
 def test_what_was_abandoned_is_not_marked(home: Marked, keeper: Keeper) -> None:
