@@ -4,11 +4,13 @@ SparkSession.builder.config(map=spark_tiering.PROPERTIES)    sessions that read 
 spark_tiering.register(spark)                                then spark.read.format("frostline")
 spark_tiering.sql(spark, "select … from db.table")           reads what the query needs, and no more
 spark_tiering.views(spark)                                   every table as a temporary view
+spark_tiering.formats(spark)                                 every table as a format, for Spark's catalogue
 spark_tiering.drop_partition("db.table", "202601")           as the verb does
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,10 +18,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from spark_tiering.queries.catalogue import formats
     from spark_tiering.queries.sql import sql, views
 
-__all__ = ["PROPERTIES", "drop_partition", "register", "sql", "views"]
+__all__ = ["PROPERTIES", "drop_partition", "formats", "register", "sql", "views"]
 
+_HOMES = {"formats": "catalogue", "sql": "sql", "views": "sql"}
 _JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 PROPERTIES = {
@@ -49,9 +53,9 @@ def drop_partition(table: str, partition: str, *, config: str | PathLike[str] | 
 
 def __getattr__(name: str) -> object:
     """What needs the engine, loaded when it is first used."""
-    if name not in ("sql", "views"):
+    if name not in _HOMES:
         raise AttributeError(f"module 'spark_tiering' has no attribute {name!r}")
-    from spark_tiering.queries import sql as home
+    home = import_module(f"spark_tiering.queries.{_HOMES[name]}")
 
     value: object = getattr(home, name)
     globals()[name] = value

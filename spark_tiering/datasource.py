@@ -8,6 +8,9 @@
     df.writeStream.format("frostline").option("checkpointLocation", DIRECTORY).start("db.table")
     spark.readStream.format("frostline").option("changes_since", REVISION).load("db.table")
 
+    spark_tiering.formats(spark)                      each table as a format, which Spark's catalogue can remember
+    spark.sql("create table t using frostline.db.table")
+
 Columns and filter are options because Spark 4.3 prunes no columns of a Python source, and its push-down of filters
 leaks from one query to others of the same data frame; so nothing is pushed down here, whatever Spark is told to.
 """
@@ -41,7 +44,13 @@ from pyspark.sql.datasource import (
 from oplog.errors import FrostlineError, Refused, UsageError
 from spark_tiering.arrow_types import spark_schema
 from spark_tiering.package import shares_python, ship_code
-from spark_tiering.read_options import ReadOptions, read_options
+from spark_tiering.read_options import (
+    STREAM_HINT,
+    STREAM_WITHOUT_END,
+    ReadOptions,
+    options_of_format,
+    read_options,
+)
 from tiering.table.pruning import Predicate
 from tiering.table.schema import TableDefinition
 
@@ -75,9 +84,44 @@ def register(session: SparkSession) -> None:
         directory = Path(tempfile.mkdtemp(prefix="frostline-code-"))  # Spark serves the file as long as it runs
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
         ship_code(session, directory)
-    facts = {"on_this_machine": here, "cores": context.defaultParallelism if context is not None else 1}
-    session.dataSource.register(type("FrostlineSource", (FrostlineSource,), facts))
+    _tell(session, {})
     _registered.add(session)
+
+
+def register_table(session: SparkSession, table: str, config: str) -> str:
+    """Make a format of one table known to a session that knows `frostline`; its name. The class holds what Spark's
+    catalogue would forget."""
+    return _tell(session, {"table": table, "config": config})
+
+
+def _tell(session: SparkSession, facts: dict[str, Any]) -> str:
+    context = getattr(session, "_sc", None)
+    here = context is not None and shares_python(str(context.master))
+    cores = context.defaultParallelism if context is not None else 1
+    facts = {**facts, "on_this_machine": here, "cores": cores}
+    source: type[FrostlineSource] = type("FrostlineSource", (FrostlineSource,), facts)
+    with _active(session):
+        session.dataSource.register(source)
+    return source.name()
+
+
+@contextmanager
+def _active(session: SparkSession) -> Iterator[None]:
+    """Spark looks in the active session for a format of the same name, whichever session is told of one."""
+    java = getattr(session, "_jsparkSession", None)
+    if java is None:
+        yield
+        return
+    sessions = session._get_j_spark_session_class(session._jvm)
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(java)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 class FrostlineSource(DataSource):
@@ -87,6 +131,10 @@ class FrostlineSource(DataSource):
     """Whether tasks run where the driver does, and so see its local disks."""
     cores: ClassVar[int] = 1
     """How many tasks can run at once."""
+    table: ClassVar[str] = ""
+    """Of a format of one table: which; its options are those of the others, without the path."""
+    config: ClassVar[str] = ""
+    """Of a format of one table: the configuration's file, or as the command line finds it."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -94,7 +142,7 @@ class FrostlineSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        return NAME
+        return f"{NAME}.{cls.table}" if cls.table else NAME
 
     def schema(self) -> StructType:
         """The chosen columns with the types in which Spark gets them. Raises `UsageError` for one it cannot get, and
@@ -127,7 +175,7 @@ class FrostlineSource(DataSource):
                 raise Refused("reading a table as a stream needs pyspark 4.2", hint="pip install -U pyspark") from error
             asked = replace(self._asked(), changes_since=self._asked().changes_since or 0)
             if asked.revision is not None or asked.timestamp is not None:
-                raise UsageError("a stream has no end", hint="leave the options revision and timestamp out")
+                raise UsageError(STREAM_WITHOUT_END, hint=STREAM_HINT)
             return FrostlineStreamReader(asked, self._table(asked), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -136,7 +184,7 @@ class FrostlineSource(DataSource):
         from spark_tiering.writing.write_job import begin_job, write_options
 
         with told():
-            definition, job = begin_job(asked := write_options(self.options, overwrite=overwrite))
+            definition, job = begin_job(asked := write_options(self._given(), overwrite=overwrite))
             check_columns(schema, definition)
             return FrostlineWriter(asked, job)
 
@@ -147,7 +195,7 @@ class FrostlineSource(DataSource):
         from spark_tiering.writing.write_job import begin_job
 
         with told():
-            asked = stream_options(self.options)
+            asked = stream_options(self._given())
             if overwrite:
                 raise Refused(f"a stream only appends to {asked.table}", hint="outputMode('append')")
             definition, job = begin_job(asked)
@@ -155,8 +203,11 @@ class FrostlineSource(DataSource):
             check_columns(schema, definition)
             return FrostlineStreamWriter(asked, job)
 
+    def _given(self) -> dict[str, str]:
+        return options_of_format(self.options, self.table, self.config)
+
     def _asked(self) -> ReadOptions:
-        return read_options(self.options, on_this_machine=self.on_this_machine, cores=self.cores)
+        return read_options(self._given(), on_this_machine=self.on_this_machine, cores=self.cores)
 
     def _table(self, asked: ReadOptions) -> TableDefinition:
         from spark_tiering.changes.planning import check_changes

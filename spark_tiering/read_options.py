@@ -15,6 +15,9 @@ from tiering.config.units import parse_duration, parse_size, parse_time
 
 T = TypeVar("T")
 
+_OPTION = "option."
+"""So Spark marks what was said as `options (…)` of a table that it makes, beside the same without it."""
+
 PARTITION_BYTES = 64 * 1024 * 1024
 LEASE = timedelta(hours=6)
 KNOWN = (
@@ -31,6 +34,15 @@ KNOWN = (
     "nanoseconds",
     "lease",
 )
+
+
+STREAM_WITHOUT_END = "a stream has no end"
+STREAM_HINT = "leave the options revision and timestamp out"
+CATALOGUED = (
+    "a table of Spark's catalogue forgets its options: spark_tiering.formats(spark), then "
+    "'create table t using frostline.db.table'"
+)
+"""What helps where Spark's catalogue did not say which table it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +76,11 @@ class ReadOptions:
 def read_options(given: Mapping[str, str], *, on_this_machine: bool = False, cores: int = 1) -> ReadOptions:
     """The options as Spark hands them over. Raises `UsageError` naming the option and, where it helps, the nearest."""
     options = {name.lower(): value for name, value in given.items()}
-    if "provider" in options:
-        raise Refused(
-            "Spark hands the options of a table in its catalogue to a Python source when it is made, and never again: "
-            "'create table … using frostline' would forget which table it is",
-            hint="create temporary view t using frostline options (path 'db.table'), or spark_tiering.sql",
-        )
     table = options.pop("path", "")
     if not table:
-        raise UsageError("which table?", hint="spark.read.format('frostline').option('config', FILE).load('db.table')")
+        raise UsageError(
+            "which table?", hint=f"spark.read.format('frostline').option('config', FILE).load('db.table'); {CATALOGUED}"
+        )
     for name in options:
         if name not in KNOWN:
             nearest = get_close_matches(name, KNOWN, 1)
@@ -80,6 +88,8 @@ def read_options(given: Mapping[str, str], *, on_this_machine: bool = False, cor
             raise UsageError(f"no such option: {name}", hint=hint)
     if "revision" in options and "timestamp" in options:
         raise UsageError("say either 'revision' or 'timestamp'")
+    if "maxrevisionspertrigger" in options and not options.keys().isdisjoint(("revision", "timestamp")):
+        raise UsageError(STREAM_WITHOUT_END, hint=STREAM_HINT)
     return ReadOptions(
         table=table,
         config=Path(options["config"]).expanduser() if options.get("config") else None,
@@ -97,6 +107,29 @@ def read_options(given: Mapping[str, str], *, on_this_machine: bool = False, cor
         on_this_machine=on_this_machine,
         cores=cores,
     )
+
+
+def options_of_format(given: Mapping[str, str], table: str, config: str) -> dict[str, str]:
+    """The options of a read or write by the format of one table; without a table, those that were given. Raises
+    `Refused` where Spark's catalogue makes a table with options, which it would not hand on again."""
+    options = {name.lower(): value for name, value in given.items()}
+    if "provider" in options:  # a table of the catalogue is made: all that Spark and its user say of it comes along
+        theirs = {name.removeprefix(_OPTION) for name in options if name.startswith(_OPTION)}
+        forgotten = sorted(theirs | ({"path"} & options.keys()))
+        if forgotten or not table:
+            raise Refused(
+                "Spark hands the options of a table in its catalogue to a Python source when it is made, and never "
+                f"again: {', '.join(forgotten) or 'the table'} would be forgotten",
+                hint="spark_tiering.formats(spark) makes each table a format, which is remembered: create table t "
+                f"using frostline.{table or options.get('path') or options.get('table') or 'db.table'}; or "
+                "create temporary view t using frostline options (path 'db.table')",
+            )
+        options = {}
+    if not table:
+        return options
+    if options.get("path", table) != table:
+        raise UsageError(f"the format frostline.{table} is of {table}, and not of {options['path']}")
+    return {**({"config": config} if config else {}), **options, "path": table}
 
 
 def column_names(text: str) -> tuple[str, ...]:

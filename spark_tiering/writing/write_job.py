@@ -12,6 +12,7 @@ from typing import Literal
 
 from oplog.errors import Refused, UsageError
 from restore.history import partitions
+from spark_tiering.read_options import CATALOGUED
 from spark_tiering.writing.gathering import gather
 from tiering.config.reading import load
 from tiering.engine.store import Store
@@ -30,7 +31,9 @@ def write_options(given: Mapping[str, str], *, overwrite: bool = False) -> Write
     mode = options.pop("partitionoverwritemode", "")
     table = options.pop("path", "")
     if not table:
-        raise UsageError("which table?", hint="df.write.format('frostline').mode('append').save('db.table')")
+        raise UsageError(
+            "which table?", hint=f"df.write.format('frostline').mode('append').save('db.table'); {CATALOGUED}"
+        )
     known = ("config", "job_id")
     for name in options:
         if name not in known:
@@ -54,7 +57,8 @@ def _replaces(table: str, mode: str) -> Literal["partitions", "table"]:
             raise Refused(
                 f"mode 'overwrite' does not say which rows of {table} go",
                 hint="option('partitionOverwriteMode', 'dynamic') replaces the partitions that the rows are in, "
-                "'static' the whole table",
+                "'static' the whole table; of df.write.format('frostline')…save('db.table'), as 'insert overwrite' and "
+                "insertInto hand on no options",
             )
     raise UsageError(f"option partitionOverwriteMode: expected dynamic or static, got {mode!r}")
 

@@ -17,6 +17,8 @@ _WRITER = "tests/spark/test_writer.py::TestOnce"
 _CHANGES = "tests/spark/test_changes.py"
 _REPLACE = "tests/spark/test_replace.py"
 _INGEST = "tests/spark/test_ingest.py"
+_FORMATS = "tests/unit/spark_tiering/test_format_options.py"
+_CATALOGUE = "tests/spark/test_catalogue.py"
 
 
 def _job_marks_differ() -> None:
@@ -51,6 +53,25 @@ def _same_number_for_all() -> None:
 class _Zeros(dict[str, int]):
     def __getitem__(self, key: str) -> int:
         return 0
+
+
+def _catalogued_options_forgotten() -> None:
+    from spark_tiering import read_options
+
+    original = read_options.options_of_format
+
+    def forgetful(given: Any, table: str, config: str) -> dict[str, str]:
+        return original({name: value for name, value in given.items() if name != "provider"}, table, config)
+
+    read_options.options_of_format = forgetful
+
+
+def _registered_elsewhere() -> None:
+    from contextlib import nullcontext
+
+    from spark_tiering import datasource
+
+    datasource._active = lambda session: nullcontext()  # type: ignore[assignment]
 
 
 def _filter_unread() -> None:
@@ -332,6 +353,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "Spark's own reader is given every file of the disk, and so those of parts that were merged or dropped",
         f"{_NATIVE}::test_what_was_merged_or_dropped_is_not_read",
         _whole_directory_read_natively,
+    ),
+    (
+        "catalogued options forgotten",
+        "a table of Spark's catalogue is made with options that no read or write of it will see",
+        f"{_FORMATS}::test_a_table_of_the_catalogue_is_not_made_with_options_that_it_would_forget",
+        _catalogued_options_forgotten,
+    ),
+    (
+        "format known to another session",
+        "Spark is asked in another session than the one that is told whether a format is there",
+        f"{_CATALOGUE}::test_a_new_session_of_the_same_spark_is_told_of_the_format",
+        _registered_elsewhere,
     ),
     (
         "filtered column pruned",

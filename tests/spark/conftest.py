@@ -52,7 +52,8 @@ def settings(home: Path, **conf: str) -> Config:
 @pytest.fixture(scope="session")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session: `local[2,2]`, so a task that fails once is tried once more."""
-    session = spark_session(settings(tmp_path_factory.mktemp("spark")), app="tests")
+    home = tmp_path_factory.mktemp("spark")
+    session = spark_session(settings(home, **{"spark.sql.warehouse.dir": str(home / "warehouse")}), app="tests")
     yield session
     session.stop()
 
