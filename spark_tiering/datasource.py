@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart
 
 NAME = "frostline"
+_COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
+"""What the process in which Spark commits the batches of streams runs, and no other does."""
 _registered: WeakSet[SparkSession] = WeakSet()
 
 
@@ -189,8 +191,8 @@ class FrostlineSource(DataSource):
             return FrostlineWriter(asked, job)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """What writes a batch of a stream; Spark makes one for the tasks of each batch, and one for its commit. Raises
-        as `writer` does, and `Refused` for a checkpoint that was made anew."""
+        """What writes a batch of a stream; Spark makes one for the tasks of each batch, and one for its commit, in a
+        process for that. Raises as `writer` does, and `Refused` for a checkpoint that was made anew."""
         from spark_tiering.writing.stream_options import stream_options
         from spark_tiering.writing.write_job import begin_job
 
@@ -198,6 +200,8 @@ class FrostlineSource(DataSource):
             asked = stream_options(self._given())
             if overwrite:
                 raise Refused(f"a stream only appends to {asked.table}", hint="outputMode('append')")
+            if _COMMITTING in sys.modules:
+                return FrostlineStreamWriter(asked, None)
             definition, job = begin_job(asked)
             assert job is not None
             check_columns(schema, definition)
@@ -314,11 +318,13 @@ class FrostlineWriter(DataSourceArrowWriter):
 class FrostlineStreamWriter(DataSourceStreamArrowWriter):
     """Tasks upload the parts of a batch; the driver commits all of them at once, and once."""
 
-    def __init__(self, asked: WriteOptions, job: WriteJob) -> None:
+    def __init__(self, asked: WriteOptions, job: WriteJob | None) -> None:
         self._asked = asked
         self._job = job
+        """None in the process of commits: the tasks say what they wrote for."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        assert self._job is not None
         return TaskOutput(_written(iterator, self._job), self._job)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -328,8 +334,9 @@ class FrostlineStreamWriter(DataSourceStreamArrowWriter):
         assert isinstance(self._asked.once, OnceABatch)
         asked = replace(self._asked, once=self._asked.once.of(batchId))
         jobs = [message.job for message in messages if isinstance(message, TaskOutput)]
-        with told():
-            commit_job(asked, jobs[0] if jobs else self._job, _parts_of(messages))
+        if jobs:  # else there was no task, and so no row
+            with told():
+                commit_job(asked, jobs[0], _parts_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """As that of a job."""

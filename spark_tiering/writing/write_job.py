@@ -5,6 +5,7 @@ and committed in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -14,10 +15,11 @@ from oplog.errors import Refused, UsageError
 from restore.history import partitions
 from spark_tiering.read_options import CATALOGUED
 from spark_tiering.writing.gathering import gather
+from spark_tiering.writing.kept_store import kept_store
 from tiering.config.reading import load
 from tiering.engine.store import Store
 from tiering.engine.write_job import WriteOptions, WriteResult, begin, commit, is_nothing
-from tiering.insert.uploaded.once import OnceAJob
+from tiering.insert.uploaded.once import OnceABatch, OnceAJob
 from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart
 from tiering.table.schema import TableDefinition
 
@@ -65,7 +67,7 @@ def _replaces(table: str, mode: str) -> Literal["partitions", "table"]:
 
 def begin_job(options: WriteOptions) -> tuple[TableDefinition, WriteJob | None]:
     """As `begin`, in the store of the options."""
-    with Store.open(load(options.config), actor=_ACTOR, recover=False) as store:
+    with _opened(options, recover=False) as store:
         return begin(store.context, options)
 
 
@@ -73,11 +75,18 @@ def commit_job(options: WriteOptions, job: WriteJob | None, parts: Sequence[Writ
     """As `commit`, in the store of the options, which is not opened for nothing; then small parts are gathered."""
     if job is not None and is_nothing(options, parts):
         return WriteResult()
-    with Store.open(load(options.config), actor=_ACTOR) as store:
+    with _opened(options, recover=True) as store:
         result = commit(store.context, options, job, parts)
         if options.gathers:
             gather(store, options.table, result.parts, options.gathers)
         return result
+
+
+def _opened(options: WriteOptions, *, recover: bool) -> AbstractContextManager[Store]:
+    """The store; that of a stream stays open for its next batch."""
+    if isinstance(options.once, OnceABatch):
+        return kept_store(options.config, actor=_ACTOR, recover=recover)
+    return Store.open(load(options.config), actor=_ACTOR, recover=recover)
 
 
 def drop_partition(table: str, partition: str, *, config: str | PathLike[str] | None = None) -> dict[str, int]:

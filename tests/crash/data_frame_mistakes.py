@@ -66,6 +66,12 @@ def _catalogued_options_forgotten() -> None:
     read_options.options_of_format = forgetful
 
 
+def _kept_store_of_before() -> None:
+    from spark_tiering.writing import kept_store
+
+    kept_store._look_again = lambda store, *, recover: None
+
+
 def _registered_elsewhere() -> None:
     from contextlib import nullcontext
 
@@ -359,6 +365,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a table of Spark's catalogue is made with options that no read or write of it will see",
         f"{_FORMATS}::test_a_table_of_the_catalogue_is_not_made_with_options_that_it_would_forget",
         _catalogued_options_forgotten,
+    ),
+    (
+        "kept store of a stream not looked at again",
+        "a store that stays open between batches shows the table as it was when it was opened",
+        f"{_STREAMS}::test_the_store_of_a_stream_stays_open_and_sees_what_others_did",
+        _kept_store_of_before,
     ),
     (
         "format known to another session",

@@ -6,16 +6,17 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import spark_tiering
-from oplog.errors import Locked, Refused, UsageError
+from oplog.errors import Locked, NotFound, Refused, UsageError
 from spark_tiering.changes.planning import plan_changes
 from spark_tiering.read_options import read_options
 from spark_tiering.scan_planning import Piece
 from spark_tiering.writing.gathering import SMALL_PARTS
+from spark_tiering.writing.kept_store import close_kept
 from spark_tiering.writing.stream_options import stream_options
 from spark_tiering.writing.write_job import begin_job, commit_job
 from tests.spark import test_writer
@@ -25,7 +26,9 @@ from tiering.engine.store import Store
 from tiering.engine.write_job import WriteOptions, WriteResult
 from tiering.insert.uploaded.once import OnceABatch
 from tiering.insert.uploaded.part_writer import WriteJob, write_parts
+from tiering.merge.request import MergeRequest
 from tiering.table.part import RowGroup
+from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +91,38 @@ def test_small_batches_are_gathered_and_none_is_lost(config: Path, monkeypatch: 
     with opened(config) as store:
         assert len(store.parts("db.logs")) < left
     assert counts(config)[0] == 670
+
+
+def test_the_store_of_a_stream_stays_open_and_sees_what_others_did(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_kept()
+    asked, opens = _stream(config), []
+    original = Store.open
+
+    def counted(*arguments: Any, **options: Any) -> Store:
+        opens.append(options["actor"])
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(Store, "open", counted)
+    assert [_commit(asked, batch, 10).rows for batch in range(3)] == [10, 10, 10]
+    assert opens == ["spark"]
+    with original(config) as store:
+        merged = store.merge("db.logs", MergeRequest(final=True))
+        old = store.definition("db.logs")
+        later = TableDefinition(**{**{name: getattr(old, name) for name in old.__struct_fields__}, "version": 2})
+        store.alter_table(old, later)
+    assert merged
+    assert _begun(asked).definition.version == 2
+    assert _commit(asked, 3, 10).rows == 10
+    job = _begun(asked)
+    with original(config) as store:
+        store.drop_table("db.logs")
+    with pytest.raises(NotFound, match="was dropped"):
+        _commit(asked, 4, 10, job)
+    with pytest.raises(NotFound):  # an error closed it: what was kept may be to blame
+        _begun(asked)
+    assert opens == ["spark"] * 2
 
 
 def _locked(*arguments: object) -> None:
