@@ -1,13 +1,15 @@
 """Reads a share of a scan: in a task of Spark, straight from the bucket, as Arrow batches.
 
 What a task needs is in its share: the table's definition, where the files are, and how to reach the bucket. Row groups
-come one after the other, the next being fetched while one is decoded, so that memory is a few row groups.
+come one after the other, the next being fetched while one is decoded, so that memory is a few row groups. Small files
+are fetched many at once, and their rows cross to the JVM together.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,7 +36,9 @@ from tiering.table.types import default_array, field_ids, widened
 BATCH_ROWS = 65_536
 """Rows that cross to the JVM at once: measured, smaller ones cost more there and larger ones gain nothing."""
 _GROUP_BYTES = 8 * 1024 * 1024
-"""Small row groups are fetched together, up to about this size."""
+"""Small row groups are fetched together, up to about this size; so are small files."""
+_FILES_AT_ONCE = 16
+"""That are fetched from a bucket while others are decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +61,89 @@ class Projection:
 def read_share(share: Sequence[Piece], wanted: Projection, until: datetime) -> Iterator[pa.RecordBatch]:
     """The selected rows of the pieces. Raises `Damaged` or `NotFound` in the middle rather than leave rows out."""
     _spare_collections()
-    for piece in share:
-        if datetime.now(UTC) >= until:
-            raise Refused(
-                f"this data frame shows the table as it was, and that was kept until {until.isoformat()}",
-                hint="load it again; option('lease', '2d') keeps it longer",
-            )
-        try:
-            yield from _read_piece(piece, wanted)
-        except NotFound as error:
-            raise Damaged(f"{piece.label} is gone: {error.message}", hint="run 'frostline fsck'") from error
-        except FileNotFoundError as error:
-            raise NotFound(f"{piece.label} is gone from this machine", hint="load the data frame again") from error
-        except (OSError, pa.ArrowException) as error:
-            if isinstance(error, FrostlineError):
-                raise
-            raise Damaged(f"{piece.label} cannot be read: {error}", hint="run 'frostline fsck --read-data'") from error
+    yield from in_larger_batches(_of_pieces(share, wanted, until))
+
+
+def in_larger_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order; those of small neighbours in one batch, up to `BATCH_ROWS`. To hand over a batch
+    costs the JVM and us a millisecond, whatever it holds."""
+    pending: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if pending and rows + batch.num_rows > BATCH_ROWS:
+            yield _one(pending)
+            pending, rows = [], 0
+        pending.append(batch)
+        rows += batch.num_rows
+    if pending:
+        yield _one(pending)
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _of_pieces(share: Sequence[Piece], wanted: Projection, until: datetime) -> Iterator[pa.RecordBatch]:
+    with _Ahead(share, wanted) as ahead:
+        for piece in share:
+            if datetime.now(UTC) >= until:
+                raise Refused(
+                    f"this data frame shows the table as it was, and that was kept until {until.isoformat()}",
+                    hint="load it again; option('lease', '2d') keeps it longer",
+                )
+            try:
+                yield from _read_piece(piece, wanted, ahead)
+            except NotFound as error:
+                raise Damaged(f"{piece.label} is gone: {error.message}", hint="run 'frostline fsck'") from error
+            except FileNotFoundError as error:
+                raise NotFound(f"{piece.label} is gone from this machine", hint="load the data frame again") from error
+            except (OSError, pa.ArrowException) as error:
+                if isinstance(error, FrostlineError):
+                    raise
+                raise Damaged(
+                    f"{piece.label} cannot be read: {error}", hint="run 'frostline fsck --read-data'"
+                ) from error
+
+
+class _Ahead:
+    """Small files of a share that are read whole, fetched from a bucket before their turn: each is a request, whose
+    answer takes longer than its bytes."""
+
+    def __init__(self, share: Sequence[Piece], wanted: Projection) -> None:
+        self._wanted = wanted
+        self._waiting = deque(piece for piece in share if self._is_small(piece)) if len(share) > 1 else deque()
+        self._coming: deque[tuple[Piece, Future[pa.BufferReader]]] = deque()
+        self._bytes = 0
+        self._pool = ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="files-ahead") if self._waiting else None
+
+    def __enter__(self) -> _Ahead:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _is_small(self, piece: Piece) -> bool:
+        remote = piece.store is not None and not piece.store.config.url.startswith("file:")
+        return remote and piece.size_bytes <= _GROUP_BYTES and _wants_all(piece, self._wanted)
+
+    def file(self, piece: Piece) -> pa.BufferReader:
+        """The whole file, whose turn it is."""
+        if self._pool is None or not self._is_small(piece):
+            return _whole(piece, self._wanted)
+        while self._waiting and len(self._coming) < _FILES_AT_ONCE and self._bytes < _GROUP_BYTES:
+            following = self._waiting.popleft()
+            self._bytes += following.size_bytes
+            self._coming.append((following, self._pool.submit(_whole, following, self._wanted)))
+        expected, coming = self._coming.popleft()
+        assert expected is piece
+        self._bytes -= piece.size_bytes
+        return coming.result()
+
+
+def _whole(piece: Piece, wanted: Projection) -> pa.BufferReader:
+    assert piece.store is not None
+    return whole_file(piece.store.open(), piece.key, piece.sha256, _label(piece, wanted))
 
 
 @cache
@@ -81,17 +152,14 @@ def _spare_collections() -> None:
     gc.freeze()
 
 
-def _read_piece(piece: Piece, wanted: Projection) -> Iterator[pa.RecordBatch]:
+def _read_piece(piece: Piece, wanted: Projection, ahead: _Ahead) -> Iterator[pa.RecordBatch]:
     if piece.store is None:
         yield from _from_local_file(piece, wanted)
-        return
-    store = piece.store.open()
-    if _wants_all(piece, wanted):
-        source = whole_file(store, piece.key, piece.sha256, _label(piece, wanted))
-        with _opened(source, wanted) as file:
+    elif _wants_all(piece, wanted):
+        with _opened(ahead.file(piece), wanted) as file:
             yield from _batches(file, _numbers(file, piece, wanted), wanted)
     else:
-        yield from _by_row_groups(store, piece, wanted)
+        yield from _by_row_groups(piece.store.open(), piece, wanted)
 
 
 def _from_local_file(piece: Piece, wanted: Projection) -> Iterator[pa.RecordBatch]:
