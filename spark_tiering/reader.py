@@ -65,8 +65,8 @@ def read_share(share: Sequence[Piece], wanted: Projection, until: datetime) -> I
 
 
 def in_larger_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order; those of small neighbours in one batch, up to `BATCH_ROWS`. To hand over a batch
-    costs the JVM and us a millisecond, whatever it holds."""
+    """The same rows in the same order; those of small neighbours in one batch, up to `BATCH_ROWS`: each has
+    costs of its own, whatever it holds."""
     pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
