@@ -394,6 +394,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         replaced("zerocopy.replica.inserts.inserting:ReplicatedInserting", "_check_word", nothing),
     ),
     (
+        "replicas: a late mover told of a file",
+        "who moves when another replica has taken over hears of a file on the bucket, not of that",
+        f"{_SHARED}::test_a_mover_that_was_replaced_comes_too_late",
+        replaced("zerocopy.execution.moving", "_told_why", lambda replica, disk, standing, report: report),
+    ),
+    (
+        "conversion: a stale move told of a file",
+        "a move by the plain table hears of a file, not that the table is replicated by now",
+        f"{_CONVERSION}::test_a_move_that_began_before_is_refused_and_says_what_to_do",
+        replaced("tiering.move.mover:_BatchMover", "_why_refused", lambda self, item, error: error),
+    ),
+    (
         "replicas: a dead mover found by passes",
         "a daemon does not hear that the replica is gone which moved parts",
         f"{_TAKE_OVER}::test_a_daemon_takes_over_when_the_mover_is_gone",

@@ -142,6 +142,21 @@ def test_what_began_before_does_not_count_after(machine: Machines, policy: str) 
     assert a.insert(4)["rows"] == 1
 
 
+def test_a_move_that_began_before_is_refused_and_says_what_to_do(machine: Machines) -> None:
+    """It goes by the plain table, and its parts are every replica's by now (I1)."""
+    a = plain(machine("a"), "cold")
+    with Store.open(a.configuration) as store:
+        (part, *_) = a.parts()
+        moves = store.plan_manual_move("d.t", part=part, to_disk="s3")
+        a("table", "alter", "d.t", "--replicated")
+        (failed,) = store.apply(moves).failed
+    assert f"part {part} was not moved to s3: d.t was made a replicated table meanwhile" in failed.error
+    assert "run 'frostline replica sync d.t', then the move again" in failed.error
+    a.sync()
+    assert [moved["part"] for moved in a.move(part)["moved"]] == [part]
+    assert a.keys() == [1, 2, 3]
+
+
 @pytest.mark.parametrize("policy", ["local", "cold"])
 @pytest.mark.parametrize("whole", [True, False], ids=["table", "parts"])
 def test_a_drop_that_began_before_takes_nothing_that_replicas_have(machine: Machines, policy: str, whole: bool) -> None:

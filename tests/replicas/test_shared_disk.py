@@ -152,6 +152,10 @@ def test_a_mover_that_was_replaced_comes_too_late(
 
     report = Paused(b, monkeypatch, meanwhile).report
     assert (report.moved, len(report.failed)) == ((), 1)
+    why = report.failed[0].error
+    assert f"part {FIRST} was not moved" in why, why
+    assert "replica a took over the moves of d.t" in why
+    assert "run 'frostline replica sync', and move what is not on s3 then" in why
     assert b.sync()["merged"] == ["all_0_1_1"]
     for one in (a, b):
         assert one.keys() == [1, 2]

@@ -256,13 +256,25 @@ class _BatchMover:
         done = []
         for item in self.outcomes.pending(items):
             if len(items) == 1:
-                self.outcomes.fail(item, error)
+                self.outcomes.fail(item, self._why_refused(item, error))
                 continue
             item.created = []
             self.outcomes.guarded(item, self._look)
             if self.outcomes.pending([item]):
                 done += self._copy_and_commit([item])
         return done
+
+    def _why_refused(self, item: MoveItem, error: Conflict) -> FrostlineError:
+        """Of a part whose table is another one by now, that it is."""
+        definition, move = item.definition, item.move
+        if definition is None or not any(map(self.context.disk(move.target).exists, definition.barred_by)):
+            return error
+        return Conflict(
+            f"part {move.part} was not moved to {move.target}: {definition.full_name} was made a replicated table "
+            f"meanwhile, and its replicas move its parts; run 'frostline replica sync {definition.full_name}', then the"
+            " move again",
+            hint="as a replica's, it is agreed upon with the others",
+        )
 
     def _commit(self, transaction: Transaction, target: Disk, items: list[MoveItem]) -> int | None:
         """Commit; when the answer is an error, the target itself says whether it happened. Not when that wrote over

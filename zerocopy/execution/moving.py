@@ -91,9 +91,37 @@ def _execute(replica: Replica, disk: Disk, moves: list[Move]) -> MoveReport:
     with _claiming(replica, disk, moves) as held:
         if not held.allowed:
             return MoveReport(skipped=tuple(held.skipped))
-        report = mover.execute(replica.context, held.allowed, required=[fence.hold(replica, disk)])
+        standing = fence.hold(replica, disk)
+        report = mover.execute(replica.context, held.allowed, required=[standing])
         held.is_clean = not report.failed
+        if report.failed:
+            report = _told_why(replica, disk, standing, report)
     return report + MoveReport(skipped=tuple(held.skipped))
+
+
+def _told_why(replica: Replica, disk: Disk, standing: str, report: MoveReport) -> MoveReport:
+    """The same, where another replica took over while this one moved: who did, and what to do now."""
+    try:
+        other = fence.replaced_by(replica, disk, standing)
+    except FrostlineError:  # the bucket does not answer
+        return report
+    if not other:
+        return report
+    definition, failed = replica.definition, []
+    for move in report.failed:
+        if disk.exists(definition.part_directory(move.part)):
+            why = (
+                f"replica {other} has moved part {move.part} to {disk.name} meanwhile; "
+                "'frostline replica sync' frees the copy here"
+            )
+        else:
+            why = (
+                f"part {move.part} was not moved: the session with Keeper ended meanwhile, and replica {other} took "
+                f"over the moves of {definition.full_name}; run 'frostline replica sync', and move what is not on "
+                f"{disk.name} then"
+            )
+        failed.append(msgspec.structs.replace(move, error=why))
+    return msgspec.structs.replace(report, failed=tuple(failed))
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import time
 import uuid
 from dataclasses import dataclass
 
+from oplog.errors import OutcomeUnknown, Transient
 from tiering.config.settings import KeeperConfig
 from zerocopy.keeper.client import Keeper
 
@@ -28,21 +29,22 @@ class ServerHealth:
 
 @dataclass(frozen=True, slots=True)
 class KeeperHealth:
-    """The ensemble as this machine sees it."""
+    """The ensemble as this machine sees it. Where it cannot be reached, nothing is measured: all but the servers is
+    None."""
 
     servers: tuple[ServerHealth, ...]
-    read_milliseconds: float
+    read_milliseconds: float | None = None
     """The median of ten reads."""
-    write_milliseconds: float
+    write_milliseconds: float | None = None
     """Of one node that was made, and taken away again."""
-    clock_ahead_seconds: float
+    clock_ahead_seconds: float | None = None
     """How far the server's clock is before this machine's."""
-    nodes: int
+    nodes: int | None = None
     """Below the root; counted up to a hundred thousand."""
-    data_bytes: int
-    largest: str
+    data_bytes: int | None = None
+    largest: str | None = None
     """The node that holds most."""
-    largest_bytes: int
+    largest_bytes: int | None = None
 
 
 def four_letters(host: str, port: int, word: str, *, timeout_seconds: float = 5.0) -> str:
@@ -77,7 +79,10 @@ def server_health(host: str) -> ServerHealth:
 def check(keeper: Keeper, settings: KeeperConfig) -> KeeperHealth:
     """Ask every server, and read, write and count through one. Puts one node, which is gone afterwards."""
     servers = tuple(server_health(host) for host in settings.hosts)
-    keeper.make_path("/")
+    try:
+        keeper.make_path("/")
+    except (Transient, OutcomeUnknown):
+        return KeeperHealth(servers)
     reads = sorted(_milliseconds(lambda: keeper.exists("/")) for _ in range(_LOOKS))
     probe = f"/check-{uuid.uuid4().hex}"
     write = _milliseconds(lambda: keeper.create(probe, ephemeral=True))

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import re
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -72,6 +73,19 @@ def find_java() -> str:
     if version is None or int(version[1]) < MINIMUM_JAVA:
         raise UsageError(f"ZooKeeper needs Java {MINIMUM_JAVA} or newer, which {java} is not", hint=_JAVA_HINT)
     return java
+
+
+def check_port(port: int) -> None:
+    """Raise `UsageError` where something listens on it already."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UsageError(
+                f"ZooKeeper cannot listen on port {port} of 127.0.0.1: {error.strerror}",
+                hint="does one run there already? else give it another one: --port N",
+            ) from error
 
 
 def command(directory: Path, port: int, *, jars: Path | None = None, tick_milliseconds: int = 2000) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from disks.base import Disk
-from oplog.errors import Conflict
+from oplog.errors import Conflict, NotFound
 from oplog.kinds import TableAltered
 from tiering.table.schema import TableDefinition
 from zerocopy.replica.replica import Replica
@@ -49,6 +49,19 @@ def hold(replica: Replica, disk: Disk) -> str:
     if path is not None and _is_own(replica, disk, path):
         return path
     return replace(replica, disk)
+
+
+def replaced_by(replica: Replica, disk: Disk, path: str) -> str:
+    """The replica whose fence took this one's place; empty where it stands, or another of this replica's does."""
+    disk.refresh()
+    standing = current(disk, replica.definition)
+    if standing is None or standing == path:
+        return ""
+    try:
+        found = _decoder.decode(disk.read(standing))
+    except (msgspec.DecodeError, NotFound):
+        return ""
+    return "" if found.token == replica.token else found.replica
 
 
 def replace(replica: Replica, disk: Disk) -> str:

@@ -80,7 +80,9 @@ def check(session: Session) -> None:
     with _keeper(session) as keeper:
         found = health.check(keeper, settings)
     problems = [f"{server.host} does not answer" for server in found.servers if not server.answers]
-    if abs(found.clock_ahead_seconds) > CLOCK_SECONDS:
+    if found.clock_ahead_seconds is None:
+        problems.append("Keeper cannot be reached: inserts into replicated tables are refused, queries work")
+    elif abs(found.clock_ahead_seconds) > CLOCK_SECONDS:
         problems.append(f"the server's clock is {found.clock_ahead_seconds:+,.0f} s from this machine's")
     if session.options.json:
         session.output.document({**msgspec.to_builtins(found), "problems": problems})
@@ -93,13 +95,14 @@ def check(session: Session) -> None:
             ],
         )
         line = session.output.line
-        line(f"read    {found.read_milliseconds:.1f} ms")
-        line(f"write   {found.write_milliseconds:.1f} ms")
-        line(f"clock   {found.clock_ahead_seconds:+.1f} s ahead of this machine's")
-        line(
-            f"below {settings.root}: {found.nodes:,} nodes with {found.data_bytes:,} bytes; the largest is "
-            f"{found.largest or '-'} with {found.largest_bytes:,}"
-        )
+        if found.clock_ahead_seconds is not None:
+            line(f"read    {found.read_milliseconds:.1f} ms")
+            line(f"write   {found.write_milliseconds:.1f} ms")
+            line(f"clock   {found.clock_ahead_seconds:+.1f} s ahead of this machine's")
+            line(
+                f"below {settings.root}: {found.nodes:,} nodes with {found.data_bytes:,} bytes; the largest is "
+                f"{found.largest or '-'} with {found.largest_bytes:,}"
+            )
         for problem in problems:
             line(f"problem: {problem}")
     if problems:
@@ -116,8 +119,9 @@ def run(
     import os
     from pathlib import Path
 
-    from zerocopy.keeper.packaged import command
+    from zerocopy.keeper.packaged import check_port, command
 
+    check_port(port)
     words = command(Path(directory).absolute(), port, jars=Path(jars) if jars else None)
     session.output.note(
         f"keeper: one ZooKeeper on 127.0.0.1:{port}, no ensemble: what it knows is lost with its disk; Ctrl-C ends it"

@@ -79,6 +79,25 @@ def test_a_server_that_does_not_answer_is_a_problem(
     assert len(found["problems"]) == 1
 
 
+def test_check_says_so_where_no_server_answers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what every other error tells people to run then: it must not end as they do."""
+    host = f"127.0.0.1:{free_port()}"
+    monkeypatch.setenv("FROSTLINE_KEEPER__HOSTS", f"['{host}']")
+    monkeypatch.setenv("FROSTLINE_KEEPER__REQUEST_TIMEOUT_SECONDS", "1")
+    found = document(run, "keeper", "check", code=4)
+    assert [server["answers"] for server in found["servers"]] == [False]
+    assert found["read_milliseconds"] is None
+    assert found["problems"][0] == f"{host} does not answer"
+    assert "Keeper cannot be reached" in found["problems"][1]
+    assert f"problem: {host} does not answer" in run("keeper", "check", code=4)
+
+
+def test_a_port_that_is_taken_is_said_before_a_server_is_begun(run: Run, tmp_path: Path, zookeeper: int) -> None:
+    said = run("keeper", "run", str(tmp_path / "zk"), "--port", str(zookeeper), code=2)
+    assert f"cannot listen on port {zookeeper}" in said
+    assert not (tmp_path / "zk").exists()
+
+
 def test_macros_are_shown(run: Run) -> None:
     assert document(run, "config", "macros") == {
         "macros": {"shard": "01", "replica": "a"},
@@ -128,10 +147,11 @@ def test_run_becomes_the_server_and_says_that_it_is_one(
     """The server of all tests here was begun by the same command line."""
     begun: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda program, words: begun.append(words))
-    said = run("keeper", "run", str(tmp_path / "zk"), "--port", "2182")
+    port = free_port()
+    said = run("keeper", "run", str(tmp_path / "zk"), "--port", str(port))
     assert "no ensemble" in said
-    assert begun == [packaged.command(tmp_path / "zk", 2182)]
-    assert "clientPort=2182" in (tmp_path / "zk" / "zoo.cfg").read_text()
+    assert begun == [packaged.command(tmp_path / "zk", port)]
+    assert f"clientPort={port}" in (tmp_path / "zk" / "zoo.cfg").read_text()
 
 
 def test_what_is_missing_to_run_a_server_is_said(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
