@@ -182,22 +182,30 @@ def make_directory(path: Path) -> None:
     fsync_directory(path.parent)
 
 
-def make_directories(paths: Iterable[Path]) -> None:
+def make_directories(paths: Iterable[str]) -> None:
     """As `make_directory` of each. A directory that gets many of them is made durable once: all are durable in the
     end, and nothing is made in one that is not."""
-    missing: dict[Path, None] = {}
+    missing: dict[str, None] = {}
+    there: set[str] = set()
     for path in paths:
-        while path not in missing and not path.is_dir():
-            missing[path] = None
-            path = path.parent
-    by_depth: dict[int, list[Path]] = {}
+        while path not in missing and path not in there:
+            if os.path.isdir(path):
+                there.add(path)
+            else:
+                missing[path] = None
+                path = os.path.dirname(path)
+    by_depth: dict[int, list[str]] = {}
     for path in missing:
-        by_depth.setdefault(len(path.parts), []).append(path)
+        by_depth.setdefault(path.count("/"), []).append(path)
     for depth in sorted(by_depth):
         for path in by_depth[depth]:
             with op("fs.mkdir", path):
-                path.mkdir(mode=0o755, exist_ok=True)
-        for parent in dict.fromkeys(path.parent for path in by_depth[depth]):
+                try:
+                    os.mkdir(path, mode=0o755)
+                except FileExistsError:
+                    if not os.path.isdir(path):
+                        raise
+        for parent in dict.fromkeys(map(os.path.dirname, by_depth[depth])):
             fsync_directory(parent)
 
 

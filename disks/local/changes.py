@@ -19,6 +19,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -60,16 +61,21 @@ class Changes:
         self._older = own / "changes.old"
 
     @contextmanager
-    def noted(self, touched: Iterable[str]) -> Iterator[None]:
-        """Around what changes these paths and no others. Where it fails or the process dies, whoever carries it out
-        again notes all of them. A directory that was touched as a whole, and is still there for readers, gets another
-        time as well: what is put into it later does not go on from what it had."""
+    def noted(self, touched: Iterable[str], arriving: Iterable[str] = ()) -> Iterator[None]:
+        """Around what changes these paths and no others; where something is `arriving` a file is in the end. Where it
+        fails or the process dies, whoever carries it out again notes all of them. A directory that was touched as a
+        whole, and is still there for readers, gets another time as well: what is put into it later does not go on from
+        what it had."""
         names: dict[str, set[str]] = defaultdict(set)
         whole = list(touched)
-        for path in whole:
+        for path in chain(whole, arriving):
             for directory in paths.ancestors(path):
                 names[directory].add(path[len(directory) + 1 :].partition("/")[0])
-        before = {directory: state for directory in names if (state := self.state(directory)) is not None}
+        before: dict[str, State] = {}
+        for directory in names:  # after those above it
+            above = directory.rpartition("/")[0]
+            if (not above or above in before) and (state := self.state(directory)) is not None:
+                before[directory] = state
         yield
         left = (path for path in whole if path not in before and self.state(path) is not None)
         after = self._stamped([*before, *left])

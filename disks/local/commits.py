@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -169,7 +169,7 @@ class LocalCommits:
                 f"{committed / RECORD} cannot be read: {error}",
                 hint="move the directory away and run 'frostline fsck'",
             ) from error
-        with self.changes.noted(record.paths()):
+        with self.changes.noted(record.moved_paths(), [arrival.path for arrival in record.arrivals]):
             self._put_in_place(record, committed)
         rename(committed, self.trash.path / committed.name)
         fsync_directory(self.committed)
@@ -191,15 +191,15 @@ class LocalCommits:
                 fsync_directories(touched)
             if record.moves and record.arrivals:
                 _mark(committed / _MOVED)
-        files = committed / "files"
-        arrivals = [arrival for arrival in record.arrivals if (files / str(arrival.number)).exists()]
-        for arrival in arrivals:
-            self._make_way(arrival.path, committed.name)
-        make_directories((self._root / arrival.path).parent for arrival in arrivals)
-        for arrival in arrivals:
-            target = self._root / arrival.path
-            rename(files / str(arrival.number), target)
-            touched.add(str(target.parent))
+        files = f"{committed}/files"
+        staged = set(os.listdir(files)) if record.arrivals and os.path.isdir(files) else set[str]()
+        arrivals = [arrival for arrival in record.arrivals if str(arrival.number) in staged]
+        targets = {arrival.number: f"{self._root}/{arrival.path}" for arrival in arrivals}
+        self._make_ways([arrival.path for arrival in arrivals], committed.name)
+        make_directories(map(os.path.dirname, targets.values()))
+        for number, target in targets.items():
+            rename(f"{files}/{number}", target)
+            touched.add(os.path.dirname(target))
         if watching is not None:
             sync_all(watching, committed)
             touched.clear()
@@ -245,6 +245,23 @@ class LocalCommits:
             rename(source, target)
             touched.add(str(target.parent))
         touched.add(os.path.dirname(source))
+
+    def _make_ways(self, arriving: Sequence[str], transaction: str) -> None:
+        """`_make_way` of many. Nothing is in the way below a directory that is not there; and, where nothing is hidden,
+        no directory's place is taken: the commit looked."""
+        if self.hidden.records():
+            for path in arriving:
+                self._make_way(path, transaction)
+            return
+        there: dict[str, bool] = {"": True}
+        for path in arriving:
+            above = ""
+            for directory in paths.ancestors(path):
+                if directory not in there:
+                    there[directory] = there[above] and inode_of(f"{self._root}/{directory}") is not None
+                above = directory
+            if there[above]:
+                self._make_way(path, transaction)
 
     def _make_way(self, path: str, transaction: str) -> None:
         """Throw away what is at the path, or is a file where it needs a directory: the commit found nothing visible

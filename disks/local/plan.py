@@ -41,13 +41,12 @@ class CommitRecord(msgspec.Struct, frozen=True):
     moves: tuple[LocalRename, ...]
     arrivals: tuple[LocalArrival, ...]
 
-    def paths(self) -> Iterator[str]:
-        """All that it touches."""
+    def moved_paths(self) -> Iterator[str]:
+        """All that it touches, but for where staged files arrive."""
         for move in self.moves:
             yield move.source
             if move.target is not None:
                 yield move.target
-        yield from (arrival.path for arrival in self.arrivals)
 
 
 def has_chains(moves: tuple[LocalRename, ...]) -> bool:
@@ -196,6 +195,8 @@ class CommitPlan:
             present = self.present_path(root)
             if present is None:
                 continue
+            if self._tree.inode(present) is None:
+                continue
             if self._tree.is_file(present):
                 return True
             for file in self._tree.files(present):
@@ -225,6 +226,8 @@ class CommitPlan:
         if self.exists(path):
             raise Conflict(f"{path} exists already")
         for directory in paths.ancestors(path):
+            if self._above is not None and directory in self._above:
+                continue  # something arrives below it: it was looked at then, and nothing takes its place
             if self._is_file(directory):
                 raise Conflict(f"{path} cannot exist: {directory} is a file")
 

@@ -142,7 +142,9 @@ class TreeNow:
 
     def _stat(self, path: str) -> os.stat_result | None:
         if path not in self._seen:
-            self._seen[path] = lstat(f"{self._root}/{path}")
+            parent = path.rpartition("/")[0]
+            nowhere = parent and self._stat(parent) is None
+            self._seen[path] = None if nowhere else lstat(f"{self._root}/{path}")
         return self._seen[path]
 
 

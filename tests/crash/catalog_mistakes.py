@@ -15,6 +15,7 @@ _PARTS = "tests/unit/tiering/catalog/test_stored_parts.py"
 _LOOKS = "tests/unit/tiering/catalog/test_table_parts.py"
 _BATCHES = "tests/unit/tiering/catalog/test_batches.py"
 _CHANGES = "tests/unit/disks/local/test_changes.py"
+_ARRIVALS = "tests/unit/disks/local/test_many_arrivals.py"
 _RACES = "tests/crash/test_move_races.py"
 _MACHINE = "tests/property/test_store_machine.py::test_the_store_is_a_dict"
 _KILLS = "tests/crash/test_kill.py::test_killed_at_every_effect"
@@ -39,6 +40,15 @@ def _seen_once() -> None:
         return seen or original(self, definition, disk, *arguments, **options)
 
     PartReader.look = look  # type: ignore[method-assign]
+
+
+def _each_by_itself(self: Any, arriving: Any, transaction: str) -> None:
+    for path in arriving:
+        self._make_way(path, transaction)
+
+
+def _over_what_is_there(self: Any, arriving: Any, transaction: str) -> None:
+    return
 
 
 def _kept_while_away() -> None:
@@ -115,15 +125,6 @@ def _by_the_last_line() -> None:
         return state_of(self, directory) if touched is None else touched.after
 
     LocalDisk.state_of = said  # type: ignore[method-assign]
-
-
-def _arrivals_only() -> None:
-    from disks.local.plan import CommitRecord
-
-    def paths(self: Any) -> Any:
-        return (arrival.path for arrival in self.arrivals)
-
-    CommitRecord.paths = paths  # type: ignore[method-assign]
 
 
 def _but_for_the_last_batch() -> None:
@@ -273,7 +274,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "changes: commits leave no trace",
         "a commit that touches only what is in a part's directory leaves the state of the table's",
         f"{_CHANGES}::test_a_commit_within_a_directory_shows_above_it",
-        replaced("disks.local.changes:Changes", "noted", lambda self, touched: nullcontext()),
+        replaced("disks.local.changes:Changes", "noted", lambda self, *touched: nullcontext()),
     ),
     (
         "changes: gaps not seen",
@@ -285,7 +286,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "changes: arrivals only",
         "a commit does not say what it took away",
         _HISTORIES,
-        _arrivals_only,
+        replaced("disks.local.plan:CommitRecord", "moved_paths", lambda self: iter(())),
     ),
     (
         "looks: followed with the parts of before",
@@ -432,5 +433,17 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a kept catalog whose log is cut off stays for as long as somebody has it open",
         f"{_PARTS}::test_a_catalog_whose_log_is_cut_off_is_made_anew_while_others_have_it_open",
         replaced("tiering.journal.kept_parts", "_is_cut_off", lambda error: False),
+    ),
+    (
+        "arrivals: each by itself",
+        "a commit asks again for each file what is in the directories above it",
+        f"{_ARRIVALS}::test_a_part_more_is_a_few_questions_more",
+        replaced("disks.local.commits:LocalCommits", "_make_ways", _each_by_itself),
+    ),
+    (
+        "arrivals: over what is hidden",
+        "nothing makes way for the files of a commit",
+        f"{_ARRIVALS}::test_hidden_files_and_empty_directories_make_way_for_many",
+        replaced("disks.local.commits:LocalCommits", "_make_ways", _over_what_is_there),
     ),
 )

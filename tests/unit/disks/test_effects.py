@@ -38,7 +38,7 @@ def test_many_directories_of_one_are_made_durable_by_one_sync(tmp_path: Path) ->
     (tmp_path / "there").mkdir()
     effects.set_hook(note)
     try:
-        make_directories(tmp_path / path for path in ("there", "a/1", "a/2", "a/3", "there/1", "a/2"))
+        make_directories(str(tmp_path / path) for path in ("there", "a/1", "a/2", "a/3", "there/1", "a/2"))
     finally:
         effects.set_hook(None)
     assert seen == [
