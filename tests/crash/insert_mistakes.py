@@ -87,6 +87,12 @@ def _replacing_begins_late() -> None:
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
+        "insert: commas alone",
+        "a sheet with semicolons has one column",
+        "tests/unit/tiering/insert/test_sources.py::test_sheets_have_the_delimiter_of_their_header",
+        replaced("tiering.insert.source_csv", "_delimiter", lambda header, source: ","),
+    ),
+    (
         "nulls stay",
         "a default does not stand where a row of the input has null",
         f"{_CHECK}::TestColumns::test_defaults_stand_where_the_input_has_nothing",

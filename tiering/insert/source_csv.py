@@ -6,6 +6,8 @@ import csv as plain_csv
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
@@ -17,6 +19,9 @@ from tiering.insert.reshaping import Reshaping, source_types
 from tiering.insert.source_files import BLOCK_BYTES, MOST_RECORD_BYTES, InputSource, open_binary, too_long
 from tiering.table.schema import Column
 
+_OTHER_DELIMITERS = (";", "\t", "|")
+_ANY_OTHER = re.compile(rb"[;\t|]")
+_QUOTED = re.compile(rb'"[^"]*"')
 _NEWLINE = ord("\n")
 _COLUMN = re.compile(r"In CSV column #(\d+): ")
 """How Arrow begins to say what does not fit."""
@@ -26,15 +31,15 @@ def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch
     """The rows, as the table has them. Raises `UsageError` that names the line."""
     source = intake.source
     with open_binary(source, stdin) as stream:
-        header, lines = csv_head(stream, source)
+        source, header, lines = csv_head(stream, source)
         columns, conversion = intake.reshaping.columns(), _conversion(intake.reshaping)
         line = 2
-        _check_text(source, header, 1)
+        check_text(source, header, 1)
         if intake.bad is not None:
             intake.check_columns(_parse(header, b"", source, conversion, []).schema)
         for block in lines:
             if intake.bad is None:
-                _check_text(source, block, line)
+                check_text(source, block, line)
                 broken: list[str] = []
                 try:
                     table = _parse(header, block, source, conversion, broken)
@@ -45,7 +50,7 @@ def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch
 
                 def parse(some: Sequence[TextRecord]) -> pa.Table:
                     text, broken = b"".join(record.text for record in some), list[str]()
-                    _check_text(source, text, some[0].line)
+                    check_text(source, text, some[0].line)
                     try:
                         found = _parse(header, text, source, conversion, broken)
                     except pa.ArrowInvalid as error:
@@ -98,7 +103,7 @@ def _records(block: bytes, first_line: int) -> list[TextRecord]:
     return [*found, TextRecord(number, begun)] if begun.strip(b"\r\n") else found
 
 
-def _check_text(source: InputSource, block: bytes, first_line: int) -> None:
+def check_text(source: InputSource, block: bytes, first_line: int) -> None:
     """Raise `UsageError` for bytes that are no text; the CSV reader cannot even say where such a line is."""
     try:
         block.decode()
@@ -110,8 +115,9 @@ def _check_text(source: InputSource, block: bytes, first_line: int) -> None:
         ) from error
 
 
-def csv_head(stream: Any, source: InputSource) -> tuple[bytes, Iterator[bytes]]:
-    """The header line, by which every column has a name of its own, and the rest in blocks of whole records."""
+def csv_head(stream: Any, source: InputSource) -> tuple[InputSource, bytes, Iterator[bytes]]:
+    """The source with its delimiter, its header line, by which every column has a name of its own, and the rest in
+    blocks of whole records. Raises `UsageError` where there is none, or no text."""
     blocks = _whole_records(stream, source.label)
     first = next(blocks, b"")
     end = first.find(b"\n") + 1 or len(first)
@@ -124,7 +130,19 @@ def csv_head(stream: Any, source: InputSource) -> tuple[bytes, Iterator[bytes]]:
             yield first[end:]
         yield from blocks
 
-    return _named(header.removeprefix(b"\xef\xbb\xbf"), source.delimiter), rest()
+    header = header.removeprefix(b"\xef\xbb\xbf")
+    source = replace(source, delimiter=_delimiter(header, source))
+    return source, _named(header, source.delimiter), rest()
+
+
+def _delimiter(header: bytes, source: InputSource) -> str:
+    """What stands between the names: where there is no comma, the other one that sheets are written with, if any."""
+    if ".tsv" in Path(source.label).suffixes:
+        return "\t"
+    bare = _QUOTED.sub(b"", header)
+    if b"," in bare:
+        return ","
+    return max(_OTHER_DELIMITERS, key=lambda one: bare.count(one.encode())) if _ANY_OTHER.search(bare) else ","
 
 
 def _named(header: bytes, delimiter: str) -> bytes:

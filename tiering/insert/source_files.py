@@ -74,6 +74,8 @@ class InputSource:
     open: Callable[[], RemoteFile] | None = None
     """Of an object in a bucket or a file of a web server."""
     at: Position = field(default_factory=Position, compare=False)
+    delimiter: str = ","
+    """Between the fields of CSV, once its header was seen."""
 
     @property
     def label(self) -> str:
@@ -83,10 +85,6 @@ class InputSource:
     def size_bytes(self) -> int | None:
         """Of a file of this machine; None of what is elsewhere, or a pipe."""
         return None if self.open is not None or self.path == STDIN else Path(self.path).stat().st_size
-
-    @property
-    def delimiter(self) -> str:
-        return "\t" if ".tsv" in Path(self.label).suffixes else ","
 
 
 def label_of(path: str) -> str:

@@ -29,7 +29,7 @@ from tiering.insert.bucket_sources import BucketSources
 from tiering.insert.intake import Intake
 from tiering.insert.json.source import guess_schema, read_json
 from tiering.insert.reshaping import NULLS, Reshaping
-from tiering.insert.source_csv import csv_head, read_csv
+from tiering.insert.source_csv import check_text, csv_head, read_csv
 from tiering.insert.source_files import ARROW_FILE, BLOCK_BYTES, STDIN, InputSource, find_sources, open_binary, reading
 from tiering.table.schema import TableDefinition
 
@@ -101,9 +101,11 @@ def source_schema(path: str, buckets: BucketSources | None = None) -> pa.Schema:
         stream = stack.enter_context(open_binary(source, None, seekable=source.format in ("arrow", "orc")))
         match source.format:
             case "csv":
-                header, blocks = csv_head(stream, source)
+                source, header, blocks = csv_head(stream, source)
+                sample = header + next(blocks, b"")
+                check_text(source, sample, 1)
                 reader = csv.open_csv(
-                    io.BytesIO(header + next(blocks, b"")),
+                    io.BytesIO(sample),
                     read_options=csv.ReadOptions(block_size=BLOCK_BYTES),
                     parse_options=csv.ParseOptions(delimiter=source.delimiter, newlines_in_values=True),
                     convert_options=csv.ConvertOptions(null_values=list(NULLS), strings_can_be_null=True),

@@ -326,3 +326,39 @@ def test_what_is_not_said_to_be_null_is_refused_where_it_does_not_fit() -> None:
     (batches,) = sources.read_each(find_sources(["-"], "csv", None), reshaping, io.BytesIO(b"id,x\n1,\nNA,2\n"))
     with pytest.raises(UsageError, match="line 3"):
         list(batches)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rows"),
+    [
+        ("t.csv", '\ufeffid;text;when\r\n1;"a; ""b""";31.12.2025\r\n2;"two\r\nlines, 1,5";\r\n', None),
+        ("t.csv", 'id\ttext\twhen\n1\t"a; ""b"""\t31.12.2025\n2\t"two\r\nlines, 1,5"\t\n', None),
+        ("t.csv", '"id"|"text"|"when"\n1|"a; ""b"""|31.12.2025\n2|"two\r\nlines, 1,5"|\n', None),
+        ("t.csv", '"id, a;b",text\n1,x\n', [{"id, a;b": 1, "text": "x"}]),
+        ("t.csv", '"id;a"\n1\n', [{"id;a": 1}]),
+        ("t.tsv", "a,b;c;d\te\n1\t2\n", [{"a,b;c;d": 1, "e": 2}]),
+    ],
+)
+def test_sheets_have_the_delimiter_of_their_header(
+    tmp_path: Path, name: str, text: str, rows: list[dict[str, Any]] | None
+) -> None:
+    """Those of Excel have semicolons where a comma is for decimals."""
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    schema = source_schema(str(path))
+    definition = define_table("d.t", order_by=f'"{schema.names[0]}"', policy="p", like=schema)
+    (batch,) = open_sources([str(path)], None, definition)
+    expected = [
+        {"id": 1, "text": 'a; "b"', "when": "31.12.2025"},
+        {"id": 2, "text": "two\r\nlines, 1,5", "when": None},
+    ]
+    assert batch.to_pylist() == (rows or expected)
+
+
+def test_a_sample_that_is_no_text_makes_no_table(tmp_path: Path) -> None:
+    """It made one whose column is `binary`, and the insert of the same file was refused."""
+    path = tmp_path / "latin.csv"
+    path.write_bytes(b"id,name\r\n1,caf\xe9\r\n")
+    with pytest.raises(UsageError, match=r"line 2 is not UTF-8 text") as caught:
+        source_schema(str(path))
+    assert "iconv" in caught.value.hint
