@@ -229,7 +229,7 @@ class TestSelection:
             ({"columns": "service, nope"}, "no column 'nope'"),
             ({"filter": "nope = 1"}, "nope"),
             ({"filter": "lower(service) = 's001'"}, "more than comparisons"),
-            ({"provider": "frostline"}, "the table would be forgotten"),
+            ({"provider": "frostline"}, "path would be forgotten"),
             ({"colums": "service"}, "no such option: colums.*did you mean 'columns'"),
             ({"revision": "999"}, "999"),
             ({"revision": "1", "timestamp": "2026-01-01"}, "either 'revision' or 'timestamp'"),
