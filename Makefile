@@ -54,10 +54,11 @@ check: $(VENV)/.dev ## what CI runs at each push: format, types, layers, generat
 AGAIN = $(if $(CI),--reruns 1)
 
 # Tests wait for servers and for child processes more than they compute: two workers a processor. Spark's share one
-# session, and so run in one process of their own beside them.
+# session, and so run in one process of their own beside them: one after another they take longest, so that the others
+# give way to them.
 WORKERS ?= $(shell expr 2 \* $$(nproc))
 most-tests: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore=tests/spark $(AGAIN) $(CHOSEN)
+	nice -n 5 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore=tests/spark $(AGAIN) $(CHOSEN)
 
 spark-tests: $(VENV)/.dev
 	@$(BIN)/python -m pytest tests/spark $(AGAIN) $(CHOSEN) >$(VENV)/spark-tests.log 2>&1; ended=$$?; cat $(VENV)/spark-tests.log; exit $$ended
