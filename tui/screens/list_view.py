@@ -50,7 +50,6 @@ class ListView(View):
         super().__init__()
         self.order = Order()
         self._listing: Listing | None = None
-        self._detail_of = ""
 
     def compose(self) -> ComposeResult:
         """Filter, summary, table and detail."""
@@ -204,7 +203,6 @@ class ListView(View):
     def action_detail(self) -> None:
         """Show what is known of the row, or no more."""
         self.set_class(not self.has_class("with-detail"), "with-detail")
-        self._detail_of = ""
         self._show_detail()
 
     def on_grid_moved(self) -> None:

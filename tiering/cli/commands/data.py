@@ -1,6 +1,5 @@
 """`insert`, `query`, `parts`, `disks`, `policies`."""
 
-import sys
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -391,8 +390,3 @@ def _size_or_dash(size_bytes: int | None) -> str:
     from tiering.config.units import format_size
 
     return "-" if size_bytes is None else format_size(size_bytes)
-
-
-def read_stdin() -> str:
-    """All of stdin, for verbs that take a document from a pipe."""
-    return sys.stdin.read()
