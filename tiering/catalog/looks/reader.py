@@ -162,7 +162,13 @@ class PartReader:
         self._take_rows(into, rows if apart is None else [row for row in rows if row[0] not in apart.files])
         if apart is not None:
             into.parts.update(apart.between(partition, to))
-        return True
+        if _are_all(into, look, partition, to):
+            return True
+        if self._kept is not None:
+            self._kept.throw_away()
+        into.parts.clear()
+        into.marks.clear()
+        return False
 
     def _rows_of(
         self, place: PartsPlace, kept: KeptLook | None, partition: str | None = None, to: str | None = None
@@ -286,3 +292,14 @@ class PartReader:
             row, replaces = look.new[path]
             part = LazyPart(source, path, row.facts, replaces, number)
             result.parts[path] = msgspec.structs.replace(result.parts[path], described=part)
+
+
+def _are_all(found: Looked, look: Looked, partition: str | None, to: str | None) -> bool:
+    """Whether there are as many parts as the look found: a file that a hand or a disk altered may lose rows, while
+    those that are left have their checksums."""
+    assert look.kept is not None
+    sums = look.kept.sums
+    if partition is None:
+        return len(found.parts) == sums.parts
+    low, high = f"{partition}_", f"{to or partition}_"
+    return len(found.parts) == sum(one.parts for name, one in sums.partitions.items() if low <= f"{name}_" <= high)
