@@ -36,8 +36,13 @@ class ReadApart:
         """The parts of one partition, or of all from that one `to` another in the order of paths, or of all."""
         if partition is None:
             return self.parts
-        low, high = f"{partition}_", f"{to or partition}_"
-        return {path: one for path, one in self.parts.items() if low <= f"{one.name.partition}_" <= high}
+        return {path: one for path, one in self.parts.items() if is_between(one.name.partition, partition, to)}
+
+
+def is_between(name: str, partition: str, to: str | None) -> bool:
+    """Whether a partition of this name is that one, or between it and the one that it goes `to`, in the order of the
+    paths of their parts."""
+    return f"{partition}_" <= f"{name}_" <= f"{to or partition}_"
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from disks.base import Disk, Mark
 from disks.workers.progress import SILENT, Progress
 from tiering.catalog.looks import look as looks
 from tiering.catalog.looks.batches import look_by_batches
-from tiering.catalog.looks.look import Look, Looked, ReadApart
+from tiering.catalog.looks.look import Look, Looked, ReadApart, is_between
 from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart
 from tiering.config.settings import PolicyConfig
 from tiering.journal.kept_looks import FoundFiles, KeptLook
@@ -150,8 +150,7 @@ class PartReader:
         if looked.is_unread:
             some = Looked(looked.definition, looked.volume, looked.place)
             return list(some.parts.values()) if self._take_kept(some, looked, partition, to) else None
-        low, high = f"{partition}_", f"{to or partition}_"
-        return [stored for stored in looked.parts.values() if low <= f"{stored.name.partition}_" <= high]
+        return [stored for stored in looked.parts.values() if is_between(stored.name.partition, partition, to)]
 
     def _take_kept(self, into: Looked, look: Looked, partition: str | None = None, to: str | None = None) -> bool:
         """Bring what is kept of a look's parts `into` one; False where it is kept no more."""
@@ -301,5 +300,8 @@ def _are_all(found: Looked, look: Looked, partition: str | None, to: str | None)
     sums = look.kept.sums
     if partition is None:
         return len(found.parts) == sums.parts
-    low, high = f"{partition}_", f"{to or partition}_"
-    return len(found.parts) == sum(one.parts for name, one in sums.partitions.items() if low <= f"{name}_" <= high)
+    if to is None:  # many are asked for one by one
+        return len(found.parts) == (sums.partitions[partition].parts if partition in sums.partitions else 0)
+    return len(found.parts) == sum(
+        one.parts for name, one in sums.partitions.items() if is_between(name, partition, to)
+    )
