@@ -19,6 +19,7 @@ BENCHMARKS = {
     "bench_gc_logs": True,
     "bench_clickhouse": True,
     "bench_insert": True,
+    "bench_insert_json": True,
     "bench_inbox": True,
     "bench_daemon": False,
     "bench_pass": False,

@@ -1,10 +1,12 @@
-"""Many small requests side by side: the one loop for work that is all waiting, here or spread over other processes."""
+"""Side by side: many small requests, the one loop for work that is all waiting, here or spread over other processes;
+and pieces of a stream, worked on ahead of who reads it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -12,6 +14,8 @@ from disks.stores.base import ObjectStore
 from disks.workers.progress import SILENT, Progress, Task
 from disks.workers.runner import OpensStore, Remote
 
+T = TypeVar("T")
+R = TypeVar("R")
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -45,6 +49,30 @@ def in_parallel(work: Callable[[int], None], count: int, workers: int) -> None:
                 future.result()
         finally:
             failed.set()
+
+
+def worked_ahead(work: Callable[[T], R], items: Iterable[T], threads: int = 2) -> Iterator[R]:
+    """`work(item)` of each item, in their order: at most one more than there are threads is in work or waits for the
+    reader, and the items are asked for in the reader's own thread. An error, of the work or of the items, comes where
+    its result would have come: what was before it has been handed out."""
+    waiting: deque[Future[R]] = deque()
+    rest, problem = iter(items), None
+    with ThreadPoolExecutor(threads, thread_name_prefix="ahead") as pool:
+        while True:
+            try:
+                item = next(rest)
+            except StopIteration:
+                break
+            except Exception as error:  # noqa: BLE001  it is raised where its item would have come
+                problem = error
+                break
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    if problem is not None:
+        raise problem
 
 
 @dataclass(frozen=True, slots=True)

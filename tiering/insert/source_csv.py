@@ -13,10 +13,18 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.csv as csv
 
+from disks.workers.parallel import worked_ahead
 from oplog.errors import UsageError
 from tiering.insert.intake import Intake, TextRecord
 from tiering.insert.reshaping import Reshaping, source_types
-from tiering.insert.source_files import BLOCK_BYTES, MOST_RECORD_BYTES, InputSource, open_binary, too_long
+from tiering.insert.source_files import (
+    BLOCK_BYTES,
+    MOST_RECORD_BYTES,
+    InputSource,
+    numbered_blocks,
+    open_binary,
+    too_long,
+)
 from tiering.table.schema import Column
 
 _OTHER_DELIMITERS = (";", "\t", "|")
@@ -33,32 +41,35 @@ def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch
     with open_binary(source, stdin) as stream:
         source, header, lines = csv_head(stream, source)
         columns, conversion = intake.reshaping.columns(), _conversion(intake.reshaping)
-        line = 2
         check_text(source, header, 1)
-        if intake.bad is not None:
-            intake.check_columns(_parse(header, b"", source, conversion, []).schema)
-        for block in lines:
-            if intake.bad is None:
-                check_text(source, block, line)
-                broken: list[str] = []
-                try:
-                    table = _parse(header, block, source, conversion, broken)
-                except pa.ArrowInvalid as error:
-                    raise _csv_error(source, header, block, line, conversion, error, broken) from error
-                yield from intake.taken(_without_needless_nulls(table, columns))
-            else:
 
-                def parse(some: Sequence[TextRecord]) -> pa.Table:
-                    text, broken = b"".join(record.text for record in some), list[str]()
-                    check_text(source, text, some[0].line)
-                    try:
-                        found = _parse(header, text, source, conversion, broken)
-                    except pa.ArrowInvalid as error:
-                        raise UsageError(broken[0] if broken else _told(error, header, source)) from error
-                    return _without_needless_nulls(found, columns)
+        def parse(numbered: tuple[int, bytes]) -> pa.Table:
+            line, block = numbered
+            check_text(source, block, line)
+            broken: list[str] = []
+            try:
+                found = _parse(header, block, source, conversion, broken)
+            except pa.ArrowInvalid as error:
+                raise _csv_error(source, header, block, line, conversion, error, broken) from error
+            return _without_needless_nulls(found, columns)
 
-                yield from intake.records(_records(block, line), parse)
-            line += block.count(b"\n")
+        def parse_some(some: Sequence[TextRecord]) -> pa.Table:
+            text, broken = b"".join(record.text for record in some), list[str]()
+            check_text(source, text, some[0].line)
+            try:
+                found = _parse(header, text, source, conversion, broken)
+            except pa.ArrowInvalid as error:
+                raise UsageError(broken[0] if broken else _told(error, header, source)) from error
+            return _without_needless_nulls(found, columns)
+
+        blocks = numbered_blocks(lines, 2)
+        if intake.bad is None:
+            for table in worked_ahead(parse, blocks):
+                yield from intake.taken(table)
+            return
+        intake.check_columns(_parse(header, b"", source, conversion, []).schema)
+        for line, block in blocks:
+            yield from intake.records(_records(block, line), parse_some)
 
 
 def _parse(

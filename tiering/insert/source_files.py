@@ -7,7 +7,7 @@ import gzip
 import io
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,6 +55,14 @@ def too_long(label: str, begin: int) -> UsageError:
         f"{label}: the record that begins at byte {begin:,} is longer than {MOST_RECORD_BYTES >> 20} MiB",
         hint="a line end or a closing quote is missing, or it is no text",
     )
+
+
+def numbered_blocks(blocks: Iterable[bytes], first_line: int) -> Iterator[tuple[int, bytes]]:
+    """Each block of whole lines with the number of its first."""
+    line = first_line
+    for block in blocks:
+        yield line, block
+        line += block.count(b"\n")
 
 
 @dataclass(slots=True)

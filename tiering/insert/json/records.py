@@ -36,7 +36,7 @@ def whole_lines(stream: Any, label: str) -> Iterator[bytes]:
         block = b"".join([*rest, data[:end]])
         given += len(block)
         rest, held = [data[end:]], len(data) - end
-        if block.strip():
+        if not block.isspace():
             yield block
     if (last := b"".join(rest)).strip():
         yield last

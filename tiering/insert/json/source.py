@@ -5,19 +5,20 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.json as jsonlines
 
+from disks.workers.parallel import worked_ahead
 from oplog.errors import UsageError
 from tiering.insert.intake import Intake, TextRecord
 from tiering.insert.json.records import whole_lines
 from tiering.insert.json.texts import with_json_texts
 from tiering.insert.reshaping import Reshaping, explicit_type, source_types
-from tiering.insert.source_files import InputSource, open_binary
+from tiering.insert.source_files import InputSource, numbered_blocks, open_binary
 from tiering.table.nested import holds_map, with_texts
 
 _CHANGED = re.compile(r"Column\(/(.*)\) changed from", re.DOTALL)
@@ -25,21 +26,29 @@ _CHANGED = re.compile(r"Column\(/(.*)\) changed from", re.DOTALL)
 
 def read_json(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     """The rows, as the table has them. Raises `UsageError` that names the line."""
-    line, is_first = 1, True
+
+    def parse(numbered: tuple[int, bytes]) -> pa.Table:
+        line, block = numbered
+        try:
+            return _parse(block, intake.reshaping)
+        except pa.ArrowInvalid as error:
+            raise _json_error(intake.source, block, line, error) from error
+
+    is_first = True
     with open_binary(intake.source, stdin) as stream:
-        for block in whole_lines(stream, intake.source.label):
-            if intake.bad is None:
-                try:
-                    table = _parse(block, intake.reshaping)
-                except pa.ArrowInvalid as error:
-                    raise _json_error(intake.source, block, line, error) from error
-                taken = intake.taken(table)
-            else:
-                taken = list(intake.records(_records(block, line), lambda some: _parse_some(some, intake.reshaping)))
+        blocks = numbered_blocks(whole_lines(stream, intake.source.label), 1)
+        if intake.bad is None:
+            taken: Iterator[Iterable[pa.RecordBatch]] = map(intake.taken, worked_ahead(parse, blocks))
+        else:
+            taken = (
+                list(intake.records(_records(block, line), lambda some: _parse_some(some, intake.reshaping)))
+                for line, block in blocks
+            )
+        for batches in taken:
             if is_first:
                 intake.check_seen()
-            yield from taken
-            line, is_first = line + block.count(b"\n"), False
+                is_first = False
+            yield from batches
 
 
 def _records(block: bytes, first_line: int) -> list[TextRecord]:

@@ -46,9 +46,9 @@ def test_they_are_told_while_they_are_read(tmp_path: Path, monkeypatch: pytest.M
     task = Told()
     for stream in read_each(find_sources([str(tmp_path / "a.csv")]), Reshaping(TABLE), task=task):
         next(stream)
-        assert task.steps == [1000]
+        assert task.steps == [3000], "two blocks are read ahead"
         next(stream)
-        assert task.steps == [1000, 1000]
+        assert task.steps == [3000, 1000]
 
 
 def test_what_is_not_known_is_not_told(tmp_path: Path) -> None:
