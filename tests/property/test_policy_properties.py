@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -148,7 +149,7 @@ def carry_out(world: World, plan: Plan) -> World:
     def change(disk: str, size: int) -> None:
         state = disks[disk]
         if state.free_bytes is not None:
-            disks[disk] = dataclasses.replace(state, free_bytes=state.free_bytes + size)
+            disks[disk] = msgspec.structs.replace(state, free_bytes=state.free_bytes + size)
 
     for delete in plan.deletes:
         change(delete.disk, delete.bytes)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 
 import msgspec
@@ -173,7 +172,7 @@ class Reservations:
     def _states(self, names: Iterable[str]) -> dict[str, DiskState]:
         drained = self._drained()
         found = {name: _state(name, self._disks.get(name), self._reserved.get(name, 0)) for name in names}
-        return {name: replace(state, drained=name in drained) for name, state in found.items()}
+        return {name: msgspec.structs.replace(state, drained=name in drained) for name, state in found.items()}
 
     def _add(self, disk: str, size_bytes: int) -> None:
         self._reserved[disk] = self._reserved.get(disk, 0) + size_bytes

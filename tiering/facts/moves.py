@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tiering.journal.records import MoveRecord
     from tiering.policy.cost import PlanCost
     from tiering.policy.plan import Move, Plan
+    from tiering.table.part import Part, PartFiles
 
 
 def move_record_document(record: MoveRecord) -> dict[str, Any]:
@@ -28,15 +29,14 @@ def plan_document(store: Store, planned: Plan) -> dict[str, Any]:
 
     from tiering.policy.plan import WAITING
 
-    plain = msgspec.to_builtins(planned)
     estimate = plan_cost(store, planned.moves)
-    costs: list[dict[str, int]] = msgspec.to_builtins(estimate.moves)
+    moves, costs = msgspec.to_builtins((planned.moves, estimate.moves))
     return {
-        "at": plain["now"],
-        "moves": [{**item, "cost": cost} for item, cost in zip(plain["moves"], costs, strict=True)],
-        "deletes": plain["deletes"],
+        "at": msgspec.to_builtins(planned.now),
+        "moves": [{**item, "cost": cost} for item, cost in zip(moves, costs, strict=True)],
+        "deletes": msgspec.to_builtins(planned.deletes),
         "stays": planned.staying,
-        "held": [one for one in plain["stays"] if one["reason"]["kind"] in WAITING],
+        "held": msgspec.to_builtins([one for one in planned.stays if one.reason.kind in WAITING]),
         "bytes": planned.bytes,
         "requests": estimate.total.requests,
     }
@@ -79,21 +79,30 @@ def would_move(moves: Iterable[Move]) -> dict[str, Any]:
 
 
 def plan_cost(store: Store, moves: Sequence[Move]) -> PlanCost:
-    """Requests and bytes of planned moves: one PUT a data file going to a bucket, one commit a batch."""
+    """Requests and bytes of planned moves: one PUT a data file going to a bucket, one commit a batch. Of each part only
+    its files are read."""
+    from tiering.catalog.looks.stored import LazyPart
     from tiering.policy import cost
     from tiering.table.part import PartName
 
-    catalog = store.context.catalog
     partitions: dict[str, set[str]] = {}
     for move in moves:
         partitions.setdefault(move.table_uuid, set()).add(PartName.parse(move.part).partition)
-    known = {
-        (definition.uuid, stored.facts.name, stored.disk): stored
-        for definition in store.definitions()
-        for stored in catalog.partitions(definition, partitions.get(definition.uuid, ()))
-    }
-    return cost.estimate(
-        moves,
-        lambda move: stored.part if (stored := known.get((move.table_uuid, move.part, move.source))) else None,
-        {disk.name for disk in store.object_disks()},
-    )
+    asked = {_place_of(move) for move in moves}
+    parts: dict[tuple[str, str, str], Part | PartFiles] = {}
+    kept: dict[tuple[str, str, str], LazyPart] = {}
+    for definition in store.definitions():
+        for stored in store.context.catalog.partitions(definition, partitions.get(definition.uuid, ())):
+            place, described = (definition.uuid, stored.label, stored.disk), stored.described
+            if place not in asked:
+                continue
+            if isinstance(described, LazyPart):
+                kept[place] = described
+            else:
+                parts[place] = described
+    parts |= zip(kept, (files for _, files in LazyPart.documents([*kept.values()])), strict=True)
+    return cost.estimate(moves, lambda move: parts.get(_place_of(move)), {disk.name for disk in store.object_disks()})
+
+
+def _place_of(move: Move) -> tuple[str, str, str]:
+    return move.table_uuid, move.part, move.source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
@@ -93,7 +93,7 @@ def _written(part: PlacedPart, states: dict[str, DiskState], name: str, policy: 
 def _take(states: dict[str, DiskState], disk: str, size: int) -> None:
     state = states.get(disk)
     if state is not None and state.free_bytes is not None:
-        states[disk] = replace(state, free_bytes=state.free_bytes - size)
+        states[disk] = msgspec.structs.replace(state, free_bytes=state.free_bytes - size)
 
 
 def _move(part: PlacedPart, target: str, policy: str) -> Move:

@@ -162,7 +162,7 @@ def manual_moves(
     return moves
 
 
-class _Placed(msgspec.Struct, frozen=True):
+class _Placed(msgspec.Struct, frozen=True, gc=False):
     """A part as the policy sees it: nothing of it has to be read for that."""
 
     definition: TableDefinition

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -199,4 +199,4 @@ def less(state: DiskState, size: int) -> DiskState:
     """The disk with so many bytes more on it."""
     if state.free_bytes is None:
         return state
-    return replace(state, free_bytes=state.free_bytes - size)
+    return msgspec.structs.replace(state, free_bytes=state.free_bytes - size)

@@ -15,7 +15,7 @@ import msgspec
 
 from tiering.config.settings import PricesConfig
 from tiering.policy.plan import Move
-from tiering.table.part import Part
+from tiering.table.part import Part, PartFiles
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ MULTIPART_BYTES = 256 * 1024 * 1024
 _MULTIPART_PIECE_BYTES = 64 * 1024 * 1024
 
 
-class Cost(msgspec.Struct, frozen=True, kw_only=True):
+class Cost(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Requests and bytes that cross the network. `put` and `get` are the expensive and the cheap class of S3."""
 
     put: int = 0
@@ -82,7 +82,7 @@ class PlanCost(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.moves, Cost()) + Cost(put=self.commits)
 
 
-def estimate(moves: Sequence[Move], part_of: Callable[[Move], Part | None], remote: Set[str]) -> PlanCost:
+def estimate(moves: Sequence[Move], part_of: Callable[[Move], Part | PartFiles | None], remote: Set[str]) -> PlanCost:
     """What the moves cost. `part_of` finds a move's part (None counts as one file); `remote` are the buckets' disks."""
     return PlanCost(
         moves=tuple(_of_one(move, part_of(move), remote) for move in moves),
@@ -130,7 +130,7 @@ def _cut(batch: list[T], sizes: Iterable[int]) -> Iterator[list[T]]:
     return (list(islice(rest, size)) for size in sizes)
 
 
-def _of_one(move: Move, part: Part | None, remote: Set[str]) -> Cost:
+def _of_one(move: Move, part: Part | PartFiles | None, remote: Set[str]) -> Cost:
     sizes = [file.size_bytes for file in part.files] if part is not None else [move.bytes]
     cost = Cost()
     if move.target in remote:

@@ -11,7 +11,6 @@ to a volume which then is too full goes on in the model, so it is copied once, t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -21,7 +20,7 @@ from tiering.config.units import format_duration, format_size
 from tiering.journal.records import Failures, PartPin
 from tiering.policy import placement, ttl
 from tiering.policy.backoff import AHEAD, wait_after
-from tiering.policy.due import earlier
+from tiering.policy.due import Goal, earlier, goal_of
 from tiering.policy.idle import IdleParts, clock_problem, to_look_at, unseen, why_blocked
 from tiering.policy.items import PolicyItem, count_rest, explain_rest, next_due, next_goal, plan_of
 from tiering.policy.pacing import Pacing
@@ -35,7 +34,7 @@ from tiering.policy.plan import (
     Stay,
     TtlDelete,
 )
-from tiering.table.schema import MoveToDisk, MoveToVolume
+from tiering.table.schema import MoveToDisk, TtlRule
 
 __all__ = [
     "DiskState",
@@ -130,6 +129,8 @@ class _Pass:
             remote=options.remote,
             prices=options.prices,
         )
+        self.goals: dict[tuple[str, TtlRule], Goal] = {}
+        """By policy and rule."""
         self.turns: dict[tuple[str, str], int] = {}
         self.blocked: dict[tuple[str, str], Reason | None] = {}
         """By policy and disk."""
@@ -149,7 +150,8 @@ class _Pass:
         movable = [item for item, pin in pins if pin is None] if pins else free
         self._delete(movable)
         movable = [item for item in movable if item.deleted is None]
-        while self._pin_pass(pinned) or self._ttl_pass(movable) or self._space_pass(movable):
+        due = self._due(movable)
+        while self._pin_pass(pinned) or self._ttl_pass(due) or self._space_pass(movable):
             pass
         match self.options.rest:
             case "each":
@@ -169,7 +171,7 @@ class _Pass:
 
     def why_it_stays(self, item: PolicyItem) -> Reason:
         """Of a part that nothing concerns."""
-        self._ttl_pass([item])
+        self._ttl_pass(self._due([item]))
         explain_rest([item], self.disks, self.now)
         return item.stay[0] if item.stay is not None else Reason("unknown", "it is due by now")
 
@@ -243,48 +245,43 @@ class _Pass:
             item.deleted = Reason("ttl_delete", f"{due.describe(self.now)}: rule '{ttl.rule_text(due.rule)}'")
             self._release(item.at, item.size)
 
-    def _ttl_pass(self, items: list[PolicyItem]) -> bool:
+    def _due(self, items: list[PolicyItem]) -> list[tuple[PolicyItem, ttl.Due]]:
+        """Those that a rule moves now, each with it; where what is left of a budget is for those that wait longest,
+        these first."""
+        winning = ((item, ttl.winning_move(item.dues, self.now)) for item in items if item.policy is not None)
+        found = [(item, due) for item, due in winning if due is not None]
+        if self.pacing.has_budgets:
+            found.sort(key=lambda one: (one[1].due, one[0].key))
+        return found
+
+    def _ttl_pass(self, dues: list[tuple[PolicyItem, ttl.Due]]) -> bool:
         changed = False
-        for item in self._longest_due_first(items) if self.pacing.has_budgets else items:
-            due = ttl.winning_move(item.dues, self.now)
-            if due is not None and item.policy is not None and self._follow_rule(item, item.policy, due):
+        for item, due in dues:
+            if item.policy is not None and self._follow_rule(item, item.policy, due):
                 changed = True
         return changed
 
-    def _longest_due_first(self, items: list[PolicyItem]) -> list[PolicyItem]:
-        """What is left of a budget is for those that wait longest."""
-        dues = {item: due.due for item in items if (due := ttl.winning_move(item.dues, self.now)) and due.due}
-        return sorted(dues, key=lambda item: (dues[item], item.key))
-
     def _follow_rule(self, item: PolicyItem, policy: PolicyConfig, due: ttl.Due) -> bool:
         """Move the part where the rule says, in the model; whether it moved."""
+        goal = self._goal_of(due.rule, item.table.policy, policy)
+        if goal.volume is None:
+            return self._stay(item, *goal.nowhere)
+        if item.at in goal.volume.disks:
+            return self._stay(item, "in_place", f"already on {item.at}, where {goal.rule} wants it")
         here = volume_index(policy, item.at)
-        rule = f"rule '{ttl.rule_text(due.rule)}'"
-        match due.rule.action:
-            case MoveToVolume(volume=name):
-                volume = _find_volume(policy, name)
-                if volume is None:
-                    return self._stay(item, "no_such_volume", f"{rule}: no volume {name} in policy {item.table.policy}")
-            case MoveToDisk(disk=name, if_exists=if_exists):
-                there = volume_index(policy, name)
-                if there is None or name not in self.disks:
-                    falls_back = "it says IF EXISTS, so the part stays" if if_exists else "the part stays"
-                    return self._stay(
-                        item, "no_such_disk", f"{rule}: policy {item.table.policy} has no disk {name}; {falls_back}"
-                    )
-                volume = msgspec.structs.replace(ordered_volumes(policy)[there], disks=(name,))
-            case _:
-                return False
-        to_disk = isinstance(due.rule.action, MoveToDisk)
-        if item.at in volume.disks:
-            return self._stay(item, "in_place", f"already on {item.at}, where {rule} wants it")
-        there = _index_of(policy, volume.name)
-        if here is None or there < here:
-            detail = f"{rule} wants volume {volume.name}; the part is on a colder one and never moves back by itself"
-            return self._stay(item, "colder", detail)
+        if here is None or goal.coldness < here:
+            wanted = f"{goal.rule} wants volume {goal.volume.name}"
+            return self._stay(item, "colder", f"{wanted}; the part is on a colder one and never moves back by itself")
         if self._too_young(item) or self._is_held(item, due):
             return False
-        return self._try_move(item, [volume], _by_rule(due, self.now), obey_limit=not to_disk)
+        obey_limit = not isinstance(due.rule.action, MoveToDisk)
+        return self._try_move(item, [goal.volume], _by_rule(due, self.now), obey_limit=obey_limit)
+
+    def _goal_of(self, rule: TtlRule, name: str, policy: PolicyConfig) -> Goal:
+        known = self.goals.get((name, rule))
+        if known is None:
+            known = self.goals[name, rule] = goal_of(rule, name, policy, self.disks)
+        return known
 
     def _space_pass(self, items: list[PolicyItem]) -> bool:
         changed = False
@@ -353,6 +350,8 @@ class _Pass:
     def _waiting(self, item: PolicyItem, volume: VolumeConfig) -> dict[str, tuple[Reason, datetime | None]]:
         """The volume's disks that are not for the part, or to which moving it failed lately, or too often: why, and
         until when."""
+        if not self.options.failures and not self.options.bound:
+            return {}
         blocked = {
             disk: self._failure_block(self.options.failures.get((item.uuid, item.part.name, disk)), disk)
             for disk in volume.disks
@@ -386,10 +385,13 @@ class _Pass:
 
     def _too_young(self, item: PolicyItem) -> bool:
         """Whether the part must wait so that merges come first; its reason is set then."""
-        least = timedelta(seconds=item.table.settings.min_part_age_to_move_seconds)
+        seconds = item.table.settings.min_part_age_to_move_seconds
+        if not seconds or item.move is not None:
+            return False
+        least = timedelta(seconds=seconds)
         until = item.part.created + least
         ahead = item.part.created - self.now > AHEAD  # by a wrong clock: it would wait for years
-        if not least or until <= self.now or ahead or item.move is not None:
+        if until <= self.now or ahead:
             return False
         age = format_duration(max(self.now - item.part.created, timedelta()))
         wait = ttl.short_duration(least)
@@ -399,7 +401,7 @@ class _Pass:
 
     def _is_held(self, item: PolicyItem, due: ttl.Due | None) -> bool:
         """Whether the part must wait for its time or the policy's budget; its reason is set then."""
-        if item.move is not None:
+        if item.move is not None or not self.pacing.is_paced(item.table.policy):
             return False
         lacks_room = item.policy is not None and placement.lacks_room(item.policy, self.disks.get(item.source))
         if (held := self.pacing.hold(item, due, lacks_room=lacks_room or item.source in self.freeing)) is None:
@@ -431,9 +433,5 @@ def _by_rule(due: ttl.Due, now: datetime) -> Reason:
     return Reason("ttl", f"{due.describe(now)}: {ttl.action_text(due.rule)}")
 
 
-def _index_of(policy: PolicyConfig, volume: str) -> int:
-    return next(index for index, known in enumerate(ordered_volumes(policy)) if known.name == volume)
-
-
 def _with_free(state: DiskState, free_bytes: int) -> DiskState:
-    return replace(state, free_bytes=free_bytes)
+    return msgspec.structs.replace(state, free_bytes=free_bytes)

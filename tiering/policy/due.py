@@ -1,4 +1,4 @@
-"""When a rule acts on a part where it lies, so that a pass looks at no part before. Pure.
+"""When a rule acts on a part where it lies, so that a pass looks at no part before; and where it brings it. Pure.
 
 A rule that brings parts to where this one is, or to somewhere hotter, does nothing to it, however long it has been due.
 Of some rules plans say when they are due, though it is not they that carry them out: merges compress anew.
@@ -7,16 +7,17 @@ Of some rules plans say when they are due, though it is not they that carry them
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Container
 from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
 
-from tiering.config.settings import PolicyConfig
+from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.policy import ttl
 from tiering.policy.placement import ordered_volumes, volume_index
 from tiering.table.part import Part, PartFacts
-from tiering.table.schema import MoveToDisk, MoveToVolume, TableDefinition
+from tiering.table.schema import MoveToDisk, MoveToVolume, TableDefinition, TtlRule
 
 
 class Dues(NamedTuple):
@@ -88,3 +89,34 @@ def acts(due: ttl.Due, disk: str, policy: PolicyConfig | None) -> bool:
 def earlier(one: datetime | None, other: datetime | None) -> datetime | None:
     """Of two times of which each may not be."""
     return other if one is None or (other is not None and other < one) else one
+
+
+class Goal(NamedTuple):
+    """Where a rule brings the parts of a policy."""
+
+    rule: str
+    """In words."""
+    volume: VolumeConfig | None
+    """With the disks that the rule names."""
+    coldness: int = 0
+    """How cold the volume is: its index."""
+    nowhere: tuple[str, str] = ("", "")
+    """Where there is no volume: the kind of reason and the reason."""
+
+
+def goal_of(rule: TtlRule, name: str, policy: PolicyConfig, disks: Container[str]) -> Goal:
+    """Of a rule that moves, in the policy of this name, where there are these disks."""
+    text, volumes = f"rule '{ttl.rule_text(rule)}'", ordered_volumes(policy)
+    match rule.action:
+        case MoveToVolume(volume=wanted):
+            for index, volume in enumerate(volumes):
+                if volume.name == wanted:
+                    return Goal(text, volume, index)
+            return Goal(text, None, nowhere=("no_such_volume", f"{text}: no volume {wanted} in policy {name}"))
+        case MoveToDisk(disk=disk, if_exists=if_exists):
+            there = volume_index(policy, disk)
+            if there is not None and disk in disks:
+                return Goal(text, msgspec.structs.replace(volumes[there], disks=(disk,)), there)
+            falls_back = "it says IF EXISTS, so the part stays" if if_exists else "the part stays"
+            return Goal(text, None, nowhere=("no_such_disk", f"{text}: policy {name} has no disk {disk}; {falls_back}"))
+    raise AssertionError(f"{text} moves nothing")

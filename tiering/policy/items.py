@@ -98,7 +98,8 @@ def next_goal(item: PolicyItem, now: datetime) -> str:
 
 def _upcoming(item: PolicyItem, now: datetime) -> ttl.Due | None:
     """The rule that acts on the part next, where it is."""
-    return ttl.next_due((due for due in item.dues if is_told(due, item.at, item.policy)), now)
+    waiting = [due for due in item.dues if due.due is not None and due.due > now]
+    return ttl.next_due((due for due in waiting if is_told(due, item.at, item.policy)), now) if waiting else None
 
 
 def _why_nothing(item: PolicyItem, upcoming: ttl.Due | None, disks: Mapping[str, DiskState], now: datetime) -> Reason:

@@ -61,7 +61,7 @@ class Pacing:
     ) -> None:
         """`spent` by policy; `arrived`: when the last move of a part, by table's uuid and name, was done."""
         self._now, self._arrived, self._remote, self._prices = now, arrived, remote, prices
-        self._paced = {name: policy.pacing for name, policy in policies.items()}
+        self._paced = {name: policy.pacing for name, policy in policies.items() if policy.pacing != PacingConfig()}
         self._spent = dict(spent)
         self._beside: Counter[tuple[str, str, str]] = Counter()
         self._late = LatePartitions(now)
@@ -76,6 +76,10 @@ class Pacing:
     def has_budgets(self) -> bool:
         """Whether it matters who goes first."""
         return any(has_budget(pacing) for pacing in self._paced.values())
+
+    def is_paced(self, policy: str) -> bool:
+        """Whether anything may hold its moves back."""
+        return policy in self._paced
 
     def hold(self, item: PolicyItem, due: ttl.Due | None, *, lacks_room: bool = False) -> Held | None:
         """Why the part does not move now, and until when. `due`: the rule that moves it; None: it makes room.

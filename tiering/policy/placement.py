@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.config.units import format_size
 
 
-@dataclass(frozen=True, slots=True)
-class DiskState:
+class DiskState(msgspec.Struct, frozen=True):
     """What is known of a disk when a decision is made. Totals are None where there is no limit."""
 
     total_bytes: int | None
@@ -30,8 +30,7 @@ class DiskState:
         return None if self.free_bytes is None else max(0, self.free_bytes - self.reserved_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class DiskChoice:
+class DiskChoice(msgspec.Struct, frozen=True):
     """A disk, or the reason why none was found (`kind` is the stable word, `why` is for people)."""
 
     disk: str | None

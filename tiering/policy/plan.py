@@ -66,14 +66,14 @@ WAITING = ("paused", "clock", "backoff", "gave_up", *NO_DISK, *HELD)
 """Kinds of reasons of parts that a rule wants elsewhere, and that are kept from moving now."""
 
 
-class Reason(msgspec.Struct, frozen=True):
+class Reason(msgspec.Struct, frozen=True, gc=False):
     """`kind` is a stable word for scripts, `detail` a sentence with numbers and times."""
 
     kind: str
     detail: str
 
 
-class Move(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
+class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename={"source": "from", "target": "to"}):
     """One part from one disk to another. `table` is the name, `table_uuid` the identity."""
 
     table: str
@@ -97,7 +97,7 @@ class TtlDelete(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason
 
 
-class Stay(msgspec.Struct, frozen=True, kw_only=True):
+class Stay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A part that stays, and why. `next_due`: when a rule acts on it or what blocks it ends, if that is known."""
 
     table: str

@@ -7,9 +7,11 @@ one whose time came last wins; on a tie the later one in the table's list (Click
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from oplog.errors import NotFound
 from tiering.table.part import Part, PartFacts
@@ -19,8 +21,7 @@ EARLIEST_PLAUSIBLE = datetime(1971, 1, 1, tzinfo=UTC)
 """A newest row before this is more likely a missing time than a fact: such a part is never deleted by a rule."""
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(msgspec.Struct, frozen=True, gc=False):
     """One rule applied to one part. Without statistics `due` is None and `missing` says why."""
 
     rule: TtlRule
@@ -63,7 +64,8 @@ def winning_move(dues: Iterable[Due], now: datetime) -> Due | None:
 
 def due_delete(dues: Iterable[Due], now: datetime) -> Due | None:
     """The rule that deletes the whole part now: every row in it is past its time."""
-    return max((due for due in dues if due.deletes and due.is_due(now)), key=_time_of, default=None)
+    found = [due for due in dues if due.deletes and due.is_due(now)]
+    return max(found, key=_time_of) if found else None
 
 
 def due_recompressions(dues: Iterable[Due], now: datetime) -> list[Due]:
@@ -77,6 +79,7 @@ def next_due(dues: Iterable[Due], now: datetime) -> Due | None:
     return min(waiting, key=_time_of, default=None)
 
 
+@lru_cache(maxsize=1024)  # a plan says it of thousands of parts
 def rule_text(rule: TtlRule) -> str:
     """As the user writes it: `7d on ts to volume cold`."""
     return f"{short_duration(rule.after)} on {rule.column} {action_text(rule)}"
@@ -95,6 +98,7 @@ def action_text(rule: TtlRule) -> str:
             return "delete"
 
 
+@lru_cache(maxsize=1024)
 def short_duration(duration: timedelta) -> str:
     """Exact and short: `30d`, `1d12h`, `0s`."""
     seconds = int(duration.total_seconds())
@@ -111,7 +115,7 @@ def short_time(moment: datetime) -> str:
     utc = moment.astimezone(UTC)
     if utc.second or utc.microsecond:
         return utc.replace(tzinfo=None, microsecond=0).isoformat() + "Z"
-    return utc.strftime("%Y-%m-%dT%H:%MZ")
+    return utc.replace(tzinfo=None).isoformat(timespec="minutes") + "Z"
 
 
 def _due(definition: TableDefinition, part: Part | PartFacts, rule: TtlRule) -> Due:

@@ -235,7 +235,7 @@ def _fault_in_columns(columns: dict[str, ColumnRange]) -> str | None:
     )
 
 
-class PartFile(msgspec.Struct, frozen=True):
+class PartFile(msgspec.Struct, frozen=True, gc=False):
     """What tells a file of a part. The fields are those of `DataFile`."""
 
     name: str
@@ -243,7 +243,7 @@ class PartFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class PartFiles(msgspec.Struct, frozen=True):
+class PartFiles(msgspec.Struct, frozen=True, gc=False):
     """As much of a `part.json` as tells its files. The fields are those of `Part`."""
 
     name: str
