@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -54,7 +55,8 @@ class Intake:
 
         def tell(number: int, problem: str) -> None:
             assert self.bad is not None
-            (values,) = batch.slice(number, 1).to_pylist()
+            row = batch.slice(number, 1)
+            values = {name: _shown(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
             self.bad.add(self.source.label, {"row": first + number + 1}, problem, {"values": values})
 
         yield from salvage(range(batch.num_rows), take, tell) if batch.num_rows else ()
@@ -106,3 +108,11 @@ class Intake:
 
     def _taken(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
         return cast_batch(self._shaped(batch), self.definition, source=self.source.label, first_row=first_row)
+
+
+def _shown(column: pa.Array) -> Any:
+    """A column's only value; of what Python has no value for, Arrow's text."""
+    try:
+        return column[0].as_py()
+    except (OverflowError, ValueError):
+        return " ".join(column.to_string().split())

@@ -21,6 +21,7 @@ from tiering.table.schema import Column, TableDefinition
 from tiering.table.type_texts import arrow_type
 
 FIELD_ID = b"PARQUET:field_id"
+_EPOCH = date(1970, 1, 1)
 
 
 def arrow_field(column: Column) -> pa.Field:
@@ -92,8 +93,35 @@ def cast_batch(
                 f"{where}column {column.name} is null in row {row}, but the table does not allow it",
                 hint="fill the value in, or leave the row out",
             )
+        if (far := _first_far(array)) is not None:
+            row = first_row + far + 1
+            raise UsageError(
+                f"{where}column {column.name} is before the year 1, after 9999 or infinite in row {row}",
+                hint="make it null there, or let --skip-bad-rows keep the row apart; lists alone hold such moments",
+            )
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(definition))
+
+
+def _first_far(array: pa.Array) -> int | None:
+    """The first row with a moment that Python does not have, also within structs: bounds are kept of these."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return min((row for row in map(_first_far, array.flatten()) if row is not None), default=None)
+    if pa.types.is_date32(kind):
+        counted, a_day = pa.int32(), 1
+    elif pa.types.is_timestamp(kind) and kind.unit != "ns":
+        counted, a_day = pa.int64(), 86_400 * {"s": 1, "ms": 1_000, "us": 1_000_000}[kind.unit]
+    else:
+        return None
+    numbers = array.cast(counted)
+    bounds = pc.min_max(numbers)
+    lowest, end = (a_day * (day.toordinal() - _EPOCH.toordinal()) for day in (date.min, date.max))
+    least, most = bounds["min"].as_py(), bounds["max"].as_py()
+    if least is None or lowest <= least <= most < end + a_day:
+        return None
+    is_far = pc.or_(pc.less(numbers, lowest), pc.greater_equal(numbers, end + a_day))
+    return int(pc.index(is_far, True).as_py())
 
 
 def check_names(names: list[str], definition: TableDefinition, *, where: str) -> None:

@@ -112,7 +112,10 @@ def _stream(result: "QueryResult", pieces: "_Pieces", chosen: str, stream: Any) 
     count = 0
     with writer:
         for batch in pieces:
-            writer.write_batch(_csv_batch(batch) if chosen == "csv" else batch)
+            if chosen == "csv":
+                _write_csv(batch, writer, stream)
+            else:
+                writer.write_batch(batch)
             count += batch.num_rows
     stream.flush()
     return count
@@ -132,21 +135,29 @@ def _is_text_in_csv(kind: "pa.DataType") -> bool:
     return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind))
 
 
-def _csv_batch(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+def _write_csv(batch: "pa.RecordBatch", writer: Any, stream: Any) -> None:
+    """Where Arrow's writer has no text for a column's moments they are texts, in this batch alone."""
     import pyarrow as pa
+    from pyarrow import csv
 
-    from tiering.query.plain_values import plain_values
+    from tiering.query.plain_values import is_far, plain_values
 
     def text(value: Any) -> str | None:
         return value if value is None or isinstance(value, str) else encode(value, indent=0).decode()
 
-    arrays = [
-        pa.array([text(value) for value in plain_values(column)], pa.string())
-        if _is_text_in_csv(column.type)
-        else column
-        for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=_csv_schema(batch.schema))
+    def written_as(column: pa.Array) -> pa.Array:
+        if _is_text_in_csv(column.type):
+            return pa.array(map(text, plain_values(column)), pa.string())
+        if is_far(column):
+            return pa.array([value and value.replace("T", " ") for value in plain_values(column)], pa.string())
+        return column
+
+    arrays = [written_as(column) for column in batch.columns]
+    written = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+    if written.schema == _csv_schema(batch.schema):
+        writer.write_batch(written)
+    else:
+        csv.write_csv(written, stream, csv.WriteOptions(include_header=False))
 
 
 def _document(result: "QueryResult", rows: list[list[Any]]) -> dict[str, Any]:

@@ -153,10 +153,13 @@ def _whole(value: int) -> int | str:
 
 def _moment(text: str) -> str:
     """As RFC 3339 has it, microseconds only when there are any; what has no such text is left as the engine has it."""
+    if "(BC)" in text:
+        return text
     written, point, digits = text.partition(".")
     return written.replace(" ", "T") + (f".{digits:0<{_MICROSECOND_DIGITS}}" if point else "")
 
 
 def _zoned(text: str) -> str:
     """The engine's zone is UTC."""
-    return _moment(text.removesuffix("+00")) + "Z" if text.endswith("+00") else text
+    text, ends, _ = text.partition("+00")
+    return _moment(text) + "Z" if ends and "(BC)" not in text else text

@@ -119,6 +119,39 @@ def test_moments_have_their_nanoseconds_also_within_other_values() -> None:
         assert row == [text, text and text[:-1], [text], {"at": text}, {str(number): text}]
 
 
+@pytest.mark.parametrize("output_format", ["json", "csv", "table"])
+@pytest.mark.parametrize("beside", ["1", "[1]"])  # without Arrow, and with it
+def test_moments_that_python_does_not_have_are_written_as_the_engine_does(
+    home: Home, output_format: str, beside: str
+) -> None:
+    texts = {
+        "'infinity'::TIMESTAMPTZ": "infinity",
+        "'-infinity'::TIMESTAMP": "-infinity",
+        "'infinity'::DATE": "infinity",
+        "'-infinity'::DATE": "-infinity",
+        "'20000-01-01'::DATE": "20000-01-01",
+        "'0044-03-15 (BC)'::DATE": "0044-03-15 (BC)",
+        "'0001-01-01 (BC) 10:00:01'::TIMESTAMPTZ": "0001-01-01 (BC) 10:00:01",
+        "'12400-02-29 23:59:59.5'::TIMESTAMPTZ": "12400-02-29T23:59:59.500000Z",
+        "'9999-12-31 23:59:59'::TIMESTAMP": "9999-12-31T23:59:59",
+    }
+    said = home("query", f"SELECT {', '.join(texts)}, {beside} AS y", "--output-format", output_format)
+    for text in texts.values():
+        assert (text.replace("T", " ") if output_format == "csv" else text) in said
+    within = home("query", "SELECT {'x': ['infinity'::TIMESTAMP], 'y': map{'20000-01-01'::DATE: 1}}", "--json")
+    assert json.loads(within)["rows"] == [[{"x": ["infinity"], "y": {"20000-01-01": 1}}]]
+
+
+def test_a_csv_has_far_moments_beside_near_ones(home: Home) -> None:
+    """Of many rows only some batches have any."""
+    far = "CASE WHEN i = 150000 THEN '-infinity'::DATE ELSE '2024-02-03'::DATE END"
+    said = home("query", f"SELECT [i] AS i, {far} AS d FROM range(200000) t(i)", "--output-format", "csv")
+    lines = said.splitlines()
+    assert len(lines) == 200_001
+    assert {line.rpartition(",")[2].strip('"') for line in lines[1:]} == {"2024-02-03", "-infinity"}
+    assert lines[150_001] == '"[150000]","-infinity"'
+
+
 def test_pandas_is_not_imported_for_an_answer(tmp_path: Path) -> None:
     """pyarrow imports it for its first array where it is installed, as it is here."""
     assert importlib.util.find_spec("pandas")

@@ -292,6 +292,19 @@ class TestVerb:
         assert "1 row could not be taken" in home(*words) + home.error
         assert home.json("query", "SELECT count(*) FROM d.t")["rows"] == [[20]]
 
+    def test_moments_that_python_does_not_have_are_bad_rows_with_their_values(self, home: Home, tmp_path: Path) -> None:
+        source, bad = tmp_path / "far.parquet", tmp_path / "bad.jsonl"
+        moments = "[DATE '2024-01-01', 'infinity', NULL, '-infinity', '20000-01-01']"
+        duckdb.sql(f"SELECT unnest(range(5)) AS k, unnest({moments}) AS d").write_parquet(str(source))
+        home("table", "create", "d.far", "--like", str(source), "--order-by", "d,k")
+        home("insert", "d.far", str(source), code=2)
+        assert "column d is before the year 1, after 9999 or infinite in row 2" in home.error
+        home("insert", "d.far", str(source), "--skip-bad-rows", "3", str(bad))
+        assert home.json("query", "SELECT k, d FROM d.far ORDER BY k")["rows"] == [[0, "2024-01-01"], [2, None]]
+        kept = [json.loads(line) for line in bad.read_text().splitlines()]
+        assert [(one["row"], one["values"]["k"]) for one in kept] == [(2, 1), (4, 3), (5, 4)]
+        assert "20000-01-01" in kept[2]["values"]["d"]
+
     def test_bad_input(self, home: Home, tmp_path: Path) -> None:
         source = lines(tmp_path / "in.jsonl", [{"k": 1}, "{", "{"])
         home("insert", "d.t", str(source), "--skip-bad-rows", "1", str(tmp_path / "bad.jsonl"), code=8)

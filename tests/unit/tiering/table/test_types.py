@@ -130,3 +130,33 @@ def test_json_values_read_back(value: Any, kind: str) -> None:
 
 def test_what_bounds_nothing_is_none() -> None:
     assert [as_json(value) for value in (float("nan"), float("inf"))] == [None, None]
+
+
+_FAR = {
+    "date": (pa.int32(), -719_162, 2_932_896),
+    "timestamp[s]": (pa.int64(), -62_135_596_800, 253_402_300_799),
+    "timestamp[us, UTC]": (pa.int64(), -62_135_596_800_000_000, 253_402_300_799_999_999),
+}
+"""Type -> how it is counted, and the first and the last of what Python has."""
+
+
+@pytest.mark.parametrize("kind", _FAR)
+@pytest.mark.parametrize("within", ["", "struct"])
+def test_moments_that_no_bound_can_be_kept_of_are_refused_by_row(kind: str, within: str) -> None:
+    counted, first, last = _FAR[kind]
+    table = define_table(
+        "a.b", columns=["k:int64", f"m:struct<at: {kind}>" if within else f"m:{kind}"], order_by="k", policy="p"
+    )
+
+    def cast(*counts: int | None) -> pa.RecordBatch:
+        moments = pa.array(counts, counted).cast(arrow_type(kind))
+        column = pa.StructArray.from_arrays([moments], ["at"]) if within else moments
+        return cast_batch(pa.record_batch({"k": range(len(counts)), "m": column}), table, source="f", first_row=10)
+
+    assert cast(None).num_rows == 1
+    batch = cast(None, first, last)
+    batch.to_pylist()  # which Python has
+    endless = (1 << (counted.bit_width - 1)) - 1
+    for count in (first - 1, last + 1, endless, -endless):
+        with pytest.raises(UsageError, match="f: column m is before the year 1, after 9999 or infinite in row 13"):
+            cast(first, last, count, None)
