@@ -24,6 +24,7 @@ import numpy
 import pyarrow as pa
 
 from benchmarks.measure import Figure, bound_figure, ratio_figure, report, scratch, timed
+from disks import effects
 from disks.config import LocalDiskConfig
 from disks.workers.progress import Silent
 from tests.servers import zookeeper
@@ -41,7 +42,11 @@ SINGLE = 40
 MANY = 200
 """Parts of 100 KB, a fifth of those of the goal."""
 FETCHED_BYTES = 256 * 1024 * 1024
+FETCHED_PARTS = 128
+"""Of a MiB each."""
 IDLE_SECONDS = 60.0
+PROGRAM = ("rsync", "-a") if shutil.which("rsync") else ("cp", "-a")
+"""What files are copied by, to compare."""
 
 
 @dataclass(slots=True)
@@ -166,15 +171,38 @@ def fetch(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
         source = home / "a" / "ssd" / a.store.definition(TABLE).directory
         target = home / "copied"
         ours = timed(lambda: work.sync(b.store.context, b.store.definition(TABLE)))
-        program = ["rsync", "-a"] if shutil.which("rsync") else ["cp", "-a"]
-
-        def theirs() -> None:
-            subprocess.run([*program, f"{source}/", str(target)], check=True)
-            os.sync()
-
-        copied = timed(theirs)
+        copied = timed(partial(copy, source, target))
     name = f"fetch of {FETCHED_BYTES >> 20} MiB"
-    yield ratio_figure(name, ours, copied, at_most=1.0, baseline_name=f"{program[0]} and sync")
+    yield ratio_figure(name, ours, copied, at_most=1.0, baseline_name=f"{PROGRAM[0]} and sync")
+
+
+def fetch_many(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
+    """Many parts from one replica to another: what a part costs beside its bytes."""
+    with nodes(home, keeper, follow=False) as (a, b, _):
+        table = a.store.table(TABLE)
+        for seed in range(FETCHED_PARTS):
+            table.insert(rows(seed, 65_536).to_batches())
+        source = home / "a" / "ssd" / a.store.definition(TABLE).directory
+        before, synced = b.requests(), [0]
+
+        def count(phase: str, effect: str, arguments: tuple[object, ...]) -> None:
+            if phase == "before" and effect.startswith(("fs.fsync", "fs.sync")):
+                synced[0] += len(arguments)
+
+        effects.set_hook(count)
+        ours = timed(lambda: work.sync(b.store.context, b.store.definition(TABLE)))
+        effects.set_hook(None)
+        copied = timed(partial(copy, source, home / "copied"))
+    name = f"fetch of {FETCHED_PARTS} parts of 1 MiB"
+    yield ratio_figure(name, ours, copied, at_most=1.0, baseline_name=f"{PROGRAM[0]} and sync")
+    yield bound_figure(f"{name}: syncs a part", synced[0] / FETCHED_PARTS, at_most=6, unit="syncs")
+    asked = (b.requests() - before) / FETCHED_PARTS
+    yield bound_figure(f"{name}: Keeper requests a part", asked, at_most=1, unit="requests")
+
+
+def copy(source: Path, target: Path) -> None:
+    subprocess.run([*PROGRAM, f"{source}/", str(target)], check=True)
+    os.sync()
 
 
 def idle(home: Path, keeper: KeeperConfig) -> Figure:
@@ -223,6 +251,7 @@ def main() -> int:
             figures.append(many(*part("many"), detail))
         if options.only in (None, "fetch"):
             figures += fetch(*part("fetch"))
+            figures += fetch_many(*part("fetch-many"))
         if options.only in (None, "idle"):
             figures.append(idle(*part("idle")))
         report(figures)

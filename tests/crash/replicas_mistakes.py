@@ -12,6 +12,7 @@ from tests.crash.seeding import nothing, replaced
 
 _KILLS = "tests/replicas/test_kills.py::test_killed_at_every_change"
 _INTERSERVER = "tests/replicas/test_interserver.py"
+_BESIDE = "tests/replicas/test_side_by_side.py"
 _BEHIND = "tests/replicas/test_behind.py"
 _QUORUM = "tests/replicas/test_quorum.py"
 _LOST = "tests/replicas/keeper/test_lost_keeper.py"
@@ -189,6 +190,49 @@ def _whole_first() -> None:
     recovering._take_over = take_over
 
 
+def _landed_said_first() -> None:
+    from zerocopy.execution.steps import Steps
+    from zerocopy.replica.bringing import landing
+
+    def commit(self: Any, group: Any) -> None:
+        with self.turn:
+            self._register_all(group)
+            self.done.fetched += [landed.part.name for _, landed in group]
+        landing.commit(self.replica, [landed for _, landed in group])
+
+    Steps.commit = commit  # type: ignore[method-assign]
+
+
+def _each_landed_alone() -> None:
+    from zerocopy.replica.bringing.landing import GroupCommit
+
+    def add(self: Any, queued: Any, landed: Any, *, alone: bool = False) -> None:
+        self.commit([(queued, landed)])
+
+    GroupCommit.add = add  # type: ignore[method-assign]
+
+
+def _failed_together() -> None:
+    from zerocopy.execution.perform import _QueueRun
+
+    def commit(self: Any, group: Any) -> None:
+        try:
+            self.steps.commit(group)
+        except Exception as error:
+            for queued, _ in group:
+                self._fail(queued, error)
+
+    _QueueRun._commit = commit  # type: ignore[method-assign]
+
+
+def _landed_is_done() -> None:
+    from zerocopy.execution.order import QueueOrder
+
+    end = QueueOrder.end
+    QueueOrder.land = end  # type: ignore[method-assign]
+    QueueOrder.end = lambda self, queued: end(self, queued) if queued.node in self._begun else None  # type: ignore[method-assign]
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: pointer first",
@@ -207,6 +251,36 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "Keeper is told of a part that is not durable yet",
         f"{_KILLS}[insert]",
         _word_before_bytes,
+    ),
+    (
+        "replicas: word before parts that landed",
+        "Keeper is told of parts that came before their commit",
+        f"{_KILLS}[fetch_together]",
+        _landed_said_first,
+    ),
+    (
+        "replicas: what landed is said first",
+        "the same, where nobody is killed",
+        f"{_BESIDE}::test_what_comes_while_a_commit_is_made_is_committed_together",
+        _landed_said_first,
+    ),
+    (
+        "replicas: each part by a commit of its own",
+        "what comes while a commit is made waits for nobody",
+        f"{_BESIDE}::test_what_comes_while_a_commit_is_made_is_committed_together",
+        _each_landed_alone,
+    ),
+    (
+        "replicas: one fails, and all that landed with it",
+        "nobody finds out which of them it was",
+        f"{_BESIDE}::test_one_that_cannot_be_committed_keeps_none_of_the_others",
+        _failed_together,
+    ),
+    (
+        "replicas: what landed is done",
+        "what meets a part that is not committed yet is begun",
+        "tests/unit/zerocopy/test_order.py::test_what_landed_leaves_its_place_to_another_one_and_keeps_what_meets_it_away",
+        _landed_is_done,
     ),
     (
         "replicas: arrivals taken back",

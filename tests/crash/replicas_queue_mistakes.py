@@ -359,7 +359,9 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "replicas: anything in the bucket is the part",
         "of many parts on the shared disk nobody asks what the others have",
         f"{_SHARED}::test_what_is_in_the_bucket_and_is_not_what_others_have_is_not_taken_for_it",
-        replaced("zerocopy.replica.fetching:Fetcher", "digests", lambda self, parts: {part: set() for part in parts}),
+        replaced(
+            "zerocopy.replica.bringing.fetching:Fetcher", "digests", lambda self, parts: {part: set() for part in parts}
+        ),
     ),
     (
         "replicas: bytes between them are not counted",

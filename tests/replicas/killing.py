@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from oplog.revision import BLOBS_PREFIX, is_blob_key
@@ -22,6 +24,7 @@ from tiering.table import definitions
 from tiering.table.schema import Column, PartitionField, TableDefinition
 from zerocopy.execution import auditing, moving, queue, work
 from zerocopy.execution.steps import Done
+from zerocopy.replica.bringing.landing import GroupCommit
 from zerocopy.replica.connections import connections
 from zerocopy.replica.inserts.arrivals import ARRIVING
 from zerocopy.replica.replica import Replica
@@ -35,6 +38,7 @@ ONE = [(1, 12)]
 """Of the partition that is dropped, on one replica alone."""
 LATER = [(1, 13)]
 _RESERVE_BYTES = 16 * 1024
+_PATIENCE_SECONDS = 60
 _MARKED = ("take_over", "audit")
 """What goes on where replicas share objects by marks."""
 _HOT = VolumeConfig(name="hot", disks=("ssd",))
@@ -111,6 +115,22 @@ def _insert(a: Store, b: Store) -> None:
 def _fetch(a: Store, b: Store) -> None:
     done = sync(b)
     assert not done.postponed, done.postponed
+
+
+def _fetch_together(a: Store, b: Store) -> None:
+    """All four parts by one commit: whoever lands first waits for the others."""
+    original = GroupCommit._next
+
+    def gathered(self: GroupCommit[Any]) -> list[Any]:
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while 0 < len(self._waiting) < len(BEFORE + NEW) and time.monotonic() < end:
+            time.sleep(0)  # the others are fetching
+        return original(self)
+
+    b.context.workers = len(BEFORE + NEW)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GroupCommit, "_next", gathered)
+        _fetch(a, b)
 
 
 def _merge(a: Store, b: Store) -> None:
@@ -251,6 +271,7 @@ def _prepare_merged_on_both(a: Store, b: Store) -> None:
 OPERATIONS: Mapping[str, tuple[Callable[[Store, Store], None], Callable[[Store, Store], None]]] = {
     "insert": (_prepare_insert, _insert),
     "fetch": (_prepare_new, _fetch),
+    "fetch_together": (_prepare_new, _fetch_together),
     "merge": (_prepare_new, _merge),
     "take_over": (_prepare_taken, _fetch),
     "audit": (_prepare_damaged, _audit),
@@ -295,6 +316,8 @@ def examine(operation: str, pair: Pair) -> list[str]:
         return _examine_rebuilt(pair)
     wrong: list[str] = []
     with _both(pair) as (a, b):
+        if operation.startswith("fetch"):
+            wrong += _said_too_early(b)
         for store in (a, b):
             sync(store)
         found = rows(a)
@@ -437,6 +460,15 @@ def faults(store: Store, expected: Sequence[tuple[int, int]] = tuple(sorted(BEFO
         _, wanted = copying.read_part(disk, stored.directory)
         if not copying.is_complete(disk, stored.directory, wanted, proof=True):
             yield f"{stored.part.name} is not whole"
+
+
+def _said_too_early(store: Store) -> Iterator[str]:
+    """Parts that Keeper says are here and are not, nor what covers them; and those that nobody would bring."""
+    replica = Replica.open(store.context, store.definition(TABLE))
+    here = {stored.name for stored in store.parts(TABLE, include_outdated=True)}
+    for said in replica.parts():
+        if not any(one == said or one.covers(said) for one in here):
+            yield f"Keeper says that {said} is here"
 
 
 def _not_moved(store: Store) -> Iterator[str]:

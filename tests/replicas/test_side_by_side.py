@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,15 @@ from oplog.errors import Transient
 from tests.replicas.machines import Machine, Machines
 from tiering.merge import merger
 from tiering.table.part import PartName
+from zerocopy.execution.order import QueueOrder
+from zerocopy.execution.queue import Queued
 from zerocopy.interserver import client
-from zerocopy.replica.fetching import Fetcher
+from zerocopy.keeper.client import Keeper
+from zerocopy.keeper.operations import CreateNode, Operation
+from zerocopy.replica.bringing import landing
+from zerocopy.replica.bringing.fetching import Fetcher
+from zerocopy.replica.bringing.landing import Landed
+from zerocopy.replica.replica import Replica
 from zerocopy.replica.sharing import PartHolder
 
 _PATIENCE_SECONDS = 60
@@ -79,9 +86,9 @@ def test_one_after_the_other_where_the_configuration_says_so(
     threads: set[str] = set()
     original = Fetcher._fetch
 
-    def fetch(self: Fetcher, source: PartHolder) -> None:
+    def fetch(self: Fetcher, source: PartHolder) -> Landed:
         threads.add(threading.current_thread().name)
-        original(self, source)
+        return original(self, source)
 
     monkeypatch.setattr(Fetcher, "_fetch", fetch)
     with a.serving():
@@ -121,10 +128,10 @@ def test_one_that_cannot_come_holds_up_what_meets_it_and_nothing_else(
         insert(a, (1, key), (2, key))
     original = Fetcher._fetch
 
-    def fetch(self: Fetcher, source: PartHolder) -> None:
+    def fetch(self: Fetcher, source: PartHolder) -> Landed:
         if source.part == PartName.parse("1_1_1_0"):
             raise Transient("the peer is away")
-        original(self, source)
+        return original(self, source)
 
     with a.serving():
         with monkeypatch.context() as patch:
@@ -172,3 +179,69 @@ def test_connections_to_a_peer_are_kept(a: Machine, b: Machine, monkeypatch: pyt
     with a.serving():
         b.sync()
     assert len(opened) == 1
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The parts of each commit; the first one is made when nothing more is to be fetched beside it."""
+    made: list[list[str]] = []
+    landed, original_land, original = threading.Semaphore(0), QueueOrder.land, landing.commit
+
+    def land(self: QueueOrder, queued: Queued) -> None:
+        original_land(self, queued)
+        landed.release()
+
+    def commit(replica: Replica, group: Sequence[Landed]) -> None:
+        if not made:
+            made.append([])
+            for _ in range(7):
+                assert landed.acquire(timeout=_PATIENCE_SECONDS)
+            made.clear()
+        made.append([one.part.name for one in group])
+        original(replica, group)
+
+    monkeypatch.setattr(QueueOrder, "land", land)
+    monkeypatch.setattr(landing, "commit", commit)
+    return made
+
+
+def test_what_comes_while_a_commit_is_made_is_committed_together(
+    a: Machine, b: Machine, commits: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9: and Keeper hears of each when it is there, of those of one commit by one request."""
+    for key in range(7):
+        insert(a, (1, key))
+    words: list[set[str]] = []
+    original = Keeper.multi
+
+    def multi(self: Keeper, operations: Sequence[Operation], **more: Any) -> list[str]:
+        said = {one.path for one in operations if isinstance(one, CreateNode) and "/replicas/b/parts/" in one.path}
+        words.append({path.rpartition("/")[2] for path in said})
+        assert words[-1] <= b.on_disk("ssd"), "said before it is there"
+        return original(self, operations, **more)
+
+    with a.serving(), monkeypatch.context() as patch:
+        patch.setattr(Keeper, "multi", multi)
+        synced = b.sync()
+    assert synced["fetched"] == [f"1_{number}_{number}_0" for number in range(7)]
+    assert sorted(map(len, commits)) == [1, 6]
+    assert sorted(len(word) for word in words if word) == [1, 6]
+    assert b.files() == a.files()
+    assert b.json("replica", "queue", "d.t")["entries"] == []
+    b("fsck", "--read-data")
+
+
+def test_one_that_cannot_be_committed_keeps_none_of_the_others(
+    a: Machine, b: Machine, commits: list[list[str]]
+) -> None:
+    for key in range(7):
+        insert(a, (1, key))
+    with a.serving(), b.serving() as store:
+        uuid = store.definition("d.t").uuid
+        with store.context.journal.claim(uuid, ["1_0_0_0", "1_6_6_0"], "move"):
+            synced = b.sync(code=3)
+        assert {one["part"] for one in synced["postponed"]} == {"1_0_0_0", "1_6_6_0"}
+        assert synced["fetched"] == [f"1_{number}_{number}_0" for number in range(1, 6)]
+        b.sync()
+    assert b.files() == a.files()
+    assert not list((b.path / "ssd" / ".frostline" / "staging").iterdir())

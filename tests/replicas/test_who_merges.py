@@ -13,7 +13,7 @@ from tiering.config.settings import KeeperConfig
 from zerocopy.execution import following, perform
 from zerocopy.execution.steps import Done, Steps
 from zerocopy.keeper.client import Keeper
-from zerocopy.replica.fetching import Fetcher
+from zerocopy.replica.bringing.fetching import Fetcher
 from zerocopy.replica.nodes import TableNodes
 from zerocopy.replica.replica import Replica
 

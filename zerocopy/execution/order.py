@@ -16,6 +16,8 @@ from zerocopy.replica.entries import Alter, DropRange
 
 _LOOK_AHEAD = 100
 """Entries that wait for one that is being done, at most, while later ones are begun."""
+_MOST_LANDED = 100
+"""Parts whose bytes came and that are to be committed, while others come."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,8 @@ class QueueOrder:
     _passed: list[_Placed] = field(default_factory=list)
     """Those that wait for others which are being done, in their order."""
     _begun: dict[str, _Placed] = field(default_factory=dict)
+    _landed: set[str] = field(default_factory=set)
+    """Those of them that only wait to be committed."""
     _held: list[PartName] = field(default_factory=list)
     """What later entries may not touch."""
     _is_older: bool = False
@@ -65,7 +69,7 @@ class QueueOrder:
 
     def take(self) -> Queued | None:
         """The next entry that may be begun beside those that are being done; None while there is none."""
-        if len(self._begun) >= self.at_once:
+        if len(self._begun) - len(self._landed) >= self.at_once or len(self._landed) >= _MOST_LANDED:
             return None
         for number, one in enumerate(self._passed):
             if self._is_free(one, self._passed[:number]):
@@ -106,18 +110,22 @@ class QueueOrder:
         one.touches.append(name)
         return not any(one.meets(other) for other in self._begun.values() if other is not one)
 
+    def land(self, queued: Queued) -> None:
+        """The bytes of its part came: another one is begun beside it, and what meets it waits until it is committed."""
+        self._landed.add(queued.node)
+
     def put_back(self, queued: Queued) -> None:
-        """It waits for what is being done and meets it."""
-        one = self._begun.pop(queued.node)
+        """It waits for what is being done and meets it, or is to be begun anew."""
+        one = self._over(queued)
         self._passed = sorted([*self._passed, one], key=lambda each: each.place)
 
     def end(self, queued: Queued) -> None:
         """It is done, or needs not be."""
-        del self._begun[queued.node]
+        self._over(queued)
 
     def postpone(self, queued: Queued) -> None:
         """It could not be done in this run."""
-        one = self._begun.pop(queued.node)
+        one = self._over(queued)
         self._is_older = self._is_older or one.is_alter
         self._held += one.touches
 
@@ -127,6 +135,10 @@ class QueueOrder:
     def _begin(self, one: _Placed) -> Queued:
         self._begun[one.queued.node] = one
         return one.queued
+
+    def _over(self, queued: Queued) -> _Placed:
+        self._landed.discard(queued.node)
+        return self._begun.pop(queued.node)
 
 
 def meet(one: PartName, other: PartName) -> bool:

@@ -24,8 +24,9 @@ from zerocopy.execution.order import QueueOrder
 from zerocopy.execution.queue import Queued, pull, queue
 from zerocopy.execution.steps import Done, LeftToAnother, Steps, is_empty
 from zerocopy.replica import shared
+from zerocopy.replica.bringing.fetching import Fetcher, Wider
+from zerocopy.replica.bringing.landing import GroupCommit, Landed
 from zerocopy.replica.entries import Alter, DropRange, Get, Merge
-from zerocopy.replica.fetching import Fetcher, Wider
 from zerocopy.replica.replica import Replica
 from zerocopy.replica.sharing import AT_ONCE
 
@@ -73,12 +74,18 @@ class _QueueRun:
     _being_done: set[Future[None]] = field(default_factory=set)
     _needless: list[Queued] = field(default_factory=list)
     """Entries that need not be done, and of which Keeper does not know that yet."""
+    _alone: set[str] = field(default_factory=set)
+    """The entries whose parts could not be committed with those of others."""
+    _commits: GroupCommit[Queued] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._commits = GroupCommit(self._commit)
 
     def all(self) -> None:
         """Each entry as soon as those are done which it waits for; one that cannot be done does not keep those of other
         blocks back. What was begun when the process is told to stop is waited for."""
         shared.refresh(self.steps.replica.context)
-        with ThreadPoolExecutor(self.steps.order.at_once, "replica-queue") as pool:
+        with closing(self._commits), ThreadPoolExecutor(self.steps.order.at_once, "replica-queue") as pool:
             while True:
                 ready = list(self._ready())
                 alone = len(ready) == 1 and not self._being_done
@@ -146,22 +153,49 @@ class _QueueRun:
     def _bring(self, queued: Queued) -> None:
         steps = self.steps
         try:
-            steps.bring(queued, queued.name)
+            landed = steps.bring(queued, queued.name)
         except Wider:
             with steps.turn:
                 steps.order.put_back(queued)
         except (FrostlineError, OSError) as error:
-            reason, is_over = getattr(error, "message", str(error)), False
-            kind: Literal["failed", "left"] = "left" if isinstance(error, LeftToAnother) else "failed"
-            with steps.turn:
-                try:
-                    is_over = self._came_to_nothing(queued)
-                except FrostlineError as more:
-                    reason, kind = f"{reason}; {more.message}", "failed"
-                if is_over:
-                    steps.finish(queued)
-                else:
-                    steps.postpone(queued, reason, kind)
+            self._fail(queued, error)
+        else:
+            if landed is not None:
+                self._land(queued, landed)
+
+    def _land(self, queued: Queued, landed: Landed) -> None:
+        with self.steps.turn:
+            self.steps.order.land(queued)
+        # What goes to a bucket goes up while it is staged: side by side, each by a commit of its own.
+        is_local = self.steps.replica.context.disk(landed.disk).logged is None
+        self._commits.add(queued, landed, alone=not is_local or queued.node in self._alone)
+
+    def _commit(self, group: list[tuple[Queued, Landed]]) -> None:
+        steps = self.steps
+        try:
+            steps.commit(group)
+        except (FrostlineError, OSError) as error:
+            if len(group) == 1:
+                self._fail(group[0][0], error)
+                return
+            with steps.turn:  # one may be what is wrong: each is brought by itself
+                for queued, _ in group:
+                    self._alone.add(queued.node)
+                    steps.order.put_back(queued)
+
+    def _fail(self, queued: Queued, error: FrostlineError | OSError) -> None:
+        steps = self.steps
+        reason, is_over = getattr(error, "message", str(error)), False
+        kind: Literal["failed", "left"] = "left" if isinstance(error, LeftToAnother) else "failed"
+        with steps.turn:
+            try:
+                is_over = self._came_to_nothing(queued)
+            except FrostlineError as more:
+                reason, kind = f"{reason}; {more.message}", "failed"
+            if is_over:
+                steps.finish(queued)
+            else:
+                steps.postpone(queued, reason, kind)
 
     def _together(self, first: Queued) -> None:
         """Take over what lies in a bucket that this machine shares, of this entry and those like it that follow, many

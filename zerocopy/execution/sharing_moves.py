@@ -33,7 +33,7 @@ from tiering.table.part import PartName
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, portions
 from zerocopy.replica import sharing
-from zerocopy.replica.fetching import Fetcher
+from zerocopy.replica.bringing.fetching import Fetcher
 from zerocopy.replica.replica import Replica
 from zerocopy.replica.sharing import AT_ONCE, Offered, PartHolder
 

@@ -26,9 +26,11 @@ from zerocopy.execution import dropping, sharing_moves
 from zerocopy.execution.order import QueueOrder
 from zerocopy.execution.queue import Queued
 from zerocopy.replica import entries, shared
+from zerocopy.replica.bringing import landing
+from zerocopy.replica.bringing.fetching import Fetcher, part_here
+from zerocopy.replica.bringing.landing import Landed
 from zerocopy.replica.connections import connections
 from zerocopy.replica.entries import DropRange, Entry, Get, Merge
-from zerocopy.replica.fetching import Fetcher, part_here
 from zerocopy.replica.nodes import changed_by_hand
 from zerocopy.replica.replica import Replica
 
@@ -101,26 +103,39 @@ class Steps:
         """Held by whoever looks or says something."""
         return self.fetcher.turn
 
-    def bring(self, queued: Queued, name: PartName) -> None:
-        """Let this replica have the part, or one that covers it. Raises `Wider` where that is to wait for others which
-        are being done, and what else keeps it."""
+    def bring(self, queued: Queued, name: PartName) -> Landed | None:
+        """Let this replica have the part, or one that covers it; what came of it and is to be committed, if anything.
+        Raises `Wider` where that is to wait for others which are being done, and what else keeps it."""
         entry = queued.entry
         with self.turn:
             if self._is_here(queued, name):
-                return
+                return None
             merge = entry if isinstance(entry, Merge) and self._can_merge(entry) else None
             disk = self._bucket_of(merge) if merge is not None else None
         if merge is None:
-            self._fetch(queued, name)
-        elif self._is_left(queued, merge, name, is_shared=disk is not None):
-            return
-        elif disk is not None:
+            return self._receive(queued, name)
+        if self._is_left(queued, merge, name, is_shared=disk is not None):
+            return None
+        if disk is not None:
             with self.turn:
                 self._merge_in_bucket(queued, merge, name, disk)
         elif self._is_large(merge):
             self._merge_for_all(queued, merge, name)
         else:
             self._merge(queued, merge, name)
+        return None
+
+    def commit(self, group: Sequence[tuple[Queued, Landed]]) -> None:
+        """Bring what landed into the table, and say that this replica has it. Where that fails nothing is done of any
+        entry, as far as the order goes: what is here by then is found when it is begun anew."""
+        landing.commit(self.replica, [landed for _, landed in group])
+        with self.turn:
+            if len(group) == 1:
+                ((queued, landed),) = group
+                self._register(landed.source.part, landed.source.digest, queued)
+            else:
+                self._register_all(group)
+            self.done.fetched += [landed.part.name for _, landed in group]
 
     def finish(self, queued: Queued) -> None:
         """It needs not be done."""
@@ -173,16 +188,24 @@ class Steps:
             )
 
     def _fetch(self, queued: Queued, name: PartName) -> None:
+        """Fetch the part, which others may wait for: by a commit of its own."""
+        if (landed := self._receive(queued, name)) is not None:
+            self.commit([(queued, landed)])
+
+    def _receive(self, queued: Queued, name: PartName) -> Landed | None:
         entry = queued.entry
         with self.turn:
             if isinstance(entry, Merge) and is_empty(self.replica, str(name)):
                 self._vanish(queued, entry, name)
-                return
+                return None
         inserted = (entry.replica, entry.digest) if isinstance(entry, Get) else None
-        came, digest = self.fetcher.fetch(name, inserted, widen=partial(self.order.widen, queued))
+        came = self.fetcher.fetch(name, inserted, widen=partial(self.order.widen, queued))
+        if isinstance(came, Landed):
+            return came
         with self.turn:
-            self._register(came, digest, queued)
-            self.done.fetched.append(str(came))
+            self._register(came.part, came.digest, queued)
+            self.done.fetched.append(str(came.part))
+        return None
 
     def _can_merge(self, entry: Merge) -> bool:
         """Whether this machine merges, all inputs are here, and Keeper knows that they are."""
@@ -322,10 +345,22 @@ class Steps:
         self.finish(queued)
 
     def _register(self, name: PartName, digest: str, queued: Queued) -> None:
-        covered = {part for part in self.own if name.covers(part)}
+        covered = self._covered(name)
         self.replica.register(name, digest, covered, queued.node)
         self.order.end(queued)
         self.own = (self.own - covered) | {name}
+
+    def _register_all(self, group: Sequence[tuple[Queued, Landed]]) -> None:
+        covered = {landed.part.name: self._covered(landed.source.part) for _, landed in group}
+        parts = {landed.part.name: (landed.source.digest, queued.node) for queued, landed in group}
+        self.replica.register_all(parts, covered)
+        self.replica.say_lag()
+        for queued, landed in group:
+            self.order.end(queued)
+            self.own = (self.own - covered[landed.part.name]) | {landed.source.part}
+
+    def _covered(self, name: PartName) -> set[PartName]:
+        return {part for part in self.own if name.covers(part)}
 
 
 def agree(replica: Replica, part: str, digest: str) -> bool:

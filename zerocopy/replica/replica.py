@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from oplog.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown, ReadOnly
@@ -93,10 +93,8 @@ class Replica:
 
         The part is durable before this is called."""
         path = self.own.part(str(part))
-        removed: list[Operation] = [DeleteNode(self.own.part(str(name))) for name in sorted(covered)]
-        done: list[Operation] = [DeleteNode(queued)] if queued is not None else []
         lag_said = lag.told(self.own, self.kept, done=(queued or "",))
-        said: list[Operation] = [CreateNode(path, digest.encode()), *removed, *done, *lag_said]
+        said = [*self._word(str(part), digest, covered, queued), *lag_said]
         try:
             self.keeper.multi(said, witness=Witness(path, digest.encode()))
         except AlreadyExists:  # an earlier try got so far
@@ -105,13 +103,13 @@ class Replica:
             lag.believe(self.kept, lag_said)
         self._is_done(queued)
 
-    def register_all(self, parts: Mapping[str, tuple[str, str]]) -> None:
-        """Say that this replica has these parts, by name with the digest and the queued entry that is done by it, where
-        it has nothing that they cover. The parts are durable before this is called."""
-        words: list[list[Operation]] = [
-            [CreateNode(self.own.part(name), digest.encode()), DeleteNode(queued)]
-            for name, (digest, queued) in parts.items()
-        ]
+    def register_all(
+        self, parts: Mapping[str, tuple[str, str]], covered: Mapping[str, Collection[PartName]] | None = None
+    ) -> None:
+        """The same of many, by name with the digest and the queued entry that is done by it; `covered`: what it has no
+        more by each of them. The parts are durable before this is called."""
+        covers = covered or {}
+        words = [self._word(name, digest, covers.get(name, ()), queued) for name, (digest, queued) in parts.items()]
         for portion in portions(words):
             said = [one for one in portion if isinstance(one, CreateNode)]
             try:
@@ -119,9 +117,14 @@ class Replica:
             except (AlreadyExists, NotFound, Conflict):  # an earlier try, or another process, said some of them
                 for one in said:
                     name = one.path.rpartition("/")[2]
-                    self.register(PartName.parse(name), parts[name][0], (), parts[name][1])
+                    self.register(PartName.parse(name), parts[name][0], covers.get(name, ()), parts[name][1])
         for _, queued in parts.values():
             self._is_done(queued)
+
+    def _word(self, part: str, digest: str, covered: Iterable[PartName], queued: str | None) -> list[Operation]:
+        removed = [DeleteNode(self.own.part(str(name))) for name in sorted(covered)]
+        done = [DeleteNode(queued)] if queued is not None else []
+        return [CreateNode(self.own.part(part), digest.encode()), *removed, *done]
 
     def finish(self, queued: str | None) -> None:
         """Say that the queued entry is done, or needs not be done."""

@@ -131,6 +131,11 @@ def run(log: list[Entry], failing: set[int], at_once: int, choose: st.DataObject
                 finish(one)
         if not made.doing:
             break
+        landing = [one for one in made.doing if isinstance(one.entry, Get) and one.node not in order._landed]
+        lands = choose.draw(st.integers(0, len(landing)))
+        if lands:
+            order.land(landing[lands - 1])
+            continue
         finish(made.doing[choose.draw(st.integers(0, len(made.doing) - 1))])
     made.undone.sort(key=lambda each: each.number)
     return made
@@ -177,6 +182,34 @@ def test_what_does_not_meet_is_done_side_by_side_and_no_more_than_so_many() -> N
             order.end(one)
     rest = [order.take() for _ in range(3)]
     assert [one.entry.brings if one else None for one in rest] == [*names[3:], "p_0_1_1"]
+
+
+def test_what_landed_leaves_its_place_to_another_one_and_keeps_what_meets_it_away() -> None:
+    names = [f"p_{number}_{number}_0" for number in range(4)]
+    order = QueueOrder(queued([*map(get, names), merge("p_0_1_1", *names[:2])]), 1)
+    first = order.take()
+    assert first is not None
+    assert order.take() is None
+    order.land(first)
+    rest = []
+    while (one := order.take()) is not None:
+        rest.append(one)
+        order.land(one)
+    assert [one.entry.brings for one in rest] == names[1:], "the merge waits for what is not committed"
+    for one in (first, rest[0]):
+        order.end(one)
+    last = order.take()
+    assert last is not None
+    assert last.entry.brings == "p_0_1_1"
+
+
+def test_no_more_land_than_are_committed_in_a_while() -> None:
+    order = QueueOrder(queued([get(f"p_{number}_{number}_0") for number in range(300)]), 4)
+    landed = 0
+    while (one := order.take()) is not None:
+        order.land(one)
+        landed += 1
+    assert landed < 300
 
 
 def test_a_part_that_covers_more_waits_for_what_it_meets() -> None:

@@ -1,9 +1,8 @@
 """Bringing a part that another replica has to this one.
 
-    the part's files    in the scratch directory of a transaction, compared with the digest in Keeper    nothing
-    one commit          the part comes, what it covers on that disk goes                                 the part,
-    unsaid what it covers on other disks goes                                                                   the same
-    word                one multi: parts/<part> comes, parts/<covered> and the queued entry go           done
+    the part's files   in the scratch directory of a transaction, compared with the digest in Keeper    nothing
+    one commit         the part comes, and others that landed meanwhile: `landing`                      the part, unsaid
+    word               one multi: parts/<part> comes, parts/<covered> and the queued entry go           done
 
 A fetch that was killed after its commit finds the part here, and only says the word. Where the source has the part in a
 store whose objects this machine shares, no bytes come: `sharing`.
@@ -29,10 +28,10 @@ from oplog.kinds import Inserted, Merged
 from tiering.catalog import copying
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.lineage import content_digest
-from tiering.catalog.new_parts import stage_part
 from tiering.table.part import Part, PartName
 from zerocopy.interserver import offer
 from zerocopy.replica import sharing
+from zerocopy.replica.bringing.landing import Landed
 from zerocopy.replica.connections import peers_of
 from zerocopy.replica.replica import Replica
 from zerocopy.replica.sharing import Offered, PartHolder
@@ -122,32 +121,31 @@ class Fetcher:
         inserted: tuple[str, str] | None = None,
         *,
         widen: Callable[[PartName], bool] = lambda name: True,
-    ) -> tuple[PartName, str]:
-        """Bring the part, or one that covers it, from whoever has it; returns which, and its digest. `inserted`: on
-        which replica, with which digest; that one is asked first. `widen` says whether one that covers it may come now.
-        Raises `Wider` where it may not, `Transient` when nobody can give it now, with every reason."""
+    ) -> Landed | PartHolder:
+        """Bring the bytes of the part, or of one that covers it, from whoever has it, to be committed; or which of
+        these is in the table here by now. `inserted`: on which replica, with which digest; that one is asked first.
+        `widen` says whether one that covers it may come now. Raises `Wider` where it may not, `Transient` when nobody
+        can give it now, with every reason."""
         reasons: list[str] = []
         with self.turn:
             first = self._first(wanted, inserted)
             for source in () if first else self.sources(wanted):
                 if self._is_here(source):
-                    return source.part, source.digest
+                    return source
                 if self.shares():
                     _check_width(source.part, wanted, widen)
                     if self._is_adopted(source):
-                        return source.part, source.digest
+                        return source
         for source in self._candidates(wanted, first):
             with self.turn:
                 if first and self._is_here(source):
-                    return source.part, source.digest
+                    return source
                 _check_width(source.part, wanted, widen)
             try:
-                self._fetch(source)
+                return self._fetch(source)
             except (Transient, NotFound, Damaged) as error:
                 self.replica.kept.hosts.pop(source.replica, None)
                 reasons.append(f"{source.replica}: {error.message}")
-                continue
-            return source.part, source.digest
         raise Transient(
             f"part {wanted} of {self.replica.definition.full_name} is not to be had now: "
             + ("; ".join(reasons) or "no replica whose address is known has it"),
@@ -291,10 +289,12 @@ class Fetcher:
             hosts[name] = self.replica.address_of(name)
         return [PartHolder(name, wanted, digest, hosts[name])] if hosts[name] else []
 
-    def _fetch(self, source: PartHolder) -> None:
+    def _fetch(self, source: PartHolder) -> Landed:
         context, definition = self.replica.context, self.replica.definition
         with self.turn:
             covered = covered_here(self.replica, source.part)
+        why = self.whole.get(str(source.part))
+        reason = f"fetched from replica {source.replica}" + (f", whole: {why}" if why else "")
         with ExitStack() as stack:
             chosen: list[tuple[str, Transaction]] = []
 
@@ -302,8 +302,6 @@ class Fetcher:
                 space = context.reservations.for_insert(definition, part.size_bytes, part, context.clock())
                 disk = stack.enter_context(space)
                 kind = Merged() if covered else Inserted()
-                why = self.whole.get(str(source.part))
-                reason = f"fetched from replica {source.replica}" + (f", whole: {why}" if why else "")
                 transaction = context.disk(disk).transaction(kind, reason=reason, actor=context.actor)
                 chosen.append((disk, stack.enter_context(transaction)))
                 directory = transaction.scratch() / "fetched"
@@ -314,32 +312,12 @@ class Fetcher:
             name = str(source.part)
             part, directory = peers.fetch(source.address, definition, name, source.digest, place, limiter)
             ((disk, transaction),) = chosen
-            commit_part(self.replica, transaction, part, directory, covered, disk)
+            return Landed(source, part, directory, disk, covered, reason, transaction, stack.pop_all())
 
 
 def _check_width(part: PartName, wanted: PartName, widen: Callable[[PartName], bool]) -> None:
     if part != wanted and not widen(part):
         raise Wider(str(part))
-
-
-def commit_part(
-    replica: Replica,
-    transaction: Transaction,
-    part: Part,
-    directory: Path,
-    covered: list[StoredPart],
-    disk: str,
-) -> None:
-    """Commit a part that was compared, and what it covers; copies on other disks go afterwards, outdated until then."""
-    context, definition = replica.context, replica.definition
-    with context.journal.claim(definition.uuid, [part.name, *(old.facts.name for old in covered)], "fetch"):
-        stage_part(transaction, definition, part, directory, is_compared=True)
-        for old in covered:
-            if old.disk == disk:
-                transaction.remove(old.directory)
-        transaction.commit()
-        copying.remove_copies(context, [old for old in covered if old.disk != disk], reason="replaced by a merge")
-    context.catalog.outdate()
 
 
 def part_here(replica: Replica, name: PartName) -> StoredPart | None:
