@@ -12,6 +12,7 @@ from tests.crash.seeding import nothing, replaced
 
 _KILLS = "tests/replicas/test_kills.py::test_killed_at_every_change"
 _INTERSERVER = "tests/replicas/test_interserver.py"
+_ANNOUNCED = "tests/replicas/test_announced.py"
 _BESIDE = "tests/replicas/test_side_by_side.py"
 _BEHIND = "tests/replicas/test_behind.py"
 _QUORUM = "tests/replicas/test_quorum.py"
@@ -251,6 +252,24 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "Keeper is told of a part that is not durable yet",
         f"{_KILLS}[insert]",
         _word_before_bytes,
+    ),
+    (
+        "replicas: new tables wait for a pass",
+        "a daemon is not told of a new table",
+        f"{_ANNOUNCED}::test_a_converted_table_is_announced_at_once",
+        replaced("tiering.cli.commands.tables", "_tell_daemon", nothing),
+    ),
+    (
+        "replicas: whose process answers is dropped",
+        "nobody asks the process whether the replica is gone",
+        f"{_ANNOUNCED}::test_whose_process_answers_is_not_dropped_though_keeper_says_nothing_of_it",
+        replaced("zerocopy.interserver.client:Peers", "replica_at", lambda self, address, definition: ""),
+    ),
+    (
+        "replicas: any process is the replica",
+        "who answers at the address of a replica that is gone goes for it",
+        f"{_ANNOUNCED}::test_another_replica_at_the_address_does_not_go_for_the_one_that_is_gone",
+        replaced("zerocopy.interserver.client:Peers", "replica_at", lambda self, address, definition: "b"),
     ),
     (
         "replicas: word before parts that landed",

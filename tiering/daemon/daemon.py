@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -220,7 +221,12 @@ class _Daemon:
 
     def _verbs(self, jobs: DaemonJobs) -> Verbs:
         verbs = verbs_of(jobs, lambda: self.reload(jobs), lambda: take_over(self.config, load(self._config_file)))
-        return {**verbs, "status": lambda names: {"daemon": self.status, "jobs": jobs.known()}}
+
+        def look(names: list[str]) -> dict[str, Any]:
+            self._hasten_passes(jobs)
+            return {}
+
+        return {**verbs, "look": look, "status": lambda names: {"daemon": self.status, "jobs": jobs.known()}}
 
     def reload(self, jobs: DaemonJobs) -> Taken:
         """Read the configuration again. Raises what is wrong with it; the one before then stays in force."""
@@ -316,21 +322,21 @@ class _Daemon:
             self._record(**changes)
         return report
 
+    def _hasten_passes(self, jobs: DaemonJobs) -> None:
+        for name, kind in self.kinds.items():
+            if kind.steps is None:
+                jobs.hasten(name)
+
     def _give_parts(self, jobs: DaemonJobs) -> None:
         """Let other replicas fetch what is here, and make a pass when one of them is gone; without that the daemon does
         all else."""
-
-        def pass_due() -> None:
-            for name, kind in self.kinds.items():
-                if kind.steps is None:
-                    jobs.hasten(name)
 
         try:
             shown = self.lanes.progress("replicas")
             if address := replicated.serve(
                 self.store.context,
                 lambda: self.store.beside(self.config, self.stop, shown),
-                pass_due,
+                partial(self._hasten_passes, jobs),
             ):
                 log.info("parts of replicated tables are given at %s", address)
         except FrostlineError as error:

@@ -51,6 +51,10 @@ class Follower:
         self._wake.set()
         self._thread.join()
 
+    def look(self) -> None:
+        """There may be a table that it does not know."""
+        self._wake.set()
+
     def _work(self) -> None:
         while not self._over.is_set():
             try:

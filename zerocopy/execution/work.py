@@ -38,12 +38,12 @@ from zerocopy.keeper.opening import open_keeper
 from zerocopy.marks.marks import marks_of
 from zerocopy.rebuilding import rebuilding
 from zerocopy.rebuilding.rebuilding import Rebuilt
-from zerocopy.replica import history, identity, presence, shared
+from zerocopy.replica import history, identity, lifecycle, presence, shared
 from zerocopy.replica.connections import connections
 from zerocopy.replica.entries import Entry
 from zerocopy.replica.inserts import arrivals
 from zerocopy.replica.inserts.inserting import ReplicatedInserting
-from zerocopy.replica.lifecycle import Made, check_dead, create, drop, remove
+from zerocopy.replica.lifecycle import Made, create, drop, remove
 from zerocopy.replica.replica import Replica
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ __all__ = [
     "drop_dead",
     "drop_partition",
     "inserting",
+    "is_announced",
     "marks_of",
     "merge",
     "move",
@@ -249,12 +250,22 @@ def delete_due(context: Context, definition: TableDefinition, doomed: Mapping[st
     return gone
 
 
+def is_announced(context: Context, definition: TableDefinition, *, within_seconds: float) -> bool:
+    """Whether a daemon has told the other replicas, or does so by then, that this one is there."""
+    return presence.is_announced(Replica.open(context, definition), within_seconds=within_seconds)
+
+
+def check_dead(context: Context, definition: TableDefinition, name: str) -> None:
+    """Raise what `drop_dead` raises before it looks at parts."""
+    lifecycle.check_dead(Replica.open(context, definition), name)
+
+
 def drop_dead(context: Context, definition: TableDefinition, name: str, *, give_up: bool = False) -> list[str]:
     """Take the nodes of a replica away whose machine is gone for good. Parts that it alone had are given up; returns
     them. Raises `Refused` for one that is active, for this machine's own, and for one that has such parts, unless
     `give_up` says that they are lost."""
     own = Replica.open(context, definition)
-    check_dead(own, name)
+    lifecycle.check_dead(own, name)
     own.keeper.sync(own.table.path)
     gone = giving_up.lost(own, without=name)
     if gone and not give_up:

@@ -35,6 +35,7 @@ _FILES_AT_ONCE = 4
 _PIECE_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 20
 _SILENCE_SECONDS = 30.0
+_WORD_SECONDS = 5.0
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.%]{2,60}\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5}\Z")
 _Answer = TypeVar("_Answer")
 
@@ -82,6 +83,15 @@ class Peers:
         return self._answer(
             lambda session: _ask(session, address, self._secret, definition, wanted, stores, self._scheme)
         )
+
+    def replica_at(self, address: str, definition: TableDefinition) -> str:
+        """Which replica of the table the process there is, by its own word; empty where nobody says in time that he is
+        one."""
+        try:
+            peer = _Peer(address, self._secret, definition, "", self._scheme)
+            return self._answer(lambda session: asyncio.wait_for(peer.replica(session), _WORD_SECONDS))
+        except (FrostlineError, TimeoutError):
+            return ""
 
     def close(self) -> None:
         """Hang up."""
@@ -193,6 +203,11 @@ class _Peer:
         """The part, as Keeper knows it."""
         data, _ = await self._document(session, self._path)
         return self._described(data, digest)
+
+    async def replica(self, session: aiohttp.ClientSession) -> str:
+        """Which replica of the table the peer is."""
+        data, _ = await self._document(session, self._path.rstrip("/"), missing=b"")
+        return data.decode(errors="replace")
 
     async def offers(
         self, session: aiohttp.ClientSession, names: Sequence[str], stores: Collection[str]

@@ -54,12 +54,18 @@ class PartServer:
     """A server in a thread of its own. Closed with its store."""
 
     def __init__(
-        self, context: Context, secret: str, is_arriving: Callable[[TableDefinition, str], bool] = lambda *_: False
+        self,
+        context: Context,
+        secret: str,
+        is_arriving: Callable[[TableDefinition, str], bool] = lambda *_: False,
+        replica_of: Callable[[TableDefinition], str] = lambda _: "",
     ) -> None:
         """Listens when this returns. `is_arriving` says of a part whether it may take its place in the table at once:
-        whoever hears of it is sometimes faster. Raises `FrostlineError` where it cannot."""
+        whoever hears of it is sometimes faster. `replica_of`: which replica of the table this machine is. Raises
+        `FrostlineError` where it cannot."""
         self._context = context
         self._is_arriving = is_arriving
+        self._replica_of = replica_of
         self._secret = secret
         self._tls = tls.for_server(context.config.interserver)
         self._loop = asyncio.new_event_loop()
@@ -112,6 +118,7 @@ class PartServer:
         application = web.Application(middlewares=[self._known_only], client_max_size=1024)
         application.add_routes(
             [
+                web.get("/v1/{uuid}", self._who),
                 web.get("/v1/{uuid}/{part}", self._part),
                 web.get("/v1/{uuid}/{part}/{file}", self._file),
                 web.get("/v2/{uuid}", self._offers),
@@ -138,6 +145,11 @@ class PartServer:
         except FrostlineError as error:
             logger.warning("a part could not be given to another replica: %s", error.message)
             return web.Response(status=409, text=error.message, headers=_SPEAKS)
+
+    async def _who(self, request: web.Request) -> web.StreamResponse:
+        """Which replica of the table this machine is."""
+        definition = await asyncio.to_thread(self._table, request.match_info["uuid"])
+        return web.Response(text=await asyncio.to_thread(self._replica_of, definition), headers=_SPEAKS)
 
     async def _part(self, request: web.Request) -> web.StreamResponse:
         end = time.monotonic() + _ARRIVING_SECONDS

@@ -26,6 +26,9 @@ class Worker(Protocol):
     def close(self) -> None:
         """End it."""
 
+    def look(self) -> None:
+        """There may be a table that it does not know."""
+
 
 @dataclass(slots=True)
 class KnownTable:

@@ -26,7 +26,7 @@ from tiering.table.schema import TableDefinition, split_table_name
 from zerocopy.keeper.client import Keeper, Witness
 from zerocopy.keeper.operations import CheckNode, CreateNode, Operation
 from zerocopy.replica import identity, shared
-from zerocopy.replica.connections import connections, secret_of
+from zerocopy.replica.connections import connections, peers_of, secret_of
 from zerocopy.replica.identity import ReplicaIdentity
 from zerocopy.replica.nodes import ANY_POLICY, TableNodes
 from zerocopy.replica.replica import Replica, restoring_token
@@ -151,7 +151,8 @@ def _is_being_dropped(keeper: Keeper, nodes: TableNodes) -> bool:
 
 
 def check_dead(own: Replica, name: str) -> None:
-    """Raise `Refused` for a replica that is active, and for this machine's own; `NotFound`."""
+    """Raise `Refused` for a replica that is active, or whose process answers, and for this machine's own;
+    `NotFound`."""
     definition, replica = own.definition, own.table.replica(name)
     if name == own.name:
         raise Refused(
@@ -161,6 +162,12 @@ def check_dead(own: Replica, name: str) -> None:
         raise NotFound(f"{definition.full_name} has no replica {name}", hint="'frostline replica status' lists them")
     if own.keeper.exists(replica.is_active):
         raise Refused(f"replica {name} is active: it is not gone", hint="drop the table on its own machine")
+    address = own.address_of(name)
+    if address and peers_of(own.context).replica_at(address, definition) == name:
+        raise Refused(
+            f"replica {name} is not gone: its daemon answers at {address}",
+            hint="it says so in Keeper with its next pass; drop the table on its own machine",
+        )
 
 
 def remove(keeper: Keeper, nodes: TableNodes, name: str) -> None:

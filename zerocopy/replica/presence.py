@@ -6,6 +6,7 @@ earlier session of this home left is taken away; what another home has stays.
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import partial
 
@@ -13,6 +14,7 @@ import msgspec
 
 from oplog.errors import AlreadyExists, Conflict, NotFound
 from tiering.catalog.context import Context
+from tiering.table.schema import TableDefinition
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, Set
 from zerocopy.replica import identity
@@ -30,8 +32,18 @@ def serve(context: Context) -> str:
 
     known = connections(context)
     if known.server is None:
-        known.server = PartServer(context, secret_of(context), partial(arrivals.is_arriving, context))
+        known.server = PartServer(
+            context,
+            secret_of(context),
+            partial(arrivals.is_arriving, context),
+            partial(_replica_of, context),
+        )
     return known.server.address
+
+
+def _replica_of(context: Context, definition: TableDefinition) -> str:
+    known = identity.read(context, definition)
+    return known.replica if known is not None else ""
 
 
 def announce(replica: Replica) -> None:
@@ -54,6 +66,18 @@ def announce(replica: Replica) -> None:
             keeper.multi(words, witness=Witness(own.is_active, data))
         except (AlreadyExists, Conflict, NotFound):  # the node went, or somebody came: the next pass looks again
             return
+        if known.follower is not None:
+            known.follower.look()
     elif host.data != address:
         keeper.set(own.host, address)
     replica.kept.announced = time.monotonic()
+
+
+def is_announced(replica: Replica, *, within_seconds: float) -> bool:
+    """Whether it is said that the replica is there, or is by then."""
+    changed, end = threading.Event(), time.monotonic() + within_seconds
+    while not replica.keeper.await_node(replica.own.is_active, changed.set):
+        if not changed.wait(max(0.0, end - time.monotonic())):
+            return False
+        changed.clear()
+    return True

@@ -227,6 +227,7 @@ def drop(
     store = session.store()
     (definition,) = _replicated(session, table)
     more = ", and give up the parts that it alone has" if give_up_parts else ""
+    work.check_dead(store.context, definition, replica)
     session.confirm(f"Forget replica {replica} of {table}{more}?")
     gone: list[str] = []
     if not session.dry_run:
@@ -265,7 +266,7 @@ def restore(
     """
     import dataclasses
 
-    from oplog.errors import UsageError
+    from oplog.errors import PartlyDone, UsageError
     from tiering.cli.frame.session import fail_if_partly
     from zerocopy.execution import work
 
@@ -293,7 +294,11 @@ def restore(
     if rebuilt is not None:
         _tell_rebuilt(session, table, rebuilt)
         if rebuilt.waits_for:
-            fail_if_partly(len(rebuilt.waits_for), 1, "replicas")
+            replicas = len(rebuilt.replicas) + len(rebuilt.waits_for)
+            raise PartlyDone(
+                f"{len(rebuilt.waits_for)} of {counted(replicas, 'replica')} of {table} have not said what they have",
+                hint="nothing is wrong here: it goes on when they do",
+            )
         for postponed in done.postponed:
             session.output.note(f"later: {postponed.queued.entry.brings}: {postponed.reason}")
         return

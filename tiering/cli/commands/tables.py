@@ -1,6 +1,6 @@
 """`table create | list | show | alter | rename | drop`."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -8,7 +8,11 @@ from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 
+if TYPE_CHECKING:
+    from tiering.table.schema import TableDefinition
+
 TableName = Annotated[str, typer.Argument(metavar="DB.TABLE", help="the table")]
+_ANNOUNCED_SECONDS = 5.0
 
 
 def register(app: typer.Typer) -> None:
@@ -133,6 +137,7 @@ def _create_replica(
     made = replicated.work().create(
         session.store().context, table, wanted, texts["policy"], *place, if_not_exists=if_not_exists
     )
+    _tell_daemon(session, made.definition)
     if session.options.json:
         session.output.document(
             {**_document(made.definition), "replica": made.replica, "first": made.first, "dry_run": False}
@@ -142,6 +147,22 @@ def _create_replica(
     session.output.line(
         f"{done} replicated table {made.definition.full_name} ({made.definition.uuid}) as replica {made.replica}."
     )
+
+
+def _tell_daemon(session: Session, definition: "TableDefinition") -> None:
+    """Let a daemon that runs on this store see at once that there is a replica, and wait until others hear of it: until
+    then they take it for one that is gone."""
+    from oplog.errors import FrostlineError
+    from tiering.daemon.control import ask
+    from tiering.engine import replicated
+
+    context = session.store().context
+    try:
+        ask(context.config.state_directory, "look", [], begin_seconds=_ANNOUNCED_SECONDS)
+    except FrostlineError:  # none runs, or it is of an older version, and comes to it with a pass
+        return
+    if not replicated.work().is_announced(context, definition, within_seconds=_ANNOUNCED_SECONDS):
+        session.output.note("the daemon here says that it is this replica when its passes run")
 
 
 def list_tables(session: Session) -> None:
@@ -286,6 +307,8 @@ def _convert(
     context, definition = session.store().context, session.store().definition(table)
     convert = replicated.to_replicated if to_replicated else replicated.to_plain
     done = convert(context, definition, keeper_path, replica, dry_run=session.dry_run)
+    if to_replicated and not session.dry_run:
+        _tell_daemon(session, done.definition)
     if session.options.json:
         document = {"replica": done.replica, "keeper_path": done.keeper_path, "parts": done.parts}
         finished = {"finished": done.finished, "dry_run": session.dry_run}

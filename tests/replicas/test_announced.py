@@ -1,0 +1,95 @@
+"""A replica is there for the others as soon as its daemon is, and is dropped by nobody then."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.replicas.machines import Machine, Machines
+from tiering.cli import main as cli
+from tiering.config.settings import KeeperConfig
+from tiering.daemon.status import read_status
+from zerocopy.keeper.client import Keeper
+from zerocopy.replica.nodes import TableNodes
+
+COMMAND = (sys.executable, "-m", "tiering.cli.main")
+TABLE = TableNodes("/tables/01/d.t")
+_PATIENCE_SECONDS = 200
+
+
+@pytest.fixture
+def shared_url() -> str:
+    return ""
+
+
+@contextmanager
+def daemon(machine: Machine, keeper: KeeperConfig) -> Iterator[None]:
+    """One that has made its first pass, and makes none by itself for an hour."""
+    machine.write_configuration(keeper, daemon={"tick_seconds": 3600.0})
+    process = subprocess.Popen([*COMMAND, "-c", str(machine.configuration), "daemon", "run"])
+    try:
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while not read_status(machine.path / "state").ticks:
+            assert process.poll() is None
+            assert time.monotonic() < end, "it did not begin"
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_new_table_is_announced_and_followed_at_once(
+    machine: Machines, settings: KeeperConfig, keeper: Keeper
+) -> None:
+    a, b = machine("a"), machine("b")
+    with daemon(a, settings), daemon(b, settings):
+        a.create()
+        b.join()
+        assert {one["replica"]: one["active"] for one in a.json("replica", "status", "d.t")["replicas"]} == {
+            "a": True,
+            "b": True,
+        }
+        source = a.path / "one.csv"
+        source.write_text("k\n1\n")
+        a("insert", "d.t", str(source), "--quorum", "2")
+        assert b.keys() == [1]
+
+
+def test_a_converted_table_is_announced_at_once(machine: Machines, settings: KeeperConfig, keeper: Keeper) -> None:
+    a = machine("a")
+    with daemon(a, settings):
+        a("table", "create", "d.t", "--column", "k:int64", "--order-by", "k")
+        a("table", "alter", "d.t", "--replicated")
+        assert keeper.exists(TABLE.replica("a").is_active)
+
+
+def test_whose_process_answers_is_not_dropped_though_keeper_says_nothing_of_it(
+    a: Machine, b: Machine, keeper: Keeper
+) -> None:
+    with b.serving():
+        keeper.delete(TABLE.replica("b").is_active)
+        a("replica", "drop", "d.t", "b", code=13)
+        assert "replica b is not gone: its daemon answers at 127.0.0.1:" in a.error
+    a("replica", "drop", "d.t", "b")
+    assert keeper.children(TABLE.replicas) == ["a"]
+
+
+def test_another_replica_at_the_address_does_not_go_for_the_one_that_is_gone(
+    a: Machine, b: Machine, keeper: Keeper
+) -> None:
+    with a.serving():
+        keeper.set(TABLE.replica("b").host, keeper.get(TABLE.replica("a").host).data)
+        a("replica", "drop", "d.t", "b")
+
+
+def test_nobody_is_asked_whether_to_forget_a_replica_that_there_is_not(
+    a: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for more in ((), ("--dry-run",)):
+        assert cli.run(["-c", str(a.configuration), "replica", "drop", "d.t", "zz", *more]) == 10
+        assert "d.t has no replica zz" in capsys.readouterr().err
