@@ -12,6 +12,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _PARTS = "tests/unit/tiering/catalog/test_stored_parts.py"
+_LOST = "tests/unit/tiering/catalog/test_lost_rows.py"
 _LOOKS = "tests/unit/tiering/catalog/test_table_parts.py"
 _BATCHES = "tests/unit/tiering/catalog/test_batches.py"
 _CHANGES = "tests/unit/disks/local/test_changes.py"
@@ -451,5 +452,23 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a part whose row is lost from what is kept is left out",
         f"{_LOOKS}::test_a_kept_row_that_is_lost_leaves_no_part_out",
         replaced("tiering.catalog.looks.reader", "_are_all", lambda *arguments: True),
+    ),
+    (
+        "looks: counted twice",
+        "a part whose row is lost is counted twice by who looks at each",
+        f"{_LOST}::test_who_looks_at_each_part_does_not_count_it_twice",
+        replaced("tiering.catalog.looks.reader", "_are_all", lambda *arguments: True),
+    ),
+    (
+        "looks: dropped unseen",
+        "a part whose row is lost is counted for ever where a commit drops it",
+        f"{_LOST}::test_a_part_that_is_dropped_is_counted_no_more",
+        replaced("tiering.catalog.looks.reader", "part_name", nothing),
+    ),
+    (
+        "looks: of another day",
+        "a part of a partition that a look does not know is taken from its sums",
+        f"{_LOST}::test_a_look_of_before_with_rows_of_what_is_gone_since",
+        replaced("tiering.catalog.looks.reader", "_may_be_among", lambda *arguments: True),
     ),
 )

@@ -189,6 +189,12 @@ MISTAKES: tuple[Mistake, ...] = (
         "query: begun again once",
         "a query whose parts move twice while it begins fails",
         f"{_MOVING}::test_parts_that_move_each_time",
-        replaced("tiering.query.query", "_LOOKS", 2),
+        replaced("tiering.query.selection", "LOOKS", 2),
+    ),
+    (
+        "query: a scan looks once",
+        "a scan fails whose parts move when they have been chosen",
+        f"{_MOVING}::test_a_scan_looks_again_as_well",
+        replaced("tiering.query.selection", "LOOKS", 1),
     ),
 )

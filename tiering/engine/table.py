@@ -111,19 +111,28 @@ class Table:
     def scan(self, *, columns: Sequence[str] | None = None, filter: object = None) -> pa.RecordBatchReader:  # noqa: A002
         """Stream the rows of all tiers as Arrow; parts, row groups and columns that cannot matter are not read.
 
-        Raises `Damaged` when a part cannot be read. Rows of parts that a repair set aside are told by a warning.
+        Raises `Damaged` when a part cannot be read; what others move or merge before it is opened is looked for again.
+        Rows of parts that a repair set aside are told by a warning.
         """
         from tiering.query import scan
+        from tiering.query.selection import begin_again
 
-        self._check_complete()
-        return scan.scan(self._context, self.definition, self.parts(), columns=columns, filter=filter)
+        def begin() -> pa.RecordBatchReader:
+            self._check_complete()
+            return scan.scan(self._context, self.definition, self.parts(), columns=columns, filter=filter)
+
+        return begin_again(self._context, begin)
 
     def dataset(self) -> pa.dataset.Dataset:
         """The table as a pyarrow dataset, which pandas, Polars and DuckDB can read. Raises `Damaged` as `scan` does."""
         from tiering.query import dataset
+        from tiering.query.selection import begin_again
 
-        self._check_complete()
-        return dataset.table_dataset(self._context, self.definition, self.parts())
+        def begin() -> pa.dataset.Dataset:
+            self._check_complete()
+            return dataset.table_dataset(self._context, self.definition, self.parts())
+
+        return begin_again(self._context, begin)
 
     def to_polars(self) -> polars.LazyFrame:
         """The table as a lazy Polars frame: what is collected of it reads only the parts and columns that can matter.

@@ -30,13 +30,13 @@ from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, S3FileSyste
 
 from disks.base import Location
 from disks.stores.base import S3Connection
-from oplog.errors import Refused
+from oplog.errors import NotFound, Refused
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.parquet.checked_local import LocalRead
 from tiering.query.checked_parts import check_local_files, local_read
 from tiering.query.filesystem import FrostlineFileSystem, read_schema
-from tiering.query.selection import SelectedFile
+from tiering.query.selection import FileMissing, SelectedFile
 from tiering.table.part import ColumnRange, DataFile
 from tiering.table.schema import Column, TableDefinition
 from tiering.table.type_texts import arrow_type
@@ -69,6 +69,9 @@ def table_dataset(
         leases.enter_context(context.disk(disk).read_lease())
     try:
         children = _children(context, definition, parts, schema, handed_out)
+    except NotFound as error:
+        leases.close()
+        raise FileMissing(error.message, hint="run 'frostline fsck'; no partial result is given") from error
     except BaseException:
         leases.close()
         raise

@@ -9,7 +9,7 @@ the name. Rows that a merge mode will collapse are seen as they are stored until
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.set_aside import SetAsidePart, find_set_aside
 from tiering.query.scan import Counters, stream
-from tiering.query.selection import FileMissing, hold_leases, select_files
+from tiering.query.selection import begin_again, hold_leases, select_files
 from tiering.query.sql.engine import EngineOutgrown
 from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
@@ -37,8 +37,6 @@ PartsFor = Callable[[Predicate], tuple[list[StoredPart], int]]
 Resolve = Callable[[str], tuple[TableDefinition, PartsFor]]
 """Full table name -> the table and its parts. Raises `NotFound`."""
 
-_LOOKS = 4
-"""So often a statement is begun: parts that several move and merge at once may go each time."""
 _NOTHING = Access(Or(()), frozenset())
 _OF_THE_STORE = "system."
 _FEW_ROWS = 100_000
@@ -140,18 +138,13 @@ def run_sql(
     Raises `UsageError` with the engine's words for bad SQL and for anything that would write, `NotFound` for unknown
     tables, `Damaged` when a file of the answer is gone or broken.
     """
-    missing = 0
-    while True:
-        try:
-            return _run(context, sql, resolve, allow_files, held or ExitStack())
-        except EngineOutgrown:
-            continue
-        except FileMissing:
-            # A part was moved or merged between looking and reading; or it is really gone, then this says so again.
-            missing += 1
-            if missing == _LOOKS:
-                raise
-            context.catalog.refresh()
+
+    def begin() -> QueryResult:
+        while True:
+            with suppress(EngineOutgrown):
+                return _run(context, sql, resolve, allow_files, held or ExitStack())
+
+    return begin_again(context, begin)
 
 
 def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool, held: ExitStack) -> QueryResult:

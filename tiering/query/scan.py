@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.query.selection import Selection, hold_leases, select_files
+from tiering.query.selection import FileMissing, Selection, hold_leases, select_files
 from tiering.query.sql.column_types import engine_names, identifier
 from tiering.query.sql.engine import EngineOutgrown
 from tiering.query.sql.plan import Access
@@ -123,7 +123,13 @@ def _open(
 
 
 def stream(session: SqlSession, pieces: Iterator[Piece], counters: Counters, leases: ExitStack) -> Iterator[Piece]:
-    """What the session answers; count, and release the leases at the end."""
+    """What the session answers; count, and release the leases at the end. What is handed out is not given again: for a
+    file that goes now the whole has to be asked for again."""
     with leases:
-        yield from pieces
+        try:
+            yield from pieces
+        except FileMissing as error:
+            raise FileMissing(
+                error.message, hint=f"repeat it: the part may be elsewhere by now; else {error.hint}"
+            ) from error
         counters.bytes_read = session.bytes_read

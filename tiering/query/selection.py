@@ -5,10 +5,11 @@ No engine is known here: whatever reads Parquet from paths and stores can be giv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from disks.base import Location
 from oplog.errors import Damaged, DiskUnreachable, NotFound
@@ -18,6 +19,10 @@ from tiering.catalog.looks.stored import described
 from tiering.table.part import DataFile, Part
 from tiering.table.pruning import TRUE, Predicate, matching_files
 from tiering.table.schema import TableDefinition
+
+LOOKS = 4
+"""So often an answer is begun: parts that several move and merge at once may go each time."""
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,17 @@ class Selection:
 
 class FileMissing(Damaged):
     """A file of the answer is not where the catalog says: moved or merged meanwhile, or gone."""
+
+
+def begin_again(context: Context, begin: Callable[[], _T]) -> _T:
+    """What `begin` gives, which chooses parts and opens their files, and hands out no row. Where one was moved or
+    merged between, the disks are looked at again and it begins anew; `FileMissing` for one that is really gone."""
+    for _ in range(LOOKS - 1):
+        try:
+            return begin()
+        except FileMissing:
+            context.catalog.refresh()
+    return begin()
 
 
 def select_files(

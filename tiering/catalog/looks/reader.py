@@ -8,6 +8,7 @@ before, the parts are those that this one found, and are not even read before so
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
@@ -21,11 +22,12 @@ from tiering.catalog.looks.batches import look_by_batches
 from tiering.catalog.looks.look import Look, Looked, ReadApart, is_between
 from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart
 from tiering.config.settings import PolicyConfig
-from tiering.journal.kept_looks import FoundFiles, KeptLook
+from tiering.journal.kept_looks import FoundFiles, KeptLook, PartSums
 from tiering.journal.kept_parts import KeptParts, KeptRow, NewLook, PartsPlace
 from tiering.policy.due import rules_digest
 from tiering.table import kept_facts
 from tiering.table.part import PART_FILE, PartName
+from tiering.table.places import part_name
 from tiering.table.schema import TableDefinition
 
 _FOLLOWED = 2048
@@ -202,12 +204,17 @@ class PartReader:
             return None
         before = replace(empty, kept=last, parts={}, marks={})
         self._take_rows(before, rows)
+        if not _may_be_among(before.parts.values(), last.sums):
+            self._kept.throw_away()
+            return None
         look = Look(empty, before, state, again=self._again(disk))
         for file in disk.look_over(directory, PART_FILE, before.marks, names):
             look.take(file)
         if len(before.parts) != len(rows) or disk.state_of(directory) != state:
             return None
-        unread = replace(empty, state=state, is_unread=True, after=last.id, changed=look.changed())
+        # A name that is not kept is new, or its row is lost: that shows where the parts of its partition are counted.
+        changed = look.changed() | {name.partition for name in map(part_name, names) if name is not None}
+        unread = replace(empty, state=state, is_unread=True, after=last.id, changed=changed)
 
         def untouched(partition: str) -> Iterator[StoredPart]:
             found = self.read_partition(replace(unread, kept=last), partition) or ()
@@ -250,9 +257,15 @@ class PartReader:
         looked = replace(empty, parts={}, marks={})
         kept = self._kept.look(looked.place)
         rows = self._kept.parts_of(looked.place, kept.id) if kept is not None else None
-        if kept is not None and rows is not None and kept.rules == looked.rules:
+        if kept is None or rows is None:
+            self._take_rows(looked, self._kept.load(looked.place))
+            return looked
+        self._take_rows(looked, rows)
+        if not _are_all(looked, replace(looked, kept=kept), None, None):
+            self._kept.throw_away()
+            return replace(empty, parts={}, marks={})
+        if kept.rules == looked.rules:
             looked.kept, looked.state = kept, kept.state
-        self._take_rows(looked, self._kept.load(looked.place) if rows is None else rows)
         return looked
 
     def _take_rows(self, looked: Looked, rows: Iterable[KeptRow]) -> None:
@@ -305,3 +318,10 @@ def _are_all(found: Looked, look: Looked, partition: str | None, to: str | None)
     return len(found.parts) == sum(
         one.parts for name, one in sums.partitions.items() if is_between(name, partition, to)
     )
+
+
+def _may_be_among(parts: Iterable[StoredPart], sums: PartSums) -> bool:
+    """Whether the sums may be those of parts among which these are: of a file that is put together from an old one and
+    a new log they are not."""
+    counted = Counter(stored.name.partition for stored in parts)
+    return all(name in sums.partitions and count <= sums.partitions[name].parts for name, count in counted.items())

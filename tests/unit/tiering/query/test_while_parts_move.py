@@ -1,17 +1,23 @@
-"""A query whose parts are moved and merged again and again, between looking at them and reading them."""
+"""A query, or a scan, whose parts are moved and merged again and again, between looking at them and reading them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 from oplog.errors import Damaged
 from tests.unit.tiering.catalog.histories import TABLE, kept_store
+from tiering.catalog.catalog import StoredPart
 from tiering.engine.store import Store
+from tiering.engine.table import Table
 from tiering.query import query as querying
+from tiering.query.scan import Counters, stream
+from tiering.query.selection import FileMissing
 from tiering.table.schema import MoveToVolume, TtlRule
 
 RULE = TtlRule(after_seconds=10 * 365 * 86400, column="ts", action=MoveToVolume("cold"))
@@ -63,3 +69,50 @@ def test_a_part_that_is_really_gone_is_an_error(stores: tuple[Store, Store]) -> 
     path.unlink()
     with pytest.raises(Damaged, match="is missing"):
         asking.query(SQL)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("how", ["scan", "scan by an expression", "dataset"])
+def test_a_scan_looks_again_as_well(
+    stores: tuple[Store, Store], how: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time that the parts have been chosen, they go; each row is there once."""
+    asking, moving = stores
+    volumes = ["cold", "hot", "cold"][:times]
+    parts = Table.parts
+
+    def chosen(self: Table) -> list[StoredPart]:
+        found = parts(self)
+        if volumes:
+            move(moving, volumes.pop(0))
+        return found
+
+    monkeypatch.setattr(Table, "_check_complete", lambda self: None)  # which asks for the parts, too
+    monkeypatch.setattr(Table, "parts", chosen)
+    table = asking.table(TABLE)
+    match how:
+        case "scan":
+            found = table.scan(columns=["k"]).read_all()
+        case "scan by an expression":
+            found = table.scan(columns=["k"], filter=pc.field("k") > 0).read_all()
+        case _:
+            found = table.dataset().to_table(columns=["k"])
+    assert sorted(found.column("k").to_pylist()) == [1, 2, 40]
+    assert volumes == []
+
+
+def test_a_file_that_goes_while_rows_are_handed_out_says_to_repeat_it() -> None:
+    """None is given twice, and none is left out."""
+
+    class Ended:
+        bytes_read = 0
+
+    def pieces() -> Iterator[int]:
+        yield 1
+        raise FileMissing("a part is gone", hint="run 'frostline fsck'")
+
+    found = stream(Ended(), pieces(), Counters([]), ExitStack())  # type: ignore[arg-type]
+    assert next(found) == 1
+    with pytest.raises(FileMissing, match="gone") as error:
+        next(found)
+    assert error.value.hint == "repeat it: the part may be elsewhere by now; else run 'frostline fsck'"
