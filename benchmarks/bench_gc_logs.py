@@ -17,12 +17,14 @@ from benchmarks.measure import Figure, paired, ratio_figure, report, scratch, ti
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
+from disks.object_disk.sharing.marks_place import say
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.named_log import NamedLogStore
 from oplog.kinds import Inserted
 
 MARKS = 30_000
+KEEPER = "5" * 32
 RULES = GcRules(retention=timedelta(hours=1))
 
 
@@ -52,6 +54,9 @@ class Marks:
 
     def objection(self) -> str | None:
         return None
+
+    def keeper(self) -> str:
+        return KEEPER
 
     def held(self) -> Collection[str]:
         return set(self._keys)
@@ -94,6 +99,7 @@ def figure(*, rounds: int = 5) -> Figure:
 def filled(directory: Path) -> ObjectDisk:
     """The disk of the first of three logs; the others have adopted what it has."""
     store = Sorted("shared")
+    say(store, KEEPER, "zk:2181/frostline")
     first = ObjectDisk("a", NamedLogStore(store, "a"), directory / "a")
     fill(first)
     rows = list(first.file_table.rows())

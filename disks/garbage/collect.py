@@ -126,7 +126,7 @@ class _Collection:
         self._now = now or datetime.now(UTC)
         self._check_clock = now is None
         self._remote = remote
-        self._witnesses = Witnesses(disk, references, now=self._now)
+        self._witnesses = Witnesses(disk, references, now=self._now, guard=rules.guard)
 
     def run(self) -> None:
         with closing(self._witnesses):

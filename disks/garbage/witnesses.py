@@ -18,9 +18,11 @@ from disks.base import LoggedDisk
 from disks.garbage.live_references import LiveReferences, collect_references, renewed
 from disks.garbage.narrow_references import references_among
 from disks.object_disk.references import Inventory, inventory
+from disks.object_disk.sharing import marks_place
 from disks.object_disk.sharing.other_log import OtherLog, other_logs
 from disks.object_disk.sharing.retiring import heeded_logs
 from disks.object_disk.sharing.writers import newest_writer
+from disks.stores.wrappers.named_log import whole_prefix
 from oplog.entry import GENESIS_DIGEST
 from oplog.errors import Damaged
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
@@ -35,6 +37,9 @@ class References(Protocol):
 
     def objection(self) -> str | None:
         """Why nothing may go at all now; None when something may."""
+
+    def keeper(self) -> str:
+        """The id of where they are; empty where it has none."""
 
     def held(self) -> Collection[str]:
         """Every key that is named there now: all of them."""
@@ -52,11 +57,13 @@ class _Witness:
 class Witnesses:
     """Those of one collection. Gathered once; then asked again before each batch."""
 
-    def __init__(self, disk: LoggedDisk, references: References | None, *, now: datetime) -> None:
-        """`references` counts where the prefix has several logs. None: there is nothing beside them."""
+    def __init__(self, disk: LoggedDisk, references: References | None, *, now: datetime, guard: timedelta) -> None:
+        """`references` counts where the prefix has several logs. None: none are configured here, which is to be so on
+        every machine of the prefix."""
         self._disk = disk
         self._references = references if disk.log_name is not None else None
         self._now = now
+        self._guard = guard
         self._own: LiveReferences | None = None
         self._others: dict[str, _Witness] = {}
         self._held: Collection[str] = ()
@@ -74,6 +81,7 @@ class Witnesses:
 
     def gather(self, found: Inventory, *, retention: timedelta) -> LiveReferences:
         """Ask all of them, after the objects were listed; what the disk's own log says. Raises `FrostlineError`."""
+        self._check_place()
         if self._references is not None and (objection := self._references.objection()) is not None:
             raise Damaged(objection)
         self._own = collect_references(self._disk, found, now=self._now, retention=retention)
@@ -89,6 +97,15 @@ class Witnesses:
         if self._references is not None:
             self._held = frozenset(self._references.held())
         return self._own
+
+    def _check_place(self) -> None:
+        """Raise `Damaged` where objects may be held by marks that are not looked at here."""
+        if self._disk.log_name is None:
+            return
+        found = marks_place.said_places(whole_prefix(self._disk.store))
+        keeper = None if self._references is None else self._references.keeper()
+        if (objection := marks_place.objection(found, keeper, at=self._now, guard=self._guard)) is not None:
+            raise Damaged(objection)
 
     def _evidence_of(self, log: OtherLog, found: Inventory, doubtful: Collection[str]) -> LiveReferences:
         listed = self._begun.get(str(log.log_name))
@@ -126,6 +143,7 @@ class Witnesses:
 
     def renewed(self) -> set[str]:
         """What has come to be named since. Raises `FrostlineError`; `Damaged` when a log began that was not asked."""
+        self._check_place()
         keys: set[str] = set()
         for one in self._all():
             keys |= renewed(one.log, one.evidence, now=self._now)

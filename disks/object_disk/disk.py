@@ -331,7 +331,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
                 self._lease.hold()
             self._identity.before_writing()
             self.log.claim_prefix()
-            identify(whole_prefix(self.store))
+            identify(whole_prefix(self.store), marks=self.marks is not None)
 
     @property
     def _takes_lease(self) -> bool:

@@ -20,6 +20,7 @@ from oplog.revision import (
     DISK_KEY,
     GC_PREFIX,
     LEASES_PREFIX,
+    MARKS_PREFIX,
     PINS_PREFIX,
     SCHEMA_VERSION_KEY,
     WRITERS_PREFIX,
@@ -205,7 +206,7 @@ def inventory(objects: Iterable[ObjectInfo]) -> Inventory:
             snapshots[revision] = entry
         elif (revision := parse_floor_key(key)) is not None:
             floors.append(revision)
-        elif _is_document(key, LEASES_PREFIX) or _is_document(key, WRITERS_PREFIX):
+        elif any(_is_document(key, prefix) for prefix in (LEASES_PREFIX, WRITERS_PREFIX, MARKS_PREFIX)):
             continue
         elif _is_document(key, PINS_PREFIX):
             pins.append(entry)

@@ -242,6 +242,10 @@ def gc(
     allow_bucket_root: Annotated[
         bool, typer.Option("--allow-bucket-root", help="delete on a disk whose url has no prefix")
     ] = False,
+    without_marks: Annotated[
+        bool,
+        typer.Option("--without-marks", help="of a disk with log: say once that no machine of its prefix has keeper:"),
+    ] = False,
     spark: Spark = False,
     master: Master = None,
 ) -> None:
@@ -269,6 +273,9 @@ def gc(
     with_spark = wanted(spark, master) and _collected_with_spark(store, names)
     if delete:
         session.confirm(f"Delete orphaned objects of {', '.join(names)} older than {guard_interval}?")
+    if without_marks and not session.dry_run:
+        for name in names:
+            _say_without_marks(session, store.disk(name))
     work = SparkWork(session, "gc", master) if with_spark else None
     documents = []
     for name in names:
@@ -290,6 +297,21 @@ def gc(
         raise PartlyDone(f"{failed} objects could not be deleted", hint="the next gc tries them again")
     if any(document["orphaned"] or document["refused"] for document in documents) and not delete:
         session.found_something()
+
+
+def _say_without_marks(session: Session, disk: "Disk") -> None:
+    from disks.object_disk.sharing.marks_place import say_without_marks
+    from disks.stores.wrappers.named_log import whole_prefix
+
+    if session.loaded.config.keeper.hosts:
+        raise Refused(
+            "this machine has `keeper:`, and holds objects by marks there",
+            hint="leave --without-marks out; 'frostline replica audit' says whether gc may collect",
+        )
+    logged = disk.logged
+    if logged is None or logged.log_name is None:
+        raise UsageError(f"disk {disk.name} has its prefix for itself", hint="leave --without-marks out")
+    say_without_marks(whole_prefix(logged.store))
 
 
 def _remote(session: Session, work: SparkWork | None, disk: "Disk") -> "Remote | None":

@@ -11,6 +11,7 @@ _MARKS = "tests/replicas/zero_copy/test_marks.py"
 _SHARING = "tests/replicas/zero_copy/test_sharing.py"
 _VERBS = "tests/replicas/zero_copy/test_verbs.py"
 _AUDIT = "tests/replicas/zero_copy/test_audit.py"
+_PLACE = "tests/replicas/keeper/test_place_of_marks.py"
 
 
 def _mark_makes_the_set() -> None:
@@ -217,11 +218,73 @@ def _every_replica_moves() -> None:
     sharing_moves.say = lambda *arguments: None
 
 
+def _whoever_marks_elsewhere() -> None:
+    """Nobody looks where marks are kept before one is set."""
+    from zerocopy.marks.place import PlaceCheck
+
+    PlaceCheck.__call__ = lambda self: None  # type: ignore[method-assign]
+
+
+def _looked_once() -> None:
+    """The bucket is asked where marks are kept when a collection begins, and not again."""
+    from disks.garbage.witnesses import Witnesses
+
+    original = Witnesses._check_place
+
+    def check_place(self: Any) -> None:
+        if self._own is None:
+            original(self)
+
+    Witnesses._check_place = check_place  # type: ignore[method-assign]
+
+
+def _none_if_the_last_says_so() -> None:
+    from disks.object_disk.sharing import marks_place
+
+    marks_place.in_force = lambda found: found[-1] if found and found[-1].place.keeper else None
+
+
 def _mistake(name: str, what: str, check: str, apply: Callable[[], None]) -> tuple[str, str, str, Callable[[], None]]:
     return f"marks: {name}", what, check, apply
 
 
 MISTAKES = (
+    _mistake(
+        "gc without keeper",
+        "a machine without `keeper:` collects by the logs alone what marks hold",
+        f"{_PLACE}::test_a_machine_without_keeper_does_not_collect_what_marks_hold",
+        replaced("disks.object_disk.sharing.marks_place", "objection", lambda *arguments, **options: None),
+    ),
+    _mistake(
+        "gc by another keeper",
+        "an audit in any Keeper lets a machine collect",
+        f"{_PLACE}::test_marks_in_another_keeper_count_for_nobody",
+        replaced("disks.object_disk.sharing.marks_place", "objection", lambda *arguments, **options: None),
+    ),
+    _mistake(
+        "marks anywhere",
+        "a machine sets its marks in whatever Keeper it is configured with",
+        f"{_PLACE}::test_marks_in_another_keeper_count_for_nobody",
+        _whoever_marks_elsewhere,
+    ),
+    _mistake(
+        "looked once",
+        "a collection that began when nobody marked goes on when somebody does",
+        "tests/unit/disks/garbage/test_shared_garbage.py::test_a_machine_that_begins_to_mark_ends_a_collection",
+        _looked_once,
+    ),
+    _mistake(
+        "the last word counts",
+        "a later record without a Keeper undoes those that name one",
+        f"{_PLACE}::test_a_forged_word_that_nobody_marks_counts_for_nothing",
+        _none_if_the_last_says_so,
+    ),
+    _mistake(
+        "not waited for",
+        "a collection that knows of no marks is at objects while the first ones are set",
+        f"{_PLACE}::test_a_collection_that_began_before_anybody_marked",
+        replaced("disks.object_disk.sharing.marks_place", "is_new", lambda found, at: False),
+    ),
     _mistake(
         "a mark makes its set",
         "who wants objects that are being collected makes the set's node anew",

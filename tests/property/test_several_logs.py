@@ -23,6 +23,7 @@ from disks.garbage.narrow_references import references_among
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.references import inventory
+from disks.object_disk.sharing.marks_place import say
 from disks.object_disk.sharing.other_log import OtherLog, other_logs
 from disks.object_disk.sharing.writers import take_over
 from disks.stores.memory import MemoryStore
@@ -38,6 +39,7 @@ from tests.turns import examples
 
 RETENTION = {"a": timedelta(hours=30), "b": timedelta(hours=72), "c": timedelta(hours=300)}
 GUARD = timedelta(hours=24)
+KEEPER = "5" * 32
 PATHS = ("t/p/x", "t/p/y", "t/q/x", "t/r/x")
 
 Names = dict[str, str]
@@ -51,6 +53,9 @@ class Marks:
 
     def objection(self) -> str | None:
         return None
+
+    def keeper(self) -> str:
+        return KEEPER
 
     def held(self) -> Collection[str]:
         return set(self.keys)
@@ -87,6 +92,7 @@ class SeveralLogs(RuleBasedStateMachine):
         self.memory = MemoryStore("shared")
         self.store = Ageing(self.memory)
         self.opened = 0
+        say(self.store, KEEPER, "zk:2181/frostline")
         self.disks = {name: self.open(name) for name in RETENTION}
         self.logs = {name: Replayed() for name in RETENTION}
         self.marks = Marks()

@@ -44,7 +44,7 @@ macros: {{shard: "01", replica: {name}}}
 TEMPORARY = frozenset({0, 1, 3, 4, 5, 10, 11, 13})
 """No mistake of the user (2), no refusal of the store (12)."""
 _MAY_WAIT = frozenset({0, 1, 3, 5, 11})
-COLLECT = ("--guard-interval", "2s", "--allow-short-guard-interval", "--max-delete-fraction", "1", "-y")
+COLLECT = ("--guard-interval", f"{sharing.GUARD_SECONDS}s", "--allow-short-guard-interval", "--max-delete-fraction", "1", "-y")
 _VERBS = {"insert": 10, "repeat": 4, "merge": 3, "move": 4, "drop": 2, "alter": 2, "sync": 3, "tick": 1, "gc": 1}
 _SHARING_VERBS = {**_VERBS, "move": 6, "back": 3, "drain": 2, "audit": 2, "gc": 3}
 _FAULTS = (

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 TABLE = "soak.t"
 RETENTION_SECONDS = 20
+GUARD_SECONDS = 2
 _RESTORING_SECONDS = 90.0
 _LACKING = "the references cannot be read whole"
 
@@ -32,6 +33,8 @@ def check(nodes: Nodes, *, wipes: bool) -> None:
             missing = [one for one in audited["differences"] if one["kind"] == "object_missing"]
             if missing or not audited["clean"]:
                 raise Found(f"the audit of {name} is not clean: {audited['differences'][:5]} ({run.place})")
+    if wipes:
+        time.sleep(GUARD_SECONDS + 1)  # marks are in another Keeper since then, as far as anybody can tell
     for name in nodes.names:
         nodes.collect(name)
         nodes.happened.collections += 1

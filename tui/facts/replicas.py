@@ -95,8 +95,7 @@ def marks(store: Store, disk: LoggedDisk) -> str:
     try:
         from zerocopy.execution import auditing
 
-        found = auditing.references(store.context, disk)
-        objection = found.objection() if found is not None else None
+        objection = auditing.objection(store.context, disk)
     except ImportError:
         return "they need what is not installed: pip install 'frostline[replicas]'"
     except FrostlineError as error:

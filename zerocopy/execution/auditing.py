@@ -19,16 +19,19 @@ from datetime import datetime, timedelta
 
 from disks.base import LoggedDisk
 from disks.file_table.blob_sets import BlobReference
+from disks.garbage.rules import GcRules
 from disks.object_disk.doomed import announced
+from disks.object_disk.sharing import marks_place
 from disks.object_disk.sharing.other_log import OtherLog, other_logs
 from disks.object_disk.sharing.prefix import store_identity
 from disks.object_disk.sharing.retiring import heeded_logs
+from disks.stores.wrappers.named_log import whole_prefix
 from oplog.errors import AlreadyExists, UsageError
 from oplog.revision import BLOBS_PREFIX, is_blob_key
 from tiering.catalog.context import Context
 from tiering.config.units import counted
 from zerocopy.keeper.operations import Set
-from zerocopy.marks import audit, census, verdict
+from zerocopy.marks import audit, census, place, verdict
 from zerocopy.marks.audit import MarkDifference, Marked, Named, Repair
 from zerocopy.marks.marks import Gone, Marks
 from zerocopy.marks.nodes import Holder, encode_keys
@@ -56,6 +59,8 @@ class Audited:
     """Those that are left."""
     repaired: int = 0
     clean: bool = False
+    elsewhere: str = ""
+    """Why the marks in this Keeper do not count, where they do not."""
 
     def lines(self) -> Iterator[str]:
         """What was found in words, not yet escaped: the first differences, how many more, and what it means for gc."""
@@ -65,6 +70,8 @@ class Audited:
             yield f"{one.kind}  {one.what}"
         if len(self.differences) > _SHOWN:
             yield f"… and {len(self.differences) - _SHOWN:,} more: --json lists them all"
+        if self.elsewhere:
+            yield f"{self.elsewhere[0].upper()}{self.elsewhere[1:]}."
         if self.repaired:
             yield f"{counted(self.repaired, 'difference')} repaired."
         yield "Clean: gc may collect here." if self.clean else "Not clean: gc collects nothing here."
@@ -93,6 +100,16 @@ def references(context: Context, disk: LoggedDisk) -> MarkReferences | None:
     return MarkReferences(connections(context).keeper, identity, str(disk.log_name), disk.state_path)
 
 
+def objection(context: Context, disk: LoggedDisk) -> str | None:
+    """Why gc may collect nothing on the disk with its default rules, as far as marks go; None where it may. Raises
+    `FrostlineError` where that cannot be read."""
+    if (marks := references(context, disk)) is None:
+        return None
+    found = marks_place.said_places(whole_prefix(disk.store))
+    in_place = marks_place.objection(found, marks.keeper(), at=context.clock(), guard=GcRules().guard)
+    return in_place or marks.objection()
+
+
 def run(context: Context, disk: LoggedDisk, *, repairs: bool, dry_run: bool = False) -> Audited:
     """Audit the disk's prefix; with `dry_run` nothing is written, also not what was found. Raises `FrostlineError`
     where anything cannot be read whole: then nothing is collected."""
@@ -101,6 +118,10 @@ def run(context: Context, disk: LoggedDisk, *, repairs: bool, dry_run: bool = Fa
     if identity is None:
         return Audited(disk.name, {log: 0}, clean=True)
     marks = Marks(connections(context).keeper, identity, log)
+    elsewhere = place.elsewhere(marks.keeper, disk)
+    if not dry_run and (repairs or elsewhere is None):
+        place.keep_here(marks.keeper, disk)
+        elsewhere = None
     begun = "" if dry_run else verdict.begin(marks.keeper, marks.nodes, log, now)
     with ExitStack() as stack:
         logs: dict[str, LoggedDisk] = {log: disk}
@@ -118,7 +139,7 @@ def run(context: Context, disk: LoggedDisk, *, repairs: bool, dry_run: bool = Fa
             named, marked, sizes = _read(logs, marks, now)
             left = audit.differences(named, marked, sizes)
             repaired, found = len({*found} - {*left}), left
-    clean = all(one.is_harmless for one in found)
+    clean = elsewhere is None and all(one.is_harmless for one in found)
     if not dry_run:
         said = AuditVerdict(id=begun, clean=clean, time=now)
         verdict.end(marks.keeper, marks.nodes, log, said, disk.state_path)
@@ -132,6 +153,7 @@ def run(context: Context, disk: LoggedDisk, *, repairs: bool, dry_run: bool = Fa
         differences=found,
         repaired=repaired,
         clean=clean,
+        elsewhere=elsewhere or "",
     )
 
 

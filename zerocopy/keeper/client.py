@@ -159,6 +159,11 @@ class Keeper:
         self.close()
 
     @property
+    def where(self) -> str:
+        """How it is reached, as it is told."""
+        return f"{','.join(self._settings.hosts)}{self._settings.root}"
+
+    @property
     def session(self) -> int:
         """The id of the session; 0 while there is none. What belonged to an earlier one may be gone."""
         known = self._client.client_id

@@ -12,7 +12,7 @@ many, which keeps objects, and never one too few.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from disks.base import LoggedDisk
@@ -23,6 +23,7 @@ from zerocopy.keeper.client import Keeper, Witness
 from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, Set
 from zerocopy.marks import changes
 from zerocopy.marks.nodes import StoreNodes
+from zerocopy.marks.place import PlaceCheck
 
 _ATTEMPTS = 10
 
@@ -34,15 +35,18 @@ class Gone(NotFound):
 class Marks:
     """The marks of one log on one prefix of a bucket. Thread-safe, as Keeper is."""
 
-    def __init__(self, keeper: Keeper, store: str, log: str) -> None:
-        """`store` is the identity of the prefix (`disks`), `log` the name of the replica's log there."""
+    def __init__(self, keeper: Keeper, store: str, log: str, check: Callable[[], None] = lambda: None) -> None:
+        """`store` is the identity of the prefix (`disks`), `log` the name of the replica's log there. `check` raises
+        where marks are not to be set in this Keeper (`zerocopy.marks.place`)."""
         self.keeper = keeper
         self.nodes = StoreNodes(store)
         self.log = log
+        self._check = check
 
     def create(self, sets: Sequence[NewSet]) -> None:
         """Make new sets, each with the mark of this replica, before anything of them is uploaded. All of a directory or
         none. Raises `AlreadyExists` where a set was made before: its name is to be a new one."""
+        self._check()
         self.keeper.make_path(self.nodes.path)
         token = secrets.token_hex(8).encode()
         for request in changes.creating(self.nodes, self.log, sets, token):
@@ -53,6 +57,7 @@ class Marks:
         an earlier attempt left are as good. Raises `Gone` when a set has no node."""
         if not references:
             return
+        self._check()
         there: dict[str, int] = {}
         for _ in range(_ATTEMPTS):
             token = secrets.token_hex(8).encode()
@@ -123,7 +128,7 @@ def marks_of(keeper: Keeper, disk: LoggedDisk) -> Marks:
         disk.claim()
         identity = store_identity(disk)
     assert identity is not None
-    return Marks(keeper, identity, str(disk.log_name))
+    return Marks(keeper, identity, str(disk.log_name), PlaceCheck(keeper, disk))
 
 
 def _witness(request: Sequence[Operation]) -> Witness:

@@ -20,7 +20,7 @@ from disks.effects import make_directory, replace_file
 from oplog import bounds
 from oplog.errors import Conflict, Damaged
 from zerocopy.keeper.client import Keeper
-from zerocopy.marks import census
+from zerocopy.marks import census, place
 from zerocopy.marks.census import CollectionGate
 from zerocopy.marks.nodes import StoreNodes
 
@@ -126,6 +126,10 @@ class MarkReferences:
         known = self._file.read_text() if self._file.exists() else None
         self._gate = CollectionGate(self._nodes.path, found[1]) if found is not None else None
         return objection(found, self._log, known)
+
+    def keeper(self) -> str:
+        """The id of this Keeper."""
+        return place.known_id(self._keeper)
 
     def held(self) -> Collection[str]:
         """Every key of every set that somebody has marked."""

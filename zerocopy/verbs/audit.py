@@ -36,7 +36,7 @@ def audit(session: Session, disk: DiskName = None, repair: Repair = False) -> No
                 session.output.line(line)
         if not found:
             session.output.line("No disk here shares its objects: none has log: in the configuration.")
-    if any(one.differences for one in found):
+    if any(one.differences or one.elsewhere for one in found):
         session.found_something()
 
 
@@ -53,4 +53,5 @@ def _document(found: "Audited") -> dict[str, object]:
         ],
         "repaired": found.repaired,
         "clean": found.clean,
+        "elsewhere": found.elsewhere,
     }

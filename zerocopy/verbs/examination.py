@@ -57,8 +57,7 @@ def _shared(context: Context, disk: LoggedDisk) -> Iterator[Finding]:
     subject = f"disk {disk.name}"
     try:
         others = heeded_logs(disk, now=context.clock())
-        marks = auditing.references(context, disk)
-        objection = marks.objection() if marks is not None else None
+        objection = auditing.objection(context, disk)
     except FrostlineError as error:
         what = f"whose its objects are is not known: {error.message}"
         yield Finding(subject=subject, check="sharing", level="unknown", what=what, hint=error.hint)

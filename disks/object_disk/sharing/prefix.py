@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from disks.base import LoggedDisk
 from disks.config import ObjectDiskConfig
 from disks.identity import put_object, read_object
+from disks.object_disk.sharing.marks_place import said_places, say
 from disks.stores.base import ObjectStore
 from disks.stores.wrappers.named_log import log_of, whole_prefix
 from oplog.errors import NotFound
@@ -61,7 +62,10 @@ def at_url(config: ObjectDiskConfig, opened: Callable[[ObjectDiskConfig], Object
         return replace(whole, log=name) if has_several_logs(store) else config
 
 
-def identify(prefix: ObjectStore) -> None:
-    """Give the prefix an id, unless it has one."""
+def identify(prefix: ObjectStore, *, marks: bool) -> None:
+    """Give the prefix an id, unless it has one. Where it had none it is new: a machine that sets no `marks` says so
+    first, for collections to know that the logs alone tell what is in use."""
     if read_object(prefix) is None:
+        if not marks and not said_places(prefix):
+            say(prefix, "", "")
         put_object(prefix)

@@ -18,8 +18,9 @@ from disks.garbage.witnesses import References
 from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.doomed import announced
 from disks.object_disk.references import INTENTS_PREFIX
+from disks.object_disk.sharing import marks_place
 from disks.stores.memory import MemoryStore
-from disks.stores.wrappers.named_log import NamedLogStore
+from disks.stores.wrappers.named_log import NamedLogStore, whole_prefix
 from oplog import pins
 from oplog.errors import AccessDenied, FrostlineError, NotFound, Refused, Transient
 from oplog.kinds import Inserted
@@ -29,6 +30,7 @@ from tests.committed import put, remove
 LATER = datetime.now(UTC) + timedelta(days=3)
 DAY = 24 * 3600
 NAMES = ("a", "b", "c")
+KEEPER = "5" * 32
 
 
 class Prefix(MemoryStore):
@@ -73,6 +75,10 @@ class Marks:
         self.released: list[set[str]] = []
         self.asked = 0
         self.keeps: set[str] = set()
+        self.place = KEEPER
+
+    def keeper(self) -> str:
+        return self.place
 
     def objection(self) -> str | None:
         return self.why
@@ -116,6 +122,8 @@ def adopt(disk: ObjectDisk, source: ObjectDisk, path: str) -> None:
 
 def run(disk: ObjectDisk, marks: References | None = None, *, now: datetime = LATER, **options: Any) -> GcReport:
     rules = GcRules(**{"delete": True, "max_delete_fraction": 1.0, **options})
+    if marks is not None:
+        marks_place.say(whole_prefix(disk.store), KEEPER, "zk:2181/frostline")
     return collect(disk, rules, now=now, references=marks)
 
 
@@ -494,9 +502,26 @@ def test_what_another_log_commits_while_the_objects_are_listed_is_not_taken_for_
 
     monkeypatch.setattr("disks.garbage.collect.list_whole", listed)
     before = prefix.blobs()
-    report = collect(logs["a"], GcRules(delete=True, max_delete_fraction=1.0), now=LATER, references=Marks())
+    report = run(logs["a"], Marks())
     assert report.refused is None
     row = logs["b"].file_table.get("b/meanwhile.parquet")
     assert row is not None
     assert {row.key, taken.key} <= prefix.blobs()
     assert len(before - prefix.blobs()) == 1
+
+
+def test_a_machine_that_begins_to_mark_ends_a_collection(prefix: Prefix, logs: dict[str, ObjectDisk]) -> None:
+    """It looked when the logs alone told what is in use."""
+    key = put(logs["a"], "t/p.parquet")
+    remove(logs["a"], "t/p.parquet")
+
+    def begin(put_key: str) -> None:
+        if put_key.startswith(INTENTS_PREFIX):
+            prefix.on_put = lambda key: None
+            marks_place.say(prefix, KEEPER, "zk:2181/frostline")
+
+    prefix.on_put = begin
+    report = run(logs["a"])
+    assert "has no `keeper:`" in str(report.refused)
+    assert key in prefix.blobs()
+    assert announced(logs["a"], now=None) == set()

@@ -52,7 +52,7 @@ def test_blobs_lie_together_and_all_else_below_its_log(prefix: MemoryStore, tmp_
     put(a, "t/p/data.parquet")
     put(b, "t/p/data.parquet")
     own = {key for key in keys(prefix) if not is_blob_key(key)}
-    assert {key.split("/")[0] for key in own} == {".SCHEMA_VERSION", ".frostline-disk", "logs"}
+    assert {key.split("/")[0] for key in own} == {".SCHEMA_VERSION", ".frostline-disk", "logs", "marks"}
     assert prefix.get(SCHEMA_VERSION_KEY) == prefix.get(f"logs/a/{SCHEMA_VERSION_KEY}") == b"3"
     assert {key.split("/")[2] for key in own if key.startswith("logs/a/")} == {
         ".SCHEMA_VERSION",
