@@ -28,10 +28,12 @@ NAMES = ("a", "b", "c")
 PARTITIONS = (0, 1, 2)
 _SESSION_SECONDS = 2.0
 _HEALING_SECONDS = 150.0
+_FIRST_REACH = 80
+"""Side effects of a verb, where its like has not come to its end yet."""
 _CONFIG = """state_path: state
 disks:
   ssd: {{type: local, path: ssd}}
-  s3: {{type: object_disk, url: {url}, endpoint_url: {endpoint}, retry_seconds: 4, retention_seconds: 20,
+  s3: {{type: object_disk, url: {url}, endpoint_url: {endpoint}, retry_seconds: 4, retention_seconds: {retention},
     snapshot_every_commits: 20{log}}}
 policies:
   tiers: {{volumes: [{{name: hot, disks: [ssd]}}, {{name: cold, disks: [s3]}}]}}
@@ -44,7 +46,14 @@ macros: {{shard: "01", replica: {name}}}
 TEMPORARY = frozenset({0, 1, 3, 4, 5, 10, 11, 13})
 """No mistake of the user (2), no refusal of the store (12)."""
 _MAY_WAIT = frozenset({0, 1, 3, 5, 11})
-COLLECT = ("--guard-interval", f"{sharing.GUARD_SECONDS}s", "--allow-short-guard-interval", "--max-delete-fraction", "1", "-y")
+COLLECT = (
+    "--guard-interval",
+    f"{sharing.GUARD_SECONDS}s",
+    "--allow-short-guard-interval",
+    "--max-delete-fraction",
+    "1",
+    "-y",
+)
 _VERBS = {"insert": 10, "repeat": 4, "merge": 3, "move": 4, "drop": 2, "alter": 2, "sync": 3, "tick": 1, "gc": 1}
 _SHARING_VERBS = {**_VERBS, "move": 6, "back": 3, "drain": 2, "audit": 2, "gc": 3}
 _FAULTS = (
@@ -110,6 +119,8 @@ class Nodes:
     """Whether the present round may change the columns: a block of other columns is another block, and none repeats."""
     _first_to_repeat: int = 1
     _rows: int = 0
+    _reach: dict[str, int] = field(default_factory=dict)
+    """How many side effects a verb had the last times, the most of them: beyond it no kill strikes."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _problems: list[str] = field(default_factory=list)
 
@@ -128,6 +139,7 @@ class Nodes:
         for name in NAMES:
             self._lines[name] = KeeperLine(f"http://127.0.0.1:{self.keeper.port}")
             values = {"line": self._lines[name].host, "root": root, "session": _SESSION_SECONDS, "name": name}
+            values["retention"] = sharing.RETENTION_SECONDS
             values["log"] = f", log: {name}" if self.own_logs else ""
             (self.place / name).mkdir(parents=True)
             configuration = self.place / name / "frostline.yaml"
@@ -204,13 +216,15 @@ class Nodes:
             case _:
                 arguments = ("gc", "s3", "--delete", *COLLECT)
         began = time.monotonic()
-        run = self._disturbed(name, arguments, chance)
+        run = self._disturbed(name, arguments, chance, reach=self._reach.get(verb, _FIRST_REACH))
         ended = "killed" if run.killed else str(run.code)
         span = Span.of(began, time.monotonic(), acknowledged=ended == "0")
         with self._lock:
             self.said.append(f"{name}: {verb} {number or partition}: {ended}")
             self.happened.verbs[f"{verb}: {ended}"] += 1
             self.happened.kills += run.killed
+            if run.effects is not None:  # a little more: what it meets the next time may take more
+                self._reach[verb] = max(run.effects + 2, self._reach.get(verb, 0) * 3 // 4)
             if verb in ("insert", "repeat"):
                 self.truth.insert(number, span)
             elif verb == "drop":
@@ -243,10 +257,10 @@ class Nodes:
 
     # What goes wrong
 
-    def _disturbed(self, name: str, arguments: Sequence[str], chance: random.Random) -> Run:
-        """Run it; it may die at a side effect or at a moment, or stand still for a while."""
+    def _disturbed(self, name: str, arguments: Sequence[str], chance: random.Random, *, reach: int) -> Run:
+        """Run it; it may die at a side effect within `reach` or at a moment, or stand still for a while."""
         share = chance.random()
-        at = 1 + chance.randrange(80) if share < 0.3 else NEVER
+        at = 1 + chance.randrange(reach) if share < 0.3 else NEVER
         run = self._start(name, arguments, kill_at=at)
         if 0.3 <= share < 0.45:
             if not run.wait(chance.random()):

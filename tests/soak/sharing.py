@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.soak.replicated import Nodes
 
 TABLE = "soak.t"
-RETENTION_SECONDS = 20
+RETENTION_SECONDS = 10
 GUARD_SECONDS = 2
 _RESTORING_SECONDS = 90.0
 _LACKING = "the references cannot be read whole"
