@@ -72,6 +72,28 @@ def test_there_and_back_keeps_every_part(machine: Machines, keeper: Keeper, poli
     a("fsck", "--read-data")
 
 
+def test_a_replica_of_before_joins_again(machine: Machines) -> None:
+    """It took entries over from a log that is gone: the new one is none that was set back."""
+    a, b = plain(machine("a")), machine("b")
+    a("table", "alter", "d.t", "--replicated")
+    b.join("--policy", "cold")
+    with a.serving():
+        for key in (4, 5, 6):
+            a.insert(key)
+            b.sync()
+    b("table", "drop", "d.t")
+    a("table", "alter", "d.t", "--not-replicated")
+    a("table", "alter", "d.t", "--replicated")
+    b.join("--policy", "cold")
+    with a.serving():
+        b.sync()
+    assert a.keys() == b.keys() == [1, 2, 3, 4, 5, 6]
+    b.insert(7)
+    with b.serving():
+        a.sync()
+    assert a.keys() == b.keys() == [1, 2, 3, 4, 5, 6, 7]
+
+
 def test_a_dry_run_changes_nothing(machine: Machines, keeper: Keeper) -> None:
     a = plain(machine("a"))
     done = a.json("table", "alter", "d.t", "--replicated", "--dry-run")

@@ -328,6 +328,9 @@ def _write_here(
             hint=f"say --replica {known.replica}, or drop the table here first",
         )
     if known is None:
+        # What this machine took over as a replica that it no longer is may be of nodes that are gone: the table keeps
+        # its uuid where it became a plain one and a replicated one again.
+        context.journal.replicas.forget(definition.uuid)
         known = ReplicaIdentity(replica=name, token=uuid.uuid4().hex)
     identity.write(context, definition, known)
     own, token = nodes.replica(name), known.token.encode()
