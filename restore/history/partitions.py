@@ -14,7 +14,7 @@ from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import NotFound, Refused
 from oplog.kinds import SetAside
 from restore.rebuild.elsewhere import present_parts
-from restore.rebuild.presence import presence
+from restore.rebuild.presence import Presence, PresentPart, presence
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
@@ -152,12 +152,19 @@ def attachable(context: Context, definition: TableDefinition, partition: str) ->
     staying = list(present_parts(context, definition))
     objections: list[str] = []
     fit: list[DetachedPart] = []
-    for one in coming:
-        found = presence(one.part, staying)
-        if found is None:
+    beside: list[PresentPart] = []
+    for one in sorted(coming, key=lambda one: -one.part.rows):  # what others were made into comes before them
+        if (found := presence(one.part, staying)) is not None:
+            if not _is_copy(found):  # else a copy of what is attached already
+                objections.append(found.text(definition.full_name))
+            continue
+        found = presence(one.part, beside)
+        if found is None or _is_copy(found):
             fit.append(one)
-        elif not (found.kind == "copy" and found.other.part == one.part):  # else a copy of what is attached already
+            beside.append(PresentPart(definition.uuid, one.part, one.disk))
+        elif found.kind == "copy" or not found.has_all_rows:
             objections.append(found.text(definition.full_name))
+        # Else it was detached twice, as files of it were attached in between: one of both stays where it is.
     if objections:
         raise Refused(
             f"partition {partition} of {definition.full_name} cannot be attached: {'; '.join(objections[:3])}",
@@ -169,6 +176,10 @@ def attachable(context: Context, definition: TableDefinition, partition: str) ->
             hint="what is detached of it are second copies",
         )
     return fit
+
+
+def _is_copy(found: Presence) -> bool:
+    return found.kind == "copy" and found.other.part == found.part
 
 
 def _begin(context: Context, definition: TableDefinition, partition: str, what: str) -> list[StoredPart]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.crash.seeding import replaced
+
 _PARTITIONS = "tests/unit/restore/history/test_partitions.py"
 _UNDO = "tests/unit/restore/history/test_undo.py"
 _PARTS = "tests/unit/restore/history/test_part_history.py"
@@ -199,6 +201,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a partition is attached whose rows were inserted again",
         f"{_PARTITIONS}::test_rows_that_were_inserted_again_are_not_doubled",
         _attached_unasked,
+    ),
+    (
+        "attached twice",
+        "what is detached twice, as files of it were attached in between, is attached twice",
+        f"{_PARTITIONS}::test_what_is_detached_twice_comes_back_once",
+        replaced("restore.history.partitions", "_is_copy", lambda found: True),
     ),
     (
         "replaced left",

@@ -200,3 +200,25 @@ def test_attaching_twice_at_once_attaches_once(home: Home, monkeypatch: pytest.M
         with pytest.raises(Conflict):
             partitions.attach(store.context, definition, FEBRUARY)
     assert keys(home) == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_is_detached_twice_comes_back_once(home: Home) -> None:
+    """Files of a detached part were attached, and detached again with what else there was: its rows are in two parts
+    then. Also where these were merged with others meanwhile, and where they were not both whole."""
+    home("partition", "detach", "d.t", JANUARY)
+    (file,) = (home.path / "ssd").glob(f"store/*/*/detached/{JANUARY}_*/data-*.parquet")
+    home("partition", "attach", "d.t", str(file))
+    assert keys(home) == [4, 5, 6]
+    home("partition", "detach", "d.t", JANUARY)
+    home("partition", "attach", "d.t", JANUARY)
+    assert keys(home) == [1, 2, 3, 4, 5, 6]
+
+    home("partition", "detach", "d.t", JANUARY)
+    home("partition", "attach", "d.t", str(file))
+    add(home, "2026-01-01", 7)
+    home("merge", "d.t", "--final")
+    assert keys(home) == [4, 5, 6, 7]
+    home("partition", "detach", "d.t", JANUARY)
+    home("partition", "attach", "d.t", JANUARY)
+    assert keys(home) == [1, 2, 3, 4, 5, 6, 7]
+    home("fsck", "--read-data")
