@@ -24,6 +24,19 @@ _TABLES = "tests/replicas/test_replicas.py"
 _SHARED = "tests/replicas/test_shared_disk.py"
 
 
+def _joins_by_what_is_here() -> None:
+    from zerocopy.replica import lifecycle
+
+    original = lifecycle.tables.write_definition
+
+    def write_definition(context: Any, definition: Any, **options: Any) -> None:
+        if "a plain table before" in options["reason"]:
+            definition = next(one for one in context.catalog.tables() if one.uuid == definition.uuid)
+        original(context, definition, **options)
+
+    lifecycle.tables.write_definition = write_definition
+
+
 def _drops_by_the_plain_table() -> None:
     from tiering.catalog import tables
 
@@ -404,6 +417,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a replica of before that joins a table converted twice looks for entries of the log before",
         f"{_CONVERSION}::test_a_replica_of_before_joins_again",
         replaced("tiering.journal.known_replicas:ReplicaRecords", "forget", nothing),
+    ),
+    (
+        "conversion: what a left bucket says is written on",
+        "a machine joins by the definition of the plain table that a bucket has, which the table has left",
+        f"{_CONVERSION}::test_a_bucket_that_the_table_has_left_says_still_that_it_is_plain",
+        _joins_by_what_is_here,
     ),
     (
         "conversion: a stale move told of a file",

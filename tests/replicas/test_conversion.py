@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import yaml
 
 from disks.base import Disk
 from oplog.errors import Transient
@@ -92,6 +93,35 @@ def test_a_replica_of_before_joins_again(machine: Machines) -> None:
     with b.serving():
         a.sync()
     assert a.keys() == b.keys() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_bucket_that_the_table_has_left_says_still_that_it_is_plain(
+    machine: Machines, tmp_path: Path, settings: KeeperConfig
+) -> None:
+    """Another machine that has that bucket, too, joins, and becomes a replica."""
+    a, b = machine("a"), machine("b")
+    for one in (a, b):
+        document = yaml.safe_load(one.configuration.read_text())
+        document["disks"]["left"] = {"type": "object_disk", "url": f"{(tmp_path / 'left').as_uri()}/"}
+        document["policies"]["left"] = {"volumes": [*document["policies"]["local"]["volumes"], _volume("left")]}
+        one.configuration.write_text(yaml.safe_dump(document))
+    plain(a, "left")
+    a("move", "d.t", "--partition", "all", "--to-disk", "left")
+    a("move", "d.t", "--partition", "all", "--to-disk", "ssd")
+    a("table", "alter", "d.t", "--policy", "local")
+    a("table", "alter", "d.t", "--replicated")
+    b.join("--policy", "local")
+    with a.serving():
+        b.sync()
+    assert a.keys() == b.keys() == [1, 2, 3]
+    b.insert(4)
+    with b.serving():
+        a.sync()
+    assert a.keys() == b.keys() == [1, 2, 3, 4]
+
+
+def _volume(disk: str) -> dict[str, object]:
+    return {"name": disk, "disks": [disk]}
 
 
 def test_a_dry_run_changes_nothing(machine: Machines, keeper: Keeper) -> None:

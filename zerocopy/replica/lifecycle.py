@@ -319,6 +319,9 @@ def _write_here(
         _check_empty(context, existing)
     if existing is None:
         tables.create(context, definition)
+    elif not existing.is_replicated:  # a bucket that its machine has left says still what it was
+        reason = f"replica {name} of {definition.full_name}, a plain table before"
+        tables.write_definition(context, definition, kind=TableAltered(), reason=reason)
     elif lacking := context.catalog.disks_lacking_definition(existing):
         reason = f"replica {name} of {definition.full_name}"
         tables.write_definition(context, existing, kind=TableAltered(), reason=reason, disks=lacking)
