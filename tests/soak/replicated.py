@@ -56,6 +56,10 @@ COLLECT = (
 )
 _VERBS = {"insert": 10, "repeat": 4, "merge": 3, "move": 4, "drop": 2, "alter": 2, "sync": 3, "tick": 1, "gc": 1}
 _SHARING_VERBS = {**_VERBS, "move": 6, "back": 3, "drain": 2, "audit": 2, "gc": 3}
+_VERBS_A_ROUND = {False: (2, 3, 4), True: (4, 6, 8)}
+_BREAKS_A_ROUND = {False: (1, 2, 2), True: (2, 3, 4)}
+"""With own logs all machines are audited and collect after each round, one after the other, which takes as long as many
+verbs that are disturbed."""
 _FAULTS = (
     Fault("lost_answer", "PUT .*/operations/", 0, 1),
     Fault("reset", "PUT .*/operations/", 1, 1),
@@ -160,7 +164,7 @@ class Nodes:
         threads = [threading.Thread(target=self._work, args=pair) for pair in zip(NAMES, chances, strict=True)]
         for thread in threads:
             thread.start()
-        for _ in range(self.chance.choice((1, 2, 2))):
+        for _ in range(self.chance.choice(_BREAKS_A_ROUND[self.own_logs])):
             self._break(self.chance)
         for thread in threads:
             thread.join()
@@ -179,7 +183,7 @@ class Nodes:
 
     def _work(self, name: str, chance: random.Random) -> None:
         try:
-            for _ in range(chance.choice((2, 3, 4))):
+            for _ in range(chance.choice(_VERBS_A_ROUND[self.own_logs])):
                 self._verb(name, chance)
         except Exception as problem:
             self._problems.append(f"machine {name}: {problem}")
