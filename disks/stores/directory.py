@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import hashlib
 import itertools
 import json
@@ -26,6 +27,7 @@ from typing import IO
 from disks import effects
 from disks.effects import op
 from disks.host.locks import file_lock
+from disks.host.processes import process_start
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, StoreCapabilities, check_key
 from disks.stores.checks import check_digest_length, check_metadata, check_range, wrong_sha256
 from disks.stores.payload import opened
@@ -108,7 +110,7 @@ class DirectoryStore(ObjectStore):
     @contextmanager
     def _temporary(self) -> Iterator[tuple[Path, IO[bytes]]]:
         effects.make_directory(self._root / _INCOMING)
-        name = f"{socket.gethostname()}.{os.getpid()}.{next(_serial)}.tmp"
+        name = f"{socket.gethostname()}.{_own_mark(os.getpid())}.{next(_serial)}.tmp"
         path = self._root / _INCOMING / name
         _active.add(name)
         try:
@@ -301,10 +303,26 @@ def _writer_is_gone(path: Path) -> bool:
             age_seconds = time.time() - os.fstat(file.fileno()).st_mtime
     except OSError:
         return False
-    host, _, rest = path.name.removesuffix(".tmp").rpartition(".")[0].rpartition(".")
-    if host == socket.gethostname() and rest.isdigit():
-        return int(rest) == os.getpid() or not Path(f"/proc/{rest}").exists() or age_seconds > _FOREIGN_LEFTOVER_SECONDS
+    host, _, mark = path.name.removesuffix(".tmp").rpartition(".")[0].rpartition(".")
+    pid, _, start = mark.partition("-")  # versions before 0.2 wrote no start
+    if host == socket.gethostname() and pid.isdigit():
+        is_own = int(pid) == os.getpid()  # and not active: of a run before this one
+        return is_own or not _runs(int(pid), start) or age_seconds > _FOREIGN_LEFTOVER_SECONDS
     return age_seconds > _FOREIGN_LEFTOVER_SECONDS
+
+
+@functools.cache
+def _own_mark(pid: int) -> str:
+    """This process in the name of a file that it writes: a process id comes again."""
+    return f"{pid}-{_start_tick(pid)}"
+
+
+def _runs(pid: int, start: str) -> bool:
+    return bool(process_start(pid)) and (not start or _start_tick(pid) == start)
+
+
+def _start_tick(pid: int) -> str:
+    return process_start(pid).rpartition("/")[2]
 
 
 def _sorted_entries(

@@ -287,4 +287,11 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "tests/unit/disks/local/test_held_files.py::test_what_another_container_holds_stays_for_a_day",
         replaced("disks.local.held_files", "_UNSEEN_SECONDS", 0),
     ),
+    (
+        "directory: writers by process id alone",
+        "what a killed writer left stays while any process has its id",
+        "tests/unit/disks/stores/test_stores_directory.py::"
+        "test_a_process_with_the_id_of_a_killed_writer_keeps_no_leftover",
+        replaced("disks.stores.directory", "_start_tick", lambda pid: ""),
+    ),
 )

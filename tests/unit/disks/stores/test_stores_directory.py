@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ import pytest
 
 from disks import effects
 from disks.config import ObjectDiskConfig
+from disks.host.processes import process_start
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
 from disks.stores.open import open_store
@@ -76,6 +78,20 @@ def test_leftovers_of_a_killed_writer_are_invisible_and_removed_by_the_next_writ
     assert len(list((tmp_path / ".incoming").iterdir())) == 1
     DirectoryStore(tmp_path)
     assert list((tmp_path / ".incoming").iterdir()) == []
+
+
+def test_a_process_with_the_id_of_a_killed_writer_keeps_no_leftover(tmp_path: Path) -> None:
+    """I14: process ids come again, on a busy machine within minutes."""
+    start = process_start(os.getppid()).rpartition("/")[2]
+    assert start.isdigit()
+    incoming, host = tmp_path / ".incoming", socket.gethostname()
+    incoming.mkdir()
+    may_be_at_work = {f"{host}.{os.getppid()}-{start}.0.tmp", f"{host}.{os.getppid()}.0.tmp", "elsewhere.1-2.0.tmp"}
+    gone = {f"{host}.{os.getppid()}-{int(start) + 1}.0.tmp", f"{host}.{os.getpid()}-1.0.tmp"}
+    for name in may_be_at_work | gone:
+        (incoming / name).write_bytes(b"x")
+    DirectoryStore(tmp_path)
+    assert {path.name for path in incoming.iterdir()} == may_be_at_work
 
 
 def test_a_writer_at_work_is_left_alone(tmp_path: Path) -> None:
