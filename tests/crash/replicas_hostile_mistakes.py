@@ -120,4 +120,11 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         f"{_KEEPER}::test_what_the_library_says_reaches_nobody_who_did_not_ask",
         _kazoo_speaks,
     ),
+    (
+        "replicas: an insert forgets its word",
+        "a Keeper that was set back to before an acknowledged insert is believed, and its rows are set aside",
+        "tests/replicas/keeper/test_lost_keeper.py::"
+        "test_an_insert_that_keeper_forgot_before_anybody_took_it_over_is_not_set_aside",
+        replaced("zerocopy.replica.inserts.inserting:ReplicatedInserting", "_note_entry", nothing),
+    ),
 )

@@ -93,3 +93,5 @@ def test_nobody_is_asked_whether_to_forget_a_replica_that_there_is_not(
     for more in ((), ("--dry-run",)):
         assert cli.run(["-c", str(a.configuration), "replica", "drop", "d.t", "zz", *more]) == 10
         assert "d.t has no replica zz" in capsys.readouterr().err
+    assert cli.run(["-c", str(a.configuration), "replica", "restore", "d.t"]) == 13
+    assert "--dry-run" not in capsys.readouterr().err  # it has none

@@ -55,6 +55,7 @@ def test_a_replica_that_was_given_up_takes_over_what_another_one_has(a: Machine,
     with a.serving():
         synced = b.sync()
     assert (synced["cloned"], synced["fetched"], synced["postponed"]) == ("a", ["all_0_4_1"], [])
+    assert synced["set_aside"] == ["all_9_9_0"]
     assert b.keys() == [0, 1, 2, 3, 4, 5]
     assert [place.name for place in b.path.glob("ssd/store/*/*/detached/*")] == ["unknown_all_9_9_0"]
     assert state_of("b", b) == (False, False)

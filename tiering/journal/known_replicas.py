@@ -27,7 +27,7 @@ class KnownReplicas:
     """What this machine last knew of one table."""
 
     number: int = -1
-    """Of the last entry of the log that was taken over; -1 for none."""
+    """Of the last entry of the log that was taken over, or made here; -1 for none."""
     digest: str = ""
     """Of that entry."""
     names: frozenset[str] = frozenset()
@@ -73,9 +73,9 @@ class ReplicaRecords:
             return KnownReplicas(row["number"], row["digest"], frozenset(json.loads(row["names"])))
         return KnownReplicas()
 
-    def note_entry(self, table_uuid: str, number: int, digest: str) -> None:
-        """This entry of the log was taken over; a lower one does not replace it."""
-        with self._file.write("note_entry", table_uuid) as connection:
+    def note_entry(self, table_uuid: str, number: int, digest: str, *, durable: bool = True) -> None:
+        """The log has this entry; a lower one does not replace it."""
+        with self._file.write("note_entry", table_uuid, durable=durable) as connection:
             _make(connection)
             connection.execute(
                 "INSERT INTO replicas VALUES (?1, ?2, ?3, '[]', ?4) ON CONFLICT (table_uuid)"

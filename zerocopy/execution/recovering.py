@@ -96,9 +96,9 @@ def _all_parts(
     return said, here, {stored.name for stored in _own_parts(replica)}
 
 
-def recover(replica: Replica) -> str:
-    """Make the lost replica whole, as the one with the least lag is; returns its name. What it lacks is in its queue
-    then. Raises `Transient` where no other one is whole."""
+def recover(replica: Replica) -> tuple[str, list[str]]:
+    """Make the lost replica whole, as the one with the least lag is; returns its name, and the parts that were set
+    aside. What it lacks is in its queue then. Raises `Transient` where no other one is whole."""
     with replica.context.journal.claim(replica.definition.uuid, ["replica-queue"], "replica"):
         replica.keeper.sync(replica.table.path)
         other = _best(replica)
@@ -108,9 +108,10 @@ def recover(replica: Replica) -> str:
         known = {**_waiting(replica, other), **other.parts}
         kept = {stored.facts.name for stored in here if _is_known(replica, stored, known)}
         _forget(replica, kept)
-        _set_aside(replica, [stored for stored in here if stored.facts.name not in kept])
+        unknown = [stored for stored in here if stored.facts.name not in kept]
+        _set_aside(replica, unknown)
         _take_over(replica, other, {stored.facts.name: content_digest(stored.part) for stored in here}, kept)
-    return other.name
+    return other.name, [stored.facts.name for stored in unknown]
 
 
 def _best(replica: Replica) -> _Other:

@@ -71,6 +71,8 @@ class Done:
     """Those that came with them though this machine shares objects with others, and why."""
     cloned: str = ""
     """The replica whose parts this one, which was lost, took over."""
+    set_aside: list[str] = field(default_factory=list)
+    """The parts that went to `detached/` then: no other replica knows them."""
     freed: list[str] = field(default_factory=list)
     """Parts that went off this machine's disks: they are on the shared one."""
 

@@ -127,12 +127,12 @@ def sync(
     presence.announce(replica)
     recovering.compare(replica)
     try:
-        cloned = recovering.recover(replica) if recovering.is_lost(replica) else ""
+        cloned, aside = recovering.recover(replica) if recovering.is_lost(replica) else ("", [])
         done = perform.execute(replica, stopped=context.stop.is_set, log=log)
     except FellBehind:
-        cloned = recovering.recover(replica)
+        cloned, aside = recovering.recover(replica)
         done = perform.execute(replica, stopped=context.stop.is_set)
-    done.cloned = cloned
+    done.cloned, done.set_aside = cloned, aside
     shared.refresh(context)
     done.freed = shared.free(replica)
     return done

@@ -91,7 +91,8 @@ def rebuild(
     """Say in Keeper what this replica has, and make the table whole when nobody is waited for but `without`. None
     where Keeper has lost nothing of it. `from_parts`: also when it was set back to an older state; what it has goes.
 
-    Raises `ReadOnly` on a machine that is no replica, or whose name is another one's."""
+    Raises `ReadOnly` on a machine that is no replica, or whose name is another one's, `NotFound` where there is no
+    replica of a name in `without`."""
     known = identity.read(context, definition)
     if known is None:
         raise ReadOnly(
@@ -102,10 +103,12 @@ def rebuild(
         )
     keeper, nodes = connections(context).keeper, TableNodes(str(definition.keeper))
     keeper.sync(nodes.path)
+    names = context.journal.replicas.known(definition.uuid).names | {known.replica}
+    _check_names(definition, keeper, nodes, names, without)
     if from_parts:
         _clear(context, definition, keeper, nodes)
     if not keeper.exists(nodes.metadata):
-        names = context.journal.replicas.known(definition.uuid).names | {known.replica}
+        names |= context.journal.replicas.known(definition.uuid).names
         begin(context, definition, keeper, nodes, names)
     check_place(definition, keeper, nodes)
     own = keeper.find(nodes.replica(known.replica).path)
@@ -130,6 +133,20 @@ def rebuild(
         raise Transient(
             f"another replica puts {definition.full_name} back into Keeper as well", hint="run it again"
         ) from error
+
+
+def _check_names(
+    definition: TableDefinition, keeper: Keeper, nodes: TableNodes, known: Collection[str], wanted: Collection[str]
+) -> None:
+    """Raise `NotFound` for one that is no replica as far as this machine and Keeper know: it may be misspelt."""
+    if not wanted:
+        return
+    said = keeper.children(nodes.replicas) if keeper.exists(nodes.replicas) else ()
+    names = {*known, *said, *(waits_for(keeper, nodes) or ())}
+    if unknown := sorted(set(wanted) - names):
+        raise NotFound(
+            f"{definition.full_name} has no replica {', '.join(unknown)}", hint=f"it has {', '.join(sorted(names))}"
+        )
 
 
 def _parts(context: Context, definition: TableDefinition) -> list[StoredPart]:

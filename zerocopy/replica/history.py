@@ -1,7 +1,7 @@
 """Whether Keeper still knows what it knew: a snapshot of yesterday that was brought back would have replicas take older
 words for new ones, and numbers be given twice.
 
-The journal of a machine has the last entry of the log that was taken over, by its number and digest. Who opens a
+The journal of a machine has the last entry of the log that it took over or made, by its number and digest. Who opens a
 replica looks for it once a session: a server that knows less than a client has seen does not take it back, so a session
 that lasts was not rolled back.
 """
@@ -23,9 +23,18 @@ class SetBack(ReadOnly):
     """Keeper is older than what this machine knows of it."""
 
 
-def note(context: Context, definition: TableDefinition, number: int, data: bytes, by: Collection[str]) -> None:
-    """This entry of the log was taken over; it and those before it are by these replicas."""
-    context.journal.replicas.note_entry(definition.uuid, number, hashlib.sha256(data).hexdigest())
+def note(
+    context: Context,
+    definition: TableDefinition,
+    number: int,
+    data: bytes,
+    by: Collection[str],
+    *,
+    durable: bool = True,
+) -> None:
+    """This entry of the log was taken over, or was made here; it and those before it are by these replicas, among
+    others. Not `durable`: where it is taken over soon, and is noted then."""
+    context.journal.replicas.note_entry(definition.uuid, number, hashlib.sha256(data).hexdigest(), durable=durable)
     note_names(context, definition, by)
 
 
@@ -37,14 +46,16 @@ def note_names(context: Context, definition: TableDefinition, names: Collection[
 
 
 def check(context: Context, definition: TableDefinition, keeper: Keeper, nodes: TableNodes) -> None:
-    """Raise `ReadOnly` where Keeper is older than what this machine has taken over from it."""
+    """Raise `ReadOnly` where Keeper is older than what this machine knows of it."""
     kept = connections(context).kept(nodes.path)
     if kept.is_proved:
         return
     names = frozenset(keeper.children(nodes.replicas))
     last = context.journal.replicas.known(definition.uuid)
     if last.number >= 0 and not _is_there(keeper, nodes, last.number, last.digest):
-        raise rolled_back(definition, f"it does not have entry {last.number} of the log, which was taken over here")
+        keeper.sync(nodes.path)  # a server that lags behind the others may not have it yet
+        if not _is_there(keeper, nodes, last.number, last.digest):
+            raise rolled_back(definition, f"it does not have entry {last.number} of the log, which it had")
     if names != last.names:
         context.journal.replicas.note_names(definition.uuid, names)
     kept.is_proved = True

@@ -176,6 +176,7 @@ def sync(session: Session, table: OptionalTable = None) -> None:
                 "skipped": done.skipped,
                 "freed": done.freed,
                 "cloned": done.cloned,
+                "set_aside": done.set_aside,
                 "postponed": [
                     {"number": one.queued.number, "part": one.queued.entry.brings, "reason": one.reason}
                     for one in done.postponed
@@ -204,6 +205,7 @@ def sync(session: Session, table: OptionalTable = None) -> None:
             session.output.note(f"{one['table']}: its definition is version {one['altered']} now")
         if one["cloned"]:
             session.output.note(f"this replica had fallen behind the log: it takes over what {one['cloned']} has")
+        _tell_aside(session, one["set_aside"])
         for postponed in one["postponed"]:
             session.output.note(f"postponed: {postponed['part']}: {postponed['reason']}")
     fail_if_partly(failed, succeeded, "entries")
@@ -274,7 +276,9 @@ def restore(
         raise UsageError("a restore has no dry run", hint="'frostline fsck' says what it would mend")
     store = session.store()
     (definition,) = _replicated(session, table)
-    session.confirm(f"Make the replica of {table} here what the others say?")
+    session.confirm(
+        f"Make the replica of {table} here what the others say?", look="'frostline fsck' says what it mends"
+    )
     restored = work.restore(
         store.context, definition, give_up=give_up_parts, without=without or (), from_parts=from_parts
     )
@@ -284,6 +288,7 @@ def restore(
             {
                 "table": table,
                 "cloned": done.cloned,
+                "set_aside": done.set_aside,
                 "fetched": done.fetched,
                 "postponed": [{"part": one.queued.entry.brings, "reason": one.reason} for one in done.postponed],
                 "lost": gone,
@@ -293,6 +298,7 @@ def restore(
         )
     if rebuilt is not None:
         _tell_rebuilt(session, table, rebuilt)
+        _tell_aside(session, done.set_aside)
         if rebuilt.waits_for:
             replicas = len(rebuilt.replicas) + len(rebuilt.waits_for)
             raise PartlyDone(
@@ -303,6 +309,7 @@ def restore(
             session.output.note(f"later: {postponed.queued.entry.brings}: {postponed.reason}")
         return
     session.output.line(f"{table}: {counted(len(done.fetched), 'part')} fetched{_like(done.cloned)}.")
+    _tell_aside(session, done.set_aside)
     for name in gone:
         session.output.line(f"  {name} {'is given up' if give_up_parts else 'is on no replica: --give-up-parts'}")
     if gone and not give_up_parts:
@@ -325,6 +332,14 @@ def _tell_rebuilt(session: Session, table: str, rebuilt: "Rebuilt") -> None:
         f"  whole again, out of {', '.join(rebuilt.replicas)}: {counted(rebuilt.lacking, 'part')} to fetch, "
         f"{rebuilt.refused} that do not fit"
     )
+
+
+def _tell_aside(session: Session, parts: Sequence[str]) -> None:
+    if parts:
+        session.output.note(
+            f"set aside in detached/, since no other replica knows {'it' if len(parts) == 1 else 'them'}: "
+            + ", ".join(parts)
+        )
 
 
 def _like(cloned: str) -> str:

@@ -86,11 +86,15 @@ def test_who_is_not_waited_for_comes_late_and_what_it_alone_had_is_set_aside(
         b.sync()
     b.insert(2)
     keeper.delete_tree("/tables")
+    a("replica", "restore", "d.t", "--without", "b", "--without", "bb", code=10)  # misspelt: nothing begins
+    assert not keeper.exists("/tables")
     assert restore(a, "--without", "b")["waits_for"] == []
     a.insert(3)
     b.insert(9, code=13)
     with a.serving():
-        assert restore(b)["came_late"]
+        restored = b.json("replica", "restore", "d.t")
+    assert restored["rebuilt"]["came_late"]
+    assert restored["set_aside"] == ["all_1_1_0"]
     assert detached(b) == ["unknown_all_1_1_0"]
     agree(a, keys=[1, 3])
     assert b.keys() == [1, 3]
@@ -139,15 +143,37 @@ def test_an_entry_that_was_taken_over_and_is_gone_makes_it_read_only(a: Machine,
 
 
 def test_a_number_that_keeper_gives_again_is_not_taken(a: Machine, keeper: Keeper) -> None:
-    """The insert's own entry was not taken over yet: the number says it."""
     a.insert(1)
-    keeper.delete_tree(TABLE.log)
     keeper.delete_tree(f"{TABLE.path}/block_numbers/all")
-    keeper.create(TABLE.log)
     a.insert(2, code=13)
     assert "gives the number of all_0_0_0" in a.error
     assert keeper.children(f"{TABLE.path}/block_numbers/all") == []
     assert a.keys() == [1]
+
+
+def test_an_insert_that_keeper_forgot_before_anybody_took_it_over_is_not_set_aside(
+    a: Machine, b: Machine, keeper: Keeper
+) -> None:
+    """It was acknowledged: its rows stay in the table, whichever verb comes next."""
+    a.insert(1)
+    with a.serving():
+        b.sync()
+    pointer = keeper.get(TABLE.replica("a").log_pointer).data
+    a.insert(2)
+    assert keeper.get(TABLE.replica("a").log_pointer).data == pointer, "or it was taken over"
+    (forgotten,) = set(keeper.children(TABLE.log)) - {"log-0000000000"}
+    keeper.delete_tree(f"{TABLE.log}/{forgotten}")
+    keeper.delete_tree(TABLE.replica("a").part("all_1_1_0"))
+    for words in (("replica", "sync", "d.t"), ("replica", "restore", "d.t"), ("merge", "d.t", "--final")):
+        a(*words, code=13)
+        assert f"does not have entry {int(forgotten[-10:])} of the log" in a.error
+    assert a.keys() == [1, 2]
+    assert detached(a) == []
+    assert restore(a, "--from-parts", code=3)["waits_for"] == ["b"]
+    assert restore(b)["waits_for"] == []
+    with a.serving():
+        b.sync()
+    agree(a, b, keys=[1, 2])
 
 
 def test_a_session_outlives_the_data_of_its_server(tmp_path: Path) -> None:

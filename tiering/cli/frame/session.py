@@ -290,14 +290,15 @@ class Session:
 
     # -- answers and endings -----------------------------------------------------------------------------------------
 
-    def confirm(self, question: str) -> None:
-        """Return when the user agrees. Without --yes and without a terminal: `Refused`, never a wait for nobody."""
+    def confirm(self, question: str, *, look: str = "--dry-run shows what would happen") -> None:
+        """Return when the user agrees. Without --yes and without a terminal: `Refused`, never a wait for nobody; then
+        `look` says how to look before."""
         if self.options.yes or self.dry_run:
             return
         if self.options.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise Refused(
                 f"{question} Not without a yes.",
-                hint="run it on a terminal, or add --yes; --dry-run shows what would happen",
+                hint=f"run it on a terminal, or add --yes; {look}",
             )
         print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):

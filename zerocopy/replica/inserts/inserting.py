@@ -32,6 +32,7 @@ from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import CheckNode, CreateNode, DeleteNode, Operation, check_size
 from zerocopy.replica import entries, history
 from zerocopy.replica.inserts import arrivals, quorum
+from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
 
 _ANY_DIGEST = "0" * 64
@@ -189,9 +190,10 @@ class ReplicatedInserting(Inserting):
             try:
                 witness = Witness(self.replica.own.part(left[0].name), left[0].digest.encode())
                 words = [one for each in left for one in self._word(each)]
-                self.replica.keeper.multi(
+                said = self.replica.keeper.multi(
                     [CheckNode(self.replica.own.path, self.replica.version), *words], witness=witness
                 )
+                self._note_entry(words, said[1:])
                 return left
             except (AlreadyExists, Conflict) as error:
                 self.replica.keeper.sync(self.replica.table.path)
@@ -212,6 +214,16 @@ class ReplicatedInserting(Inserting):
                     hint="run it again: what went in before is skipped",
                 ) from error
         return []
+
+    def _note_entry(self, words: Sequence[Operation], said: Sequence[str]) -> None:
+        """Remember the newest entry of the log that this insert made, before it is acknowledged: a Keeper that is set
+        back to before it is found out by that. Where Keeper's answer was lost its number is not known; then it is
+        remembered when it is taken over."""
+        for word, path in zip(reversed(words), reversed(said), strict=True):
+            if isinstance(word, CreateNode) and word.numbered and path != word.path:
+                by = [self.replica.name]
+                history.note(self.context, self.definition, number_of(path), word.data, by, durable=False)
+                return
 
     def _open_again(self) -> None:
         """Raise `ReadOnly` where this machine is not the replica any more that it was."""

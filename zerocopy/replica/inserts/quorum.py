@@ -32,7 +32,8 @@ def needed(replica: Replica, quorum: Quorum) -> int:
             f"a quorum of {number} is not to be had: {name} has {counted(len(others) + 1, 'replica')}",
             hint="'frostline replica status' lists them; --quorum auto asks for the majority",
         )
-    silent = [other for other in others if not replica.keeper.exists(replica.table.replica(other).is_active)]
+    active = replica.keeper.find_all([replica.table.replica(other).is_active for other in others])
+    silent = [other for other, node in zip(others, active, strict=True) if node is None]
     if number > len(others) + 1 - len(silent):
         raise Transient(
             f"a quorum of {number} is not to be had now, and nothing was inserted into {name}: "
@@ -49,10 +50,11 @@ def wait(replica: Replica, parts: Iterable[str], number: int, seconds: float) ->
     wake, awaited = threading.Event(), set[str]()
     end = time.monotonic() + seconds
     try:
+        others = replica.others()
         while True:
             wake.clear()
             for name in left:
-                _await(replica, name, awaited, wake.set)
+                _await(replica, others, name, awaited, wake.set)
             counts = {name: holders(replica, PartName.parse(name)) for name in left}
             left = [name for name, count in counts.items() if 0 < count < number]
             if not left:
@@ -72,9 +74,9 @@ def wait(replica: Replica, parts: Iterable[str], number: int, seconds: float) ->
     )
 
 
-def _await(replica: Replica, name: str, awaited: set[str], changed: Callable[[], None]) -> None:
+def _await(replica: Replica, others: Iterable[str], name: str, awaited: set[str], changed: Callable[[], None]) -> None:
     """Hear of each other replica when it has the part; each is asked to be told of once."""
-    for other in replica.others():
+    for other in others:
         path = replica.table.replica(other).part(name)
         if path not in awaited:
             awaited.add(path)
@@ -83,11 +85,10 @@ def _await(replica: Replica, name: str, awaited: set[str], changed: Callable[[],
 
 def holders(replica: Replica, name: PartName) -> int:
     """How many replicas have the part, or one that covers it."""
-    return sum(_has(replica, other, name) for other in [replica.name, *replica.others()])
-
-
-def _has(replica: Replica, other: str, name: PartName) -> bool:
-    nodes = replica.table.replica(other)
-    if replica.keeper.exists(nodes.part(str(name))):
-        return True
-    return any(PartName.parse(part).covers(name) for part in replica.keeper.children(nodes.parts))
+    keeper, nodes = replica.keeper, [replica.table.replica(other) for other in [replica.name, *replica.others()]]
+    found = keeper.find_all([one.part(str(name)) for one in nodes])
+    lacking = [one.parts for one, node in zip(nodes, found, strict=True) if node is None]
+    covering = [
+        any(PartName.parse(part).covers(name) for part in parts or ()) for parts in keeper.children_of_all(lacking)
+    ]
+    return len(found) - len(lacking) + sum(covering)
