@@ -254,7 +254,9 @@ def test_a_set_that_is_gone_is_not_made_by_the_way(home: Marked, keeper: Keeper)
     """P3: neither a rename nor an undo makes it; the audit does, of what logs name."""
     two_in_the_bucket(home)
     named = home.named()
-    keeper.delete_tree(ROOT)
+    (store,) = keeper.children(ROOT)
+    for one in census.sets(keeper, StoreNodes(store)):  # these alone: what is above them says which Keeper it is
+        keeper.delete_tree(StoreNodes(store).blob_set(one.name))
     home("partition", "detach", "d.t", "all", code=10)
     assert "replica audit --repair" in home.error
     assert home.named() == named
