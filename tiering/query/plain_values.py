@@ -8,7 +8,6 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tiering.config.units import format_time
 from tiering.query.sql.answers import WHOLE_NUMBER
@@ -54,18 +53,6 @@ def plain_values(column: pa.Array) -> list[Any]:
     if pa.types.is_nested(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return [_plain_nested(value, kind) for value in values]
     return [_plain(value) for value in values]
-
-
-def is_far(column: pa.Array) -> bool:
-    """Whether these are moments of which Python does not have all."""
-    if not (pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)):
-        return False
-    try:
-        for value in pc.min_max(column).values():
-            value.as_py()
-    except (OverflowError, ValueError):
-        return True
-    return False
 
 
 def _counted(kind: pa.DataType, *, all_moments: bool = False) -> pa.DataType:

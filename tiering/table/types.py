@@ -93,7 +93,7 @@ def cast_batch(
                 f"{where}column {column.name} is null in row {row}, but the table does not allow it",
                 hint="fill the value in, or leave the row out",
             )
-        if (far := _first_far(array)) is not None:
+        if (far := first_far(array)) is not None:
             row = first_row + far + 1
             raise UsageError(
                 f"{where}column {column.name} is before the year 1, after 9999 or infinite in row {row}",
@@ -103,11 +103,11 @@ def cast_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(definition))
 
 
-def _first_far(array: pa.Array) -> int | None:
+def first_far(array: pa.Array) -> int | None:
     """The first row with a moment that Python does not have, also within structs: bounds are kept of these."""
     kind = array.type
     if pa.types.is_struct(kind):
-        return min((row for row in map(_first_far, array.flatten()) if row is not None), default=None)
+        return min((row for row in map(first_far, array.flatten()) if row is not None), default=None)
     if pa.types.is_date32(kind):
         counted, a_day = pa.int32(), 1
     elif pa.types.is_timestamp(kind) and kind.unit != "ns":

@@ -140,7 +140,8 @@ def _write_csv(batch: "pa.RecordBatch", writer: Any, stream: Any) -> None:
     import pyarrow as pa
     from pyarrow import csv
 
-    from tiering.query.plain_values import is_far, plain_values
+    from tiering.query.plain_values import plain_values
+    from tiering.table.types import first_far
 
     def text(value: Any) -> str | None:
         return value if value is None or isinstance(value, str) else encode(value, indent=0).decode()
@@ -148,7 +149,7 @@ def _write_csv(batch: "pa.RecordBatch", writer: Any, stream: Any) -> None:
     def written_as(column: pa.Array) -> pa.Array:
         if _is_text_in_csv(column.type):
             return pa.array(map(text, plain_values(column)), pa.string())
-        if is_far(column):
+        if first_far(column) is not None:
             return pa.array([value and value.replace("T", " ") for value in plain_values(column)], pa.string())
         return column
 

@@ -152,14 +152,21 @@ def test_a_csv_has_far_moments_beside_near_ones(home: Home) -> None:
     assert lines[150_001] == '"[150000]","-infinity"'
 
 
-def test_pandas_is_not_imported_for_an_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sql", "row"),
+    [
+        ("SELECT [1]", '"[1]"'),
+        ("SELECT [1], TIMESTAMP_NS '2024-01-01 00:00:00.000000001'", '"[1]",2024-01-01 00:00:00.000000001'),
+    ],
+)
+def test_pandas_is_not_imported_for_an_answer(tmp_path: Path, sql: str, row: str) -> None:
     """pyarrow imports it for its first array where it is installed, as it is here."""
     assert importlib.util.find_spec("pandas")
-    command = [sys.executable, "-X", "importtime", "-m", "tiering.cli.entry", "query", "SELECT [1]", "-o", "a.csv"]
+    command = [sys.executable, "-X", "importtime", "-m", "tiering.cli.entry", "query", sql, "-o", "a.csv"]
     environment = os.environ | {"FROSTLINE_HOME": str(tmp_path / "home"), "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert (tmp_path / "a.csv").read_text().splitlines()[1] == '"[1]"'
+    assert (tmp_path / "a.csv").read_text().splitlines()[1] == row
     assert "pyarrow.lib" in modules
     assert not {module for module in modules if module.startswith("pandas.")}
 
