@@ -27,7 +27,7 @@ from typing import IO
 from disks import effects
 from disks.effects import op
 from disks.host.locks import file_lock
-from disks.host.processes import process_start
+from disks.host.processes import is_alive, process_start
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, StoreCapabilities, check_key
 from disks.stores.checks import check_digest_length, check_metadata, check_range, wrong_sha256
 from disks.stores.payload import opened
@@ -306,23 +306,16 @@ def _writer_is_gone(path: Path) -> bool:
     host, _, mark = path.name.removesuffix(".tmp").rpartition(".")[0].rpartition(".")
     pid, _, start = mark.partition("-")  # versions before 0.2 wrote no start
     if host == socket.gethostname() and pid.isdigit():
-        is_own = int(pid) == os.getpid()  # and not active: of a run before this one
-        return is_own or not _runs(int(pid), start) or age_seconds > _FOREIGN_LEFTOVER_SECONDS
+        if int(pid) == os.getpid() or age_seconds > _FOREIGN_LEFTOVER_SECONDS:  # and not active: of a run before this
+            return True
+        return not (is_alive(int(pid), start.replace("_", "/")) if start else process_start(int(pid)))
     return age_seconds > _FOREIGN_LEFTOVER_SECONDS
 
 
 @functools.cache
 def _own_mark(pid: int) -> str:
     """This process in the name of a file that it writes: a process id comes again."""
-    return f"{pid}-{_start_tick(pid)}"
-
-
-def _runs(pid: int, start: str) -> bool:
-    return bool(process_start(pid)) and (not start or _start_tick(pid) == start)
-
-
-def _start_tick(pid: int) -> str:
-    return process_start(pid).rpartition("/")[2]
+    return f"{pid}-{process_start(pid).replace('/', '_')}"
 
 
 def _sorted_entries(
