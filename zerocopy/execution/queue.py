@@ -172,5 +172,5 @@ def missing(replica: Replica) -> Iterator[Queued]:
             name = PartName.parse(queued.entry.part)
             if name in own or any(part.covers(name) for part in own):
                 continue
-            if queued.entry.quorum or queued.is_cloned or quorum.holders(replica, name) > 1:
+            if queued.entry.quorum or queued.is_cloned or quorum.holders(replica, name, replica.others()) > 1:
                 yield queued

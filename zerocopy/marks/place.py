@@ -83,9 +83,13 @@ class PlaceCheck:
         with self._lock:
             if self._looked is not None and self._looked.age_seconds < _LOOK_SECONDS:
                 return
-            if (told := elsewhere(self._keeper, self._disk)) is not None:
-                raise Refused(told)
-            self._wait_for_collections(keep_here(self._keeper, self._disk))
+            found = marks_place.said_places(whole_prefix(self._disk.store))
+            counts = marks_place.in_force(found)
+            if counts is None:
+                found = keep_here(self._keeper, self._disk)
+            elif counts.place.keeper != known_id(self._keeper):
+                raise Refused(marks_place.elsewhere(counts))
+            self._wait_for_collections(found)
             self._looked = Moment()
 
     def _wait_for_collections(self, found: list[SaidPlace]) -> None:

@@ -103,12 +103,14 @@ def rebuild(
         )
     keeper, nodes = connections(context).keeper, TableNodes(str(definition.keeper))
     keeper.sync(nodes.path)
-    names = context.journal.replicas.known(definition.uuid).names | {known.replica}
-    _check_names(definition, keeper, nodes, names, without)
+    names = _names(context, definition, keeper, nodes) | {known.replica}
+    if unknown := sorted(set(without) - names):  # it may be misspelt
+        raise NotFound(
+            f"{definition.full_name} has no replica {', '.join(unknown)}", hint=f"it has {', '.join(sorted(names))}"
+        )
     if from_parts:
         _clear(context, definition, keeper, nodes)
     if not keeper.exists(nodes.metadata):
-        names |= context.journal.replicas.known(definition.uuid).names
         begin(context, definition, keeper, nodes, names)
     check_place(definition, keeper, nodes)
     own = keeper.find(nodes.replica(known.replica).path)
@@ -135,18 +137,10 @@ def rebuild(
         ) from error
 
 
-def _check_names(
-    definition: TableDefinition, keeper: Keeper, nodes: TableNodes, known: Collection[str], wanted: Collection[str]
-) -> None:
-    """Raise `NotFound` for one that is no replica as far as this machine and Keeper know: it may be misspelt."""
-    if not wanted:
-        return
+def _names(context: Context, definition: TableDefinition, keeper: Keeper, nodes: TableNodes) -> frozenset[str]:
+    """The replicas of the table, as far as this machine and Keeper know."""
     said = keeper.children(nodes.replicas) if keeper.exists(nodes.replicas) else ()
-    names = {*known, *said, *(waits_for(keeper, nodes) or ())}
-    if unknown := sorted(set(wanted) - names):
-        raise NotFound(
-            f"{definition.full_name} has no replica {', '.join(unknown)}", hint=f"it has {', '.join(sorted(names))}"
-        )
+    return context.journal.replicas.known(definition.uuid).names.union(said, waits_for(keeper, nodes) or ())
 
 
 def _parts(context: Context, definition: TableDefinition) -> list[StoredPart]:

@@ -161,5 +161,7 @@ def _moment(text: str) -> str:
 
 def _zoned(text: str) -> str:
     """The engine's zone is UTC."""
-    text, ends, _ = text.partition("+00")
-    return _moment(text) + "Z" if ends and "(BC)" not in text else text
+    if not text.endswith("+00"):
+        return text
+    moment = _moment(text.removesuffix("+00"))
+    return moment if "(BC)" in moment else f"{moment}Z"

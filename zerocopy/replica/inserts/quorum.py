@@ -50,12 +50,12 @@ def wait(replica: Replica, parts: Iterable[str], number: int, seconds: float) ->
     wake, awaited = threading.Event(), set[str]()
     end = time.monotonic() + seconds
     try:
-        others = replica.others()
         while True:
             wake.clear()
+            others = replica.others()
             for name in left:
                 _await(replica, others, name, awaited, wake.set)
-            counts = {name: holders(replica, PartName.parse(name)) for name in left}
+            counts = {name: holders(replica, PartName.parse(name), others) for name in left}
             left = [name for name, count in counts.items() if 0 < count < number]
             if not left:
                 return
@@ -83,9 +83,9 @@ def _await(replica: Replica, others: Iterable[str], name: str, awaited: set[str]
             replica.keeper.await_node(path, changed)
 
 
-def holders(replica: Replica, name: PartName) -> int:
-    """How many replicas have the part, or one that covers it."""
-    keeper, nodes = replica.keeper, [replica.table.replica(other) for other in [replica.name, *replica.others()]]
+def holders(replica: Replica, name: PartName, others: Iterable[str]) -> int:
+    """How many replicas, of this one and the others, have the part, or one that covers it."""
+    keeper, nodes = replica.keeper, [replica.table.replica(other) for other in [replica.name, *others]]
     found = keeper.find_all([one.part(str(name)) for one in nodes])
     lacking = [one.parts for one, node in zip(nodes, found, strict=True) if node is None]
     covering = [
