@@ -136,10 +136,25 @@ def _foreign(error: Exception, *, json: bool, verbose: bool) -> int:
     if type(error).__name__ in ("Exit", "Abort"):
         return int(getattr(error, "exit_code", INTERRUPTED))
     _trace(verbose)
+    if isinstance(error, ModuleNotFoundError) and (extra := _extra_with(error.name)):
+        print_error(UsageError(f"{error.name} is not installed", hint=f"pip install 'frostline[{extra}]'"), json=json)
+        return 2
     text = str(error).strip().splitlines()
     problem = f"unexpected {type(error).__name__}: {text[0] if text else 'no message'}"
     print_error(FrostlineError(problem, hint="run with -vv for the traceback"), json=json)
     return 1
+
+
+def _extra_with(module: str | None) -> str | None:
+    """The extra of Frostline that brings the package of this module; None where none does."""
+    from importlib.metadata import requires
+
+    package = (module or "").partition(".")[0]
+    for requirement in requires("frostline") or ():
+        needed, _, extra = requirement.partition("extra == ")
+        if extra and needed.startswith(package) and not needed[len(package) :][:1].isalnum():
+            return extra.strip("\"'")
+    return None
 
 
 def _unread() -> int:

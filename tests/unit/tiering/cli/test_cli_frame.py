@@ -402,3 +402,11 @@ def test_commands_that_messages_and_pages_name_exist() -> None:
         options = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
         used = {re.split(r"[=,;]", word)[0] for word in rest if word.startswith("--")}
         assert used <= options, f"{file.name}: frostline {text}"
+
+
+def test_a_package_that_is_not_installed_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['kazoo'] = None; from tiering.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "demo", "--replicas", "3", str(tmp_path / "demo")]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-2:] == ["frostline: kazoo is not installed", "  pip install 'frostline[replicas]'"]
