@@ -33,6 +33,28 @@ def _batch_ids_reused() -> None:
     OnceABatch.is_done = lambda self, disk, definition: False  # type: ignore[method-assign]
 
 
+def _noted_after_its_rows() -> None:
+    from datetime import UTC, datetime
+
+    from oplog.kinds import OtherKind
+    from tiering.engine import write_job
+    from tiering.insert.uploaded.once import OnceABatch
+
+    commit, mark = write_job.commit, OnceABatch.mark
+
+    def commits(context: Any, options: Any, job: Any, parts: Any) -> Any:
+        OnceABatch.mark = lambda *arguments: None  # type: ignore[method-assign]
+        result = commit(context, options, job, parts)
+        if not result.done_before:
+            disk = context.disk(result.disk)
+            with disk.transaction(OtherKind("test")) as transaction:
+                mark(options.once, transaction, disk, job.definition, result.rows, datetime.now(UTC))
+                transaction.commit()
+        return result
+
+    write_job.commit = commits
+
+
 def _uploads_without_age() -> None:
     from disks.object_disk.transaction import ObjectTransaction
 
@@ -251,6 +273,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "nobody asks whether a batch of a stream is in the table already",
         f"{_STREAMS}::test_a_batch_that_comes_again_goes_in_once",
         _batch_ids_reused,
+    ),
+    (
+        "batch noted after its rows",
+        "the note that a batch of a stream is in comes with a commit of its own, after that of the rows",
+        "tests/crash/test_kill.py::test_killed_at_every_effect[spark_stream]",
+        _noted_after_its_rows,
     ),
     (
         "uploads without age",

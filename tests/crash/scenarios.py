@@ -453,6 +453,32 @@ def _replace_january(store: Store, site: Site) -> None:
     store.refresh()
 
 
+def _stream_begun(store: Store, site: Site) -> None:
+    """A batch is in."""
+    _tables(store, site)
+    with op("fs.mkdir", site.scratch):
+        site.scratch.mkdir()
+    _take_batch(store, site, 0)
+
+
+def _take_batch(store: Store, site: Site, batch: int) -> None:
+    """Batch `batch` of a stream of Spark: what its tasks upload, and its commit on the driver. Spark asks for it again
+    until it has noted that it is done."""
+    from tiering.engine import write_job
+    from tiering.insert.uploaded.once import OnceABatch
+    from tiering.insert.uploaded.part_writer import write_parts
+
+    asked = write_job.WriteOptions(TABLE, once=OnceABatch("clicks", "query"))
+    _, job = write_job.begin(store.context, asked)
+    assert job is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(site.scratch))
+        parts = write_parts([rows(7000 + 100 * batch, months=(1,))], job, 0, 0)
+    once = OnceABatch("clicks", "query", batch)
+    write_job.commit(store.context, write_job.WriteOptions(TABLE, once=once), job, parts)
+    store.refresh()
+
+
 def _insert_over_january(store: Store, site: Site) -> None:
     """`insert --replace-partitions` of other rows of January."""
     with pytest.MonkeyPatch.context() as patch:
@@ -568,6 +594,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("late_rows", _late, _wait_over, keeps_rows=True),
         Scenario("move_back", _cold, lambda store, site: move(store, "hot"), keeps_rows=True),
         Scenario("spark_replace", _cold_beside_scratch, _replace_january),
+        Scenario("spark_stream", _stream_begun, lambda store, site: _take_batch(store, site, 1)),
         Scenario("attach_files", _file_aside, _attach_file),
         Scenario("insert_replace", _cold_beside_scratch, _insert_over_january),
         Scenario("drop_parts", mixed, drop_january),

@@ -255,27 +255,41 @@ class _Pass:
         return found
 
     def _ttl_pass(self, dues: list[tuple[PolicyItem, ttl.Due]]) -> bool:
-        changed = False
+        """Move parts where their rules say, in the model; whether any moved. Those that no later pass moves by a rule
+        are taken from the list."""
+        changed, waiting = False, []
         for item, due in dues:
-            if item.policy is not None and self._follow_rule(item, item.policy, due):
+            if item.policy is None or (volume := self._volume_wanted(item, item.policy, due)) is None:
+                continue
+            if self._follow_rule(item, volume, due):
                 changed = True
+            else:
+                waiting.append((item, due))
+        dues[:] = waiting
         return changed
 
-    def _follow_rule(self, item: PolicyItem, policy: PolicyConfig, due: ttl.Due) -> bool:
-        """Move the part where the rule says, in the model; whether it moved."""
+    def _volume_wanted(self, item: PolicyItem, policy: PolicyConfig, due: ttl.Due) -> VolumeConfig | None:
+        """The volume to which the rule moves the part; None where there is none, or it is there or colder by now: for
+        all that a pass may do, that stays so."""
         goal = self._goal_of(due.rule, item.table.policy, policy)
         if goal.volume is None:
-            return self._stay(item, *goal.nowhere)
+            self._stay(item, *goal.nowhere)
+            return None
         if item.at in goal.volume.disks:
-            return self._stay(item, "in_place", f"already on {item.at}, where {goal.rule} wants it")
+            self._stay(item, "in_place", f"already on {item.at}, where {goal.rule} wants it")
+            return None
         here = volume_index(policy, item.at)
         if here is None or goal.coldness < here:
             wanted = f"{goal.rule} wants volume {goal.volume.name}"
-            return self._stay(item, "colder", f"{wanted}; the part is on a colder one and never moves back by itself")
+            self._stay(item, "colder", f"{wanted}; the part is on a colder one and never moves back by itself")
+            return None
+        return goal.volume
+
+    def _follow_rule(self, item: PolicyItem, volume: VolumeConfig, due: ttl.Due) -> bool:
         if self._too_young(item) or self._is_held(item, due):
             return False
         obey_limit = not isinstance(due.rule.action, MoveToDisk)
-        return self._try_move(item, [goal.volume], _by_rule(due, self.now), obey_limit=obey_limit)
+        return self._try_move(item, [volume], _by_rule(due, self.now), obey_limit=obey_limit)
 
     def _goal_of(self, rule: TtlRule, name: str, policy: PolicyConfig) -> Goal:
         known = self.goals.get((name, rule))
