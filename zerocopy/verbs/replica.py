@@ -151,7 +151,7 @@ def queue(session: Session, table: TableName) -> None:
 def sync(session: Session, table: OptionalTable = None) -> None:
     """Take in now what the other replicas did, and do what is agreed upon. A daemon does so with every pass.
 
-    Exit 3: some of it could not be done; the reasons are said, and the next time tries again.
+    Exit 3: some of it could not be done; 1: none of it. The reasons are said, and the next time tries again.
     """
     from oplog.errors import UsageError
     from tiering.cli.frame.session import fail_if_partly
@@ -263,8 +263,8 @@ def restore(
     all of its replicas have done so, but those that --without names. Exit 3: some are waited for.
 
     Parts that are lacking here, or are other ones, are fetched; what no other replica knows is set aside in detached/,
-    and what here is another one too. Exit 3: some of it could not be done yet. Exit 4: no replica has a part that the
-    log brings.
+    and what here is another one too. Exit 3: some of it could not be done yet; 1: none of it. Exit 4: no replica has a
+    part that the log brings.
     """
     import dataclasses
 
