@@ -142,6 +142,12 @@ MISTAKES: tuple[Mistake, ...] = (
         replaced("tiering.query.sql.session", "_united", lambda pieces, columns: " UNION ALL ".join(pieces)),
     ),
     (
+        "query: a row of fewer columns",
+        "columns that a statement means without their names are left out as those that it cannot mean",
+        "tests/unit/tiering/query/test_unnamed_columns.py::test_the_answer_is_that_of_whole_tables",
+        replaced("tiering.query.sql.statement", "_means_unnamed", lambda nodes: False),
+    ),
+    (
         "query: moments as the engine writes them",
         "an answer without Arrow has the engine's texts of moments",
         f"{_PLAIN}::test_the_same_with_and_without_arrow",

@@ -169,6 +169,7 @@ def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool, held: 
             {name: (definitions[name], selections[name].files, accesses[name]) for name in resolved},
             stops_early=reads.stops_early,
             local_files=statement.files,
+            may_mean=statement.may_mean,
         )
         counters = Counters(selections.values())
         if statement.is_explained:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -33,6 +32,8 @@ _CONFIG = {
     "python_enable_replacements": False,
     "enable_external_file_cache": False,
 }
+_optimizers: set[str] = set()
+"""All that the engine has; empty until it was asked."""
 
 
 def connect(config: Mapping[str, Any] | None = None) -> duckdb.DuckDBPyConnection:
@@ -58,7 +59,7 @@ def plan_statement(
         declared = ", ".join(f"c{place} {kind}" for place, kind in enumerate(kinds))
         connection.execute(f"CREATE TEMP TABLE planning_{number} ({declared})")
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_schema(name)}")
-        declare(connection, definition, name, selected(definition, f"temp.planning_{number}"))
+        declare(connection, definition, name, f"FROM temp.planning_{number}")
     planned = {stand_in: definitions[name] for stand_in, name in stand_ins.items()}
     try:
         columns = AnswerColumns.of(connection.sql(statement))
@@ -70,18 +71,25 @@ def plan_statement(
 
 
 def _reads(connection: duckdb.DuckDBPyConnection, statement: str, planned: Mapping[str, TableDefinition]) -> PlanReads:
-    known = {name for (name,) in connection.execute("SELECT name FROM duckdb_optimizers()").fetchall()}
-    with _without(connection, known - FILTER_OPTIMIZERS):
-        found = plan_reads(_serialized(connection, statement), planned)
-    with _without(connection, known - COLUMN_OPTIMIZERS):
-        ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json) {statement}").fetchall()
-        columns = dict(explained_columns(plan, planned))
-        if not columns.keys() >= found.tables.keys():
-            other = plan_reads(_serialized(connection, statement), planned)
-            columns = {name: access.columns for name, access in other.tables.items()} | columns
+    _plan_by(connection, FILTER_OPTIMIZERS)
+    found = plan_reads(_serialized(connection, statement), planned)
+    _plan_by(connection, COLUMN_OPTIMIZERS)
+    ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json) {statement}").fetchall()
+    columns = dict(explained_columns(plan, planned))
+    if not columns.keys() >= found.tables.keys():
+        other = plan_reads(_serialized(connection, statement), planned)
+        columns = {name: access.columns for name, access in other.tables.items()} | columns
+    connection.execute("SET disabled_optimizers = ''")
     whole = {name: frozenset(range(len(table.columns))) for name, table in planned.items()}
     tables = {name: Access(access.predicate, columns.get(name, whole[name])) for name, access in found.tables.items()}
     return PlanReads(tables, found.stops_early, found.is_filter_alone)
+
+
+def _plan_by(connection: duckdb.DuckDBPyConnection, optimizers: Set[str]) -> None:
+    """Plan by these optimizers alone."""
+    if not _optimizers:
+        _optimizers.update(name for (name,) in connection.execute("SELECT name FROM duckdb_optimizers()").fetchall())
+    connection.execute(f"SET disabled_optimizers = '{','.join(_optimizers - optimizers)}'")
 
 
 def _serialized(connection: duckdb.DuckDBPyConnection, statement: str) -> str:
@@ -92,17 +100,16 @@ def _serialized(connection: duckdb.DuckDBPyConnection, statement: str) -> str:
     return str(plan)
 
 
-@contextmanager
-def _without(connection: duckdb.DuckDBPyConnection, optimizers: Iterable[str]) -> Iterator[None]:
-    """Plan without these."""
-    connection.execute(f"SET disabled_optimizers = '{','.join(optimizers)}'")
-    yield
-    connection.execute("SET disabled_optimizers = ''")
-
-
-def declare(connection: duckdb.DuckDBPyConnection, definition: TableDefinition, name: str, rows: str) -> None:
-    """Give the table of this full name these rows, a SELECT of its columns."""
-    names = ", ".join(map(identifier, engine_names(definition).values()))
+def declare(
+    connection: duckdb.DuckDBPyConnection,
+    definition: TableDefinition,
+    name: str,
+    rows: str,
+    shown: Iterable[int] | None = None,
+) -> None:
+    """Give the table of this full name these rows, a SELECT of its columns, or of those at these places."""
+    known = list(engine_names(definition).values())
+    names = ", ".join(map(identifier, known if shown is None else [known[place] for place in shown]))
     connection.execute(f"CREATE OR REPLACE VIEW {table_name(name)} ({names}) AS {rows}")
 
 
@@ -119,25 +126,27 @@ def declare_rows(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Reco
 def selected(
     definition: TableDefinition,
     source: str,
-    places: Mapping[int, str] | None = None,
-    compared: Iterable[int] | None = None,
+    places: Mapping[int, str] | None,
+    compared: Collection[int],
+    shown: Iterable[int],
 ) -> str:
-    """Today's columns from those that the source has, which `places` names by their ids, or c0, c1 and so on; those
-    that it has not by their default."""
-    planned = {column.id: f"c{place}" for place, column in enumerate(definition.columns)}
-    held = planned if places is None else {number: identifier(name) for number, name in places.items()}
-    known = set(range(len(definition.columns)) if compared is None else compared)
+    """Today's columns at the places that are `shown`, from those that the source has, which `places` names by their
+    ids; those that it has not by their default. Without `places` none of them can be read, else those that were
+    `compared`."""
     columns = []
-    for number, column in enumerate(definition.columns):
+    for number in shown:
+        column = definition.columns[number]
         kind = column_sql_type(column.type)
-        if column.id not in held:
+        if places is None:
+            value = _failing(f"column {column.name} was not compared", None)
+        elif column.id not in places:
             value = _default(column)
         else:
-            value = held[column.id]
-            if kind == "INTERVAL" and places is not None:  # files hold the number
+            value = identifier(places[column.id])
+            if kind == "INTERVAL":  # files hold the number
                 value = f"to_microseconds({value})"
-            if number not in known:
-                value = _failing(f"column {column.name} was not compared", value if places is not None else None)
+            if number not in compared:
+                value = _failing(f"column {column.name} was not compared", value)
         columns.append(f"CAST({value} AS {kind})")
     return f"SELECT {', '.join(columns)} FROM {source}"
 

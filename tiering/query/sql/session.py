@@ -94,10 +94,18 @@ class SqlSession:
             return None
         return percent / 100 if percent >= 0 else None
 
-    def open(self, tables: Mapping[str, _Table], *, stops_early: bool, local_files: Collection[str] = ()) -> None:
+    def open(
+        self,
+        tables: Mapping[str, _Table],
+        *,
+        stops_early: bool,
+        local_files: Collection[str] = (),
+        may_mean: Callable[[str], bool] = bool,  # any name
+    ) -> None:
         """Give the tables these rows, for good: nothing else can be read from now on but these `local_files`. All that
-        the engine will read of tables is there and is what was written, or will be compared as it is read. Raises
-        `FileMissing`, `Damaged`, and `EngineOutgrown`: then the statement has to be planned by a new session."""
+        the engine will read of tables is there and is what was written, or will be compared as it is read. Columns that
+        are not read are left out where the statement does not mean any of their name. Raises `FileMissing`, `Damaged`,
+        and `EngineOutgrown`: then the statement has to be planned by a new session."""
         with self.translated():
             files = [file for _, members, _ in tables.values() for file in members if _opens_itself(file)]
             self._files = local_files
@@ -110,14 +118,15 @@ class SqlSession:
             self._engine.allow(self._context, paths, self._served)
             window_bytes = max(LEAST_WINDOW_BYTES, WINDOW_BYTES // max(1, len(tables)))
             scans = [ScannedFiles(definition, access, window_bytes) for definition, _, access in tables.values()]
+            shown = [_shown(scan.definition, scan.access, may_mean) for scan in scans]
             views = [
-                (scan.definition, name, self._rows(scan, tables[name][1], serve_local))
-                for name, scan in zip(tables, scans, strict=True)
+                (scan.definition, name, self._rows(scan, tables[name][1], columns, serve_local), columns)
+                for name, scan, columns in zip(tables, scans, shown, strict=True)
             ]
             if self._served is not None:
                 self._served.begin(scans, reads_ahead=not stops_early)
-            for definition, name, rows in views:
-                declare(self.connection, definition, name, rows)
+            for definition, name, rows, columns in views:
+                declare(self.connection, definition, name, rows, columns)
 
     def batches(self, statement: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The answer, once. It is made by a thread of its own, so that a signal or the end of the iteration stop it."""
@@ -265,16 +274,17 @@ class SqlSession:
             names[name]: FilePlace(place, leaves[place]) for place, name in enumerate(schema.names) if name in names
         }
 
-    def _rows(self, scan: ScannedFiles, files: Sequence[SelectedFile], serve_local: bool) -> str:
-        """The rows of the files with exactly the table's columns, in its order and types."""
+    def _rows(self, scan: ScannedFiles, files: Sequence[SelectedFile], shown: Sequence[int], serve_local: bool) -> str:
+        """The rows of the files with the table's columns that are `shown`, in its order and types."""
         definition = scan.definition
         reads = list(self._reads(scan, files, serve_local))
-        if scan.access.columns:
-            pieces = [selected(definition, source, places, scan.access.columns) for source, places in reads]
-            return _united(pieces, len(definition.columns)) if pieces else selected(definition, "range(0)", {})
+        compared = scan.access.columns
+        if compared:
+            pieces = [selected(definition, source, places, compared, shown) for source, places in reads]
+            return _united(pieces, len(shown)) if pieces else selected(definition, "range(0)", {}, compared, shown)
         # Of a union the engine always reads a column, and none of these was compared: it is a union of bare rows.
         bare = " UNION ALL ".join(f"SELECT 1 FROM {source}" for source, _ in reads)
-        return selected(definition, f"({bare})", compared=())
+        return selected(definition, f"({bare})", None, compared, shown)
 
     def _reads(
         self, scan: ScannedFiles, files: Sequence[SelectedFile], serve_local: bool
@@ -302,6 +312,18 @@ class SqlSession:
         scan.add(served, places)
         assert self._served is not None
         return self._served.add(served)
+
+
+def _shown(definition: TableDefinition, access: Access, may_mean: Callable[[str], bool]) -> list[int]:
+    """The places of the columns that the statement has to find; to declare one takes as long as to read a thousand
+    rows. At least one, for there is no table without."""
+    names = engine_names(definition)
+    shown = [
+        place
+        for place, column in enumerate(definition.columns)
+        if place in access.columns or may_mean(names[column.name])
+    ]
+    return shown or [0]
 
 
 def _united(pieces: Sequence[str], columns: int) -> str:

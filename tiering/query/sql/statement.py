@@ -23,6 +23,8 @@ _FORBIDDEN_FUNCTIONS = {"nextval", "pg_sleep", "setseed", "setval", "sleep_ms", 
 _NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _RESERVED = {"memory", "system", "temp", "information_schema", "pg_catalog"}
 """Names of the engine's own catalogs and schemas, which a database of ours may have nevertheless."""
+_JOINS_BY_NAME = {"CROSS", "REGULAR"}
+"""Kinds of joins that compare no other columns than those that the statement names."""
 _EXPLAIN = "explain"
 
 
@@ -36,6 +38,13 @@ class Statement:
     is_explained: bool
     files: tuple[str, ...] = ()
     """Local files that it reads beside tables: absolute paths."""
+    means_unnamed: bool = True
+    """Whether it may be about columns that it does not name."""
+
+    def may_mean(self, column: str) -> bool:
+        """Whether it may be about the column of this name. If not, and none is read, the column need not be there."""
+        name = column.replace('"', '""').encode().lower()  # of ASCII alone, as the engine compares names
+        return self.means_unnamed or name in self.text.encode().lower()
 
 
 def read_statement(connection: duckdb.DuckDBPyConnection, sql: str, *, allow_files: bool = False) -> Statement:
@@ -61,7 +70,7 @@ def read_statement(connection: duckdb.DuckDBPyConnection, sql: str, *, allow_fil
     tables = _tables(parsed, allow_files=allow_files)
     if any(name.partition(".")[0].lower() in _RESERVED for name in tables):
         text = connection.execute("SELECT json_deserialize_sql($1)", [json.dumps(parsed)]).fetchall()[0][0]
-    return Statement(text.rstrip(";"), tables, explained is not None, files)
+    return Statement(text.rstrip(";"), tables, explained is not None, files, _means_unnamed(list(_nodes(parsed))))
 
 
 def schema_of(database: str) -> str:
@@ -102,6 +111,22 @@ def _tables(parsed: Any, *, allow_files: bool) -> tuple[str, ...]:
             hint = "tables are named database.table; 'frostline table list' shows them"
             raise NotFound(f"No such table: {'.'.join(path)}", hint=hint)
     return tuple(found)
+
+
+def _means_unnamed(nodes: list[dict[str, Any]]) -> bool:
+    """Whether it has a `*` or the like, joins by columns without their names, or takes a table's row for a value."""
+    tables = {
+        name.lower()
+        for node in nodes
+        if node.get("type") == "BASE_TABLE"
+        for name in (node["qualified_name"]["path"][-1], node.get("alias") or "")
+    }
+    return any(
+        node.get("type") in ("STAR", "PIVOT")
+        or (node.get("type") == "JOIN" and node.get("ref_type") not in _JOINS_BY_NAME)
+        or (node.get("type") == "COLUMN_REF" and node["column_names"][-1].lower() in tables)
+        for node in nodes
+    )
 
 
 def _nodes(value: Any) -> Iterator[dict[str, Any]]:
