@@ -25,6 +25,15 @@ _RESERVED = {"memory", "system", "temp", "information_schema", "pg_catalog"}
 """Names of the engine's own catalogs and schemas, which a database of ours may have nevertheless."""
 _JOINS_BY_NAME = {"CROSS", "REGULAR"}
 """Kinds of joins that compare no other columns than those that the statement names."""
+_SAMPLED = "sample"
+"""All that a FROM may hold has it."""
+_SOURCES = {"BASE_TABLE", "EMPTY", "EXPRESSION_LIST", "JOIN", "SUBQUERY", "TABLE_FUNCTION"}
+"""What a FROM may hold that is about no other columns than those that the statement names."""
+_NAMING = {
+    *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
+    *("LAMBDA", "LAMBDA_REF", "OPERATOR", "SUBQUERY", "TYPE", "WINDOW"),
+}
+"""Expressions that are about no other columns than those that the statement names."""
 _EXPLAIN = "explain"
 
 
@@ -114,7 +123,8 @@ def _tables(parsed: Any, *, allow_files: bool) -> tuple[str, ...]:
 
 
 def _means_unnamed(nodes: list[dict[str, Any]]) -> bool:
-    """Whether it has a `*` or the like, joins by columns without their names, or takes a table's row for a value."""
+    """Whether it may be about columns that it does not name: all of them by a `*`, those at a place, those by which a
+    kind of join compares, or those of a row of a table, which is taken for a value."""
     tables = {
         name.lower()
         for node in nodes
@@ -122,9 +132,11 @@ def _means_unnamed(nodes: list[dict[str, Any]]) -> bool:
         for name in (node["qualified_name"]["path"][-1], node.get("alias") or "")
     }
     return any(
-        node.get("type") in ("STAR", "PIVOT")
-        or (node.get("type") == "JOIN" and node.get("ref_type") not in _JOINS_BY_NAME)
-        or (node.get("type") == "COLUMN_REF" and node["column_names"][-1].lower() in tables)
+        ("class" in node and node["class"] not in _NAMING)
+        or (_SAMPLED in node and "alias" in node and node["type"] not in _SOURCES)
+        or (node.get("type") == "JOIN" and node["ref_type"] not in _JOINS_BY_NAME)
+        or (node.get("type") == "BASE_TABLE" and bool(node["column_name_alias"]))
+        or (node.get("class") == "COLUMN_REF" and node["column_names"][-1].lower() in tables)
         for node in nodes
     )
 

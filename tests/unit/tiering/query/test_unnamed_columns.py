@@ -70,6 +70,13 @@ STATEMENTS = (
     "SELECT k FROM u.many UNION ALL SELECT k2 FROM u.more ORDER BY 1",
     "SELECT * EXCLUDE (far) FROM u.many ORDER BY k",
     "FROM u.more ORDER BY k2",
+    "SELECT b FROM u.many AS m(a, b) ORDER BY b",
+    "SELECT x, far FROM u.many AS m(a, b, x) ORDER BY ALL",
+    "SELECT #2 FROM u.more ORDER BY 1",
+    "SELECT typeof(s) FROM (u.many) AS s LIMIT 1",
+    "SELECT typeof(s) FROM (u.many JOIN u.more ON k = k2) AS s LIMIT 1",
+    "SELECT b FROM (SELECT far, k FROM u.many) AS s(a, b) ORDER BY b",
+    "WITH c(a, b) AS (SELECT far, k FROM u.many) SELECT b FROM c ORDER BY b",
     "SELECT count(DISTINCT shared) OVER () FROM u.many ORDER BY k LIMIT 1",
 )
 
