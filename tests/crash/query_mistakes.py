@@ -87,6 +87,12 @@ def _said_by_the_disk() -> None:
     replaced("tiering.query.selection", "_described", described)()
 
 
+def _read_for_nothing() -> None:
+    from tiering.query.sql import planning
+
+    planning.COLUMN_OPTIMIZERS = planning.FILTER_OPTIMIZERS | {"unused_columns"}
+
+
 MISTAKES: tuple[Mistake, ...] = (
     (
         "query: fields are their structs",
@@ -140,6 +146,12 @@ MISTAKES: tuple[Mistake, ...] = (
         "what the engine reads of parts of several versions when it needs no column is one that was not compared",
         "tests/integration/test_widening_nulls.py::test_the_past_takes_none",
         replaced("tiering.query.sql.session", "_united", lambda pieces, columns: " UNION ALL ".join(pieces)),
+    ),
+    (
+        "query: read for nothing",
+        "columns that the engine reads for what nobody wants are not among those that a plan reads",
+        "tests/unit/tiering/query/test_unnamed_columns.py::test_the_answer_is_that_of_whole_tables",
+        _read_for_nothing,
     ),
     (
         "query: a row of fewer columns",

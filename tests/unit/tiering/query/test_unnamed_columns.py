@@ -77,6 +77,10 @@ STATEMENTS = (
     "SELECT typeof(s) FROM (u.many JOIN u.more ON k = k2) AS s LIMIT 1",
     "SELECT b FROM (SELECT far, k FROM u.many) AS s(a, b) ORDER BY b",
     "WITH c(a, b) AS (SELECT far, k FROM u.many) SELECT b FROM c ORDER BY b",
+    # What the engine computes though nobody wants it:
+    "SELECT k, count(*) FROM (SELECT k, sum(far) OVER (PARTITION BY gross) AS w FROM u.many) GROUP BY k ORDER BY k",
+    "WITH c AS (SELECT count(*) AS n, sum(DISTINCT far) FROM u.many GROUP BY ROLLUP (k)) SELECT n FROM c ORDER BY n",
+    "SELECT count(*) FROM (SELECT k, count(DISTINCT far), count(DISTINCT gross) FROM u.many GROUP BY CUBE (k, shared))",
     "SELECT count(DISTINCT shared) OVER () FROM u.many ORDER BY k LIMIT 1",
 )
 
