@@ -13,7 +13,7 @@ _BUGS = "tests/replicas/zero_copy/test_clickhouse_bugs.py"
 
 
 def _stores_are_alike() -> None:
-    for module in ("zerocopy.replica.sharing", "zerocopy.interserver.server"):
+    for module in ("zerocopy.replica.sharing", "zerocopy.replica.connections", "zerocopy.interserver.server"):
         replaced(module, "store_identity", lambda disk: "0" * 32)()
 
 
@@ -44,6 +44,12 @@ def _sets_stay() -> None:
     from zerocopy.marks.verdict import MarkReferences
 
     MarkReferences.release = lambda self, keys: set()  # type: ignore[method-assign]
+
+
+def _a_lost_keeper_is_believed() -> None:
+    """Whatever it knows of the last audit, and whichever the bucket says has the marks."""
+    replaced("zerocopy.marks.verdict", "objection", lambda found, log, known: None)()
+    replaced("disks.object_disk.sharing.marks_place", "objection", lambda *arguments, **options: None)()
 
 
 def _first_object_alone() -> None:
@@ -93,7 +99,7 @@ MISTAKES = (
         "72933",
         "no_node_says_nothing",
         "gc believes a Keeper that lost its data",
-        replaced("zerocopy.marks.verdict", "objection", lambda found, log, known: None),
+        _a_lost_keeper_is_believed,
     ),
     _bug("95597", "every_file_is_counted", "the probe looks at one object alone", _first_object_alone),
 )
