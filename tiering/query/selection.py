@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +26,7 @@ LOOKS = 4
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SelectedFile:
     """A file that may hold rows of the answer, and where it lies."""
 
@@ -40,7 +41,7 @@ class SelectedFile:
     def path(self) -> str:
         return self.stored.path(self.file.name)
 
-    @property
+    @cached_property
     def local_path(self) -> Path | None:
         """Of a file of this machine that an engine can open by itself."""
         scheme, _, path = self.location.url.partition("://") if self.location else ("", "", "")
