@@ -76,10 +76,11 @@ def read_statement(connection: duckdb.DuckDBPyConnection, sql: str, *, allow_fil
     if allow_files:
         text, files = with_paths(text, _nodes(parsed))
         parsed = _parsed(connection, text) if files else parsed
-    tables = _tables(parsed, allow_files=allow_files)
+    nodes = list(_nodes(parsed))
+    tables = _tables(nodes, allow_files=allow_files)
     if any(name.partition(".")[0].lower() in _RESERVED for name in tables):
         text = connection.execute("SELECT json_deserialize_sql($1)", [json.dumps(parsed)]).fetchall()[0][0]
-    return Statement(text.rstrip(";"), tables, explained is not None, files, _means_unnamed(list(_nodes(parsed))))
+    return Statement(text.rstrip(";"), tables, explained is not None, files, _means_unnamed(nodes))
 
 
 def schema_of(database: str) -> str:
@@ -103,9 +104,8 @@ def _explained(sql: str) -> str | None:
     return None if rest.startswith("(") or rest[:7].lower() == "analyze" else rest
 
 
-def _tables(parsed: Any, *, allow_files: bool) -> tuple[str, ...]:
-    """The tables that it reads. In `parsed`, those that need it get the engine's name for their database."""
-    nodes = list(_nodes(parsed))
+def _tables(nodes: list[dict[str, Any]], *, allow_files: bool) -> tuple[str, ...]:
+    """The tables that it reads. In the nodes, those that need it get the engine's name for their database."""
     named_within = {entry["key"].lower() for node in nodes for entry in _common_tables(node)}
     found: dict[str, None] = {}
     for node in nodes:
