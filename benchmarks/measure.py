@@ -6,9 +6,10 @@ Nothing here passes or fails: a figure that misses its goal is printed as such.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -192,5 +193,14 @@ def scratch() -> Iterator[Path]:
 
 
 def peak_bytes() -> int:
-    """Peak memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Peak memory of this process, since `reset_peak` or its begin."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def reset_peak() -> int:
+    """Begin to look for the peak anew; what this process takes now, when what it has no use for was given back."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_bytes()
