@@ -244,10 +244,10 @@ class Disk(ABC):
         the directory of 1,000,000 parts."""
         return [name[:-1] for name in self.list(directory) if name.endswith("/")]
 
-    def files_in(self, directory: str) -> builtins.list[str]:
-        """The names of the files right in a directory, sorted. Looks into none of its directories, of which there may
-        be a million."""
-        return [name for name in self.list(directory) if not name.endswith("/")]
+    def files_in(self, directory: str, begin: str = "") -> builtins.list[str]:
+        """The names of the files right in a directory that begin so, sorted. Looks into none of its directories, of
+        which there may be a million."""
+        return [name for name in self.list(directory) if name.startswith(begin) and not name.endswith("/")]
 
     def list_each(self, directories: Sequence[str]) -> Iterator[builtins.list[str]]:
         """The same of each of the directories, in their order. Cheap for the directories of 10,000 parts."""

@@ -99,11 +99,13 @@ class TableReader:
         query = "SELECT path, key FROM files WHERE key IN (SELECT value FROM json_each(?))"
         return iter(self._connection.execute(query, (asked,)))
 
-    def children(self, directory: str) -> list[str]:
-        """Names directly below the directory, sorted; a directory's name ends with `/`. Jumps from child to child, so
-        the cost is that of the children, not of everything below them."""
+    def children(self, directory: str, begin: str = "") -> list[str]:
+        """Names directly below the directory that begin so, sorted; a directory's name ends with `/`. Jumps from child
+        to child, so the cost is that of these, not of everything below them."""
         start, stop = paths.below(directory)
         skip = len(start)
+        if begin:
+            start, stop = f"{start}{begin}", f"{start}{begin}\U0010ffff"
         query = "SELECT path FROM files WHERE path >= ? AND path < ? ORDER BY path LIMIT 1"
         names: list[str] = []
         while found := self._connection.execute(query, (start, stop)).fetchone():

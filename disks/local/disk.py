@@ -130,9 +130,10 @@ class LocalDisk(Disk):
         with self._commits.view() as tree:
             return [entry.name for entry, is_directory in tree.scan(directory) if is_directory]
 
-    def files_in(self, directory: str) -> builtins.list[str]:
+    def files_in(self, directory: str, begin: str = "") -> builtins.list[str]:
         with self._commits.view() as tree:
-            return tree.file_names(directory, self._hidden.inodes())
+            names = tree.file_names(directory, self._hidden.inodes())
+        return [name for name in names if name.startswith(begin)]
 
     def list_each(self, directories: Sequence[str]) -> Iterator[builtins.list[str]]:
         for start in range(0, len(directories), _LISTED_AT_ONCE):

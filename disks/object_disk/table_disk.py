@@ -56,9 +56,15 @@ class TableDisk(BucketDisk):
         return self.usage().used_bytes
 
     def list(self, directory: str = "") -> builtins.list[str]:
+        return self._children(directory)
+
+    def files_in(self, directory: str, begin: str = "") -> builtins.list[str]:
+        return [name for name in self._children(directory, begin) if not name.endswith("/")]
+
+    def _children(self, directory: str, begin: str = "") -> builtins.list[str]:
         def children(table: FileTable) -> builtins.list[str]:
             with table.read() as view:
-                return view.children(directory)
+                return view.children(directory, begin)
 
         return self._reading(children)
 

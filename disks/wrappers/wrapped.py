@@ -82,8 +82,8 @@ class WrappedDisk(Disk):
     def directories(self, directory: str) -> builtins.list[str]:
         return self.inner.directories(directory)
 
-    def files_in(self, directory: str) -> builtins.list[str]:
-        return self.inner.files_in(directory)
+    def files_in(self, directory: str, begin: str = "") -> builtins.list[str]:
+        return self.inner.files_in(directory, begin)
 
     def list_each(self, directories: Sequence[str]) -> Iterator[builtins.list[str]]:
         return self.inner.list_each(directories)

@@ -206,6 +206,15 @@ def test_all_directories_are_among_those_that_may_show_something(disk: Disk) -> 
     assert disk.files_in("none") == []
 
 
+def test_the_files_in_a_directory_that_begin_so(disk: Disk) -> None:
+    names = ["blocks-", "blocks-0.json", "blocks-10.json", "blocks-\U0001f600", "blocks.json", "table.json", "blocks"]
+    put(disk, {**{f"t/{name}": b"" for name in names}, "t/blocks-x/y": b"", "t/a/blocks-1.json": b"", "blocks-9": b""})
+    for begin in ("", "blocks-", "blocks-1", "table.json", "none", "blocks-\U0001f600"):
+        assert disk.files_in("t", begin) == sorted(name for name in names if name.startswith(begin))
+    assert disk.files_in("", "blocks-") == ["blocks-9"]
+    assert disk.files_in("none", "blocks-") == []
+
+
 def test_only_what_is_below_some_names_is_looked_over(disk: Disk) -> None:
     put(disk, {f"t/{name}/f": name.encode() for name in ("a", "a-b", "a0", "b", "c")})
     for among in (["a"], ["a0", "a"], ["a-b", "none"], ["c", "a"], []):

@@ -210,6 +210,12 @@ def _look_before_its_rows() -> None:
     KeptParts.note = noted  # type: ignore[method-assign]
 
 
+def _all_names_listed() -> None:
+    from disks.object_disk.table_disk import TableDisk
+
+    del TableDisk.files_in
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "catalog: others not seen",
@@ -246,6 +252,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "what a part said goes with the part, also when somebody who looked before asks for it",
         f"{_PARTS}::test_who_looked_before_a_merge_can_read_what_it_took",
         replaced("tiering.journal.kept_parts", "_KEPT_SECONDS", -10),
+    ),
+    (
+        "catalog: marks among all names",
+        "the marks of other machines are looked for among the names of all parts",
+        f"{_PARTS}::test_a_plan_goes_through_no_names_of_cold_parts",
+        _all_names_listed,
     ),
     (
         "catalog: believed by fsck",

@@ -308,7 +308,8 @@ def _write_mark(context: Context, definition: TableDefinition, disk: Disk, index
 
 
 def _marks(disk: Disk, definition: TableDefinition) -> set[int]:
-    return {int(match[1]) for name in disk.files_in(definition.directory) if (match := _MARK.match(name))}
+    names = disk.files_in(definition.directory, "blocks-")
+    return {int(match[1]) for name in names if (match := _MARK.match(name))}
 
 
 def _disks(context: Context, definition: TableDefinition) -> Iterator[Disk]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from disks.file_table.views import TableReader
 from tests.command_line import Frostline
 from tests.crash.kept_looks import catalog_is_as_read
 from tests.unit.tiering.catalog.histories import STEPS, TABLE, alter, kept_store, move
@@ -60,6 +61,23 @@ def test_a_part_is_read_once(config: Config, monkeypatch: pytest.MonkeyPatch) ->
             assert decoded == []
             assert {stored.facts.name: stored.part for stored in other.parts(TABLE)} == whole
             assert len(decoded) == 3
+
+
+def test_a_plan_goes_through_no_names_of_cold_parts(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which there may be a million: it looks for the marks of other machines among what is called so."""
+    with Store.open(config) as store:
+        move(store, "cold")
+    listed: list[tuple[str, str]] = []
+    original = TableReader.children
+
+    def children(self: TableReader, directory: str, begin: str = "") -> list[str]:
+        listed.append((directory, begin))
+        return original(self, directory, begin)
+
+    with Store.open(config) as store:
+        monkeypatch.setattr(TableReader, "children", children)
+        store.plan(rest="next")
+        assert {begin for directory, begin in listed if directory == store.definition(TABLE).directory} == {"blocks-"}
 
 
 def test_a_file_that_was_changed_by_hand_is_read_again(config: Config, tmp_path: Path) -> None:
