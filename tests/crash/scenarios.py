@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -34,6 +35,9 @@ from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.definitions import rename_table
 from tiering.table.schema import Column, MoveToVolume, PartitionField, TableDefinition, TtlRule
+
+if TYPE_CHECKING:
+    from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart
 
 TABLE = "demo.events"
 OTHER = "demo.other"
@@ -436,20 +440,25 @@ def _cold_beside_scratch(store: Store, site: Site) -> None:
         site.scratch.mkdir()
 
 
+def _uploaded(site: Site, job: WriteJob, first: int) -> list[WrittenPart]:
+    """What a task of Spark writes: rows of January with keys from `first` on."""
+    from tiering.insert.uploaded.part_writer import write_parts
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(site.scratch))
+        return write_parts([rows(first, months=(1,))], job, 0, 0)
+
+
 def _replace_january(store: Store, site: Site) -> None:
     """A job of Spark that writes other rows into January in the place of those that are there: task and commit."""
     from tiering.engine import write_job
     from tiering.insert.uploaded.once import OnceAJob
-    from tiering.insert.uploaded.part_writer import write_parts
 
     asked = write_job.WriteOptions(TABLE, once=OnceAJob("january"), replaces="partitions")
     _, job = write_job.begin(store.context, asked)
     if job is None:
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", str(site.scratch))
-        parts = write_parts([rows(7000, months=(1,))], job, 0, 0)
-    write_job.commit(store.context, asked, job, parts)
+    write_job.commit(store.context, asked, job, _uploaded(site, job, 7000))
     store.refresh()
 
 
@@ -466,16 +475,12 @@ def _take_batch(store: Store, site: Site, batch: int) -> None:
     until it has noted that it is done."""
     from tiering.engine import write_job
     from tiering.insert.uploaded.once import OnceABatch
-    from tiering.insert.uploaded.part_writer import write_parts
 
     asked = write_job.WriteOptions(TABLE, once=OnceABatch("clicks", "query"))
     _, job = write_job.begin(store.context, asked)
     assert job is not None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", str(site.scratch))
-        parts = write_parts([rows(7000 + 100 * batch, months=(1,))], job, 0, 0)
-    once = OnceABatch("clicks", "query", batch)
-    write_job.commit(store.context, write_job.WriteOptions(TABLE, once=once), job, parts)
+    of_batch = write_job.WriteOptions(TABLE, once=OnceABatch("clicks", "query", batch))
+    write_job.commit(store.context, of_batch, job, _uploaded(site, job, 7000 + 100 * batch))
     store.refresh()
 
 

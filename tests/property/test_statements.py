@@ -87,10 +87,8 @@ class Writer:
             case 2:
                 return f"SELECT count(*) AS n, {self._one(['sum', 'min', 'count'])}({first}) AS a {joined}", ["n", "a"]
             case 3:
-                return f"SELECT {first} AS g, count(*) AS n {joined} GROUP BY {self._one([first, 'ALL', '1'])}", [
-                    "g",
-                    "n",
-                ]
+                grouped = self._one([first, "ALL", "1"])
+                return f"SELECT {first} AS g, count(*) AS n {joined} GROUP BY {grouped}", ["g", "n"]
             case 4:
                 sets = [f"ROLLUP ({first}, {second})", f"CUBE ({first}, {second})", f"GROUPING SETS (({first}), ())"]
                 distinct = f"count(DISTINCT {self._column(sources)}) AS d, sum(DISTINCT {self._column(sources)}) AS e"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import duckdb
@@ -37,7 +38,7 @@ _NAMING = {
 _EXPLAIN = "explain"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Statement:
     """A SELECT that may run."""
 
@@ -52,8 +53,16 @@ class Statement:
 
     def may_mean(self, column: str) -> bool:
         """Whether it may be about the column of this name. If not, and none is read, the column need not be there."""
-        name = column.replace('"', '""').encode().lower()  # of ASCII alone, as the engine compares names
-        return self.means_unnamed or name in self.text.encode().lower()
+        return self.means_unnamed or _lowered(column.replace('"', '""')) in self._lowered_text
+
+    @cached_property
+    def _lowered_text(self) -> bytes:
+        return _lowered(self.text)
+
+
+def _lowered(text: str) -> bytes:
+    """Of ASCII alone, as the engine compares names."""
+    return text.encode().lower()
 
 
 def read_statement(connection: duckdb.DuckDBPyConnection, sql: str, *, allow_files: bool = False) -> Statement:

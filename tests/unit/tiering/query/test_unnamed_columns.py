@@ -29,9 +29,8 @@ def context(tmp_path: Path) -> Context:
         definition = define(name, kinds, [next(iter(columns))])
         put_table(context, definition)
         for block in range(3):
-            put_part(
-                context, definition, "ssd", pa.table({key: [value[block]] for key, value in columns.items()}), block
-            )
+            rows = pa.table({column: [values[block]] for column, values in columns.items()})
+            put_part(context, definition, "ssd", rows, block)
     return context
 
 
