@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from backup.format import names
 from backup.format.encoding import UnknownBackupFormat
@@ -17,8 +18,7 @@ from oplog.errors import Damaged, FrostlineError, NotFound
 _UNREADABLE = (Damaged, NotFound, UnknownBackupFormat)
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
+class Flaw(msgspec.Struct, frozen=True):
     """Something that is not as the backup says; what it is about is as narrow as is known."""
 
     key: str
@@ -39,8 +39,7 @@ class Flaw:
         return f"{', '.join(about)}: {self.key} {self.what}"
 
 
-@dataclass(frozen=True, slots=True)
-class NamedFile:
+class NamedFile(msgspec.Struct, frozen=True):
     """One file that a backup names, with the partition's list that names it."""
 
     table: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 from datetime import datetime
+
+import msgspec
 
 from backup.format import encoding, names
 from backup.format.names import Ref
@@ -12,22 +13,20 @@ from disks.stores.base import ByteRange, ObjectInfo, ObjectStore
 from oplog.errors import AlreadyExists, Damaged, OutcomeUnknown
 
 
-@dataclass(frozen=True, slots=True)
-class StoredObject:
+class StoredObject(msgspec.Struct, frozen=True):
     """An object that a listing showed."""
 
     size_bytes: int
     modified: datetime
 
 
-@dataclass(slots=True)
-class Holdings:
+class Holdings(msgspec.Struct):
     """What a listing of the repository showed, by key."""
 
-    objects: dict[str, StoredObject] = field(default_factory=dict)
-    damaged: set[str] = field(default_factory=set)
+    objects: dict[str, StoredObject] = msgspec.field(default_factory=dict)
+    damaged: set[str] = msgspec.field(default_factory=set)
     """What a verification found changed; left out of the objects."""
-    doomed: set[str] = field(default_factory=set)
+    doomed: set[str] = msgspec.field(default_factory=set)
     """What a collection is about to delete; left out where it was asked for."""
 
     def has(self, prefix: str, ref: Ref) -> bool:

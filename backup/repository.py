@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
@@ -61,8 +60,7 @@ from tiering.engine.store import Store
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """A backup as a listing shows it. Exactly one of `header`, `unfinished` and `broken` is there."""
 
     header: BackupHeader | None = None

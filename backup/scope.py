@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
+import msgspec
 
 from oplog.errors import NotFound
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(msgspec.Struct, frozen=True):
     """Globs of table names, and partitions; nothing given means everything."""
 
     tables: tuple[str, ...] = ()

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -49,8 +48,7 @@ _Q = TypeVar("_Q")
 _A = TypeVar("_A")
 
 
-@dataclass(frozen=True, slots=True)
-class BrokenBackup:
+class BrokenBackup(msgspec.Struct, frozen=True):
     """A header that is there and cannot be read."""
 
     key: str

@@ -13,12 +13,13 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
+
+import msgspec
 
 from disks.file_table.blob_sets import BlobMarks, BlobReference
 from disks.file_table.commits import Commits
@@ -41,8 +42,7 @@ RESERVED_DIRECTORY = ".frostline"
 """Where a local disk keeps its own files; no path may begin with it on any disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiskCapabilities:
+class DiskCapabilities(msgspec.Struct, frozen=True):
     """What callers may count on."""
 
     remote: bool
@@ -55,8 +55,7 @@ class DiskCapabilities:
     """Where commits are numbered: 1, 2, 3, … Else only ever higher."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiskUsage:
+class DiskUsage(msgspec.Struct, frozen=True):
     """Space in bytes. `total_bytes` and `free_bytes` are None where there is no limit (an object store). `used_bytes`
     of a local disk without a quota is that of its file system, whoever uses it; `Disk.stored_bytes` is the disk's own.
     """
@@ -66,8 +65,7 @@ class DiskUsage:
     used_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class FileInfo:
+class FileInfo(msgspec.Struct, frozen=True):
     """One file. `key`, `blob_set` and `revision` are None on disks without blobs."""
 
     path: str
@@ -81,8 +79,7 @@ class FileInfo:
     """The commit that created this path."""
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(msgspec.Struct, frozen=True):
     """Where an engine that opens files itself (DuckDB, pyarrow) finds a file's bytes."""
 
     url: str
@@ -90,8 +87,7 @@ class Location:
     s3: S3Connection | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
+class Leftover(msgspec.Struct, frozen=True):
     """What a crash left on this machine: `recover` removes it."""
 
     path: Path

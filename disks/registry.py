@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
 
 from disks.base import Disk
 from disks.config import DiskConfig, LocalDiskConfig, ObjectDiskConfig
@@ -21,8 +22,7 @@ LOOK_SECONDS = 60.0
 """Between two looks at a bucket on S3 by who need not be exact."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True):
     """What a disk is opened with besides its own keys."""
 
     name: str
@@ -32,8 +32,7 @@ class Opening:
     """What all stores of the process share."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiskType(Generic[C]):
+class DiskType(msgspec.Struct, Generic[C], frozen=True):
     """One kind of disk. `open` sends no request."""
 
     config: type[C]

@@ -5,17 +5,17 @@ L4), and what the log asks of an object store.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
+
+import msgspec
 
 from oplog.entry import Commit
 from oplog.errors import FrostlineError, NotFound, OutcomeUnknown
 from oplog.revision import SNAPSHOTS_PREFIX, commit_key, parse_commit_key, parse_floor_key
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """A commit as read from the bucket, and the digest of its bytes, which the next one holds."""
 
     commit: Commit

@@ -7,7 +7,6 @@ what a writer uses. Both raise `Conflict` and may leave the table half changed: 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
@@ -123,8 +122,7 @@ def apply(table: ReplayTable, commit: Commit) -> None:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedPath:
+class ChangedPath(msgspec.Struct, frozen=True):
     """One path that differs between two tables: `before` is None for an added file, `after` for a removed one."""
 
     path: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 
@@ -223,8 +222,7 @@ def read(
     return header, rows
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmed(msgspec.Struct, frozen=True):
     """A snapshot that belongs to its log. Its rows are to be read once, to their end."""
 
     header: SnapshotHeader

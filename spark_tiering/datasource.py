@@ -25,12 +25,13 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakSet
 
 import pyarrow as pa
+from msgspec.structs import replace
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,

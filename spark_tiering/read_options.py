@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypeVar
+
+import msgspec
 
 from oplog.errors import Refused, UsageError
 from tiering.config.units import parse_duration, parse_size, parse_time
@@ -45,8 +46,7 @@ CATALOGUED = (
 """What helps where Spark's catalogue did not say which table it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ReadOptions(msgspec.Struct, frozen=True):
     """What a user asked for. Holds no secret."""
 
     table: str

@@ -11,12 +11,12 @@ import gc
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -41,8 +41,7 @@ _FILES_AT_ONCE = 16
 """That are fetched from a bucket while others are decoded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Projection:
+class Projection(msgspec.Struct, frozen=True):
     """What of the rows is wanted, and how Spark is to get it."""
 
     definition: TableDefinition

@@ -13,10 +13,10 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+from msgspec.structs import replace
 
 from disks.base import LoggedDisk
 from disks.host.processes import nearest_ancestor
@@ -48,8 +48,7 @@ LOCAL_HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """Row groups of a data file, and where its bytes are."""
 
     label: str
@@ -73,8 +72,7 @@ class Piece:
     """Of the table, when the file was written."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedScan:
+class PlannedScan(msgspec.Struct, frozen=True):
     """A planned read."""
 
     definition: TableDefinition
@@ -86,8 +84,7 @@ class PlannedScan:
     """Which rows are selected."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True):
     """The files of a table that may hold rows of the answer, and how long they can be read."""
 
     definition: TableDefinition

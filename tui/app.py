@@ -9,11 +9,11 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 from textual import events, work
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
@@ -70,13 +70,12 @@ _NARROW = 100
 _SIGNS = ("Times are UTC. Before a row: > the cursor, * marked, + new or changed since the last look.",)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """How the dashboard is to be."""
 
     state_directory: Path
     theme: str = ""
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Id of a key's action -> keys, comma between them."""
     read_only: bool = False
     ascii: bool = False

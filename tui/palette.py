@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from tui.screens.view import View
 
 
-@dataclass(frozen=True, slots=True)
-class ActionElsewhere:
+class ActionElsewhere(msgspec.Struct, frozen=True):
     """An action of another screen: one goes there, and presses its key on the row that is meant."""
 
     screen: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 DISKS_SECONDS = 2.0
 """Disks are looked at again at most so often while work goes on: a bucket is asked by a request that costs."""
@@ -18,8 +19,7 @@ _BUSY_SHARE, _IDLE_SHARE = 0.1, 0.005
 """Of a core that reading takes at most while work goes on, and while nothing does."""
 
 
-@dataclass(slots=True)
-class Rhythm:
+class Rhythm(msgspec.Struct):
     """What was read when, and what it cost: from that, what may be read now."""
 
     clock: Callable[[], float] = time.monotonic

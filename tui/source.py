@@ -11,11 +11,12 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
 
 if TYPE_CHECKING:  # the engine is imported by the thread that opens the store: the screen is painted before
     from disks.workers.progress import Progress
@@ -36,24 +37,22 @@ class Opener(Protocol):
         """A store; whoever asked closes it."""
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(msgspec.Struct):
     function: Callable[[Store], Any]
     answer: Callable[[Any, BaseException | None], None]
     given_up: Callable[[], bool]
     """Whether nobody waits for the answer any more."""
 
 
-@dataclass(slots=True)
-class Step:
+class Step(msgspec.Struct):
     """A task of an action: how much of it is done. Only its own thread writes it, or several add under its lock."""
 
     what: str
     total: int | None
     by_bytes: bool
     done: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _begun: list[Step] = field(default_factory=list)
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _begun: list[Step] = msgspec.field(default_factory=list)
 
     def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
         """So much more."""
@@ -73,14 +72,13 @@ class Step:
         self._begun.remove(self)
 
 
-@dataclass(slots=True)
-class Work:
+class Work(msgspec.Struct):
     """An action that runs, and the progress that it reports. Setting `stop` ends it between two of its steps."""
 
     title: str
-    stop: threading.Event = field(default_factory=threading.Event)
-    ended: threading.Event = field(default_factory=threading.Event)
-    _begun: list[Step] = field(default_factory=list)
+    stop: threading.Event = msgspec.field(default_factory=threading.Event)
+    ended: threading.Event = msgspec.field(default_factory=threading.Event)
+    _begun: list[Step] = msgspec.field(default_factory=list)
 
     def task(self, what: str, *, items: int | None = None, size_bytes: int | None = None) -> Step:
         """A task of it begins."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from backup.create.instant import SourceFile
 from backup.create.known import Known, Place
@@ -39,8 +41,7 @@ _BATCH_FILES = 1000
 _TRIES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(msgspec.Struct, frozen=True):
     """One directory of a disk, with its files as they were when somebody looked."""
 
     disk: str

@@ -11,10 +11,12 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
 
 from backup.completeness import Flaw, missing, walk_backup
 from backup.create import attempts
@@ -63,15 +65,14 @@ from tiering.catalog.context import Context
 from tiering.table import schema
 
 
-@dataclass(slots=True)
-class _Plan:
+class _Plan(msgspec.Struct):
     """Where each part's files are, or that they are to be sent."""
 
     places: dict[tuple[str, int], Place]
-    new: list[NewFile] = field(default_factory=list)
-    files: dict[tuple[str, str, str], tuple[SourceFile, ...]] = field(default_factory=dict)
+    new: list[NewFile] = msgspec.field(default_factory=list)
+    files: dict[tuple[str, str, str], tuple[SourceFile, ...]] = msgspec.field(default_factory=dict)
     """(table uuid, part, disk) -> its files, `part.json` among them."""
-    stayed: dict[tuple[str, int], StayedInBucket] = field(default_factory=dict)
+    stayed: dict[tuple[str, int], StayedInBucket] = msgspec.field(default_factory=dict)
     pinned_bytes: int = 0
 
 

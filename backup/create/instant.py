@@ -13,9 +13,10 @@ import os
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+
+import msgspec
 
 from backup.scope import Scope
 from disks.base import Disk, LoggedDisk
@@ -35,16 +36,14 @@ _HELD = timedelta(days=14)
 """How long second names stay when this process neither ends nor lets go."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlobSource:
+class BlobSource(msgspec.Struct, frozen=True):
     """A file that is an object of a disk's bucket."""
 
     disk: str
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(msgspec.Struct, frozen=True):
     """One file of a part, and where its bytes are kept until the backup is done."""
 
     name: str
@@ -54,8 +53,7 @@ class SourceFile:
     """None: a `part.json`, whose bytes are in hand, or a local file that the repository has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(msgspec.Struct, frozen=True):
     """A `part.json`: what it is, and its bytes where they are to be sent."""
 
     file: SourceFile
@@ -71,8 +69,7 @@ class Document:
         return cls(file, None if (sha256, size_bytes) in has else data, files.files)
 
 
-@dataclass(frozen=True, slots=True)
-class TableNow:
+class TableNow(msgspec.Struct, frozen=True):
     """One table as it was at the instant."""
 
     definition: TableDefinition
@@ -90,8 +87,7 @@ def _is_where(one: StoredPart, other: StoredPart) -> bool:
     return one is other or (one.facts.name, one.disk) == (other.facts.name, other.disk)
 
 
-@dataclass(slots=True)
-class Instant:
+class Instant(msgspec.Struct):
     """What a backup shows, held."""
 
     tables: list[TableNow]
@@ -104,11 +100,11 @@ class Instant:
     revisions: Mapping[str, int]
     held_open: ExitStack
     """What is closed when the instant is let go."""
-    _past: dict[str, Disk] = field(default_factory=dict)
-    _blobs: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    _past: dict[str, Disk] = msgspec.field(default_factory=dict)
+    _blobs: dict[tuple[str, str], dict[str, str]] = msgspec.field(default_factory=dict)
     """By disk and table, the key of each file; `_described` has the bytes of each `part.json` in the same way, for one
     question about all costs less than one about each."""
-    _described: dict[tuple[str, str], dict[str, bytes]] = field(default_factory=dict)
+    _described: dict[tuple[str, str], dict[str, bytes]] = msgspec.field(default_factory=dict)
 
     def document(self, context: Context, stored: StoredPart) -> Document:
         """The part's `part.json`."""

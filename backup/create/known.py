@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+import msgspec
 
 from backup.copies import CopiesSeen
 from backup.format import names, packs
@@ -26,15 +27,13 @@ REUSE_WITHIN = timedelta(hours=12)
 """Half of the time for which an object that no backup names is left alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBlob:
+class StoredBlob(msgspec.Struct, frozen=True):
     """A file that is an object of the repository."""
 
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
-class StoredInPack:
+class StoredInPack(msgspec.Struct, frozen=True):
     """A file that is a stretch of a pack."""
 
     pack: Ref
@@ -43,8 +42,7 @@ class StoredInPack:
     compressed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StayedInBucket:
+class StayedInBucket(msgspec.Struct, frozen=True):
     """A file whose object stays in the bucket of a disk."""
 
     disk: str
@@ -54,13 +52,12 @@ class StayedInBucket:
 Place = StoredBlob | StoredInPack | StayedInBucket
 
 
-@dataclass(slots=True)
-class Known:
+class Known(msgspec.Struct):
     """Files by (SHA-256, size), and lists by their digest."""
 
-    files: dict[tuple[str, int], Place] = field(default_factory=dict)
-    lists: dict[str, Ref] = field(default_factory=dict)
-    sources: dict[str, tuple[str, int]] = field(default_factory=dict)
+    files: dict[tuple[str, int], Place] = msgspec.field(default_factory=dict)
+    lists: dict[str, Ref] = msgspec.field(default_factory=dict)
+    sources: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
     """Content by the digest of the names of its objects, of files whose digest a disk does not know."""
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from backup.create.clickhouse import trees_of, unknown_content, with_trees
 from backup.create.instant import look

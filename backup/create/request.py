@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from itertools import count
 from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
 
 from backup.create.instant import TableNow
 from backup.format import names
@@ -19,13 +21,12 @@ from tiering.catalog import blocks
 from tiering.catalog.context import Context
 
 
-@dataclass(frozen=True, slots=True)
-class CreateRequest:
+class CreateRequest(msgspec.Struct, frozen=True):
     """What somebody asks for."""
 
     name: str | None = None
     """None: the time of its making."""
-    scope: Scope = field(default_factory=Scope)
+    scope: Scope = msgspec.field(default_factory=Scope)
     cold: Cold = "copy"
     tags: tuple[str, ...] = ()
     allow_empty: bool = False
@@ -33,8 +34,7 @@ class CreateRequest:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CreateResult:
+class CreateResult(msgspec.Struct, frozen=True):
     """What was done, or with a dry run would be. `copied_server_side` and `pinned` count bytes."""
 
     name: str
@@ -128,8 +128,7 @@ def check_not_empty(
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
+class Ranges(msgspec.Struct, frozen=True):
     """The ranges of a table's block numbers: whose each is."""
 
     own: frozenset[int]

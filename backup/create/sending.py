@@ -11,8 +11,9 @@ import os
 import stat
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from backup.create.instant import BlobSource, SourceFile
 from backup.create.known import Place, StoredBlob, StoredInPack
@@ -27,8 +28,7 @@ from tiering.catalog.catalog import StoredPart
 from tiering.table.part import PART_FILE
 
 
-@dataclass(frozen=True, slots=True)
-class NewFile:
+class NewFile(msgspec.Struct, frozen=True):
     """A file that the repository lacks."""
 
     stored: StoredPart | None
@@ -50,11 +50,10 @@ class NewFile:
         return self.file.sha256, self.file.size_bytes
 
 
-@dataclass(slots=True)
-class Sent:
+class Sent(msgspec.Struct):
     """What was sent, and where each file is now."""
 
-    places: dict[tuple[str, int], Place] = field(default_factory=dict)
+    places: dict[tuple[str, int], Place] = msgspec.field(default_factory=dict)
     new_bytes: int = 0
     copied_server_side: int = 0
     """Bytes that the store copied by itself."""

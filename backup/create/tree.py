@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from backup.create.known import Place, StayedInBucket, StoredBlob, StoredInPack
 from backup.format.lists import FileEntry, InBlob, InBucket, InPack, PartEntry, PartitionList
@@ -11,8 +12,7 @@ from backup.format.names import Ref
 from tiering.table.part import PART_FILE
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedFile:
+class PlacedFile(msgspec.Struct, frozen=True):
     """A file and where its bytes are."""
 
     name: str
@@ -21,8 +21,7 @@ class PlacedFile:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class TreePart:
+class TreePart(msgspec.Struct, frozen=True):
     """A part whose files are all in place."""
 
     name: str

@@ -10,9 +10,10 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from backup import records
 from backup.completeness import object_key
@@ -46,8 +47,7 @@ _NAMED_PARTS = 3
 """So many of those that lost a file with a pack are named."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrillRequest:
+class DrillRequest(msgspec.Struct, frozen=True):
     """What somebody asks for. `max_bytes`: restore no more than this, other partitions each time."""
 
     max_bytes: int | None = None
@@ -55,8 +55,7 @@ class DrillRequest:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DrillResult:
+class DrillResult(msgspec.Struct, frozen=True):
     """What was restored, and what was wrong with it; with a dry run, what would be restored."""
 
     name: str
@@ -84,18 +83,17 @@ class DrillResult:
         return sum(table["rows"] for table in self.tables)
 
     def document(self) -> dict[str, Any]:
-        shown = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
         return {**shown, "parts": self.parts, "rows": self.rows, "ok": self.ok}
 
 
-@dataclass(slots=True)
-class _Table:
+class _Table(msgspec.Struct):
     """One table, and what of it is restored."""
 
     name: str
-    partitions: list[str] = field(default_factory=list)
-    parts: dict[str, PartEntry] = field(default_factory=dict)
-    objects: dict[str, list[str]] = field(default_factory=dict)
+    partitions: list[str] = msgspec.field(default_factory=list)
+    parts: dict[str, PartEntry] = msgspec.field(default_factory=dict)
+    objects: dict[str, list[str]] = msgspec.field(default_factory=dict)
     """The parts that an object of the repository holds files of."""
 
     def document(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -18,8 +17,7 @@ from tiering.table.part import PartName
 from tiering.table.schema import MoveToDisk, MoveToVolume, TableDefinition, TtlRule, split_table_name
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedEntry:
+class PlacedEntry(msgspec.Struct, frozen=True):
     """A part of a backup, the list that names it, and the disk that it goes to."""
 
     entry: PartEntry
@@ -28,8 +26,7 @@ class PlacedEntry:
     disk: str
 
 
-@dataclass(frozen=True, slots=True)
-class TablePlan:
+class TablePlan(msgspec.Struct, frozen=True):
     """One table that will be."""
 
     source: str
@@ -44,8 +41,7 @@ class TablePlan:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BackupTable:
+class BackupTable(msgspec.Struct, frozen=True):
     """A table of one backup, read."""
 
     header: BackupHeader

@@ -13,10 +13,10 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from backup.format.header import BackupHeader, TableEntry
 from backup.format.lists import PinnedPart

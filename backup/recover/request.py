@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
 
 from backup.scope import Scope
 from oplog.errors import UsageError
 from tiering.table.schema import split_table_name
 
 
-@dataclass(frozen=True, slots=True)
-class Renaming:
+class Renaming(msgspec.Struct, frozen=True):
     """`--map-table A:B`: a table, or with `db.*:other.*` all tables of a database, under another name."""
 
     source: str
@@ -38,12 +39,11 @@ class Renaming:
         return f"{self.target[:-2]}.{name.partition('.')[2]}"
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreRequest:
+class RestoreRequest(msgspec.Struct, frozen=True):
     """What somebody asks for."""
 
     name: str
-    scope: Scope = field(default_factory=Scope)
+    scope: Scope = msgspec.field(default_factory=Scope)
     renamings: tuple[Renaming, ...] = ()
     schema_only: bool = False
     drop_existing: bool = False
@@ -56,8 +56,7 @@ class RestoreRequest:
         return next((item.renamed(source) for item in self.renamings if item.applies(source)), source)
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredTable:
+class RestoredTable(msgspec.Struct, frozen=True):
     """One table of a restore."""
 
     table: str
@@ -73,8 +72,7 @@ class RestoredTable:
     """A table of this name was dropped for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreResult:
+class RestoreResult(msgspec.Struct, frozen=True):
     """What was done, or with a dry run would be."""
 
     name: str

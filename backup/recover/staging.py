@@ -6,7 +6,6 @@ A batch of parts is one transaction of one disk. What a killed restore had broug
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -31,8 +30,7 @@ _BATCH_PARTS = 500
 _IN_MEMORY_BYTES = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class StagedPart:
+class StagedPart(msgspec.Struct, frozen=True):
     """A part as it will be here."""
 
     placed: PlacedEntry

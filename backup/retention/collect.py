@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+
+import msgspec
+from msgspec.structs import replace
 
 from backup.create import attempts
 from backup.format import names
@@ -63,17 +65,16 @@ def collect(
     return report
 
 
-@dataclass(slots=True)
-class _Listing:
+class _Listing(msgspec.Struct):
     """One listing of a repository, sorted by what the names mean."""
 
-    content: Blobs = field(default_factory=Blobs)
-    unfinished: dict[str, ObjectInfo] = field(default_factory=dict)
-    claims: dict[str, ObjectInfo] = field(default_factory=dict)
-    records: list[ObjectInfo] = field(default_factory=list)
-    damaged: list[ObjectInfo] = field(default_factory=list)
-    intents: list[ObjectInfo] = field(default_factory=list)
-    foreign: list[str] = field(default_factory=list)
+    content: Blobs = msgspec.field(default_factory=Blobs)
+    unfinished: dict[str, ObjectInfo] = msgspec.field(default_factory=dict)
+    claims: dict[str, ObjectInfo] = msgspec.field(default_factory=dict)
+    records: list[ObjectInfo] = msgspec.field(default_factory=list)
+    damaged: list[ObjectInfo] = msgspec.field(default_factory=list)
+    intents: list[ObjectInfo] = msgspec.field(default_factory=list)
+    foreign: list[str] = msgspec.field(default_factory=list)
 
 
 class _Collection:

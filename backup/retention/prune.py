@@ -4,9 +4,10 @@ is whole, also when the collection is stopped in the middle."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
 
 from backup import records
 from backup.format.header import BackupHeader, DrillRecord, VerificationRecord
@@ -19,18 +20,16 @@ from disks.garbage.rules import GcRules
 from oplog.errors import Damaged, Refused, Retained
 
 
-@dataclass(frozen=True, slots=True)
-class PruneRequest:
+class PruneRequest(msgspec.Struct, frozen=True):
     """What somebody asks for. `gc`: the rules for what then nothing names."""
 
     keep: KeepRules
-    gc: GcRules = field(default_factory=lambda: GcRules(delete=True))
+    gc: GcRules = msgspec.field(default_factory=lambda: GcRules(delete=True))
     actor: str = ""
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PruneResult:
+class PruneResult(msgspec.Struct, frozen=True):
     """What was decided, and done unless it was a dry run."""
 
     choices: tuple[RetentionChoice, ...]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+import msgspec
 
 from backup.completeness import object_key
 from backup.format import names
@@ -17,13 +18,12 @@ from oplog.errors import Damaged, NotFound
 _L = TypeVar("_L")
 
 
-@dataclass(slots=True)
-class Named:
+class Named(msgspec.Struct):
     """The objects that backups name."""
 
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = msgspec.field(default_factory=dict)
     """Key -> the size that the lists give it. Each object once, however many backups name it."""
-    backups: set[str] = field(default_factory=set)
+    backups: set[str] = msgspec.field(default_factory=set)
     """The ids of those that were read."""
 
 

@@ -7,8 +7,9 @@ period counts only if it has a backup, and its newest one stays; so a machine th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+import msgspec
 
 from backup.format.header import DrillRecord, VerificationRecord
 from oplog.errors import UsageError
@@ -17,8 +18,7 @@ CLOCKS_DIFFER = timedelta(days=1)
 """So far the clocks of machines may be apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeepRules:
+class KeepRules(msgspec.Struct, frozen=True):
     """What is to stay. None of a rule: it was not given."""
 
     last: int | None = None
@@ -42,8 +42,7 @@ class KeepRules:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A complete backup, as the rules see it."""
 
     id: str
@@ -56,8 +55,7 @@ class Candidate:
     """What was found last, by a verification or a drill, says that it is whole (`is_proved`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionChoice:
+class RetentionChoice(msgspec.Struct, frozen=True):
     """A backup, whether it stays, and each reason why or why not."""
 
     backup: Candidate

@@ -62,7 +62,7 @@ def restore(
 
 
 def _confirm_drop(session: Session, repository: "Repository", request: "RestoreRequest") -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     preview = repository.restore(session.store(), replace(request, dry_run=True))
     known = {definition.full_name for definition in session.store().definitions()}

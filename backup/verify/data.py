@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from backup.completeness import Flaw, NamedFile
 from backup.format import packs
@@ -15,8 +17,7 @@ from oplog.errors import Damaged, NotFound
 _PIECE_BYTES = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectToRead:
+class ObjectToRead(msgspec.Struct, frozen=True):
     """One object, and the files of backups that lie in it: the same file once, whoever names it."""
 
     key: str

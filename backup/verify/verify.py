@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from backup import records
 from backup.completeness import Flaw, NamedFile, missing, walk_backup
@@ -29,8 +30,7 @@ KEPT_PROBLEMS = 100
 """So many are kept in a record; all are told."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyRequest:
+class VerifyRequest(msgspec.Struct, frozen=True):
     """What somebody asks for. `share`: how much of the data to read, 0 to 1."""
 
     share: float = 0.0
@@ -38,8 +38,7 @@ class VerifyRequest:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyResult:
+class VerifyResult(msgspec.Struct, frozen=True):
     """What was found in one backup."""
 
     name: str
@@ -58,7 +57,7 @@ class VerifyResult:
         return not self.problems
 
     def document(self) -> dict[str, Any]:
-        shown = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
         return {**shown, "ok": self.ok}
 
 
@@ -110,8 +109,7 @@ def _deleted_meanwhile(
             yield header
 
 
-@dataclass(frozen=True, slots=True)
-class _Share:
+class _Share(msgspec.Struct, frozen=True):
     """Which objects are read: share `number` of `slices`; none of 0."""
 
     slices: int

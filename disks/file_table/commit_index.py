@@ -12,9 +12,10 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+import msgspec
 
 from disks.effects import make_directory, why_not_writable
 from disks.host.database_copy import check_openable
@@ -46,8 +47,7 @@ _DEFINITION = "table.json"
 """Files of this name say what a directory is called: the commits that created them are noted apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """The noted revisions, `first` to `last`, without a gap. `previous` is the digest before the first."""
 
     first: int

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
+
+import msgspec
 
 from disks.base import ClickHouseLogDisk
 from disks.garbage.announcements import BATCH_KEYS, Announced, batches
@@ -34,15 +35,14 @@ from oplog.revision import LEASES_PREFIX, SCHEMA_VERSION_KEY
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Listing:
+class _Listing(msgspec.Struct):
     """One listing, sorted by what ClickHouse's names mean."""
 
-    files: Blobs = field(default_factory=Blobs)
+    files: Blobs = msgspec.field(default_factory=Blobs)
     operations: int = 0
-    intents: list[ObjectInfo] = field(default_factory=list)
-    foreign: list[str] = field(default_factory=list)
-    bare: list[ObjectInfo] = field(default_factory=list)
+    intents: list[ObjectInfo] = msgspec.field(default_factory=list)
+    foreign: list[str] = msgspec.field(default_factory=list)
+    bare: list[ObjectInfo] = msgspec.field(default_factory=list)
     """Those of `foreign` that have names as files have them without `send_metadata`, and that no table named."""
 
 

@@ -14,13 +14,13 @@ import threading
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
 
 import msgspec
 import zstandard
+from msgspec.structs import replace
 
 from disks.file_table.views import TableReader
 from disks.object_disk.references import (
@@ -51,8 +51,7 @@ _pairs = msgspec.msgpack.Decoder(list[_Pair])
 _seen = msgspec.msgpack.Decoder(list[tuple[str, int, float]])
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectKeyRange:
+class ObjectKeyRange(msgspec.Struct, frozen=True):
     """The keys in (after, until], with the blobs that are expected among them, packed."""
 
     store: OpensStore
@@ -64,25 +63,24 @@ class ObjectKeyRange:
     """List it a second time, and compare the two."""
 
 
-@dataclass(slots=True)
-class RangeListing:
+class RangeListing(msgspec.Struct):
     """What listing a range showed."""
 
     blobs: int = 0
     size_bytes: int = 0
     """Of all blobs of the range."""
-    others: list[ObjectInfo] = field(default_factory=list)
+    others: list[ObjectInfo] = msgspec.field(default_factory=list)
     """What is no blob."""
     unexpected: bytes = b""
     """Blobs that nobody expected, or not with this size, packed: there may be as many as were removed in a day."""
-    missing: list[str] = field(default_factory=list)
+    missing: list[str] = msgspec.field(default_factory=list)
     """Expected blobs that the listing does not show."""
     repeated: str | None = None
     """A blob that it showed twice."""
     newest: datetime = EARLIEST_SANE
     disagreement: str | None = None
     """Why the second listing and the first cannot both be complete."""
-    appeared: list[ObjectInfo] = field(default_factory=list)
+    appeared: list[ObjectInfo] = msgspec.field(default_factory=list)
     """Blobs that the second listing shows and the first does not."""
 
 

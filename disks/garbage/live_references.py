@@ -7,8 +7,9 @@ source that cannot be read raises: a collection without all of its references de
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+import msgspec
 
 from disks.base import LoggedDisk
 from disks.garbage.kept_revisions import tables_at
@@ -20,8 +21,7 @@ from oplog.pins import Pin
 from oplog.revision import commit_key, snapshot_key
 
 
-@dataclass(frozen=True, slots=True)
-class LiveReferences:
+class LiveReferences(msgspec.Struct, frozen=True):
     """The references of a disk at one moment, and how far they reach."""
 
     keys: frozenset[str]
@@ -44,8 +44,7 @@ def is_live(pin: Pin, now: datetime) -> bool:
     return pin.until is None or pin.until + FUTURE_TOLERANCE > now
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(msgspec.Struct, frozen=True):
     """How far back a disk's references go."""
 
     base: int

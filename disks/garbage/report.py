@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 
+import msgspec
 
-@dataclass(slots=True)
-class GcReport:
+
+class GcReport(msgspec.Struct):
     """What a collection saw and did. Counts are of blobs; the log's own objects are counted apart."""
 
     disk: str
@@ -22,27 +22,27 @@ class GcReport:
     """Why nothing (more) was deleted; None when no safety rule spoke."""
     quarantined: int = 0
     """Orphans announced by this run or too lately by an earlier one: they go when their quarantine is over."""
-    orphans: list[str] = field(default_factory=list)
+    orphans: list[str] = msgspec.field(default_factory=list)
     """Keys of the orphaned blobs, the oldest first."""
-    suspicious: list[str] = field(default_factory=list)
+    suspicious: list[str] = msgspec.field(default_factory=list)
     """Unnamed blobs with an impossible time: kept."""
-    foreign: list[str] = field(default_factory=list)
+    foreign: list[str] = msgspec.field(default_factory=list)
     """Objects whose names Frostline does not give: kept."""
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = msgspec.field(default_factory=dict)
     """Key -> why the store did not delete it. The next collection tries again."""
-    kept: dict[str, datetime | None] = field(default_factory=dict)
+    kept: dict[str, datetime | None] = msgspec.field(default_factory=dict)
     """Key -> until when a lock of the store keeps it (None: it does not say). No failure: a later collection has it."""
     scratch_deleted: int = 0
     """What a killed `doctor` or `objbench` left."""
     log_collectable: int = 0
     log_deleted: int = 0
     """Old commits and snapshots that no restorable revision needs."""
-    snapshots_written: list[int] = field(default_factory=list)
+    snapshots_written: list[int] = msgspec.field(default_factory=list)
     """Revisions of the snapshots that took the place of old commits."""
     uploads: int = 0
     """Unfinished multipart uploads older than the guard interval."""
     uploads_aborted: int = 0
-    pins_expired: list[str] = field(default_factory=list)
+    pins_expired: list[str] = msgspec.field(default_factory=list)
     oldest_revision: int | None = None
     """The oldest revision that the retention keeps."""
     limited: bool = False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+import msgspec
 
 from disks.base import BucketDisk
 from disks.garbage.announcements import Announced
@@ -13,8 +14,7 @@ from disks.object_disk.references import Blobs, BlobVerdict, ListedBlobs, sane_t
 from disks.stores.base import ObjectInfo
 
 
-@dataclass(frozen=True, slots=True)
-class GcRules:
+class GcRules(msgspec.Struct, frozen=True):
     """What a collection may do: built once, where the question comes in, and handed through whole."""
 
     guard: timedelta = timedelta(hours=24)

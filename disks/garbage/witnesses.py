@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from disks.base import LoggedDisk
 from disks.garbage.live_references import LiveReferences, collect_references, renewed
@@ -48,8 +50,7 @@ class References(Protocol):
         """Right before they are deleted: those of the keys that may go. Nobody can come to hold them any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Witness:
+class _Witness(msgspec.Struct, frozen=True):
     log: LoggedDisk
     evidence: LiveReferences
 

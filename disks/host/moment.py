@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True, order=True):
     """A time on both clocks: the wall clock sees a machine that slept, the steady one a clock that was set back."""
 
-    wall: float = field(default_factory=lambda: time.time())
+    wall: float = msgspec.field(default_factory=lambda: time.time())
     """Seconds since 1970."""
-    steady: float = field(default_factory=lambda: time.monotonic())
+    steady: float = msgspec.field(default_factory=lambda: time.monotonic())
 
     @property
     def age_seconds(self) -> float:

@@ -14,7 +14,6 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -45,8 +44,7 @@ _TROUBLE = (sqlite3.Error, OSError, FrostlineError, msgspec.MsgspecError, ValueE
 _decoder = msgspec.msgpack.Decoder(Mark)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptSizes:
+class KeptSizes(msgspec.Struct, frozen=True):
     """The sizes of one disk. What fails here is logged, and costs a look at each file."""
 
     path: Path

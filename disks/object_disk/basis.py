@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+
+import msgspec
 
 from disks.host.moment import Moment
 from disks.object_disk.doomed import announced
@@ -29,8 +30,7 @@ _HEAD_THREADS = 16
 _LISTINGS = 5
 
 
-@dataclass(slots=True)
-class Basis:
+class Basis(msgspec.Struct):
     """The blobs that a commit names, and the state of the disk that it was made from."""
 
     store: ObjectStore

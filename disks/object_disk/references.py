@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+import msgspec
 
 from disks.stores.base import ObjectInfo
 from oplog import bounds
@@ -147,8 +148,7 @@ class Blobs:
         return sum(self._sizes.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
+class Inventory(msgspec.Struct, frozen=True):
     """One listing of a disk's prefix, sorted by what the names mean."""
 
     blobs: ListedBlobs
@@ -172,8 +172,7 @@ class Inventory:
         return max(self.commits, default=0)
 
 
-@dataclass(frozen=True, slots=True)
-class BlobVerdict:
+class BlobVerdict(msgspec.Struct, frozen=True):
     """Every blob of a listing in exactly one class."""
 
     referenced: int

@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from disks.base import INLINE_LIMIT_BYTES, FileInfo, Transaction, check_path
 from disks.file_table.blob_sets import BlobMarks, BlobReference
@@ -31,8 +32,7 @@ it tells, and the network delays an upload as long."""
 _HEAD_THREADS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """What a transaction needs of its disk."""
 
     store: ObjectStore

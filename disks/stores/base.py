@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from disks.stores.bucket_settings import BucketSettings, OldVersion
 from oplog.errors import FrostlineError
 
@@ -27,8 +29,7 @@ Payload = bytes | memoryview | Path
 """What a put sends: bytes in memory, or a file that is streamed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ByteRange:
+class ByteRange(msgspec.Struct, frozen=True):
     """The bytes [start, stop) of an object or file."""
 
     start: int
@@ -39,20 +40,18 @@ class ByteRange:
         return self.stop - self.start
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
+class ObjectInfo(msgspec.Struct, frozen=True):
     """One object as a listing or HEAD shows it. `metadata` is filled by `head` and `get_with_info` only."""
 
     key: str
     size_bytes: int
     modified: datetime
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     sha256: str | None = None
     """In hex, as the store keeps it of the object: by `head`, where it does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(msgspec.Struct, frozen=True):
     """An unfinished multipart upload: invisible in listings, yet paid for."""
 
     key: str
@@ -60,8 +59,7 @@ class Upload:
     started: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCapabilities:
+class StoreCapabilities(msgspec.Struct, frozen=True):
     """What this store can promise. Probed once where it cannot be known, remembered and shown by `disks`."""
 
     conditional_put: bool

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class NotAnswered:
+
+class NotAnswered(msgspec.Struct, frozen=True):
     """A question that the store did not answer, and what it said instead. Never taken for a no."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class LifecycleRule:
+class LifecycleRule(msgspec.Struct, frozen=True):
     """One enabled rule, with what matters here. Days are None where the rule does not do that."""
 
     name: str
@@ -33,8 +32,7 @@ class LifecycleRule:
     """After how many days it ends unfinished multipart uploads."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectLock:
+class ObjectLock(msgspec.Struct, frozen=True):
     """Object Lock of a bucket. `mode` and `retention` None: no default, each object may have its own."""
 
     enabled: bool
@@ -42,8 +40,7 @@ class ObjectLock:
     retention_days: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BucketSettings:
+class BucketSettings(msgspec.Struct, frozen=True):
     """Everything at once; each answer by itself may be `NotAnswered`."""
 
     versioning: Literal["on", "suspended", "off"] | NotAnswered
@@ -51,8 +48,7 @@ class BucketSettings:
     object_lock: ObjectLock | NotAnswered
 
 
-@dataclass(frozen=True, slots=True)
-class OldVersion:
+class OldVersion(msgspec.Struct, frozen=True):
     """A version that is no longer current (`size_bytes` 0 and `is_marker` for a delete marker)."""
 
     key: str

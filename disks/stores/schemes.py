@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from disks.config import ObjectDiskConfig
 from oplog.errors import UsageError
@@ -22,8 +23,7 @@ _memory: dict[str, MemoryStore] = {}
 _memory_lock = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
+class Scheme(msgspec.Struct, frozen=True):
     """One kind of store. `open` sends no request and writes nothing."""
 
     open: Callable[[ObjectDiskConfig, Meter], ObjectStore]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from disks.stores.wrappers.metered import MeteredStore
 from disks.workers.runner import OpensStore, Runner
@@ -41,8 +42,7 @@ class CountingRunner:
         self._runner.run(CountedPiece(function, self._stores), items, what=what, on_done=done, stop=stop)
 
 
-@dataclass(frozen=True, slots=True)
-class CountedPiece(Generic[T, R]):
+class CountedPiece(msgspec.Struct, Generic[T, R], frozen=True):
     """A piece of work that also says which requests it sent. One at a time in a process, as Spark's tasks are."""
 
     function: Callable[[T], R]

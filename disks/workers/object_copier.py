@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from disks.effects import op
 from disks.host.locks import OwnedDirectory
@@ -22,8 +23,7 @@ Blobs = tuple[tuple[str, int], ...]
 """The objects of a file with their sizes in bytes, in the order of the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectCopy:
+class ObjectCopy(msgspec.Struct, frozen=True):
     """One object to make."""
 
     blobs: Blobs

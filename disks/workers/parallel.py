@@ -7,8 +7,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from disks.stores.base import ObjectStore
 from disks.workers.progress import SILENT, Progress, Task
@@ -75,8 +76,7 @@ def worked_ahead(work: Callable[[T], R], items: Iterable[T], threads: int = 2) -
         raise problem
 
 
-@dataclass(frozen=True, slots=True)
-class Questions(Generic[Q, A]):
+class Questions(msgspec.Struct, Generic[Q, A], frozen=True):
     """Questions about one bucket: a piece of work for another process."""
 
     store: OpensStore
@@ -84,8 +84,7 @@ class Questions(Generic[Q, A]):
     items: Sequence[Q]
 
 
-@dataclass(frozen=True, slots=True)
-class Askers:
+class Askers(msgspec.Struct, frozen=True):
     """Who asks a store many small questions, and who watches: handed through whole to whoever asks."""
 
     workers: int = WORKERS

@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed, wait
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+import msgspec
 
 from disks.stores.base import ObjectStore
 from oplog.errors import Transient
@@ -40,8 +41,7 @@ class Runner(Protocol):
         """
 
 
-@dataclass(slots=True)
-class Figures:
+class Figures(msgspec.Struct):
     """What a runner's jobs were."""
 
     tasks: int = 0
@@ -108,8 +108,7 @@ class OpensStore(Protocol):
         """The store; whoever asks does not close it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remote:
+class Remote(msgspec.Struct, frozen=True):
     """Work on one bucket that other processes do: who runs it, and how they reach the bucket."""
 
     runner: Runner

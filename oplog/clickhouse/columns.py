@@ -8,7 +8,8 @@ columns format version: 1
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from oplog.errors import Damaged
 
@@ -19,8 +20,7 @@ _HEADER = "columns format version: 1"
 _COLUMN = re.compile(r"`((?:[^`\\]|\\.)*)` (.+)\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class SourceColumn:
+class SourceColumn(msgspec.Struct, frozen=True):
     """A column of a part."""
 
     name: str

@@ -14,7 +14,8 @@ escaped as in ClickHouse's TabSeparated format. Pure: no I/O.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from oplog.errors import Damaged, UsageError
 
@@ -42,8 +43,7 @@ _MEANING = {
 _STAND_FOR_THEMSELVES = b"\\'\"`/="
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(msgspec.Struct, frozen=True):
     """What one metadata file says."""
 
     blobs: tuple[tuple[str, int], ...]

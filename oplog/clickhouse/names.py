@@ -19,12 +19,13 @@ import re
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
 from itertools import pairwise
 from typing import Final, Literal
+
+import msgspec
 
 SCHEMA_VERSION = "1"
 FILE: Final = "file"
@@ -52,8 +53,7 @@ _RACE_REVISIONS = 64
 _BARE_KEY = re.compile(r"(?:[a-z]{3}/[a-z]{29}|[a-z]{32})\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(msgspec.Struct, frozen=True):
     """What the key of an object says. `revision` is 0 for a file from before there were revisions."""
 
     revision: int
@@ -62,8 +62,7 @@ class Name:
     host: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ListedObject:
+class ListedObject(msgspec.Struct, frozen=True):
     """An object of the log as the listing shows it: enough to order and to filter it."""
 
     key: str
@@ -76,8 +75,7 @@ class ListedObject:
         return self.name.revision
 
 
-@dataclass(frozen=True, slots=True)
-class LogObject:
+class LogObject(msgspec.Struct, frozen=True):
     """A listed object with what its user metadata says. A file has a target only: the path it was created at.
 
     `target` is None when the metadata is missing: the store or a proxy dropped it, or it never was there.
@@ -144,8 +142,7 @@ def _path(value: str | None) -> str | None:
 # The order
 
 
-@dataclass(frozen=True, slots=True)
-class Epochs:
+class Epochs(msgspec.Struct, frozen=True):
     """The objects of a log, a list for each run of the counter, each in revision order; the oldest run first."""
 
     runs: tuple[tuple[ListedObject, ...], ...]

@@ -16,7 +16,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from oplog import paths
 from oplog.clickhouse.directory import Directory, Inode, holds_files, merge, walk
@@ -35,8 +36,7 @@ _REWRITTEN = re.compile(r"(?:format_version|mutation_\d+|tmp_mutation_\d+|metada
 _APPENDED_IN_PARTS = ("txn_version.txt", "txn_version.txt.tmp")
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(msgspec.Struct, frozen=True):
     """A file of the tree. Files with the same `inode` share their blobs: they are hard links of one another."""
 
     path: str
@@ -59,8 +59,7 @@ class File:
         return self.links - 1
 
 
-@dataclass(frozen=True, slots=True)
-class LogProblem:
+class LogProblem(msgspec.Struct, frozen=True):
     """Something in the bucket that is not as it should be. `kind` is a stable word; `what` a sentence that names it."""
 
     kind: str
@@ -72,20 +71,19 @@ class LogProblem:
     """Objects that bear a path which another one has: once each has its own place, nothing is wrong."""
 
 
-@dataclass(slots=True)
-class Replayed:
+class Replayed(msgspec.Struct):
     """The tree, what its log did, and what is wrong with it."""
 
-    files: dict[str, File] = field(default_factory=dict)
+    files: dict[str, File] = msgspec.field(default_factory=dict)
     """In path order (UTF-8 bytes)."""
     being_deleted: tuple[str, ...] = ()
     """Paths below a `delete_tmp_…` directory, or of a transaction that never ended: no part of `files`."""
     missing: tuple[str, ...] = ()
     """Paths that a hard link should have made, in a directory that has other files, while its source was gone, or was
     an empty file without an object: the part's checksums say which."""
-    linked_without_object: dict[str, int] = field(default_factory=dict)
+    linked_without_object: dict[str, int] = msgspec.field(default_factory=dict)
     """Paths without an object that a hard link named -> a number that those of one file share."""
-    filled: dict[str, str] = field(default_factory=dict)
+    filled: dict[str, str] = msgspec.field(default_factory=dict)
     """Paths whose file the log does not tell -> the object that has its size and its hash."""
     unversioned: tuple[str, ...] = ()
     """Paths that a hard link made and that the server removed at once, which the log does not tell."""
@@ -95,7 +93,7 @@ class Replayed:
     """Renames and links that found no source. Ordinary: objects of deleted parts are gone, their operations stay."""
     merged: tuple[str, ...] = ()
     """Directories that a rename found to exist already, and filled up."""
-    findings: list[LogProblem] = field(default_factory=list)
+    findings: list[LogProblem] = msgspec.field(default_factory=list)
 
     @property
     def size_bytes(self) -> int:

@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+
+import msgspec
 
 from disks.base import LoggedDisk
 from disks.file_table.row_bytes import read_row
@@ -60,8 +61,7 @@ _SNAPSHOTS_COMPARED = 3
 """How many of the newest snapshots a quick check compares with the log, row by row."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Lost:
+class _Lost(msgspec.Struct, frozen=True):
     """A named blob that the listing does not show with its size."""
 
     row: FileRow
@@ -70,8 +70,7 @@ class _Lost:
     found_bytes: int | None
 
 
-@dataclass(slots=True)
-class BucketTree:
+class BucketTree(msgspec.Struct):
     """The files of an object disk, read past its cache."""
 
     source: LoggedDisk
@@ -86,7 +85,7 @@ class BucketTree:
     """Look up every blob that the listing lacks, and not only the first: a repair acts on it."""
     counted: Sequence[CountedPin] = ()
     """The pins that something elsewhere counts on."""
-    over: MergedOver = field(default_factory=MergedOver)
+    over: MergedOver = msgspec.field(default_factory=MergedOver)
     """What the replayed entries tell of merges over parts that had left."""
 
     @property

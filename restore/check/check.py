@@ -10,8 +10,9 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from disks.base import Disk
 from disks.workers.progress import SILENT, Progress

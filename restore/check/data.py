@@ -10,8 +10,9 @@ import hashlib
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from disks.file_table.row_bytes import read_row
 from disks.host.ranged_file import RangedFile
@@ -67,8 +68,7 @@ class Content(Protocol):
         """As `FileTree.content`."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFiles:
+class StoredFiles(msgspec.Struct, frozen=True):
     """The files of a disk in a bucket, for a process that has nothing of the disk but their rows."""
 
     store: OpensStore
@@ -78,8 +78,7 @@ class StoredFiles:
         return read_row(self.store.open(), row, byte_range, disk=self.disk)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadBatch:
+class ReadBatch(msgspec.Struct, frozen=True):
     """Files to read whole: one piece of work, wherever it is done."""
 
     source: Content

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from disks.stores.base import ByteRange
 from oplog.replay import FileRow
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """One thing that is not as it must be. Names everything needed to find it."""
 
     invariant: str
@@ -26,8 +26,7 @@ class Problem:
     object: str | None = None
 
 
-@dataclass(slots=True)
-class Checked:
+class Checked(msgspec.Struct):
     """How much was looked at: a check that saw nothing proves nothing."""
 
     parts: int = 0
@@ -40,8 +39,7 @@ class Checked:
     files_read: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ShareRead:
+class ShareRead(msgspec.Struct, frozen=True):
     """Which share of a disk's data a check read."""
 
     disk: str
@@ -56,21 +54,20 @@ class ShareRead:
     bytes: int
 
 
-@dataclass(slots=True)
-class CheckResult:
+class CheckResult(msgspec.Struct):
     """All that a check found and, with `repair`, what it put right again."""
 
-    checked: Checked = field(default_factory=Checked)
-    problems: list[Problem] = field(default_factory=list)
-    repaired: list[str] = field(default_factory=list)
+    checked: Checked = msgspec.field(default_factory=Checked)
+    problems: list[Problem] = msgspec.field(default_factory=list)
+    repaired: list[str] = msgspec.field(default_factory=list)
     """One sentence a repair, done or (dry run) to be done. The problem of one that is done is not in `problems`."""
-    set_aside: list[str] = field(default_factory=list)
+    set_aside: list[str] = msgspec.field(default_factory=list)
     """`disk:path` of the parts that lie in `detached/`."""
-    held: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    held: dict[str, dict[str, tuple[int, int]]] = msgspec.field(default_factory=dict)
     """disk -> table's uuid -> how many parts of it, and rows in them."""
-    unsure: set[str] = field(default_factory=set)
+    unsure: set[str] = msgspec.field(default_factory=set)
     """Tables, by uuid, with a part that cannot be read."""
-    shares: list[ShareRead] = field(default_factory=list)
+    shares: list[ShareRead] = msgspec.field(default_factory=list)
 
     @property
     def ok(self) -> bool:

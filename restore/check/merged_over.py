@@ -4,7 +4,8 @@ that disk (I19). What the log of a bucket tells of it, to everybody, as far back
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+
+import msgspec
 
 from oplog.entry import Commit, Create, Remove, Rename
 from oplog.errors import Damaged
@@ -20,13 +21,14 @@ _Group = tuple[str, str]
 """Table and partition."""
 
 
-@dataclass(slots=True)
-class MergedOver:
+class MergedOver(msgspec.Struct):
     """Takes the entries as they come. `tell` says what is so after the last of them."""
 
-    _away: dict[_Group, dict[PartName, Commit]] = field(default_factory=lambda: defaultdict(dict))
+    _away: dict[_Group, dict[PartName, Commit]] = msgspec.field(default_factory=lambda: defaultdict(dict))
     """Parts that the move took to another disk, and that are not back."""
-    _over: dict[_Group, dict[PartName, tuple[Commit, set[PartName]]]] = field(default_factory=lambda: defaultdict(dict))
+    _over: dict[_Group, dict[PartName, tuple[Commit, set[PartName]]]] = msgspec.field(
+        default_factory=lambda: defaultdict(dict)
+    )
     """Parts that the merge made, and which of those away it spans without having had them."""
 
     def note(self, commit: Commit) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from disks.workers.runner import Remote
 from restore.check.share_history import Subset
 
 
-@dataclass(frozen=True, slots=True)
-class CountedPin:
+class CountedPin(msgspec.Struct, frozen=True):
     """A pin of a bucket that something elsewhere, such as a backup, counts on."""
 
     name: str
@@ -20,8 +20,7 @@ class CountedPin:
     """What counts on it, for people."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckOptions:
+class CheckOptions(msgspec.Struct, frozen=True):
     """What a check does beyond comparing tables with listings."""
 
     read_data: bool = False
@@ -40,11 +39,11 @@ class CheckOptions:
     actor: str = ""
     """Who repairs, for the log."""
     seed: int | None = None
-    remote: Mapping[str, Remote] = field(default_factory=dict)
+    remote: Mapping[str, Remote] = msgspec.field(default_factory=dict)
     """The disks in buckets that others list and read."""
-    listers: Mapping[str, Remote] = field(default_factory=dict)
+    listers: Mapping[str, Remote] = msgspec.field(default_factory=dict)
     """The disks in buckets that others only list."""
-    pins: Mapping[str, Sequence[CountedPin]] = field(default_factory=dict)
+    pins: Mapping[str, Sequence[CountedPin]] = msgspec.field(default_factory=dict)
     """By disk: the pins that must be there."""
     unrevealed: Collection[str] = ()
     """The uuids of tables that a restore is bringing: their parts are there before their `table.json`."""

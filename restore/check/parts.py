@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import Damaged, NotFound
@@ -43,27 +44,26 @@ def copy_of(name: PartName, disk: str, *, readable: bool = True) -> PartCopy:
     return PartCopy(name.partition, name.min_block, -name.max_block, -name.level, -name.mutation, disk, readable)
 
 
-@dataclass(slots=True)
-class Survey:
+class Survey(msgspec.Struct):
     """All tables and parts found so far, over the disks looked at."""
 
-    definitions: dict[str, dict[str, TableDefinition]] = field(default_factory=lambda: defaultdict(dict))
+    definitions: dict[str, dict[str, TableDefinition]] = msgspec.field(default_factory=lambda: defaultdict(dict))
     """uuid -> disk -> what that disk's table.json says"""
-    copies: dict[str, list[PartCopy]] = field(default_factory=lambda: defaultdict(list))
+    copies: dict[str, list[PartCopy]] = msgspec.field(default_factory=lambda: defaultdict(list))
     """uuid -> its part directories"""
-    replaces: dict[tuple[str, PartCopy], tuple[str, ...]] = field(default_factory=dict)
+    replaces: dict[tuple[str, PartCopy], tuple[str, ...]] = msgspec.field(default_factory=dict)
     """Part directory -> the parts that it names as those it replaces"""
-    tombstones: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    tombstones: dict[str, dict[str, int]] = msgspec.field(default_factory=lambda: defaultdict(dict))
     """uuid -> disk -> the version at which that disk's tombstone says that the table went"""
-    holding: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    holding: dict[str, set[str]] = msgspec.field(default_factory=lambda: defaultdict(set))
     """uuid -> disks with parts of it"""
-    held: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
+    held: dict[str, dict[str, tuple[int, int]]] = msgspec.field(default_factory=lambda: defaultdict(dict))
     """disk -> uuid -> how many parts of it, and rows in them"""
-    unsure: set[str] = field(default_factory=set)
+    unsure: set[str] = msgspec.field(default_factory=set)
     """Tables with a part that cannot be read: how many rows it has nobody knows."""
-    damaged_definitions: set[tuple[str, str]] = field(default_factory=set)
+    damaged_definitions: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """(uuid, disk) whose table.json is there and cannot be read: reported once, as that."""
-    set_aside: dict[str, None] = field(default_factory=dict)
+    set_aside: dict[str, None] = msgspec.field(default_factory=dict)
     """`disk:path` of the directories in `detached/`."""
 
     def newest(self, uuid: str) -> TableDefinition | None:
@@ -82,8 +82,7 @@ class Survey:
         return definition.full_name if definition else uuid
 
 
-@dataclass(slots=True)
-class PartDirectory:
+class PartDirectory(msgspec.Struct):
     """One part directory. `uuid` and `name` are None for files outside of parts, each of which comes alone."""
 
     uuid: str | None

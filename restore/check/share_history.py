@@ -9,8 +9,9 @@ import json
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from disks.effects import make_directory, replace_file
 from oplog.errors import UsageError
@@ -18,8 +19,7 @@ from oplog.errors import UsageError
 _MEMORY = "fsck.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Subset:
+class Subset(msgspec.Struct, frozen=True):
     """Part of the data: one of `shares`, a chosen one or (None) the next."""
 
     shares: int

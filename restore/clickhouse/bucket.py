@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+
+import msgspec
 
 from disks.stores.base import ObjectInfo, ObjectStore
 from disks.workers.parallel import HERE, Askers
@@ -19,8 +20,7 @@ from restore.clickhouse.plain import read_plain
 from restore.clickhouse.records import PathsAhead, read_records
 
 
-@dataclass(slots=True)
-class ClickHouseTree:
+class ClickHouseTree(msgspec.Struct):
     """A ClickHouse disk as its bucket describes it, at one revision. `files` is the tree, `findings` what is wrong."""
 
     store: str
@@ -31,9 +31,9 @@ class ClickHouseTree:
     """The highest revision in the bucket; 0 for kinds of bucket without revisions."""
     revision: int = 0
     """The revision this tree is of."""
-    order: Epochs = field(default_factory=lambda: Epochs((), {}))
-    findings: list[LogProblem] = field(default_factory=list)
-    gaps: list[tuple[int, int]] = field(default_factory=list)
+    order: Epochs = msgspec.field(default_factory=lambda: Epochs((), {}))
+    findings: list[LogProblem] = msgspec.field(default_factory=list)
+    gaps: list[tuple[int, int]] = msgspec.field(default_factory=list)
     """Ranges of revisions up to this one without an object: files written then have been deleted since."""
     ours: bool = False
     """Every file was written by a disk of Frostline's, whose log tells of removals and of links into `shadow/` too."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from disks.object_disk.references import INTENTS_PREFIX
 from disks.stores.base import ObjectInfo
@@ -44,8 +45,7 @@ class Kind(StrEnum):
     EMPTY = "empty"
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(msgspec.Struct, frozen=True):
     """A listing, sorted by what the names mean for this kind of bucket."""
 
     kind: Kind

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -27,8 +26,7 @@ from restore.clickhouse.parts import (
 _RUN = re.compile(rf"{LOST}\d+_")
 
 
-@dataclass(frozen=True, slots=True)
-class LostPart:
+class LostPart(msgspec.Struct, frozen=True):
     """A whole part that has lost its name."""
 
     table: str

@@ -10,8 +10,9 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 from oplog.clickhouse.checksums import FILE_NAME as CHECKSUMS
 from oplog.clickhouse.replay import LOST, File, LogProblem
@@ -43,8 +44,7 @@ class State(StrEnum):
     """Under construction, or left by a crash."""
 
 
-@dataclass(slots=True)
-class ClickHousePart:
+class ClickHousePart(msgspec.Struct):
     """One directory of a table that holds the files of a part."""
 
     table: str
@@ -52,7 +52,7 @@ class ClickHousePart:
     """Of the directory, with the prefix of a temporary one."""
     directory: str
     state: State
-    files: dict[str, File] = field(default_factory=dict)
+    files: dict[str, File] = msgspec.field(default_factory=dict)
     """Name within the part -> file."""
 
     @property
@@ -65,12 +65,11 @@ class ClickHousePart:
         return PART_FILE in self.files
 
 
-@dataclass(slots=True)
-class ClickHouseTable:
+class ClickHouseTable(msgspec.Struct):
     """A table of the disk; its name is not in the bucket."""
 
     directory: str
-    parts: list[ClickHousePart] = field(default_factory=list)
+    parts: list[ClickHousePart] = msgspec.field(default_factory=list)
     files: int = 0
     size_bytes: int = 0
     """Bytes shared by hard links within the table once."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from disks.base import ClickHouseLogDisk
 from disks.stores.wrappers.metered import MeteredStore
@@ -140,8 +140,7 @@ def _with_facts(row: FileRow, fact: FileRow) -> FileRow:
 # Import
 
 
-@dataclass(slots=True)
-class ImportResult:
+class ImportResult(msgspec.Struct):
     """What an import found in a server's directory, and what it would change here."""
 
     disk: str
@@ -156,7 +155,7 @@ class ImportResult:
     missing_objects: list[MissingObject]
     problems: list[str]
     """Metadata files that cannot be read: what they named is unknown."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
     applied: bool = False
 
     def document(self) -> dict[str, object]:

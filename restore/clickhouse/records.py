@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import NamedTuple
+
+import msgspec
 
 from disks.stores.base import ObjectInfo, ObjectStore
 from disks.workers.parallel import HERE, Askers, ask
@@ -34,12 +35,11 @@ class ObjectAnswer(NamedTuple):
     checksums: bytes | None = None
 
 
-@dataclass(slots=True)
-class Answers:
+class Answers(msgspec.Struct):
     """Answers by key."""
 
-    metadata: dict[str, Mapping[str, str] | None] = field(default_factory=dict)
-    checksums: dict[str, bytes] = field(default_factory=dict)
+    metadata: dict[str, Mapping[str, str] | None] = msgspec.field(default_factory=dict)
+    checksums: dict[str, bytes] = msgspec.field(default_factory=dict)
 
     def add(self, key: str, answer: ObjectAnswer) -> None:
         """Keep it."""
@@ -48,8 +48,7 @@ class Answers:
             self.checksums[key] = answer.checksums
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
+class Records(msgspec.Struct, frozen=True):
     """The objects of a log with their paths, in the log's order."""
 
     records: list[LogObject]

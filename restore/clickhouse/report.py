@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from disks.stores.base import ObjectStore
 from disks.stores.wrappers.metered import MeteredStore
@@ -28,20 +29,19 @@ TITLES: Mapping[Kind, str] = {
 }
 
 
-@dataclass(slots=True)
-class Report:
+class Report(msgspec.Struct):
     """What `inspect` found."""
 
     store: str
     contents: Contents
     tree: ClickHouseTree | None
     """None where the bucket does not say which file an object is."""
-    tables: list[ClickHouseTable] = field(default_factory=list)
-    findings: list[LogProblem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    requests: dict[str, int] = field(default_factory=dict)
+    tables: list[ClickHouseTable] = msgspec.field(default_factory=list)
+    findings: list[LogProblem] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+    requests: dict[str, int] = msgspec.field(default_factory=dict)
     seconds: float = 0.0
-    facts_of: dict[str, TableFacts] = field(default_factory=dict)
+    facts_of: dict[str, TableFacts] = msgspec.field(default_factory=dict)
     """Directory of a table -> what its active parts tell."""
 
     @property

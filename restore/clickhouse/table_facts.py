@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from disks.stores.base import ObjectStore
 from disks.workers.parallel import Askers, in_parallel
@@ -21,8 +22,7 @@ _COUNT = "count.txt"
 _KEY_COLUMN = re.compile(r"minmax_(.+)\.idx\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class TableFacts:
+class TableFacts(msgspec.Struct, frozen=True):
     """A table as its active parts have it."""
 
     parts: int

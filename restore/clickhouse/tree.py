@@ -11,7 +11,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -36,8 +35,7 @@ Inode = Blobs | str
 """What the hard links of one file have in common: its objects, or a word where it has none."""
 
 
-@dataclass(slots=True)
-class ExportResult:
+class ExportResult(msgspec.Struct):
     """What an export did, or would do."""
 
     files: int = 0
@@ -50,15 +48,14 @@ class ExportResult:
     """Of the data that the tree stands for; what several names share counts once."""
 
 
-@dataclass(slots=True)
-class MetadataTree:
+class MetadataTree(msgspec.Struct):
     """What lies in a directory. A file that cannot be read is in `problems` and nowhere else."""
 
-    rows: dict[str, FileRow] = field(default_factory=dict)
+    rows: dict[str, FileRow] = msgspec.field(default_factory=dict)
     """In path order. The digests are unknown; `revision` is the number in the key of the first object, or 0."""
-    versions: Counter[int] = field(default_factory=Counter)
-    problems: list[Damaged] = field(default_factory=list)
-    miscounted: list[str] = field(default_factory=list)
+    versions: Counter[int] = msgspec.field(default_factory=Counter)
+    problems: list[Damaged] = msgspec.field(default_factory=list)
+    miscounted: list[str] = msgspec.field(default_factory=list)
     """Paths whose `ref_count` is not the number of the other names of their objects in this tree."""
 
 

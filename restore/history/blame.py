@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from disks.file_table.commit_index import touched
 from disks.file_table.commits import Commits
@@ -27,8 +28,7 @@ _MOST_PARTS = 1000
 """How many parts one answer follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartEvent:
+class PartEvent(msgspec.Struct, frozen=True):
     """One thing that happened to one part."""
 
     time: datetime
@@ -46,8 +46,7 @@ class PartEvent:
     """log, journal or part: where it is written."""
 
 
-@dataclass(slots=True)
-class Blame:
+class Blame(msgspec.Struct):
     """The history of one part and of those it was merged from."""
 
     table: str
@@ -66,8 +65,7 @@ class Blame:
     """Sources that were not followed: there are too many."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableIdentity:
+class TableIdentity(msgspec.Struct, frozen=True):
     """What is known of a table, also of one that was dropped."""
 
     uuid: str

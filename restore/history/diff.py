@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from disks.base import LoggedDisk
 from disks.effects import why_not_writable
@@ -34,8 +35,7 @@ from tiering.table.part import Part
 from tiering.table.schema import TableDefinition
 
 
-@dataclass(frozen=True, slots=True)
-class PartChange:
+class PartChange(msgspec.Struct, frozen=True):
     """A part that is there at one of the revisions only, or whose files differ."""
 
     table: str
@@ -52,8 +52,7 @@ class PartChange:
     """The newest commit between the revisions that touched it; None when it is no longer kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableChange:
+class TableChange(msgspec.Struct, frozen=True):
     """A table that came, went or was altered."""
 
     table: str
@@ -63,19 +62,18 @@ class TableChange:
     commit: Commit | None
 
 
-@dataclass(slots=True)
-class DiskDiff:
+class DiskDiff(msgspec.Struct):
     """The difference between two revisions of a disk."""
 
     disk: str
     before: int
     after: int
-    tables: list[TableChange] = field(default_factory=list)
-    parts: list[PartChange] = field(default_factory=list)
-    files: FileCounts = field(default_factory=FileCounts)
+    tables: list[TableChange] = msgspec.field(default_factory=list)
+    parts: list[PartChange] = msgspec.field(default_factory=list)
+    files: FileCounts = msgspec.field(default_factory=FileCounts)
     other_files: int = 0
     """Files that differ and belong to no part and are no table's definition: reservations, marks, foreign files."""
-    paths: list[tuple[str, str, int]] = field(default_factory=list)
+    paths: list[tuple[str, str, int]] = msgspec.field(default_factory=list)
     """(added, removed or changed; path; bytes) of every file, when they were asked for."""
 
     @property

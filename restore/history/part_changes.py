@@ -7,8 +7,9 @@ one change. Memory is that of the changes, not of the tables.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import groupby
+
+import msgspec
 
 from oplog.replay import ChangedPath, FileRow
 from tiering.table.part import PART_FILE
@@ -17,8 +18,7 @@ from tiering.table.rule_texts import ttl_text
 from tiering.table.schema import TABLE_FILE, Column, TableDefinition
 
 
-@dataclass(slots=True)
-class FileCounts:
+class FileCounts(msgspec.Struct):
     """Files that differ. Bytes are those of the files added and removed; a changed file counts as both."""
 
     added: int = 0
@@ -37,13 +37,12 @@ class FileCounts:
         self.removed_bytes += before.size_bytes if before is not None else 0
 
 
-@dataclass(slots=True)
-class Changed:
+class Changed(msgspec.Struct):
     """What differs in one directory: a part's, a table's own files, or files outside of tables (`directory` empty)."""
 
     directory: str
     is_part: bool
-    files: FileCounts = field(default_factory=FileCounts)
+    files: FileCounts = msgspec.field(default_factory=FileCounts)
     before: FileRow | None = None
     """The part's `part.json` or the table's `table.json` before; None when there was none, or it does not differ."""
     after: FileRow | None = None

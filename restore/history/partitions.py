@@ -7,7 +7,8 @@ there: the same call again does the rest. Before a part comes back, all disks ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from disks.base import Disk
 from disks.object_disk.references import DETACHED_DIRECTORY
@@ -26,8 +27,7 @@ from tiering.table.places import directory_of, part_name
 from tiering.table.schema import TableDefinition
 
 
-@dataclass(frozen=True, slots=True)
-class DetachedPart:
+class DetachedPart(msgspec.Struct, frozen=True):
     """A part that lies in `detached/` under its own name. What a repair set aside has another name and is not one."""
 
     disk: str
@@ -41,8 +41,7 @@ class DetachedPart:
         return _aside(uuid, self.part.name)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionCommits:
+class PartitionCommits(msgspec.Struct, frozen=True):
     """What was changed: the parts, and of each disk with a log that was changed the revision that did it."""
 
     parts: tuple[tuple[str, Part], ...]

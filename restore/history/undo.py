@@ -10,9 +10,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+
+import msgspec
 
 from disks.base import LoggedDisk
 from disks.file_table.row_bytes import read_row
@@ -52,8 +53,7 @@ _HEADS_AT_MOST = 1000
 """More blobs than this are looked up by listing the prefix."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """What a commit changed. Past is past: this stays true, so it is read once."""
 
     commit: Commit

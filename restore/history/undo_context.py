@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from oplog.entry import Commit
 from oplog.replay import FileRow
@@ -14,8 +15,7 @@ from tiering.table.schema import TableDefinition
 from tiering.table.tombstones import Tombstone
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(msgspec.Struct, frozen=True):
     """All that the decision rests on."""
 
     disk: str
@@ -37,9 +37,9 @@ class Situation:
     """The paths of the `table.json` files that are on the disk now."""
     policies: Mapping[str, frozenset[str]]
     """By policy: its disks."""
-    tombstones: Mapping[str, Tombstone] = field(default_factory=dict)
+    tombstones: Mapping[str, Tombstone] = msgspec.field(default_factory=dict)
     """By uuid: the newest that any disk has of a table concerned."""
-    elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    elsewhere: Elsewhere = msgspec.field(default_factory=Elsewhere)
     """The ways back of other disks that hide tables concerned."""
     newer: tuple[Commit, ...] = ()
     """All later commits that touched what is not as the commit left it, ascending; of very many the newest."""
@@ -59,8 +59,7 @@ class Situation:
         return found if isinstance(found, Part) else None
 
 
-@dataclass(frozen=True, slots=True)
-class PartNote:
+class PartNote(msgspec.Struct, frozen=True):
     """A part in a plan. `rows` and `size_bytes` are 0 when its `part.json` cannot be read."""
 
     table: str
@@ -70,28 +69,27 @@ class PartNote:
     size_bytes: int
 
 
-@dataclass(slots=True)
-class UndoPlan:
+class UndoPlan(msgspec.Struct):
     """What an undo would do. Nothing may be done when there are `objections`, and nothing is left to do when `done`."""
 
     disk: str
     commit: Commit
-    removes: list[str] = field(default_factory=list)
+    removes: list[str] = msgspec.field(default_factory=list)
     """Paths that go."""
-    creates: list[FileRow] = field(default_factory=list)
+    creates: list[FileRow] = msgspec.field(default_factory=list)
     """Files that come back: the old rows, naming the old blobs."""
-    parts_removed: list[PartNote] = field(default_factory=list)
-    parts_back: list[PartNote] = field(default_factory=list)
-    definitions: list[TableDefinition] = field(default_factory=list)
+    parts_removed: list[PartNote] = msgspec.field(default_factory=list)
+    parts_back: list[PartNote] = msgspec.field(default_factory=list)
+    definitions: list[TableDefinition] = msgspec.field(default_factory=list)
     """Those that tables get, in `creates`."""
-    tables_back: list[str] = field(default_factory=list)
-    present: list[str] = field(default_factory=list)
+    tables_back: list[str] = msgspec.field(default_factory=list)
+    present: list[str] = msgspec.field(default_factory=list)
     """Files that must be there when it commits: the definitions of the parts that come back."""
     alter: tuple[TableDefinition, TableDefinition] | None = None
     """The definition of a table now, and the one it gets: every disk has one, so this goes the way of an alter."""
-    objections: list[str] = field(default_factory=list)
+    objections: list[str] = msgspec.field(default_factory=list)
     hint: str = ""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
     done: str = ""
     """Why there is nothing to do."""
 

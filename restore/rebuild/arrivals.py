@@ -8,7 +8,9 @@ refused. Parts on the disk itself that lie within what is asked for go back with
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from restore.rebuild.plan import TableDifference, in_scope
 from restore.rebuild.presence import Elsewhere, Presence, PresentPart, presence
@@ -16,8 +18,7 @@ from tiering.table.part import PART_FILE, Part
 from tiering.table.places import directory_of, locate, name_at
 
 
-@dataclass(frozen=True, slots=True)
-class StaysAway:
+class StaysAway(msgspec.Struct, frozen=True):
     """A part that a restore does not bring, or is refused for."""
 
     table: str
@@ -50,8 +51,7 @@ class StaysAway:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
+class Arrivals(msgspec.Struct, frozen=True):
     """The difference without what does not come."""
 
     difference: TableDifference

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 
 import msgspec
 
@@ -17,8 +16,7 @@ UNREADABLE = (sqlite3.Error, ValueError, TypeError, AttributeError, msgspec.Msgs
 """What reading a damaged file may raise, at any row."""
 
 
-@dataclass(slots=True)
-class Cache:
+class Cache(msgspec.Struct):
     """What is known of the cached table."""
 
     exists: bool = False

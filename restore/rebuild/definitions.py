@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from disks.file_table.table import FileTable
 from disks.file_table.views import TableReader
@@ -25,13 +26,12 @@ NAMES_DIRECTORY = "names"
 _RESERVATIONS = ("blocks", "levels")
 
 
-@dataclass(slots=True)
-class _Said:
+class _Said(msgspec.Struct):
     """What a file table says of tables. What cannot be read says nothing."""
 
-    definitions: dict[str, TableDefinition] = field(default_factory=dict)
-    tombstones: dict[str, Tombstone] = field(default_factory=dict)
-    names: dict[str, FileRow] = field(default_factory=dict)
+    definitions: dict[str, TableDefinition] = msgspec.field(default_factory=dict)
+    tombstones: dict[str, Tombstone] = msgspec.field(default_factory=dict)
+    names: dict[str, FileRow] = msgspec.field(default_factory=dict)
     """By the uuid of the owner: the file that says who has the name."""
 
     @classmethod
@@ -64,14 +64,13 @@ class _Said:
             return
 
 
-@dataclass(slots=True)
-class SettledDefinition:
+class SettledDefinition(msgspec.Struct):
     """What the wanted table has to say otherwise than it did then: a file by its path, None for one that is not."""
 
-    rows: dict[str, FileRow | None] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    rows: dict[str, FileRow | None] = msgspec.field(default_factory=dict)
+    asked: list[str] = msgspec.field(default_factory=list)
     """The paths, outside of tables, that belong to what is asked for."""
-    hidden: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+    hidden: dict[str, tuple[str, list[str]]] = msgspec.field(default_factory=dict)
     """By uuid: the tables that stay hidden, each with its name and the disks whose ways back hide it."""
 
     def over(self, wanted: Iterable[tuple[str, FileRow]]) -> Iterator[tuple[str, FileRow]]:

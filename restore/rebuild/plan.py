@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+import msgspec
 
 from oplog.replay import FileRow
 from tiering.table.places import is_reservation
@@ -34,8 +35,7 @@ class StoredFile(Protocol):
     def blobs(self) -> tuple[tuple[str, int], ...]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class TableDifference:
+class TableDifference(msgspec.Struct, frozen=True):
     """How two file tables differ within a scope. A path whose file changed counts as created and as removed."""
 
     created: tuple[str, ...]
@@ -50,8 +50,7 @@ class TableDifference:
         return not self.created_files and not self.removed_files
 
 
-@dataclass(frozen=True, slots=True)
-class MissingObject:
+class MissingObject(msgspec.Struct, frozen=True):
     """A blob the wanted table names and the bucket does not hold (`found_bytes` None), or not with its size."""
 
     key: str

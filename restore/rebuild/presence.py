@@ -7,15 +7,15 @@ was inserted again would be there twice, and a log knows its own disk only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from tiering.table.part import Part, PartName
 from tiering.table.schema import TableDefinition
 
 
-@dataclass(frozen=True, slots=True)
-class PresentPart:
+class PresentPart(msgspec.Struct, frozen=True):
     """A part that stays where it is, on this disk or another."""
 
     table_uuid: str
@@ -28,16 +28,15 @@ class PresentPart:
         return self.part.part_name
 
 
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
+class Elsewhere(msgspec.Struct, frozen=True):
     """What the disks of this machine hold, in the eyes of a way back of one of them."""
 
-    parts: Mapping[str, Sequence[PresentPart]] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[PresentPart]] = msgspec.field(default_factory=dict)
     """By the table's uuid; those of the disk itself, too."""
     tables: Sequence[TableDefinition] = ()
     notes: Sequence[str] = ()
     """What of it is not known."""
-    ways_back: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    ways_back: Mapping[str, Mapping[str, int]] = msgspec.field(default_factory=dict)
     """By the uuid of a hidden table: the disks that a way back took it from, with the version that it had there."""
 
     def hiding(self, disk: str, table: TableDefinition) -> list[str]:
@@ -54,8 +53,7 @@ def nothing_known() -> Elsewhere:
     return Elsewhere()
 
 
-@dataclass(frozen=True, slots=True)
-class Presence:
+class Presence(msgspec.Struct, frozen=True):
     """Where rows of a part that would come are."""
 
     kind: Literal["copy", "merged", "again", "partly", "instead"]

@@ -10,9 +10,11 @@ import secrets
 import time as clock
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+
+import msgspec
+from msgspec.structs import replace
 
 from disks.base import LoggedDisk
 from disks.file_table.blobs_by_key import BlobsByKey
@@ -300,8 +302,7 @@ def _at_time(disk: LoggedDisk, moment: datetime) -> TableAsOf:
     return past_at_time(disk.log, log_inventory(disk.store), moment)
 
 
-@dataclass(frozen=True, slots=True)
-class _ThenAndNow:
+class _ThenAndNow(msgspec.Struct, frozen=True):
     """A disk then and now, as its log has it."""
 
     found: Inventory

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from oplog.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
-class RebuildRequest:
+class RebuildRequest(msgspec.Struct, frozen=True):
     """To which state, of what, and whether to do it. Raises `UsageError` for a revision and a time at once."""
 
     revision: int | None = None

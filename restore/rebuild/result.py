@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from oplog.clickhouse.replay import LogProblem
 from restore.rebuild.arrivals import Arrivals, StaysAway
@@ -11,8 +11,7 @@ from restore.rebuild.plan import MissingObject, TableDifference
 from restore.rebuild.presence import Elsewhere
 
 
-@dataclass(slots=True)
-class CopyCounts:
+class CopyCounts(msgspec.Struct):
     """The objects that a restore from another bucket copies, or would copy."""
 
     source: str
@@ -36,8 +35,7 @@ class CopyCounts:
         }
 
 
-@dataclass(slots=True)
-class RebuildResult:
+class RebuildResult(msgspec.Struct):
     """What a restore found, and what it changed or would change. Counts are of files within the scope."""
 
     disk: str
@@ -55,22 +53,22 @@ class RebuildResult:
     commit: int | None = None
     """The revision of the restore's own commit; None when nothing had to change, or for the cache."""
     objects: int = 0
-    requests: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, int] = msgspec.field(default_factory=dict)
     seconds: float = 0.0
-    moved_in: list[str] = field(default_factory=list)
+    moved_in: list[str] = msgspec.field(default_factory=list)
     """Directories of parts that go although they lay on another disk at the time: now they lie on none."""
-    left_out: list[StaysAway] = field(default_factory=list)
+    left_out: list[StaysAway] = msgspec.field(default_factory=list)
     """Parts that do not come, for their rows are there."""
-    in_the_way: list[StaysAway] = field(default_factory=list)
+    in_the_way: list[StaysAway] = msgspec.field(default_factory=list)
     """Parts for which it is refused."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
     objection: str = ""
     """Of a preview: why it would be refused."""
-    names: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = msgspec.field(default_factory=dict)
     """Of tables that `missing_objects` are about, by uuid."""
     copy: CopyCounts | None = None
     """For a restore from another bucket: what has to come over."""
-    problems: list[LogProblem] = field(default_factory=list)
+    problems: list[LogProblem] = msgspec.field(default_factory=list)
     """What a ClickHouse bucket is known to have lost of the files within the scope: the restored parts lack it."""
 
     @property

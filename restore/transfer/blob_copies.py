@@ -11,7 +11,6 @@ import secrets
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -64,8 +63,7 @@ class CopyAttempt(msgspec.Struct, frozen=True, kw_only=True):
 _decoder = msgspec.json.Decoder(CopyAttempt)
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedObject:
+class CopiedObject(msgspec.Struct, frozen=True):
     """One object of the target."""
 
     key: str
@@ -118,8 +116,7 @@ def digest_of(source: ObjectStore, row: FileRow) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteCopying:
+class RemoteCopying(msgspec.Struct, frozen=True):
     """Copies that others make: who runs them, and how they reach the two buckets."""
 
     runner: Runner
@@ -218,8 +215,7 @@ def _work(row: FileRow) -> int:
     return row.size_bytes + _BYTES_EACH
 
 
-@dataclass(frozen=True, slots=True)
-class CopyBatch:
+class CopyBatch(msgspec.Struct, frozen=True):
     """Objects to copy: a piece of work for another process. Done twice, it makes the same objects."""
 
     target: OpensStore
@@ -229,8 +225,7 @@ class CopyBatch:
     rows: Sequence[FileRow]
 
 
-@dataclass(frozen=True, slots=True)
-class BatchCopied:
+class BatchCopied(msgspec.Struct, frozen=True):
     """What became of a batch."""
 
     copied: CopiedBlobs

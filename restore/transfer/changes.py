@@ -4,7 +4,8 @@ bring it there, in batches. Changes nothing itself."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from disks.base import LoggedDisk
 from disks.file_table.table import FileTable
@@ -49,8 +50,7 @@ def lost_here(disk: LoggedDisk, files: FileTable) -> set[str]:
         return {lost.path for lost in lost_objects(view.blobs_by_key(), listed)}
 
 
-@dataclass(frozen=True, slots=True)
-class TransferBatch:
+class TransferBatch(msgspec.Struct, frozen=True):
     """What one commit does. Only the last one removes anything."""
 
     rows: list[FileRow]

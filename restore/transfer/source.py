@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
+
+import msgspec
 
 from disks.file_table.table import FileTable
 from disks.object_disk.history import TableAsOf, available, past_at
@@ -24,8 +25,7 @@ from restore.rebuild.moments import nothing_yet, past_at_time
 from restore.rebuild.rebuild import log_inventory
 
 
-@dataclass(frozen=True, slots=True)
-class SourceTree:
+class SourceTree(msgspec.Struct, frozen=True):
     """The files of another bucket at a revision, and the store that holds their objects."""
 
     store: ObjectStore
@@ -36,7 +36,7 @@ class SourceTree:
     """The highest revision of that bucket."""
     blobs_prefix: str
     """Every object of a file has a key that begins so."""
-    findings: list[LogProblem] = field(default_factory=list)
+    findings: list[LogProblem] = msgspec.field(default_factory=list)
     """What is wrong with the bucket of a ClickHouse server."""
 
 

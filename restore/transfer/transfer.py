@@ -12,10 +12,10 @@ import secrets
 import time as clock
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
+import msgspec
 from msgspec.structs import replace
 
 from disks.base import LoggedDisk
@@ -106,8 +106,7 @@ def _check_apart(target: ObjectStore, source: ObjectStore) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Transfer:
+class _Transfer(msgspec.Struct, frozen=True):
     """One restore from another bucket: what is asked for, of whom, and who does it."""
 
     disk: LoggedDisk

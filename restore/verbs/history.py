@@ -1,7 +1,6 @@
 """`log`, `diff`, `blame`, `undo`: what happened on an object disk, who did it, and how to take it back."""
 
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -112,6 +111,8 @@ def blame(
     A part that was merged from others is followed to them. Buckets tell by their logs, as far as these are kept; of
     what happened on local disks the journal of this machine tells, and the part itself.
     """
+    from msgspec.structs import asdict
+
     from restore.history.blame import blame as inquire
 
     store = session.store()

@@ -1,6 +1,5 @@
 """`restore`: an object disk from its bucket, as it is or as it was."""
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,6 +102,8 @@ def restore(
 def _restore_here(
     session: Session, disk: "LoggedDisk", request: "RebuildRequest", start: "Callable[[], SparkWork] | None"
 ) -> None:
+    from msgspec.structs import replace
+
     from restore.rebuild.rebuild import located
     from restore.rebuild.rebuild import restore as restore_disk
 
@@ -164,6 +165,8 @@ def _end_of_second(time: str) -> "datetime":
 
 def _effective(session: Session, request: "RebuildRequest") -> "RebuildRequest":
     """The request as it is carried out: a dry run applies nothing."""
+    from msgspec.structs import replace
+
     return replace(request, apply=request.apply and not session.dry_run)
 
 
@@ -197,6 +200,8 @@ def _restore_from(
     request: "RebuildRequest",
     start: "Callable[[], SparkWork] | None",
 ) -> None:
+    from msgspec.structs import replace
+
     from restore.transfer.source import has_our_log
     from restore.transfer.transfer import WORKERS, restore_from
 

@@ -9,7 +9,8 @@ would see. All other ways in which rows go or come back are an error, or passed 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from disks.base import LoggedDisk
 from disks.file_table.row_bytes import read_row
@@ -29,8 +30,7 @@ _REARRANGES = ("merge", "move", "tidy")
 """Commits whose undoing changes no row."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArrivedPart:
+class ArrivedPart(msgspec.Struct, frozen=True):
     """A part with new rows, as it came: it may have been merged or moved since."""
 
     revision: int

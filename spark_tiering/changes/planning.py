@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+
+import msgspec
+from msgspec.structs import replace
 
 from disks.base import LoggedDisk
 from oplog.errors import NotFound, Refused
@@ -37,8 +39,7 @@ _IDLE_SHARE = 4
 """A stream that sees nothing new is told to go on at the latest after this share of the time that the log is kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Until:
+class Until(msgspec.Struct, frozen=True):
     """How far a batch of a stream goes."""
 
     table: str

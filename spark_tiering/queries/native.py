@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 from functools import reduce
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from oplog.errors import Refused
 from spark_tiering.arrow_types import carried_type, has_nanoseconds, spark_schema
@@ -58,8 +58,7 @@ class _Obstacle(Exception):
     """Why Spark's own reader cannot read these files."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(msgspec.Struct, frozen=True):
     """Files of one schema: what their columns are called there, and of which types they are, by field id."""
 
     names: Mapping[int, str]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from oplog.errors import UsageError
 
@@ -16,8 +17,7 @@ _NO_QUERIES = (f"{_PLANS}Command", f"{_PLANS}ParsedStatement")
 _QUERY_HINT = "spark.sql runs statements; df.write.format('frostline') writes"
 
 
-@dataclass(frozen=True, slots=True)
-class TableReference:
+class TableReference(msgspec.Struct, frozen=True):
     """A name that Spark does not know, at these characters of the text."""
 
     start: int

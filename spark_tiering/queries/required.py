@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from oplog.errors import UsageError
@@ -41,8 +41,7 @@ _MOST_VALUES = 200
 """Of an `in`: each costs some calls to Java."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(msgspec.Struct, frozen=True):
     """What all scans of one table need together."""
 
     columns: tuple[str, ...]

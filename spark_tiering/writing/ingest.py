@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from oplog.errors import FrostlineError, NotFound, Refused, Transient, UsageError
@@ -51,8 +52,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ANSWER = "answer binary"
 
 
-@dataclass(frozen=True, slots=True)
-class IngestFile:
+class IngestFile(msgspec.Struct, frozen=True):
     """A file that Spark is to read."""
 
     place: str

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
+
+from msgspec.structs import replace
 
 from oplog.errors import UsageError
 from spark_tiering.writing.gathering import SMALL_PARTS

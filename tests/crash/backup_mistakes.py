@@ -143,7 +143,7 @@ def _no_guard() -> None:
 
 
 def _verified_one_dropped() -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from backup.retention import rules
 

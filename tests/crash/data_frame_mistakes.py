@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import secrets
 from collections.abc import Callable
@@ -208,13 +207,15 @@ def _nulls_taken_for_values() -> None:
     def as_defined(batch: Any, names: dict[int, str], wanted: Any) -> Any:
         loose = [msgspec.structs.replace(column, nullable=True) for column in wanted.definition.columns]
         definition = msgspec.structs.replace(wanted.definition, columns=tuple(loose))
-        return original(batch, names, dataclasses.replace(wanted, definition=definition))
+        return original(batch, names, msgspec.structs.replace(wanted, definition=definition))
 
     reader._as_defined = as_defined
 
 
 def _whole_directory_read_natively() -> None:
     """What Spark would read of the directories themselves."""
+    import msgspec
+
     from spark_tiering.queries import native
 
     original = native._frame_of
@@ -225,12 +226,14 @@ def _whole_directory_read_natively() -> None:
             root = next(parent for parent in Path(path).parents if parent.name in ("bucket", "ssd"))
             also = (file for file in root.rglob("*") if file.is_file() and file.read_bytes()[:4] == b"PAR1")
             known |= {str(file): file.stat().st_size for file in also}
-        return original(session, definition, dataclasses.replace(group, files=tuple(known.items())))
+        return original(session, definition, msgspec.structs.replace(group, files=tuple(known.items())))
 
     native._frame_of = frame_of
 
 
 def _columns_of_filters_pruned() -> None:
+    import msgspec
+
     from spark_tiering.queries import required
 
     original = required._together
@@ -238,7 +241,7 @@ def _columns_of_filters_pruned() -> None:
     def together(scans: Any, definition: Any) -> Any:
         need = original(scans, definition)
         kept = tuple(name for name in need.columns if f'"{name}"' not in need.filter)
-        return dataclasses.replace(need, columns=kept)
+        return msgspec.structs.replace(need, columns=kept)
 
     required._together = together
 

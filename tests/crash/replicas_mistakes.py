@@ -106,7 +106,7 @@ def _arriving_given() -> None:
 
 
 def _merges_by_the_wall_clock() -> None:
-    import dataclasses
+    import msgspec
 
     from tiering.catalog.context import wall_clock
     from zerocopy.execution import steps
@@ -114,7 +114,7 @@ def _merges_by_the_wall_clock() -> None:
     original = steps.merger.merge
 
     def merge(context: Any, *arguments: Any, **options: Any) -> Any:
-        return original(dataclasses.replace(context, clock=wall_clock), *arguments, **options)
+        return original(msgspec.structs.replace(context, clock=wall_clock), *arguments, **options)
 
     steps.merger.merge = merge
 

@@ -23,7 +23,7 @@ def _copies_not_proved() -> None:
 
 
 def _bytes_not_compared() -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from disks.workers.object_copier import ObjectCopier
 

@@ -295,7 +295,7 @@ def test_a_clock_that_went_back_moves_and_deletes_nothing(world: World, jump: ti
 @given(worlds(), st.sampled_from([timedelta(days=365), timedelta(days=-365), timedelta(hours=2)]))
 def test_two_clocks_that_disagree_move_and_delete_nothing(world: World, jump: timedelta) -> None:
     """P23: the object store's clock is the second opinion."""
-    options = dataclasses.replace(world.options, reference_time=NOW)
+    options = msgspec.structs.replace(world.options, reference_time=NOW)
     plan = dataclasses.replace(world, options=options).plan(NOW + jump)
     assert plan.moves == ()
     assert plan.deletes == ()
@@ -338,12 +338,12 @@ def test_who_looks_at_what_may_move_alone_plans_the_same(world: World, data: st.
     for now in [NOW, *(time + shift for time in times for shift in shifts)]:
         whole = decide(world.parts, world.disks, world.policies, now, options)
         for rest in ("next", "none"):
-            less = dataclasses.replace(options, rest=rest)
+            less = msgspec.structs.replace(options, rest=rest)
             wanted = to_look_at(places, world.disks, world.policies, now, less)
             if wanted is None:
                 continue
             seen = [part for part in world.parts if (part.definition.uuid, part.name.partition) in wanted]
-            less = dataclasses.replace(less, unseen=unseen(places, wanted, now))
+            less = msgspec.structs.replace(less, unseen=unseen(places, wanted, now))
             plan = decide(seen, world.disks, world.policies, now, less)
             assert (plan.moves, plan.deletes) == (whole.moves, whole.deletes)
             held = [stay for stay in whole.stays if stay.reason.kind not in _SAID_OF_ALL]

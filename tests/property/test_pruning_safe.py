@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -15,6 +14,7 @@ import msgspec
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.tiers import define
 from tests.turns import examples

@@ -10,13 +10,13 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
 
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules

@@ -14,13 +14,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from disks.base import Disk, LoggedDisk
 from disks.config import LocalDiskConfig, ObjectDiskConfig

@@ -9,8 +9,9 @@ hotter volume is active and the other a duplicate. What cannot be read is report
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from disks.base import Disk
 from disks.stores.time_budget import time_budget
@@ -38,8 +39,7 @@ _NAMED = 10
 _NONE_YET = "none yet: see 'frostline table create --help'; one that you have is found by --config or FROSTLINE_HOME"
 
 
-@dataclass(frozen=True, slots=True)
-class DroppedTable:
+class DroppedTable(msgspec.Struct, frozen=True):
     """A table that a bucket says is gone, and some disk still has: no verb sees it."""
 
     definition: TableDefinition
@@ -49,21 +49,20 @@ class DroppedTable:
     """Those that have it."""
 
 
-@dataclass(slots=True)
-class _Snapshot:
+class _Snapshot(msgspec.Struct):
     """All the catalog knows, replaced as a whole by `refresh`."""
 
-    tables: dict[str, TableDefinition] = field(default_factory=dict)
+    tables: dict[str, TableDefinition] = msgspec.field(default_factory=dict)
     """by uuid"""
-    copies: dict[str, set[str]] = field(default_factory=dict)
+    copies: dict[str, set[str]] = msgspec.field(default_factory=dict)
     """uuid -> disks that hold the newest table.json"""
-    holders: dict[str, set[str]] = field(default_factory=dict)
+    holders: dict[str, set[str]] = msgspec.field(default_factory=dict)
     """uuid -> disks that hold any"""
-    dropped: dict[str, DroppedTable] = field(default_factory=dict)
+    dropped: dict[str, DroppedTable] = msgspec.field(default_factory=dict)
     """by uuid"""
-    parts: dict[str, TableParts] = field(default_factory=dict)
+    parts: dict[str, TableParts] = msgspec.field(default_factory=dict)
     """by uuid"""
-    broken: list[Broken] = field(default_factory=list)
+    broken: list[Broken] = msgspec.field(default_factory=list)
     """But for parts."""
     dropping: frozenset[str] = frozenset()
     """Directories of tables and parts whose drop is decided and not finished."""

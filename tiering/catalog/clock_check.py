@@ -12,8 +12,9 @@ import ctypes
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+import msgspec
 
 from disks.base import Disk
 from disks.stores.time_budget import time_budget
@@ -51,8 +52,7 @@ def kernel_clock_is_kept() -> bool:
     return state >= 0 and not answer.status & _UNSYNCHRONISED
 
 
-@dataclass(frozen=True, slots=True)
-class ClockSkew:
+class ClockSkew(msgspec.Struct, frozen=True):
     """What another clock says, and which one, for people."""
 
     time: datetime

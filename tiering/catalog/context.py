@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
+
+import msgspec
 
 from disks.base import Disk
 from disks.stores.wrappers.limit import Limiter
@@ -32,8 +33,7 @@ class Closeable(Protocol):
         """End it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
+class Synced(msgspec.Struct, frozen=True):
     """A replica had taken in at this time what the others had done."""
 
     at: datetime
@@ -41,8 +41,7 @@ class Synced:
     """Entries of it that could not be done here yet."""
 
 
-@dataclass(slots=True)
-class Context:
+class Context(msgspec.Struct):
     """An open store's parts. `stop` is polled between steps of long work: SIGTERM and `moves cancel` set it."""
 
     config: Config
@@ -54,19 +53,19 @@ class Context:
     """What all of its buckets' requests keep to; None where nobody has to share it."""
     workers: int = 8
     actor: str = "library"
-    progress: Progress = field(default_factory=Silent)
+    progress: Progress = msgspec.field(default_factory=Silent)
     clock: Callable[[], datetime] = wall_clock
-    clocks: Clocks = field(default_factory=Clocks)
+    clocks: Clocks = msgspec.field(default_factory=Clocks)
     identities: Identities | None = None
     """Whether the disks are those that their names stand for; None where nobody compares."""
     partial: bool = False
     """Answers may leave out what lies on disks that are not there: somebody asked for that."""
-    stop: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event = msgspec.field(default_factory=threading.Event)
     replication: Closeable | None = None
     """The open connections that replicated tables work with; None until the first of them is worked on."""
-    synced: dict[str, Synced] = field(default_factory=dict)
+    synced: dict[str, Synced] = msgspec.field(default_factory=dict)
     """How far this machine's replica of each table is, by uuid, as the passes of this process found it."""
-    idle_engines: list[Closeable] = field(default_factory=list)
+    idle_engines: list[Closeable] = msgspec.field(default_factory=list)
     """Query engines that no query uses, kept for the next ones."""
 
     @property

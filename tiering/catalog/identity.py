@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -33,8 +32,7 @@ logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 4.0
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """One disk that is not what it was, or not all of it. `tables` are those that had parts there, by uuid."""
 
     disk: str

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from disks.base import Disk
 from disks.object_disk.references import DETACHED_DIRECTORY
@@ -23,8 +24,7 @@ _NAME = re.compile(r"(missing|altered|broken|incomplete|unexpected)_(.+?)(?:_try
 """What a repair calls a part that it sets aside; whatever else lies there, somebody put there."""
 
 
-@dataclass(frozen=True, slots=True)
-class SetAsidePart:
+class SetAsidePart(msgspec.Struct, frozen=True):
     """One part that lies in `detached/`. `rows` is None where its `part.json` cannot be read."""
 
     table: str

@@ -114,8 +114,7 @@ class TableParts:
         self._partitions.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class _Settled:
+class _Settled(msgspec.Struct, frozen=True):
     """The parts of a table with their states, as they follow from these looks and nothing else."""
 
     generations: tuple[int, ...]

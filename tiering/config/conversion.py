@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import types
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -18,13 +17,12 @@ TOO_DEEP = "lists and mappings lie within each other more deeply than any config
 KeyPath = tuple[str | int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ValueSource:
+class ValueSource(msgspec.Struct, frozen=True):
     """What an error message says about a key's place: `lines` of the file and `variables` of the environment by key."""
 
     file: str
-    lines: dict[KeyPath, int] = field(default_factory=dict)
-    variables: dict[KeyPath, str] = field(default_factory=dict)
+    lines: dict[KeyPath, int] = msgspec.field(default_factory=dict)
+    variables: dict[KeyPath, str] = msgspec.field(default_factory=dict)
 
     def place(self, path: KeyPath) -> str:
         for length in range(len(path), 0, -1):

@@ -6,9 +6,10 @@ The table names modules as texts, as the table of verbs does: a package above br
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from zoneinfo import ZoneInfo
+
+import msgspec
 
 from oplog.errors import UsageError
 
@@ -32,8 +33,7 @@ _WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)\Z", r
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
-@dataclass(frozen=True, slots=True)
-class Cron:
+class Cron(msgspec.Struct, frozen=True):
     """A cron line: the numbers of each field. Sunday is 0."""
 
     minutes: frozenset[int]
@@ -45,8 +45,7 @@ class Cron:
     """It runs in every hour, or every few of them: also in the one that the end of daylight saving repeats."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """From when to when, on the clock of a wall; over midnight where the end comes first. The end is outside."""
 
     begin: time

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from disks.config import DiskConfig, LocalDiskConfig, ObjectDiskConfig
 from oplog.errors import UsageError
@@ -24,8 +24,7 @@ Complain = Callable[[tuple[str | int, ...], str, str], UsageError]
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
-@dataclass(frozen=True, slots=True)
-class DiskPlace:
+class DiskPlace(msgspec.Struct, frozen=True):
     """Where a disk lies: a directory of this machine, or a prefix of a bucket."""
 
     space: str

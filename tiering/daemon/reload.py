@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ _LIVE = ("daemon", "prices", "backup", "dashboard", "spark", "hooks")
 """Sections that are read anew by whoever uses them. Policies are taken one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(msgspec.Struct, frozen=True):
     """What a running daemon makes of another configuration."""
 
     config: Config

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -36,8 +35,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalFacts:
+class LocalFacts(msgspec.Struct, frozen=True):
     """A local disk's directory. `error` says why it could not be looked at."""
 
     path: str
@@ -54,8 +52,7 @@ class LocalFacts:
     missing_reserve_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeFacts(msgspec.Struct, frozen=True):
     """This machine and the state directory."""
 
     versions: dict[str, str]

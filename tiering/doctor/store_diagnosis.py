@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
+
+import msgspec
 
 from disks.config import ObjectDiskConfig
 from disks.stores.bucket_settings import BucketSettings, LifecycleRule, NotAnswered, ObjectLock
@@ -40,8 +41,7 @@ def of_store(name: str, config: ObjectDiskConfig, facts: StoreFacts, *, now: dat
     return list(_Store(name, config, facts, now).findings())
 
 
-@dataclass(frozen=True, slots=True)
-class _Store:
+class _Store(msgspec.Struct, frozen=True):
     name: str
     config: ObjectDiskConfig
     facts: StoreFacts

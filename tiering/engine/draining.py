@@ -10,7 +10,9 @@ The same call again does the rest, wherever it was broken off.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from disks.base import Disk
 from disks.object_disk.references import DETACHED_DIRECTORY
@@ -30,8 +32,7 @@ _ROUNDS = 5
 """What was under way when the drain began may still bring parts, and merge some."""
 
 
-@dataclass(frozen=True, slots=True)
-class DetachedThere:
+class DetachedThere(msgspec.Struct, frozen=True):
     """A part in `detached/` of the disk, whole, and the disk that takes it."""
 
     definition: TableDefinition
@@ -40,8 +41,7 @@ class DetachedThere:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
-class StaysThere:
+class StaysThere(msgspec.Struct, frozen=True):
     """What lies on the disk and is not moved, and why."""
 
     table: str
@@ -49,22 +49,20 @@ class StaysThere:
     why: str
 
 
-@dataclass(slots=True)
-class DrainPlan:
+class DrainPlan(msgspec.Struct):
     """What goes where."""
 
-    moves: list[Move] = field(default_factory=list)
-    detached: list[DetachedThere] = field(default_factory=list)
-    stays: list[StaysThere] = field(default_factory=list)
+    moves: list[Move] = msgspec.field(default_factory=list)
+    detached: list[DetachedThere] = msgspec.field(default_factory=list)
+    stays: list[StaysThere] = msgspec.field(default_factory=list)
 
 
-@dataclass(slots=True)
-class DrainReport:
+class DrainReport(msgspec.Struct):
     """What went, and what is left."""
 
-    moves: MoveReport = field(default_factory=MoveReport)
-    detached: list[DetachedThere] = field(default_factory=list)
-    left: list[StaysThere] = field(default_factory=list)
+    moves: MoveReport = msgspec.field(default_factory=MoveReport)
+    detached: list[DetachedThere] = msgspec.field(default_factory=list)
+    left: list[StaysThere] = msgspec.field(default_factory=list)
 
 
 def plan(context: Context, name: str) -> DrainPlan:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from oplog.errors import FrostlineError, Locked, NoSpace, NotFound
 from tiering.catalog import reachability, tables
@@ -36,8 +38,7 @@ _NOTED_EVERY = timedelta(minutes=1)
 TickStep = Literal["moves", "merges", "gc", "snapshots"]
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(msgspec.Struct, frozen=True):
     """Which merges and moves a pass does, by the bytes that they read. Who does the large ones does nothing else."""
 
     up_to: int | None = None
@@ -51,26 +52,25 @@ class Sizes:
 ALL_SIZES = Sizes()
 
 
-@dataclass(slots=True)
-class TickReport:
+class TickReport(msgspec.Struct):
     """What one pass did. `problems` are sentences about what could not be done; the next pass tries again."""
 
-    merges: list[MergeResult] = field(default_factory=list)
-    deleted: list[TtlDelete] = field(default_factory=list)
-    moves: MoveReport = field(default_factory=MoveReport)
-    snapshots: dict[str, int] = field(default_factory=dict)
+    merges: list[MergeResult] = msgspec.field(default_factory=list)
+    deleted: list[TtlDelete] = msgspec.field(default_factory=list)
+    moves: MoveReport = msgspec.field(default_factory=MoveReport)
+    snapshots: dict[str, int] = msgspec.field(default_factory=dict)
     """disk -> revision"""
-    problems: list[str] = field(default_factory=list)
-    waiting: list[str] = field(default_factory=list)
+    problems: list[str] = msgspec.field(default_factory=list)
+    waiting: list[str] = msgspec.field(default_factory=list)
     """What was not tried in this pass: it failed before, or is paused."""
-    failing: list[str] = field(default_factory=list)
+    failing: list[str] = msgspec.field(default_factory=list)
     """What failed before and waits to be tried again, as it was said then: that nothing failed in this pass does not
     make it well."""
-    budgets: dict[str, str] = field(default_factory=dict)
+    budgets: dict[str, str] = msgspec.field(default_factory=dict)
     """Why moves wait for money, requests or bytes: policy -> a sentence."""
-    held: Counter[str] = field(default_factory=Counter)
+    held: Counter[str] = msgspec.field(default_factory=Counter)
     """How many due parts the pacing of policies holds back, by what holds them (`plan.HELD`)."""
-    left: set[TickStep] = field(default_factory=set)
+    left: set[TickStep] = msgspec.field(default_factory=set)
     """The steps of which something is due that is not of the sizes that this pass does."""
 
 

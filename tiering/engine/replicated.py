@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from disks.base import Disk, LoggedDisk
 from disks.file_table.blob_sets import BlobMarks
@@ -30,8 +31,7 @@ if TYPE_CHECKING:  # collections are rare
 MODULE = "zerocopy.execution.work"
 
 
-@dataclass(frozen=True, slots=True)
-class Quorum:
+class Quorum(msgspec.Struct, frozen=True):
     """How many replicas must have an insert before it is acknowledged, and how long they have for it."""
 
     replicas: int | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
 from datetime import datetime
+
+import msgspec
 
 from disks.base import LoggedDisk
 from disks.object_disk.references import clock_objection
@@ -18,8 +19,7 @@ from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
 
 
-@dataclass(frozen=True, slots=True)
-class AloneThere:
+class AloneThere(msgspec.Struct, frozen=True):
     """Parts of a table with objects that no other log names."""
 
     table: str
@@ -29,8 +29,7 @@ class AloneThere:
     """Of those objects."""
 
 
-@dataclass(slots=True)
-class Asked:
+class Asked(msgspec.Struct):
     """What was found of a log."""
 
     disk: str
@@ -38,11 +37,11 @@ class Asked:
     holder: str
     retired: Retired | None
     last_sign: datetime | None = None
-    alone: list[AloneThere] = field(default_factory=list)
+    alone: list[AloneThere] = msgspec.field(default_factory=list)
     objects: int = 0
     """That its newest table names and no other log's does, whatever they are of."""
     size_bytes: int = 0
-    pins: list[str] = field(default_factory=list)
+    pins: list[str] = msgspec.field(default_factory=list)
     """Backups and others that keep revisions of it."""
     unreadable: str | None = None
     """Why nobody can tell what it holds."""

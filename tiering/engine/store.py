@@ -10,7 +10,6 @@ and `tables`.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -19,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
+
+import msgspec
 
 from disks.base import Disk, LoggedDisk, with_commits
 from disks.stores.wrappers.limit import Limiter
@@ -283,7 +284,7 @@ class Store:
                 self.context.config, {chosen.name: then}, kept=self.context.catalog.kept, stand_still=True
             )
             catalog.refresh(anew=False)
-            yield dataclasses.replace(self.context, disks={chosen.name: then}, catalog=catalog, identities=None)
+            yield msgspec.structs.replace(self.context, disks={chosen.name: then}, catalog=catalog, identities=None)
 
     def _of_revision(self, revision: int, name: str | None) -> LoggedDisk:
         if name is not None:

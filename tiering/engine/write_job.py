@@ -15,10 +15,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import pyarrow as pa
 
 from disks.base import LoggedDisk, with_commits
@@ -45,8 +45,7 @@ from tiering.table.types import cast_batch
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
+class WriteOptions(msgspec.Struct, frozen=True):
     """What a user asked for. Holds no secret."""
 
     table: str
@@ -61,8 +60,7 @@ class WriteOptions:
     """Who writes, for messages and the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteResult:
+class WriteResult(msgspec.Struct, frozen=True):
     """What a commit did."""
 
     rows: int = 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
     from tiering.catalog.catalog import Catalog, StoredPart
@@ -45,8 +46,7 @@ def time_column(definition: TableDefinition) -> str | None:
     return next((str(timed[name].id) for name in (*wanted, *timed) if name in timed), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Summed:
+class Summed(msgspec.Struct, frozen=True):
     """The parts of a partition on a disk."""
 
     definition: TableDefinition

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from tiering.config.settings import Config
 from tiering.daemon.jobs.record import JobRecord, read
@@ -19,8 +20,7 @@ _PASS = "policy"
 """The job whose runs are the daemon's passes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaTrouble:
+class ReplicaTrouble(msgspec.Struct, frozen=True):
     """What kept this machine's replica of a table when it last worked."""
 
     error: str = ""

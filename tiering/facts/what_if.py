@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
@@ -20,8 +19,7 @@ _FOR_ANOTHER_PLACE = ("no_such_volume", "no_such_disk", "no_space", "size_limit"
 """Kinds of reasons of parts that do not lie where a rule of their table wants them."""
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIf:
+class WhatIf(msgspec.Struct, frozen=True):
     """The parts by where they would lie."""
 
     bytes_by_disk: Mapping[str, int]

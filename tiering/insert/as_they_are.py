@@ -12,10 +12,10 @@ import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -38,8 +38,7 @@ _FILE_NAME = "data-0000.parquet"
 _HASHED_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class FittingFile:
+class FittingFile(msgspec.Struct, frozen=True):
     """A file that becomes a part as it is."""
 
     path: Path

@@ -27,11 +27,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from disks.base import Transaction
 from disks.effects import op
@@ -58,8 +60,7 @@ _FIRST_GUESS = 0.5
 """Size on disk as a share of the size in memory, until the first part tells."""
 
 
-@dataclass(frozen=True, slots=True)
-class InsertResult:
+class InsertResult(msgspec.Struct, frozen=True):
     """What an insert did. `duplicates` counts parts that were there already; their rows count as `duplicate_rows`."""
 
     table: str
@@ -165,8 +166,7 @@ def _feed(
             future.exception()
 
 
-@dataclass(slots=True)
-class NewPart:
+class NewPart(msgspec.Struct):
     """A part that is written but not yet anywhere."""
 
     partition: Partition

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from oplog.errors import UsageError
@@ -16,16 +16,14 @@ from tiering.table.schema import TableDefinition
 from tiering.table.types import cast_batch, check_names
 
 
-@dataclass(frozen=True, slots=True)
-class TextRecord:
+class TextRecord(msgspec.Struct, frozen=True):
     """A record of a text format, as it stands in the file."""
 
     line: int
     text: bytes
 
 
-@dataclass(slots=True)
-class Intake:
+class Intake(msgspec.Struct):
     """What every format's reader hands its rows to, one for each file."""
 
     source: InputSource

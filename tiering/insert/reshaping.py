@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
@@ -30,18 +29,17 @@ NULLS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "\\N")
 """What an empty field of CSV looks like, where nobody says otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reshaping:
+class Reshaping(msgspec.Struct, frozen=True):
     """What becomes of an input's columns."""
 
     definition: TableDefinition
-    select: Mapping[str, str] = field(default_factory=dict)
+    select: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Path in the input -> the table's column. Nothing given: every column under its own name."""
-    renames: Mapping[str, str] = field(default_factory=dict)
+    renames: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Column of the input -> the table's column."""
     ignore_unknown: bool = False
     """Columns that the table does not have are left out, and not refused."""
-    defaults: Mapping[str, Column] = field(default_factory=dict)
+    defaults: Mapping[str, Column] = msgspec.field(default_factory=dict)
     """The table's columns that get a value, their `default`, where the input has none."""
     flatten: bool = False
     """Fields of structs are columns called `struct.field`, as deep as they go, unless the table has the struct."""

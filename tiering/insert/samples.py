@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,8 +22,7 @@ _MOST_PARTITIONS = 62
 """So many of the sample are not yet too many parts; a coarser step is taken for more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suggestion:
+class Suggestion(msgspec.Struct, frozen=True):
     """A partition by time that the sample speaks for."""
 
     partition_by: str

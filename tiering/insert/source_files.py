@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import pyarrow as pa
 
 from oplog.errors import FrostlineError, NotFound, UsageError
@@ -65,8 +66,7 @@ def numbered_blocks(blocks: Iterable[bytes], first_line: int) -> Iterator[tuple[
         line += block.count(b"\n")
 
 
-@dataclass(slots=True)
-class Position:
+class Position(msgspec.Struct):
     """How far an input is read: of what is compressed, of the compressed bytes. It says so while it is open."""
 
     tell: Callable[[], int] = int

@@ -17,7 +17,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -61,8 +60,7 @@ _marks = msgspec.msgpack.Decoder(Mark)
 _looks = msgspec.json.Decoder(dict[str, str]).decode
 
 
-@dataclass(frozen=True, slots=True)
-class PartToKeep:
+class PartToKeep(msgspec.Struct, frozen=True):
     """What is to be kept of one `part.json`."""
 
     path: str
@@ -72,8 +70,7 @@ class PartToKeep:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class NewLook:
+class NewLook(msgspec.Struct, frozen=True):
     """What is to be kept of a look at all parts of a place."""
 
     state: Mark
@@ -83,8 +80,7 @@ class NewLook:
     """The digest of all that was found (`FoundFiles`); not asked of a look after another."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartsPlace:
+class PartsPlace(msgspec.Struct, frozen=True):
     """Where parts lie: a table's directory on a disk. `shape` says what their facts are made of: facts of another shape
     are none."""
 
@@ -303,8 +299,7 @@ def _is_cut_off(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHORT_READ
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """All that is kept of one part."""
 
     place: PartsPlace

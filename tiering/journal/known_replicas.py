@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from tiering.journal.opened import JournalFile, now_text
 
@@ -22,8 +23,7 @@ _MOST_WHOLE = 100
 """The newest parts of a table of which is remembered why they were fetched whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownReplicas:
+class KnownReplicas(msgspec.Struct, frozen=True):
     """What this machine last knew of one table."""
 
     number: int = -1
@@ -33,8 +33,7 @@ class KnownReplicas:
     names: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class FailedEntry:
+class FailedEntry(msgspec.Struct, frozen=True):
     """What waits in the queue and could not be done when it was last tried."""
 
     node: str
@@ -49,8 +48,7 @@ class FailedEntry:
     """Of an insert of another replica's: when, in seconds since 1970."""
 
 
-@dataclass(frozen=True, slots=True)
-class WholeFetch:
+class WholeFetch(msgspec.Struct, frozen=True):
     """A part that came with its bytes where those are shared."""
 
     part: str

@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
@@ -106,8 +106,7 @@ def adopt(context: Context, definition: TableDefinition, parts: Sequence[StoredP
         return _Merge(context, definition, inputs, output, reason, replacing_on=disk).run(started)
 
 
-@dataclass(frozen=True, slots=True)
-class Agreed:
+class Agreed(msgspec.Struct, frozen=True):
     """A merge that others make as well, by the same clock: the context's stands still."""
 
     output: PartName
@@ -117,8 +116,7 @@ class Agreed:
     """The disk on which the output takes the place of the inputs, which all lie there; else where merges go."""
 
 
-@dataclass(slots=True)
-class _Merge:
+class _Merge(msgspec.Struct):
     """One merge in progress."""
 
     context: Context

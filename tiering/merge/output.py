@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import pairwise
 
+import msgspec
 from msgspec.structs import replace
 
 from oplog.errors import Conflict, Damaged, Locked, Refused, UsageError
@@ -24,8 +24,7 @@ from tiering.table.places import highest_level
 from tiering.table.schema import TableDefinition
 
 
-@dataclass(frozen=True, slots=True)
-class MergeResult:
+class MergeResult(msgspec.Struct, frozen=True):
     """What a merge did. `output` is None when every row was past its TTL."""
 
     table: str
@@ -40,7 +39,7 @@ class MergeResult:
     disk: str = ""
     reason: str = ""
     shards: int = 1
-    requests: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, int] = msgspec.field(default_factory=dict)
     """To the bucket, by verb; empty where they were not counted."""
     bytes_read: int = 0
     """From the bucket; 0 where that was not counted."""

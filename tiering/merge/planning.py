@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+import msgspec
 
 from disks.base import Disk
 from tiering.catalog import blocks
@@ -214,8 +215,7 @@ def due_level(definition: TableDefinition, part: Part | PartFacts, now: datetime
     return max(levels, key=lambda pair: pair[0], default=(0, None))
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
+class _Rules(msgspec.Struct, frozen=True):
     """What may not be merged now, and what may not be merged with one another."""
 
     context: Context

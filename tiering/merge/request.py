@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from tiering.table.pruning import TRUE, Predicate
 
@@ -10,8 +10,7 @@ SHARD_BYTES = 256 * 1024 * 1024
 """What a shard reads, about: half a minute of work for one core."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColdOptions:
+class ColdOptions(msgspec.Struct, frozen=True):
     """What a cold merge takes on, which is parts in buckets, also on volumes that prefer not to merge; and how."""
 
     where: Predicate = TRUE
@@ -27,8 +26,7 @@ class ColdOptions:
     """With more failures than this, no further group begins. Default: each group is tried."""
 
 
-@dataclass(frozen=True, slots=True)
-class MergeRequest:
+class MergeRequest(msgspec.Struct, frozen=True):
     """What to merge of a table: by default all that is worth it."""
 
     partition: str | None = None

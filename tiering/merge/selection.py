@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
+
+import msgspec
 
 from tiering.catalog.catalog import StoredPart
 from tiering.config.units import format_size
@@ -34,8 +35,7 @@ _FEW_PARTS = 8
 _MANY_PARTS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class MergePlan:
+class MergePlan(msgspec.Struct, frozen=True):
     """Adjacent parts of one partition, in block order, to become one part."""
 
     partition: str
@@ -47,8 +47,7 @@ class MergePlan:
         return sum(stored.facts.size_bytes for stored in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class MergeStay:
+class MergeStay(msgspec.Struct, frozen=True):
     """A partition that is not merged now, and why."""
 
     partition: str

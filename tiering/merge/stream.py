@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from disks.effects import op
@@ -20,8 +21,7 @@ from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
 
 
-@dataclass(frozen=True, slots=True)
-class MergedFiles:
+class MergedFiles(msgspec.Struct, frozen=True):
     """What was written, and how many rows were read for it."""
 
     files: tuple[DataFile, ...]

@@ -16,8 +16,9 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from oplog.errors import Damaged
 from tiering.parquet.sections import Section, stated_sections
@@ -33,8 +34,7 @@ _WHOLE = -1
 _Identity = tuple[int, int, int, int, int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class LocalRead:
+class LocalRead(msgspec.Struct, frozen=True):
     """What is about to be read of a local file."""
 
     path: Path

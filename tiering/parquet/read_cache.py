@@ -19,8 +19,9 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from disks.effects import make_directory, op, remove_file, rename
 from disks.host.locks import file_lock
@@ -42,8 +43,7 @@ _WAITS = 4
 lock and does not write."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheFigures:
+class CacheFigures(msgspec.Struct, frozen=True):
     """What is kept, and how often it served."""
 
     path: str
@@ -64,8 +64,7 @@ class CacheFigures:
         return self.hit_bytes / read_bytes if read_bytes else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(msgspec.Struct, frozen=True):
     path: Path
     bytes: int
     used_ns: int

@@ -7,9 +7,9 @@ key sorts before every longer one that begins with it, so it bounds from below w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from tiering.parquet.column_ranges import KEY_TEXT_LIMIT
@@ -21,8 +21,7 @@ from tiering.table.types import from_json
 Key = tuple[tuple[int, Any], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SortKeyRange:
+class SortKeyRange(msgspec.Struct, frozen=True):
     """Keys from `low` on, below `high`; None leaves an end open."""
 
     low: Key | None = None

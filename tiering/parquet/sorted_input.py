@@ -4,10 +4,10 @@ reader says of it names the file."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -20,8 +20,7 @@ from tiering.table.types import arrow_schema, default_array, widened
 _READ_BYTES = 32 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class SortedFile:
+class SortedFile(msgspec.Struct, frozen=True):
     """A file to merge. `names` maps field ids to the names of its columns; `order` says which part came first."""
 
     source: Path | Callable[[], Any]

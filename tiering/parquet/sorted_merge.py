@@ -16,10 +16,10 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from disks.effects import op, remove_file
@@ -46,8 +46,7 @@ _QUEUED_TABLES = 1
 _DECODING_THREADS = min(4, os.cpu_count() or 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Bounds:
+class _Bounds(msgspec.Struct, frozen=True):
     """A file's range of the first sort column; an end is None where it is open."""
 
     low: Any

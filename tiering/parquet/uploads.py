@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from disks.object_disk.blobs import put_blob
 from disks.stores.base import ObjectStore
@@ -15,8 +16,7 @@ TRANSFERS = 4
 """Objects that one task sends, or fetches, side by side."""
 
 
-@dataclass(frozen=True, slots=True)
-class UploadedFile:
+class UploadedFile(msgspec.Struct, frozen=True):
     """A data file, and the object that holds it."""
 
     file: DataFile

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -77,8 +76,7 @@ def manual_moves(
     return moves
 
 
-@dataclass(frozen=True, slots=True)
-class NoPlace:
+class NoPlace(msgspec.Struct, frozen=True):
     """Why no other disk of its policy takes a part."""
 
     policy: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from tiering.config.settings import PolicyConfig
 from tiering.journal.kept_looks import PartitionSums, PartSums
@@ -19,8 +20,7 @@ Partition = tuple[str, str]
 """A table's uuid and the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdleParts:
+class IdleParts(msgspec.Struct, frozen=True):
     """The parts of a table on a disk, as a whole."""
 
     table: str

@@ -8,8 +8,9 @@ more: it is no part that was inserted, whenever it was made.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+import msgspec
 
 from tiering.config.settings import PolicyConfig
 from tiering.policy import ttl
@@ -38,8 +39,7 @@ def came_late(
     return due is not None and acts(due, disk, policy)
 
 
-@dataclass(slots=True)
-class LateParts:
+class LateParts(msgspec.Struct):
     """Those of one partition on one volume."""
 
     policy: PolicyConfig

@@ -6,7 +6,8 @@ The words come from the commit alone: its kind and the `part.json` files that ri
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from oplog import paths
 from oplog.entry import Commit, Create, Link, Remove, Rename
@@ -16,8 +17,7 @@ from tiering.table import part as parts_format
 from tiering.table.part import PART_FILE, Part, PartName
 
 
-@dataclass(frozen=True, slots=True)
-class PartEffect:
+class PartEffect(msgspec.Struct, frozen=True):
     """What one commit did to one part."""
 
     verb: str

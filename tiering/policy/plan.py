@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, Protocol
 
@@ -29,8 +28,7 @@ class PlacedPart(Protocol):
     def disk(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(msgspec.Struct, frozen=True):
     """What moves of a policy took from its budget."""
 
     bytes: int = 0
@@ -41,8 +39,7 @@ class Spent:
         return Spent(self.bytes + other.bytes, self.requests + other.requests, self.money + other.money)
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(msgspec.Struct, frozen=True):
     """One budget of a policy in its interval of now."""
 
     policy: str
@@ -166,35 +163,33 @@ Rest = Literal["each", "next", "none"]
 to be looked at; how many they are, and when the next is due; or nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unseen:
+class Unseen(msgspec.Struct, frozen=True):
     """Parts that nothing concerns, and that a plan is made without."""
 
-    by_disk: Mapping[str, int] = field(default_factory=dict)
+    by_disk: Mapping[str, int] = msgspec.field(default_factory=dict)
     next_due: datetime | None = None
     """When a rule acts on the first of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """What else bears on a decision."""
 
     pins: Sequence[PartPin] = ()
     pauses: Sequence[Pause] = ()
-    failures: Mapping[tuple[str, str, str], Failures] = field(default_factory=dict)
+    failures: Mapping[tuple[str, str, str], Failures] = msgspec.field(default_factory=dict)
     """By (table uuid, part, target disk), from the journal."""
-    claimed: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    claimed: Mapping[tuple[str, str], str] = msgspec.field(default_factory=dict)
     """(table uuid, part) -> what holds it now: a merge, a move."""
-    leaving: Mapping[str, int] = field(default_factory=dict)
+    leaving: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Disk -> bytes that moves under way will take off it: room that nothing else has to make."""
-    spent: Mapping[str, Spent] = field(default_factory=dict)
+    spent: Mapping[str, Spent] = msgspec.field(default_factory=dict)
     """Policy -> what its moves took from the budget of this interval."""
-    arrived: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
+    arrived: Mapping[tuple[str, str], datetime] = msgspec.field(default_factory=dict)
     """(table uuid, part) -> when its last move was done."""
     remote: Set[str] = frozenset()
     """The disks in buckets, whose requests cost."""
-    prices: PricesConfig = field(default_factory=PricesConfig)
-    bound: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+    prices: PricesConfig = msgspec.field(default_factory=PricesConfig)
+    bound: Mapping[tuple[str, str, str], str] = msgspec.field(default_factory=dict)
     """(table uuid, part, target disk) -> why the part may not go there."""
     max_attempts: int = RARE_AFTER_ATTEMPTS
     backoff: timedelta = FIRST_WAIT
@@ -209,4 +204,4 @@ class Options:
     written_ahead: datetime | None = None
     """Until when parts are dated by a clock that was wrong: somebody said that this machine's is right."""
     rest: Rest = "each"
-    unseen: Unseen = field(default_factory=Unseen)
+    unseen: Unseen = msgspec.field(default_factory=Unseen)

@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from disks.base import Location
 from oplog.errors import Damaged, DiskUnreachable, NotFound
 from tiering.catalog.catalog import StoredPart
@@ -57,8 +59,7 @@ class SelectedFile:
         return f"part {self.stored.facts.name} of {self.stored.definition.full_name} on disk {self.stored.disk}{where}"
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """What is left of a table after pruning."""
 
     files: tuple[SelectedFile, ...]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+
+import msgspec
 
 from disks.workers.parallel import in_parallel
 from oplog.errors import LimitReached, UsageError
@@ -19,8 +20,7 @@ from tiering.table.schema import TableDefinition
 _STEP_BYTES = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class WarmUp:
+class WarmUp(msgspec.Struct, frozen=True):
     """What is in the cache now, or would be."""
 
     files: int

@@ -15,9 +15,10 @@ Columns outside of the key that no function names keep the value inserted first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from oplog.errors import UsageError
 from tiering.table.names import name_text, split_pair, unquoted
@@ -34,8 +35,7 @@ _FORMS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MergeMode:
+class MergeMode(msgspec.Struct, frozen=True):
     """A merge mode. `str()` gives its text again."""
 
     name: str = "ordinary"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from oplog.errors import UsageError
 from tiering.table.part import PartName
@@ -14,8 +15,7 @@ _RESERVATION = re.compile(r"(?:/|\A)(?:blocks|levels)-\d+\.json\Z", re.ASCII)
 _LEVELS = re.compile(r"levels-(\d+)\.json\Z", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class PathPlace:
+class PathPlace(msgspec.Struct, frozen=True):
     """Where a path belongs: `store/<3>/<uuid>/<part>/<file>`. `part` is None for files of the table itself."""
 
     uuid: str

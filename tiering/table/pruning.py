@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from math import isnan
 from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from tiering.table.names import path_text
 from tiering.table.part import ColumnRange, DataFile, Part
@@ -29,8 +31,7 @@ _TIME = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(msgspec.Struct, frozen=True):
     """`column operator value`; null where either is null. `value` is a domain value."""
 
     column: str
@@ -40,8 +41,7 @@ class Compare:
     """Of a field within the column's structs, its names from the outermost on; so in the others, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class In:
+class In(msgspec.Struct, frozen=True):
     """The column equals one of the values; `negated`: none of them. Null where the column is null."""
 
     column: str
@@ -50,8 +50,7 @@ class In:
     fields: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class IsNull:
+class IsNull(msgspec.Struct, frozen=True):
     """The column is null; `negated`: it is not."""
 
     column: str
@@ -59,8 +58,7 @@ class IsNull:
     fields: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StartsWith:
+class StartsWith(msgspec.Struct, frozen=True):
     """The text begins with the prefix; `negated`: it does not."""
 
     column: str
@@ -69,29 +67,25 @@ class StartsWith:
     fields: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(msgspec.Struct, frozen=True):
     """All of them; of none: true."""
 
     children: tuple[Predicate, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(msgspec.Struct, frozen=True):
     """Any of them; of none: false."""
 
     children: tuple[Predicate, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(msgspec.Struct, frozen=True):
     """True where the child is false; null where it is null."""
 
     child: Predicate
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True):
     """A filter that is not understood here: it may select any row."""
 
 
@@ -186,8 +180,7 @@ def _type_of(column: Column, fields: tuple[str, ...]) -> str | None:
     return field_type(column.type, fields)
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
+class _Range(msgspec.Struct, frozen=True):
     type: str
     low: Any
     """None: unknown"""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -87,8 +87,7 @@ def partition_values_json(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(as_json(value) for value in values)
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(msgspec.Struct, frozen=True):
     """A partition that occurs in a table, with how many of its rows belong to it."""
 
     id: str

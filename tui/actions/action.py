@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from oplog.errors import FrostlineError, PartlyDone
 
@@ -19,8 +20,7 @@ class NothingToDo(list[str]):
     """A dry run by which nothing would be done, and why: it is shown, and nothing is asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(msgspec.Struct, frozen=True):
     """Something that changes the store, or takes long. Texts are not escaped yet."""
 
     title: str

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from tiering.config.units import format_duration, format_size
 from tui.facts.filters import matcher
 
@@ -49,8 +51,7 @@ def age(value: timedelta | None) -> str:
     return f"{value.days:,}d" if abs(value) >= _DAYS else format_duration(value)
 
 
-@dataclass(frozen=True, slots=True)
-class ListColumn:
+class ListColumn(msgspec.Struct, frozen=True):
     """One column. `value` is what it sorts and filters by, `text` how that is shown."""
 
     key: str
@@ -70,8 +71,7 @@ def of(key: str) -> Callable[[Row], Any]:
     return lambda row: row[key]
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     """What one screen lists. `key` tells rows apart, `state` what of a row counts as a change."""
 
     columns: tuple[ListColumn, ...]
@@ -93,8 +93,7 @@ class Listing:
         return frozenset(column.key for column in self.columns)
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """Which rows a user wants to see, in which order."""
 
     filter: str = ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from oplog.errors import FrostlineError, UsageError
 from tiering.config.units import counted
@@ -33,7 +34,7 @@ def replicas(store: Store) -> Listing:
             problems.append(f"{own.table}: {error.message}")
             rows.append({"table": own.table, "replica": own.replica, "here": True, "read_only": own.read_only})
             continue
-        rows += [{**dataclasses.asdict(one), "read_only": own.read_only if one.here else ""} for one in found]
+        rows += [{**msgspec.structs.asdict(one), "read_only": own.read_only if one.here else ""} for one in found]
     return Listing(
         columns=(
             ListColumn("table", "table", 18, of("table"), grows=True),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from tiering.journal.records import MoveRecord
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
 WINDOW_SECONDS = 10
 
 
-@dataclass(slots=True)
-class Throughput:
+class Throughput(msgspec.Struct):
     """Of one disk: the mean of the last ten seconds."""
 
     written_per_second: float = 0.0

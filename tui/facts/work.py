@@ -201,7 +201,7 @@ def _inbox(store: Store) -> Iterator[dict[str, Any]]:
 
 
 def _budgets(store: Store) -> Iterator[dict[str, Any]]:
-    from dataclasses import asdict
+    from msgspec.structs import asdict
 
     from tiering.move.policy_facts import budgets
 

@@ -10,27 +10,26 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 COOKIE = "frostline"
 _NAMES = ("127.0.0.1", "localhost")
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(msgspec.Struct, frozen=True):
     """What one browser has: the path below which everything is served to it, and the cookie that goes with it."""
 
     path: str
     cookie: str
 
 
-@dataclass(slots=True)
-class Gate:
+class Gate(msgspec.Struct):
     """The passes that were given out, and the token for the next one."""
 
     port: int
-    _token: str = field(default_factory=secrets.token_urlsafe)
-    _cookies: dict[str, str] = field(default_factory=dict)
+    _token: str = msgspec.field(default_factory=secrets.token_urlsafe)
+    _cookies: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def address(self) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any
+
+import msgspec
 
 from disks.stores.base import ObjectInfo
 from oplog.clickhouse.replay import LogProblem
@@ -28,8 +29,7 @@ _ORDER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SharingServer:
+class SharingServer(msgspec.Struct, frozen=True):
     """One server's metadata of the disk."""
 
     name: str
@@ -39,11 +39,10 @@ class SharingServer:
     """Files that cannot be read: what they name is not known."""
 
 
-@dataclass(slots=True)
-class Sharing:
+class Sharing(msgspec.Struct):
     """What was found."""
 
-    servers: list[dict[str, Any]] = field(default_factory=list)
+    servers: list[dict[str, Any]] = msgspec.field(default_factory=list)
     marks: int = 0
     objects: int = 0
     size_bytes: int = 0
@@ -53,8 +52,8 @@ class Sharing:
     orphaned: int = 0
     orphaned_bytes: int = 0
     young: int = 0
-    findings: list[LogProblem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    findings: list[LogProblem] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         """As `--json` prints it."""

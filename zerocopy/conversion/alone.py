@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+import msgspec
 
 from oplog.errors import Locked, ReadOnly
 from tiering.catalog import reachability
@@ -21,8 +22,7 @@ from zerocopy.replica.nodes import TableNodes
 _QUEUE = "replica-queue"
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
+class Conversion(msgspec.Struct, frozen=True):
     """What a conversion did, or would do."""
 
     definition: TableDefinition

@@ -11,9 +11,8 @@ Run again it goes on; `replica restore` before the commit point takes it back. N
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from oplog.errors import Locked, Refused, UsageError
 from oplog.kinds import TableAltered

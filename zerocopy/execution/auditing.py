@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+import msgspec
 
 from disks.base import LoggedDisk
 from disks.file_table.blob_sets import BlobReference
@@ -45,8 +46,7 @@ _SHOWN = 20
 """Differences that are told in words."""
 
 
-@dataclass(slots=True)
-class Audited:
+class Audited(msgspec.Struct):
     """What an audit of one disk found."""
 
     disk: str
@@ -55,7 +55,7 @@ class Audited:
     sets: int = 0
     marks: int = 0
     objects: int = 0
-    differences: list[MarkDifference] = field(default_factory=list)
+    differences: list[MarkDifference] = msgspec.field(default_factory=list)
     """Those that are left."""
     repaired: int = 0
     clean: bool = False

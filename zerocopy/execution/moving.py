@@ -18,7 +18,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 import msgspec
 
@@ -124,8 +123,7 @@ def _told_why(replica: Replica, disk: Disk, standing: str, report: MoveReport) -
     return msgspec.structs.replace(report, failed=tuple(failed))
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(msgspec.Struct):
     """What this replica may move while it holds the claim."""
 
     allowed: list[Move]

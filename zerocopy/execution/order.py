@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tiering.table.part import PartName
 from zerocopy.execution.queue import Queued
 from zerocopy.replica.entries import Alter, DropRange
@@ -20,8 +22,7 @@ _MOST_LANDED = 100
 """Parts whose bytes came and that are to be committed, while others come."""
 
 
-@dataclass(slots=True)
-class _Placed:
+class _Placed(msgspec.Struct):
     """An entry of the queue with the blocks that it is about, which may turn out to be more."""
 
     place: int

@@ -6,9 +6,9 @@ of one replica the second finds the pointer moved. An entry leaves the queue in 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from oplog.errors import AlreadyExists, Conflict, Transient
 from tiering.table.part import PartName
@@ -26,8 +26,7 @@ CLONED = "clone-"
 """How the name of what another replica had already begins; it comes before what is to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+class Queued(msgspec.Struct, frozen=True):
     """An entry of the queue."""
 
     node: str
@@ -133,7 +132,7 @@ def _take(replica: Replica, pointer: Node, is_lost: Node, new: Sequence[int], co
     except (Conflict, AlreadyExists):
         kept.forget_place()
         return 0
-    kept.pointer = dataclasses.replace(pointer, data=following, version=pointer.version + 1)
+    kept.pointer = msgspec.structs.replace(pointer, data=following, version=pointer.version + 1)
     kept.entries.update((copy.path, copy.data) for copy in copies[:taken])
     kept.inserted.update((copy.path, come[copy.path]) for copy in copies[:taken] if copy.path in come)
     lag.believe(kept, said)

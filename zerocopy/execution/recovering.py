@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import NotFound, Transient
@@ -36,14 +37,13 @@ from zerocopy.replica.nodes import number_of, place_in
 from zerocopy.replica.replica import Replica
 
 
-@dataclass(slots=True)
-class _Other:
+class _Other(msgspec.Struct):
     """What another replica has, and has to do."""
 
     name: str
     pointer: int
-    queue: dict[int, bytes] = field(default_factory=dict)
-    parts: dict[str, str] = field(default_factory=dict)
+    queue: dict[int, bytes] = msgspec.field(default_factory=dict)
+    parts: dict[str, str] = msgspec.field(default_factory=dict)
     """part -> digest"""
 
 

@@ -17,7 +17,6 @@ import uuid
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import msgspec
 
@@ -56,8 +55,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 _decoder = msgspec.json.Decoder(Word)
 
 
-@dataclass(frozen=True, slots=True)
-class SharedPlace:
+class SharedPlace(msgspec.Struct, frozen=True):
     """A store, and where the table's parts there are spoken of."""
 
     path: str

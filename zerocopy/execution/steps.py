@@ -6,13 +6,13 @@ and merges are made, meanwhile.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
+
+import msgspec
 
 from disks.base import LoggedDisk
 from oplog.errors import AlreadyExists, Conflict, FrostlineError, Locked, Transient
@@ -42,8 +42,7 @@ class LeftToAnother(Locked):
     """Another replica does it for all: nothing is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Postponed:
+class Postponed(msgspec.Struct, frozen=True):
     """An entry that could not be done now, and why."""
 
     queued: Queued
@@ -52,28 +51,27 @@ class Postponed:
     """`held`: for an earlier entry, which says what is wrong, if anything is. `left`: for another replica's work."""
 
 
-@dataclass(slots=True)
-class Done:
+class Done(msgspec.Struct):
     """What one run over the queue did."""
 
     pulled: int = 0
-    fetched: list[str] = field(default_factory=list)
-    merged: list[MergeResult] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
+    fetched: list[str] = msgspec.field(default_factory=list)
+    merged: list[MergeResult] = msgspec.field(default_factory=list)
+    dropped: list[str] = msgspec.field(default_factory=list)
     altered: int = 0
     """The version of the definition that came; 0 for none."""
     skipped: int = 0
     """Entries that needed nothing: the part was there, or in a larger one."""
-    postponed: list[Postponed] = field(default_factory=list)
-    adopted: list[str] = field(default_factory=list)
+    postponed: list[Postponed] = msgspec.field(default_factory=list)
+    adopted: list[str] = msgspec.field(default_factory=list)
     """Those of the fetched parts that came without their bytes: their objects are shared."""
-    whole: dict[str, str] = field(default_factory=dict)
+    whole: dict[str, str] = msgspec.field(default_factory=dict)
     """Those that came with them though this machine shares objects with others, and why."""
     cloned: str = ""
     """The replica whose parts this one, which was lost, took over."""
-    set_aside: list[str] = field(default_factory=list)
+    set_aside: list[str] = msgspec.field(default_factory=list)
     """The parts that went to `detached/` then: no other replica knows them."""
-    freed: list[str] = field(default_factory=list)
+    freed: list[str] = msgspec.field(default_factory=list)
     """Parts that went off this machine's disks: they are on the shared one."""
 
     def sort(self, waiting: Sequence[Queued]) -> None:
@@ -88,8 +86,7 @@ class _Differs(Conflict):
     """A merge made other bytes here than elsewhere."""
 
 
-@dataclass(slots=True)
-class Steps:
+class Steps(msgspec.Struct):
     """What one run over the queue does for its entries."""
 
     replica: Replica
@@ -98,7 +95,7 @@ class Steps:
     own: set[PartName]
     """What Keeper says that this replica has."""
     done: Done
-    _merging: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_MERGES_AT_ONCE))
+    _merging: threading.Semaphore = msgspec.field(default_factory=lambda: threading.Semaphore(_MERGES_AT_ONCE))
 
     @property
     def turn(self) -> threading.RLock:
@@ -313,7 +310,7 @@ class Steps:
         """Make the part as every replica makes it: by the entry's time and name. Where other bytes come out, what was
         made is thrown away, and the part is fetched."""
         replica = self.replica
-        context = dataclasses.replace(replica.context, clock=lambda: entry.time)
+        context = msgspec.structs.replace(replica.context, clock=lambda: entry.time)
         with self.turn:
             inputs = self._inputs(entry)
         digests: list[str] = []

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from disks.base import Disk
 from oplog.errors import FrostlineError, Locked, Refused, Transient
@@ -284,8 +285,7 @@ def drop_dead(context: Context, definition: TableDefinition, name: str, *, give_
     return list(map(str, gone))
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaRestored:
+class ReplicaRestored(msgspec.Struct, frozen=True):
     """What a restore did."""
 
     done: Done

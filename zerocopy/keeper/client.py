@@ -21,10 +21,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypeVar
 
+import msgspec
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient, KazooState
 from kazoo.protocol.serialization import GetChildren, GetData
@@ -60,8 +60,7 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """What a node holds, and how often it was written."""
 
     data: bytes
@@ -90,8 +89,7 @@ def _end(client: KazooClient) -> None:
         client.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Witness:
+class Witness(msgspec.Struct, frozen=True):
     """The node that tells whether a change took place: it then holds this."""
 
     path: str

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import msgspec
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient
 from kazoo.protocol.serialization import (
@@ -107,8 +107,7 @@ class ManyQuestions:
         return _InFew(asked, self)
 
 
-@dataclass(frozen=True, slots=True)
-class _MultiRead:
+class _MultiRead(msgspec.Struct, frozen=True):
     """The request, in the form in which kazoo's connection sends and reads its own."""
 
     question: Any

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import time
 import uuid
-from dataclasses import dataclass
+
+import msgspec
 
 from oplog.errors import OutcomeUnknown, Transient
 from tiering.config.settings import KeeperConfig
@@ -15,8 +16,7 @@ _LOOKS = 10
 _MOST_NODES = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class ServerHealth:
+class ServerHealth(msgspec.Struct, frozen=True):
     """One server of the ensemble, by its own word."""
 
     host: str
@@ -27,8 +27,7 @@ class ServerHealth:
     nodes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KeeperHealth:
+class KeeperHealth(msgspec.Struct, frozen=True):
     """The ensemble as this machine sees it. Where it cannot be reached, nothing is measured: all but the servers is
     None."""
 

@@ -7,8 +7,9 @@ requests are counted, with path and ACL, before they are sent; 500 operations an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from oplog.errors import LimitReached
 
@@ -20,8 +21,7 @@ _ACL_BYTES = 128
 """Scheme, user, digest and permissions of one ACL, generously."""
 
 
-@dataclass(frozen=True, slots=True)
-class CreateNode:
+class CreateNode(msgspec.Struct, frozen=True):
     """A new node. Fails with `AlreadyExists` when it is there, `NotFound` when its parent is not."""
 
     path: str
@@ -32,8 +32,7 @@ class CreateNode:
     """The server adds ten digits to the name: each higher than all before it below this parent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Set:
+class Set(msgspec.Struct, frozen=True):
     """Other data for a node. Fails with `NotFound`, or with `Conflict` when its version is another one."""
 
     path: str
@@ -41,16 +40,14 @@ class Set:
     version: int = ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteNode:
+class DeleteNode(msgspec.Struct, frozen=True):
     """A node goes. Fails with `NotFound`, or with `Conflict` when it has children or another version."""
 
     path: str
     version: int = ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class CheckNode:
+class CheckNode(msgspec.Struct, frozen=True):
     """Changes nothing. Fails with `NotFound`, or with `Conflict` when the node's version is another one."""
 
     path: str

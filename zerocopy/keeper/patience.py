@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 LOOK_SECONDS = 0.2
 """How often who waits looks whether the process is told to stop."""
@@ -23,8 +24,7 @@ def longest_seconds(timeout_seconds: float, silent_seconds: float) -> float:
     return min(timeout_seconds, _AGAIN_SECONDS) if silent_seconds >= timeout_seconds else timeout_seconds
 
 
-@dataclass(slots=True)
-class Patience:
+class Patience(msgspec.Struct):
     """How long one call waits: until its end, or a moment from when it sees that the process is told to stop."""
 
     end: float

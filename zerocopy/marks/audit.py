@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from disks.file_table.blob_sets import BlobReference, NewSet
 from zerocopy.marks.census import MarkedSet
@@ -20,8 +21,7 @@ Named = Mapping[BlobReference, frozenset[str]]
 """What a log's newest table names: the keys, by set and directory."""
 
 
-@dataclass(frozen=True, slots=True)
-class MarkDifference:
+class MarkDifference(msgspec.Struct, frozen=True):
     """One thing that is not as it should be."""
 
     kind: str
@@ -40,8 +40,7 @@ class MarkDifference:
         return self.kind in _MENDED
 
 
-@dataclass(frozen=True, slots=True)
-class Marked:
+class Marked(msgspec.Struct, frozen=True):
     """The marks of a prefix."""
 
     sets: Mapping[str, MarkedSet]
@@ -96,8 +95,7 @@ def _left(logs: Mapping[str, Named], marked: Marked) -> Iterator[MarkDifference]
                 yield MarkDifference(LEFT_OVER, holder.log, reference, sentence)
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(msgspec.Struct, frozen=True):
     """What puts back what is missing, and takes away what this machine's own log has no use for."""
 
     sets: Mapping[str, frozenset[str]]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from oplog.errors import Conflict, FrostlineError, NotFound
 from zerocopy.keeper.client import Keeper
@@ -13,8 +14,7 @@ from zerocopy.marks.nodes import Holder, StoreNodes, decode_keys, parse_holder
 _RELEASED_AT_ONCE = 100
 
 
-@dataclass(frozen=True, slots=True)
-class MarkedSet:
+class MarkedSet(msgspec.Struct, frozen=True):
     """A blob set as Keeper knows it."""
 
     name: str
@@ -23,8 +23,7 @@ class MarkedSet:
     """How many replicas' directories use it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectionGate:
+class CollectionGate(msgspec.Struct, frozen=True):
     """The node that tells whether anything may be collected now, at the version at which it said so."""
 
     path: str

@@ -11,10 +11,11 @@ blobs into another table, into `detached/` and back.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote
+
+import msgspec
 
 from disks.file_table.blob_sets import BlobReference
 from oplog.errors import Damaged
@@ -35,8 +36,7 @@ class Holder(NamedTuple):
     directory: str
 
 
-@dataclass(frozen=True, slots=True)
-class StoreNodes:
+class StoreNodes(msgspec.Struct, frozen=True):
     """The nodes of one prefix of a bucket."""
 
     store: str

@@ -8,8 +8,9 @@ deleted, it goes to `detached/`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
 
 from tiering.table.part import PartName
 
@@ -17,15 +18,14 @@ Said: TypeAlias = Mapping[str, Mapping[PartName, str]]
 """Of each replica its parts, with their digests."""
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
+class Agreement(msgspec.Struct, frozen=True):
     """What follows from what the replicas say."""
 
     digests: Mapping[PartName, str]
     """Of every part that counts, also of those that others cover."""
     refused: Mapping[str, frozenset[PartName]]
     """Of each replica that has some, the parts that do not count."""
-    lacking: Mapping[PartName, str] = field(default_factory=dict)
+    lacking: Mapping[PartName, str] = msgspec.field(default_factory=dict)
     """The parts that some replica has to fetch, each with one that has it."""
 
 

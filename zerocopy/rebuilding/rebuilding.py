@@ -16,7 +16,6 @@ last one has said what it has would give numbers that are given already.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -67,8 +66,7 @@ def _decode(nodes: TableNodes, data: bytes) -> Restoring:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
+class Rebuilt(msgspec.Struct, frozen=True):
     """What was put back."""
 
     replicas: tuple[str, ...]

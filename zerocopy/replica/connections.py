@@ -6,8 +6,9 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from disks.base import LoggedDisk
 from disks.object_disk.sharing.prefix import store_identity
@@ -30,14 +31,13 @@ class Worker(Protocol):
         """There may be a table that it does not know."""
 
 
-@dataclass(slots=True)
-class KnownTable:
+class KnownTable(msgspec.Struct):
     """What a session knows of a table and need not ask again. What is changed by it is checked when it is changed."""
 
     session: int
     own: Node | None = None
     """The node of this machine's replica, until `is_old` is set."""
-    is_old: threading.Event = field(default_factory=threading.Event)
+    is_old: threading.Event = msgspec.field(default_factory=threading.Event)
     active_changed: threading.Event | None = None
     """Set when another home may live by the replica's name since it was looked who does; None where nobody looked."""
     is_proved: bool = False
@@ -46,17 +46,17 @@ class KnownTable:
     """Whether what is here was compared with what Keeper says of it."""
     pointer: Node | None = None
     is_lost: Node | None = None
-    entries: dict[str, bytes] = field(default_factory=dict)
+    entries: dict[str, bytes] = msgspec.field(default_factory=dict)
     """What waits in the queue, by its node."""
-    inserted: dict[str, int] = field(default_factory=dict)
+    inserted: dict[str, int] = msgspec.field(default_factory=dict)
     """Of those that bring a part of another replica's, when it was inserted: seconds since 1970."""
     oldest: bytes | None = None
     """What was last said in Keeper of the oldest of them."""
     log_length: int = 0
     """How many entries the log had when it was last looked at."""
-    hosts: dict[str, str] = field(default_factory=dict)
+    hosts: dict[str, str] = msgspec.field(default_factory=dict)
     """Where replicas give their parts, as they said once."""
-    begun: float = field(default_factory=time.time)
+    begun: float = msgspec.field(default_factory=time.time)
     """Since when it is known, in seconds since 1970."""
     announced: float = -math.inf
     named: float = -math.inf

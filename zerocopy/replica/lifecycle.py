@@ -10,7 +10,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 import msgspec
 
@@ -35,8 +34,7 @@ DEFAULT_PATH = "/tables/{shard}/{database}.{table}"
 _COMPARED = ("columns", "order_by", "partition_by", "merge_mode", "settings", "ttl")
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """A replica that was created."""
 
     definition: TableDefinition

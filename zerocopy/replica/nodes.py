@@ -26,7 +26,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from oplog.errors import Damaged
 from zerocopy.keeper.operations import CreateNode
@@ -36,8 +36,7 @@ ANY_POLICY = "-"
 """What the definition in Keeper says of the policy."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableNodes:
+class TableNodes(msgspec.Struct, frozen=True):
     """The nodes of a table."""
 
     path: str
@@ -99,8 +98,7 @@ class TableNodes:
         return ReplicaNodes(f"{self.replicas}/{name}")
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaNodes:
+class ReplicaNodes(msgspec.Struct, frozen=True):
     """The nodes of one replica."""
 
     path: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from oplog.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown, ReadOnly
 from tiering.catalog.context import Context
@@ -16,8 +17,7 @@ from zerocopy.replica.connections import KnownTable, connections
 from zerocopy.replica.nodes import ReplicaNodes, TableNodes, number_of
 
 
-@dataclass(slots=True)
-class Replica:
+class Replica(msgspec.Struct):
     """An open replica. Writing needs one; reading does not."""
 
     context: Context
@@ -30,7 +30,7 @@ class Replica:
     """By which Keeper knows this machine as the replica."""
     version: int = ANY_VERSION
     """Of the node that says so."""
-    kept: KnownTable = field(default_factory=lambda: KnownTable(0))
+    kept: KnownTable = msgspec.field(default_factory=lambda: KnownTable(0))
 
     @classmethod
     def open(cls, context: Context, definition: TableDefinition) -> Replica:

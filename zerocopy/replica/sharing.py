@@ -22,7 +22,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from disks.base import LoggedDisk
 from disks.file_table.blob_sets import BlobMarks, BlobReference
@@ -50,8 +51,7 @@ _READ_BYTES = 1 << 20
 """Where the store keeps no checksums, an object up to this size is read for one."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartHolder:
+class PartHolder(msgspec.Struct, frozen=True):
     """A replica that has a part, or one that covers it."""
 
     replica: str
@@ -79,8 +79,7 @@ def stores(context: Context, definition: TableDefinition) -> dict[str, LoggedDis
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(msgspec.Struct, frozen=True):
     """A part, and what objects it is."""
 
     part: Part
@@ -133,8 +132,7 @@ def _read(replica: Replica, other: OtherLog, disk: LoggedDisk, log: str, name: s
     return made if isinstance(made, str) else Offered(part, made, description)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(msgspec.Struct, frozen=True):
     """A part that is to be taken over, as it becomes this machine's."""
 
     name: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from oplog.errors import FrostlineError
 from tiering.catalog.context import Context
@@ -17,8 +18,7 @@ from zerocopy.replica.nodes import TableNodes, number_of, place_in
 from zerocopy.replica.replica import Replica
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaStatus:
+class ReplicaStatus(msgspec.Struct, frozen=True):
     """One replica of a table."""
 
     table: str
@@ -44,8 +44,7 @@ class ReplicaStatus:
     """When this machine's daemon passes next, if something could not be done and it runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnReplica:
+class OwnReplica(msgspec.Struct, frozen=True):
     """This machine's replica of a table, as far as is known without Keeper."""
 
     table: str

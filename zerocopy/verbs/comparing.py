@@ -7,7 +7,8 @@ What an entry of the queue is about may be half done, and is left to it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from oplog.errors import FrostlineError, ReadOnly, Transient
 from tiering.catalog import reachability
@@ -24,8 +25,7 @@ from zerocopy.replica import shared
 from zerocopy.replica.replica import Replica
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaDifference:
+class ReplicaDifference(msgspec.Struct, frozen=True):
     """One thing that is not as Keeper says."""
 
     invariant: str
@@ -34,8 +34,7 @@ class ReplicaDifference:
     what: str
 
 
-@dataclass(slots=True)
-class Comparison:
+class Comparison(msgspec.Struct):
     """What was found, and why some tables were not compared."""
 
     differences: list[ReplicaDifference]

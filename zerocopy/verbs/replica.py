@@ -34,13 +34,11 @@ def register(app: typer.Typer) -> None:
 
 def list_replicas(session: Session) -> None:
     """List the replicated tables of this machine, and whether they can be changed here."""
-    import dataclasses
-
     from zerocopy.replica.status import own_replicas
 
     found = own_replicas(session.store().context)
     if session.options.json:
-        session.output.document({"replicas": [dataclasses.asdict(one) for one in found]})
+        session.output.document({"replicas": found})
         return
     session.output.table(
         ["table", "replica", "keeper path", "lag", "read-only because"],
@@ -57,14 +55,12 @@ def status(session: Session, table: OptionalTable = None) -> None:
 
     The lag is how long the oldest insert of another replica has waited that it has not got.
     """
-    import dataclasses
-
     from zerocopy.replica.status import statuses
 
     store = session.store()
     found = [one for definition in _replicated(session, table) for one in statuses(store.context, definition)]
     if session.options.json:
-        session.output.document({"replicas": [dataclasses.asdict(one) for one in found]})
+        session.output.document({"replicas": found})
     else:
         session.output.table(
             ["table", "replica", "", "state", "parts", "queue", "behind", "lag", "address"],
@@ -266,8 +262,6 @@ def restore(
     and what here is another one too. Exit 3: some of it could not be done yet; 1: none of it. Exit 4: no replica has a
     part that the log brings.
     """
-    import dataclasses
-
     from oplog.errors import PartlyDone, UsageError
     from tiering.cli.frame.session import fail_if_partly
     from zerocopy.execution import work
@@ -293,7 +287,7 @@ def restore(
                 "postponed": [{"part": one.queued.entry.brings, "reason": one.reason} for one in done.postponed],
                 "lost": gone,
                 "given_up": give_up_parts and bool(gone),
-                "rebuilt": dataclasses.asdict(rebuilt) if rebuilt is not None else None,
+                "rebuilt": rebuilt,
             }
         )
     if rebuilt is not None:

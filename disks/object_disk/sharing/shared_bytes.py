@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from disks.base import LoggedDisk
 from disks.object_disk.sharing.other_log import OtherLog
 from disks.object_disk.sharing.retiring import heeded_logs
 
 
-@dataclass(frozen=True, slots=True)
-class SharedBytes:
+class SharedBytes(msgspec.Struct, frozen=True):
     """Of the objects that the newest table of a log names. Each object counts once, however many files it is."""
 
     size_bytes: int

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from xml.etree import ElementTree
+
+import msgspec
 
 from disks.effects import op
 from disks.stores.s3.errors import S3Place, error_of_answer, error_of_xml
@@ -26,8 +27,7 @@ _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 Answers = dict[str, FrostlineError | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(msgspec.Struct, frozen=True):
     """Where to delete: keys are relative to `prefix`."""
 
     requests: S3Requests

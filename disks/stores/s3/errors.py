@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from xml.etree import ElementTree
+
+import msgspec
 
 from disks.stores.checks import Unreachable, Untrusted, wrong_sha256
 from oplog.errors import (
@@ -46,8 +47,7 @@ _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "In
 _UNTRUSTED = re.compile(r"certificate verify failed: ([^(\n]*[^(\n ])")
 
 
-@dataclass(frozen=True, slots=True)
-class S3Place:
+class S3Place(msgspec.Struct, frozen=True):
     """Where a request went, for messages."""
 
     name: str

@@ -6,7 +6,8 @@ import io
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from oplog.bounds import check_received
 
@@ -25,8 +26,7 @@ class CutOff(OSError):
     """The body of an answer ended before its announced length."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpAnswer(msgspec.Struct, frozen=True):
     """Names of headers are in lower case, values as Latin-1; those of one name are joined by commas."""
 
     status: int

@@ -15,12 +15,13 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Protocol
 from urllib.parse import quote, unquote_plus, urlsplit
 from xml.etree import ElementTree
+
+import msgspec
 
 from disks.stores.base import ByteRange
 from disks.stores.checks import Truncated
@@ -48,8 +49,7 @@ class Credentials(Protocol):
     token: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ListedKey:
+class ListedKey(msgspec.Struct, frozen=True):
     """One key of a listing page, as the server gave it."""
 
     key: str

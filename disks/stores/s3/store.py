@@ -16,11 +16,12 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any
+
+from msgspec.structs import replace
 
 from disks.config import ObjectDiskConfig
 from disks.effects import op

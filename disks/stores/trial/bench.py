@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal
+
+import msgspec
 
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.questions import DELETES, GONE, IN_ORDER, LISTED, NEW_KEYS, ONE_WINNER, RANGE, READ_BACK, Question
@@ -34,8 +35,7 @@ _FEWEST_OBJECTS = 4
 _PAGE_KEYS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class BenchStep:
+class BenchStep(msgspec.Struct, frozen=True):
     """The same operation on `count` objects of one size by `workers` threads."""
 
     verb: Verb
@@ -44,8 +44,7 @@ class BenchStep:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(msgspec.Struct, frozen=True):
     """How a step went. Times are seconds a request; `requests` those that the percentiles are of."""
 
     step: BenchStep
@@ -65,8 +64,7 @@ class Measurement:
         return self.moved_bytes / self.seconds if self.seconds else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class PromiseCheck:
+class PromiseCheck(msgspec.Struct, frozen=True):
     """One promise of the store, kept or not."""
 
     name: str
@@ -74,12 +72,11 @@ class PromiseCheck:
     what: str
 
 
-@dataclass(slots=True)
-class BenchReport:
+class BenchReport(msgspec.Struct):
     """What was measured and checked."""
 
-    measurements: list[Measurement] = field(default_factory=list)
-    checks: list[PromiseCheck] = field(default_factory=list)
+    measurements: list[Measurement] = msgspec.field(default_factory=list)
+    checks: list[PromiseCheck] = msgspec.field(default_factory=list)
     leftovers_removed: int = 0
     """Objects of an earlier run that was killed."""
     kept: int = 0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+import msgspec
 
 from disks.stores.base import Upload
 from disks.stores.bucket_settings import BucketSettings, NotAnswered
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeResult:
+class ProbeResult(msgspec.Struct, frozen=True):
     """What the store did. `good` None: not known, and `said` tells why."""
 
     good: bool | None
@@ -22,15 +22,14 @@ class ProbeResult:
 NOT_ASKED = ProbeResult(None, "not tried")
 
 
-@dataclass(slots=True)
-class StoreFacts:
+class StoreFacts(msgspec.Struct):
     """All answers of one store. What was never reached is `NOT_ASKED`."""
 
     name: str
     unreachable: str = ""
     """Why the store cannot be used at all; then nothing else was asked."""
     hint: str = ""
-    answers: dict[str, ProbeResult] = field(default_factory=dict)
+    answers: dict[str, ProbeResult] = msgspec.field(default_factory=dict)
     """By the `check` of the question."""
     kept_until: datetime | None = None
     """A lock keeps what was just written until then."""
@@ -39,7 +38,7 @@ class StoreFacts:
     settings: BucketSettings | None = None
     old_versions: int | NotAnswered = 0
     old_bytes: int = 0
-    uploads: list[Upload] | NotAnswered = field(default_factory=list)
+    uploads: list[Upload] | NotAnswered = msgspec.field(default_factory=list)
 
     def of(self, check: str) -> ProbeResult:
         return self.answers.get(check, NOT_ASKED)

@@ -6,8 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from types import TracebackType
+
+import msgspec
+from msgspec.structs import replace
 
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, Upload
 from disks.stores.payload import size_bytes
@@ -22,8 +24,7 @@ _ANSWERS = (AlreadyExists, NotFound, Throttled)
 """Errors of a call that did not fail for another reason than what was asked."""
 
 
-@dataclass(slots=True)
-class Answered:
+class Answered(msgspec.Struct):
     """What became of calls of one kind. Those that throttle and those that fail otherwise took their time, too."""
 
     calls: int = 0

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, Upload
 from disks.stores.bucket_settings import OldVersion

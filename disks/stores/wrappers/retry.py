@@ -8,9 +8,10 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
+
+import msgspec
 
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, StoreCapabilities, Upload
 from disks.stores.bucket_settings import BucketSettings, OldVersion
@@ -30,8 +31,7 @@ _TRUNCATED_ATTEMPTS = 6
 """A body that is cut short again and again is damage, not bad luck; each try may be a large download."""
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(msgspec.Struct, frozen=True):
     """How often and how long to try: at most `attempts` tries, which begin within `total_seconds` after the first
     failure. A server that takes no connection is given a quarter of that time."""
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from oplog.clickhouse.columns import SourceColumn
@@ -48,8 +48,7 @@ _DIGITS = {"Decimal32": 9, "Decimal64": 18, "Decimal128": 38}
 _DEEPEST = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Mapping:
+class Mapping(msgspec.Struct, frozen=True):
     """What becomes of a type: the Arrow type, and the one of ClickHouse's to which the values are cast for that."""
 
     arrow: pa.DataType

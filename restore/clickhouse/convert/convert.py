@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -36,8 +36,7 @@ _NOT_NEEDED = re.compile(r"(?:minmax_.*\.idx|partition\.dat|primary\.c?idx|skp_i
 """Files that belong to the keys, the indexes and the projections of a table, and so not to the copy's."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConversionPlan:
+class ConversionPlan(msgspec.Struct, frozen=True):
     """Which columns the rows have, and how each part gives them."""
 
     columns: tuple[SourceColumn, ...]
@@ -73,14 +72,13 @@ class ConversionPlan:
         }
 
 
-@dataclass(slots=True)
-class Converted:
+class Converted(msgspec.Struct):
     """What a conversion did."""
 
     rows: int = 0
     deleted_rows: int = 0
     """Rows that lie in the parts and that a lightweight DELETE had marked: they are not taken."""
-    parts: list[str] = field(default_factory=list)
+    parts: list[str] = msgspec.field(default_factory=list)
     """Of the table here."""
     bytes: int = 0
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from disks.stores.base import ObjectStore
 from disks.workers.parallel import HERE, Askers, in_parallel
@@ -22,8 +23,7 @@ _NAMELESS = frozenset({"lost_rename"})
 """Losses that leave the table's other parts as they are: these rows are told of, and not taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePart:
+class SourcePart(msgspec.Struct, frozen=True):
     """An active part."""
 
     part: ClickHousePart
@@ -32,8 +32,7 @@ class SourcePart:
     """As `count.txt` says."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceTable:
+class SourceTable(msgspec.Struct, frozen=True):
     """A table with all its active parts, by name."""
 
     uuid: str

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from backup.format.header import DrillRecord, VerificationRecord
 from backup.retention.rules import Candidate, KeepRules, RetentionChoice, choose, is_proved
@@ -217,7 +217,7 @@ def test_never_fewer_than_the_rules_say(backups: list[Candidate], rules: KeepRul
 @given(backups=_backups, rules=_rules, more=_rules)
 def test_another_rule_never_drops_more(backups: list[Candidate], rules: KeepRules, more: KeepRules) -> None:
     """But for what stayed because no rule kept anything, or nothing that verified."""
-    both = replace(more, **{name: value for name in rules.__dataclass_fields__ if (value := getattr(rules, name))})
+    both = replace(more, **{name: value for name in rules.__struct_fields__ if (value := getattr(rules, name))})
     stays = {choice.backup.id for choice in choose(backups, both) if choice.keep}
     for choice in choose(backups, rules):
         if choice.keep and not any(reason.startswith("the newest") for reason in choice.reasons):

@@ -7,9 +7,9 @@ killed has kept already the next one does not read again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from disks.base import Disk, Mark
 from disks.workers.progress import Progress

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from operator import is_
+
+import msgspec
+from msgspec.structs import replace
 
 from disks.base import Mark, SmallFile
 from oplog.errors import Damaged, FrostlineError
@@ -23,8 +25,7 @@ KEPT_FROM = 64
 """Fewer new parts are not worth a write: the next process reads them again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadApart:
+class ReadApart(msgspec.Struct, frozen=True):
     """What a look at the past has instead of what is kept: of a look that goes on, nothing more is kept."""
 
     files: frozenset[str]
@@ -45,17 +46,16 @@ def is_between(name: str, partition: str, to: str | None) -> bool:
     return f"{partition}_" <= f"{name}_" <= f"{to or partition}_"
 
 
-@dataclass(slots=True)
-class Looked:
+class Looked(msgspec.Struct):
     """What a look at a table's directory on a disk found."""
 
     definition: TableDefinition
     volume: str | None
     place: PartsPlace
-    parts: dict[str, StoredPart] = field(default_factory=dict)
+    parts: dict[str, StoredPart] = msgspec.field(default_factory=dict)
     """by the path of its `part.json`, in path order"""
-    marks: dict[str, Mark] = field(default_factory=dict)
-    broken: list[Broken] = field(default_factory=list)
+    marks: dict[str, Mark] = msgspec.field(default_factory=dict)
+    broken: list[Broken] = msgspec.field(default_factory=list)
     generation: int = 0
     """The same as that of a look before: the same parts."""
     state: Mark | None = None

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import count
 
 import msgspec
+from msgspec.structs import replace
 
 from disks.base import Disk, Mark
 from disks.workers.progress import SILENT, Progress

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
@@ -142,8 +141,7 @@ def described(parts: Iterable[StoredPart]) -> Iterator[tuple[StoredPart, Part]]:
                 yield stored, one.part_of(kept.get(id(one.source.kept), {}).get(one.number))
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(msgspec.Struct, frozen=True):
     """Something on a disk that cannot be read; it is left as it is."""
 
     disk: str
@@ -157,8 +155,7 @@ class Broken:
         return self.what if where in self.what else f"{where}: {self.what}"
 
 
-@dataclass(frozen=True, slots=True)
-class PartSource:
+class PartSource(msgspec.Struct, frozen=True):
     """Where whole parts come from."""
 
     disks: Mapping[str, Disk]

@@ -1,6 +1,6 @@
 """`merge`: in this process, in buckets, and by Spark."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,6 +73,8 @@ def merge(
     --spark has the executors of Spark do it. Each group of parts is committed by itself as soon as it is done; what
     fails stays as it was. The inputs' objects stay until gc collects them.
     """
+    from msgspec.structs import replace
+
     from tiering.merge.request import MergeRequest
 
     texts = _ColdTexts(where, target_size, min_inputs, max_group_size, shard_size, max_failed_groups)

@@ -8,7 +8,8 @@ wait for the name that they get.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from tiering.config.settings import InboxConfig
 
@@ -17,8 +18,7 @@ _UNFINISHED = (".tmp", ".part")
 Key = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A file as a look saw it."""
 
     name: str
@@ -32,8 +32,7 @@ class Found:
         return (self.inode, self.size_bytes, self.changed_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(msgspec.Struct, frozen=True):
     """What a file looked like, and since when."""
 
     key: Key

@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from oplog.errors import FrostlineError, UsageError, in_a_line
 from tiering.config.settings import InboxConfig
@@ -27,14 +28,13 @@ from tiering.journal.locks import hold_lock
 _LONGEST_REST_SECONDS = 60.0
 
 
-@dataclass(slots=True)
-class Round:
+class Round(msgspec.Struct):
     """What one look at the whole inbox did."""
 
-    files: list[Ended] = field(default_factory=list)
+    files: list[Ended] = msgspec.field(default_factory=list)
     rows: int = 0
-    parts: list[str] = field(default_factory=list)
-    problems: list[Strange] = field(default_factory=list)
+    parts: list[str] = msgspec.field(default_factory=list)
+    problems: list[Strange] = msgspec.field(default_factory=list)
     """What was left alone, and tables that could not be worked on."""
 
     @property

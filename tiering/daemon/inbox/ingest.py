@@ -12,7 +12,6 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from importlib.metadata import version
 
 import msgspec
@@ -31,8 +30,7 @@ from tiering.table.schema import TableDefinition
 log = logging.getLogger("frostline.inbox")
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """What became of one file: `done`, `duplicate` or `failed`."""
 
     table: str
@@ -42,14 +40,13 @@ class Ended:
     error: str = ""
 
 
-@dataclass(slots=True)
-class IngestResult:
+class IngestResult(msgspec.Struct):
     """What one run did."""
 
-    files: list[Ended] = field(default_factory=list)
+    files: list[Ended] = msgspec.field(default_factory=list)
     rows: int = 0
-    parts: list[str] = field(default_factory=list)
-    unfinished: list[str] = field(default_factory=list)
+    parts: list[str] = msgspec.field(default_factory=list)
+    unfinished: list[str] = msgspec.field(default_factory=list)
     """Files that were still written to: they wait again."""
 
 

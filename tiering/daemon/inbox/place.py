@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from disks import effects
 from oplog.errors import AlreadyExists, NotFound, Refused
@@ -29,8 +30,7 @@ _NEXT_BATCH_FILE = ".batch.next"
 _NAME_BYTES = 255
 
 
-@dataclass(frozen=True, slots=True)
-class Strange:
+class Strange(msgspec.Struct, frozen=True):
     """Something in the inbox that is left alone, and why."""
 
     table: str
@@ -38,8 +38,7 @@ class Strange:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class SettledFile:
+class SettledFile(msgspec.Struct, frozen=True):
     """A file that is to go to `done/` or `failed/`, and the report that goes with it."""
 
     name: str

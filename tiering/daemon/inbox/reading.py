@@ -7,9 +7,9 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from oplog.errors import FrostlineError, Transient
@@ -30,8 +30,7 @@ class InboxStops(Exception):
     """Whoever works on the inbox was told to end, within a file. What is taken stays so, and the next run goes on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Readable:
+class Readable(msgspec.Struct, frozen=True):
     """A file that can be read from its first row to its last. `batches` is None where they are too many to keep."""
 
     file: Found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from tiering.config.jobs import JOBS
 from tiering.config.settings import Config, HookEvent, JobConfig
@@ -17,18 +18,16 @@ if TYPE_CHECKING:
 Steps = Callable[[Config, "Store"], Sequence[Sequence[str]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(msgspec.Struct, frozen=True):
     """What a step did, from the document that its verb printed."""
 
     text: str
     merged: int = 0
-    figures: Mapping[str, int] = field(default_factory=dict)
+    figures: Mapping[str, int] = msgspec.field(default_factory=dict)
     """What it counted, for the metrics."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobKind:
+class JobKind(msgspec.Struct, frozen=True):
     """One job: command lines that a process of its own runs, one after the other. Without `steps` it is a pass, which
     the daemon makes itself."""
 

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -61,8 +60,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 _reports = msgspec.json.Decoder(RunReport)
 
 
-@dataclass(frozen=True, slots=True)
-class JobFiles:
+class JobFiles(msgspec.Struct, frozen=True):
     """A job's files below the state directory."""
 
     state: Path

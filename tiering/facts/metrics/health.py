@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from tiering.facts.metrics.seen import Seen
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(msgspec.Struct, frozen=True):
     """What is wrong, in sentences. `not_alive`: only a restart helps. `not_ready`: passes fail, or have not begun, or a
     disk is away; a restart would not help."""
 

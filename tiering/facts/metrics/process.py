@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
+
+import msgspec
 
 from tiering.facts.metrics.family import Family
 
@@ -36,8 +37,7 @@ class Hook(Protocol):
     def given_up(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(msgspec.Struct, frozen=True):
     """Calls of stores of one kind. Those that throttle and those that fail otherwise took their time, too."""
 
     calls: int = 0
@@ -46,8 +46,7 @@ class Calls:
     throttled: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(msgspec.Struct, frozen=True):
     """What this process sent to one disk's store."""
 
     disk: str
@@ -57,8 +56,7 @@ class Traffic:
     received: int
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(msgspec.Struct, frozen=True):
     """The daemon, at the moment of the answer."""
 
     up: bool
@@ -75,12 +73,12 @@ class Process:
     """As `daemon status --json` has them."""
     lanes: Sequence[Lane] = ()
     hooks: Sequence[Hook] = ()
-    held: Mapping[str, int] = field(default_factory=dict)
+    held: Mapping[str, int] = msgspec.field(default_factory=dict)
     """How many due parts the pacing of policies holds back, by what holds them."""
     traffic: tuple[Traffic, ...] = ()
     concurrency: int | None = None
     """Requests that may run at once now: a throttling store halves it."""
-    answered: Mapping[str, Calls] = field(default_factory=dict)
+    answered: Mapping[str, Calls] = msgspec.field(default_factory=dict)
     """What became of the calls of stores, by kind."""
 
 

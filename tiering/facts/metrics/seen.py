@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
+
+import msgspec
 
 from tiering.config.settings import PolicyConfig
 from tiering.policy import ttl
@@ -22,8 +23,7 @@ OTHERS = "(others)"
 K = TypeVar("K")
 
 
-@dataclass(frozen=True, slots=True)
-class PartsSeen:
+class PartsSeen(msgspec.Struct, frozen=True):
     """Parts of one table on one disk in one state."""
 
     table: str
@@ -32,8 +32,7 @@ class PartsSeen:
     state: str
 
 
-@dataclass(slots=True)
-class Amount:
+class Amount(msgspec.Struct):
     """How many parts, and what is in them."""
 
     parts: int = 0
@@ -47,8 +46,7 @@ class Amount:
         self.bytes += size_bytes
 
 
-@dataclass(slots=True)
-class Overdue:
+class Overdue(msgspec.Struct):
     """Parts of one table that a TTL rule wants elsewhere, or gone, and that are still where they were."""
 
     parts: int = 0
@@ -64,8 +62,7 @@ class Overdue:
         self.oldest = min(times, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class DiskSeen:
+class DiskSeen(msgspec.Struct, frozen=True):
     """One disk. `up`: it is what its name stands for, and answers."""
 
     name: str
@@ -78,16 +75,14 @@ class DiskSeen:
     """When, in seconds since 1970, what others committed was seen last."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSeen:
+class ReplicaSeen(msgspec.Struct, frozen=True):
     """This machine's replica of one table: when it last took in what the others did, and what of it is not done."""
 
     synced: datetime
     waiting: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkSeen:
+class WorkSeen(msgspec.Struct, frozen=True):
     """What the journal remembers of one kind of work: in one state, for one reason."""
 
     state: str
@@ -96,8 +91,7 @@ class WorkSeen:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class InboxSeen:
+class InboxSeen(msgspec.Struct, frozen=True):
     """What lies in the inbox for one table. `oldest`: when the file that waits longest was written."""
 
     waiting: int = 0
@@ -106,8 +100,7 @@ class InboxSeen:
     oldest: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """The store at one moment."""
 
     at: datetime
@@ -119,18 +112,18 @@ class Seen:
     merges: tuple[WorkSeen, ...] = ()
     failing_moves: int = 0
     pins: int = 0
-    paused: Mapping[str, int] = field(default_factory=dict)
+    paused: Mapping[str, int] = msgspec.field(default_factory=dict)
     broken: int = 0
     set_aside: int = 0
     backups: Mapping[str, Mapping[str, datetime]] | None = None
     """By table: when the newest backup was taken, verified, drilled. None where no repository is configured."""
     failed_proofs: int = 0
     """Tables whose last verification or drill found something."""
-    inbox: Mapping[str, InboxSeen] = field(default_factory=dict)
+    inbox: Mapping[str, InboxSeen] = msgspec.field(default_factory=dict)
     """By table, or what is called like one."""
-    crowded: Mapping[str, int] = field(default_factory=dict)
+    crowded: Mapping[str, int] = msgspec.field(default_factory=dict)
     """By table: the small parts of the partitions in buckets that have very many."""
-    replicas: Mapping[str, ReplicaSeen] = field(default_factory=dict)
+    replicas: Mapping[str, ReplicaSeen] = msgspec.field(default_factory=dict)
     """By table."""
     budgets: tuple[Budget, ...] = ()
     day_money: float | None = None

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
 from datetime import datetime
+
+import msgspec
+from msgspec.structs import replace
 
 from disks.base import LoggedDisk, Transaction
 from oplog.errors import Refused
@@ -22,8 +24,7 @@ REMEMBERED_JOBS = 1000
 """Of each table; older ids are forgotten, and a job of such an id would go in again."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnceAJob:
+class OnceAJob(msgspec.Struct, frozen=True):
     """A job by the id that its user gave it."""
 
     job_id: str
@@ -55,8 +56,7 @@ class OnceAJob:
         return f"{definition.directory}/job-{_digest(self.job_id)}.json"
 
 
-@dataclass(frozen=True, slots=True)
-class OnceABatch:
+class OnceABatch(msgspec.Struct, frozen=True):
     """A batch of a stream. Batches come in order, so the newest one says what all before it are."""
 
     stream: str

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from disks.effects import op
@@ -48,8 +49,7 @@ class WriteJob:
     """When, in seconds as `time.time`: no blob of the job is older."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenPart:
+class WrittenPart(msgspec.Struct, frozen=True):
     """The rows of a partition that one task wrote."""
 
     partition: Partition
@@ -73,8 +73,7 @@ def write_parts(batches: Iterable[pa.RecordBatch], job: WriteJob, task: int, att
         scratch.remove()
 
 
-@dataclass(frozen=True, slots=True)
-class _SortedFiles:
+class _SortedFiles(msgspec.Struct, frozen=True):
     """Sorted files of one partition in a directory."""
 
     partition: Partition

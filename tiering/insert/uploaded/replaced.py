@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+
+import msgspec
 
 from disks.base import LoggedDisk
 from oplog import paths
@@ -28,8 +29,7 @@ _CLAIM_SECONDS = 600.0
 _LOOK_AGAIN_SECONDS = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Replaced:
+class Replaced(msgspec.Struct, frozen=True):
     """The parts that go."""
 
     revision: int

@@ -23,7 +23,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+
+import msgspec
 
 from disks.base import LoggedDisk, Transaction
 from disks.stores.base import ObjectStore
@@ -55,8 +56,7 @@ from tiering.table.part import PART_FILE, PartName
 from tiering.table.schema import TableDefinition
 
 
-@dataclass(frozen=True, slots=True)
-class Workers:
+class Workers(msgspec.Struct, frozen=True):
     """Who merges the shards."""
 
     runner: Runner
@@ -86,21 +86,19 @@ class _OpenStore:
         return self._store
 
 
-@dataclass(frozen=True, slots=True)
-class FailedGroup:
+class FailedGroup(msgspec.Struct, frozen=True):
     """A group that was not merged, and why. Its parts are as they were."""
 
     plan: MergePlan
     error: FrostlineError
 
 
-@dataclass(slots=True)
-class ColdMergeReport:
+class ColdMergeReport(msgspec.Struct):
     """What a job did, group by group."""
 
-    merges: list[MergeResult] = field(default_factory=list)
-    failures: list[FailedGroup] = field(default_factory=list)
-    not_begun: list[MergePlan] = field(default_factory=list)
+    merges: list[MergeResult] = msgspec.field(default_factory=list)
+    failures: list[FailedGroup] = msgspec.field(default_factory=list)
+    not_begun: list[MergePlan] = msgspec.field(default_factory=list)
     """Groups that were left when the job ended early: too many failed, or it was stopped."""
     shards: int = 0
     cpu_seconds: float = 0.0
@@ -172,8 +170,7 @@ def shards_of(
     return cut_shards(_input_files(context, definition, plan.parts), definition, shard_bytes=shard_bytes)
 
 
-@dataclass(slots=True)
-class _ColdMerge:
+class _ColdMerge(msgspec.Struct):
     """What the groups of one job share."""
 
     context: Context
@@ -182,7 +179,7 @@ class _ColdMerge:
     options: ColdOptions
     drop_deleted: bool
     report: ColdMergeReport
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def merge(self, plan: MergePlan, task: Task) -> MergeResult:
         """One group, from its claim to its commit."""

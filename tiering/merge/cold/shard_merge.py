@@ -13,9 +13,9 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 
 from disks.effects import op
@@ -32,8 +32,7 @@ from tiering.policy.cost import RANGE_BYTES
 from tiering.table.types import field_ids
 
 
-@dataclass(frozen=True, slots=True)
-class MergeTask:
+class MergeTask(msgspec.Struct, frozen=True):
     """One shard and all that its merge depends on: the same task gives the same rows wherever and whenever it runs."""
 
     store: OpensStore
@@ -44,8 +43,7 @@ class MergeTask:
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShardResult:
+class ShardResult(msgspec.Struct, frozen=True):
     """What a shard did. Times in seconds, memory as the highest of the process so far."""
 
     files: tuple[UploadedFile, ...]

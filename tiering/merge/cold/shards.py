@@ -23,8 +23,7 @@ _MOST_READ_TWICE = 0.25
 """The share of the bytes that may be read twice for the sake of more shards."""
 
 
-@dataclass(frozen=True, slots=True)
-class InputFile:
+class InputFile(msgspec.Struct, frozen=True):
     """One data file of an input: the object that holds it, and its part's place in the order of inserts."""
 
     key: str
@@ -36,8 +35,7 @@ class InputFile:
     """Whether it has the names and types of the table's columns of today."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardFile:
+class ShardFile(msgspec.Struct, frozen=True):
     """What a shard reads of an input. Bounds of its columns stay in `file`; its row groups do not."""
 
     key: str

@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+
+import msgspec
 
 from tiering.table.pruning import (
     TRUE,
@@ -82,8 +83,7 @@ _UNCLEAR = object()
 """A constant without a place in the column's domain: nothing follows from it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedField:
+class ComparedField(msgspec.Struct, frozen=True):
     """What a condition is about: a column, or a field within its structs."""
 
     name: str
@@ -102,8 +102,7 @@ class ComparedField:
 _FieldOf = Callable[[Any], ComparedField | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(msgspec.Struct, frozen=True):
     """What a plan reads of a table."""
 
     predicate: Predicate
@@ -116,8 +115,7 @@ class Access:
         return Access(TRUE, frozenset(range(len(definition.columns))))
 
 
-@dataclass(frozen=True, slots=True)
-class PlanReads:
+class PlanReads(msgspec.Struct, frozen=True):
     """What a statement reads."""
 
     tables: Mapping[str, Access]

@@ -12,7 +12,8 @@ import threading
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from tiering.parquet.checked_file import CheckedFile, HeldSections
 from tiering.parquet.sections import Section
@@ -32,8 +33,7 @@ _HOLE_BYTES = 256 * 1024
 _THREADS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class FilePlace:
+class FilePlace(msgspec.Struct, frozen=True):
     """Where a file has a column."""
 
     column: int
@@ -42,8 +42,7 @@ class FilePlace:
     """Among what it keeps values of: of one that is nested, there are several."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(msgspec.Struct, frozen=True):
     file: CheckedFile
     start: int
     stop: int

@@ -16,9 +16,10 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from disks.base import LoggedDisk, Transaction
 from disks.effects import make_directory
@@ -43,24 +44,23 @@ class Wider(Exception):
     """A part that covers the one which is wanted would come, and meets what is being done."""
 
 
-@dataclass(slots=True)
-class Fetcher:
+class Fetcher(msgspec.Struct):
     """Fetches for one replica, several parts side by side; remembers for one run what the others have."""
 
     replica: Replica
-    turn: threading.RLock = field(default_factory=threading.RLock)
+    turn: threading.RLock = msgspec.field(default_factory=threading.RLock)
     """Held by whoever looks or says something, here or in Keeper, and not while bytes come."""
-    adopted: list[str] = field(default_factory=list)
+    adopted: list[str] = msgspec.field(default_factory=list)
     """Parts that came without their bytes."""
-    whole: dict[str, str] = field(default_factory=dict)
+    whole: dict[str, str] = msgspec.field(default_factory=dict)
     """Parts that came with them though this machine shares objects with others, and why."""
-    _declined: set[tuple[str, str]] = field(default_factory=set)
+    _declined: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Of which replica it is known that a part does not come without its bytes from there."""
-    _addresses: dict[str, str] = field(default_factory=dict)
+    _addresses: dict[str, str] = msgspec.field(default_factory=dict)
     """Where others give parts, as far as they are asked for many; empty where they do not answer."""
     _names: list[str] | None = None
     """The other replicas."""
-    _parts: dict[str, list[PartName]] = field(default_factory=dict)
+    _parts: dict[str, list[PartName]] = msgspec.field(default_factory=dict)
     _stores: dict[str, LoggedDisk] | None = None
 
     def registered(self, part: PartName) -> list[PartHolder]:

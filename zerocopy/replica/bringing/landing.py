@@ -15,9 +15,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
+
+import msgspec
 
 from disks.base import Transaction
 from disks.effects import rename
@@ -38,8 +39,7 @@ Queued = TypeVar("Queued")
 """What is done when a part is in the table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Landed:
+class Landed(msgspec.Struct, frozen=True):
     """A part as another replica has it, whole on a disk here, where nobody looks; `abandon` takes it away unless it was
     committed."""
 
@@ -91,15 +91,14 @@ def commit(replica: Replica, group: Sequence[Landed]) -> None:
             one.abandon()
 
 
-@dataclass(slots=True)
-class GroupCommit(Generic[Queued]):
+class GroupCommit(msgspec.Struct, Generic[Queued]):
     """Who comes while nobody commits does so, for all that come meanwhile; the others go on at once."""
 
     commit: Callable[[list[tuple[Queued, Landed]]], None]
     """Of some that go with one another."""
-    _waiting: list[tuple[Queued, Landed]] = field(default_factory=list)
+    _waiting: list[tuple[Queued, Landed]] = msgspec.field(default_factory=list)
     _is_led: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def add(self, queued: Queued, landed: Landed, *, alone: bool = False) -> None:
         """Returns when somebody is about to commit it; whoever does, when nothing waits any more."""

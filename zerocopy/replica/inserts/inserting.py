@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from disks.base import Transaction
@@ -40,8 +41,7 @@ _WIDEST_NUMBER = 10**10 - 1
 """As many digits as a block number has at most."""
 
 
-@dataclass(slots=True)
-class _Arriving:
+class _Arriving(msgspec.Struct):
     """A new part with its number."""
 
     new: NewPart

@@ -6,7 +6,6 @@ import hashlib
 import pickle
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -14,6 +13,7 @@ from typing import Any, Self
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from disks.config import ObjectDiskConfig
 from disks.stores.address import StoreAddress

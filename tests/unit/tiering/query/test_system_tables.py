@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from datetime import UTC
 from pathlib import Path
@@ -104,7 +103,7 @@ def test_the_past_knows_nothing_of_what_came_after(context: Context) -> None:
     disks = {"cold": logged.at(logged.revision - 1)}
     catalog = Catalog(context.config, disks)
     catalog.refresh()
-    past = dataclasses.replace(context, disks=disks, catalog=catalog)
+    past = msgspec.structs.replace(context, disks=disks, catalog=catalog)
     assert asked(past, "SELECT count(*) AS parts FROM system.parts") == [{"parts": 1}]
     assert asked(past, "SELECT max(revision) AS newest FROM system.log") == [{"newest": logged.revision - 1}]
 
