@@ -1,4 +1,5 @@
-"""The marks of 100,000 objects that three logs share: what an audit of them takes, and what ZooKeeper keeps.
+"""The marks of 100,000 objects that three logs share: what an audit of them takes, what gc's report does, against as
+many objects of one log alone, and what ZooKeeper keeps.
 
 The audit is measured against a listing of the same objects in the same run, both by our own client over S3 from the
 same server on loopback, which holds them in memory: one that serves a directory reads all of it for each page, so that
@@ -14,6 +15,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -22,6 +24,7 @@ from benchmarks.bench_replicas import NAMES
 from benchmarks.bench_zero_copy import config
 from benchmarks.measure import Figure, bound_figure, paired, ratio_figure, report, scratch, timed
 from disks.file_table.blob_sets import BlobReference, NewSet
+from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from oplog.kinds import Inserted
 from oplog.revision import BLOBS_PREFIX, blob_prefix, is_blob_key
@@ -61,8 +64,21 @@ def audited(home: Path, keeper: KeeperConfig, *, objects: int, rounds: int) -> I
 
         audit()  # which makes the caches of the other logs
         ours, listing = paired(lambda: timed(audit), lambda: timed(listed), rounds=rounds)
-    name = f"audit of {objects:,} objects, 3 logs and {3 * objects // FILES:,} marks"
-    yield ratio_figure(name, ours, listing, at_most=2, baseline_name="the listing alone")
+        shares = f"{objects:,} objects, 3 logs and {3 * objects // FILES:,} marks"
+        yield ratio_figure(f"audit of {shares}", ours, listing, at_most=2, baseline_name="the listing alone")
+
+        lonely = by_itself(home, keeper, server)
+        fill([lonely], objects // FILES)
+        alone = stack.enter_context(Store.open(lonely))
+
+        def reported(one: Store) -> None:
+            found = one.gc("s3", GcRules())
+            assert (found.refused, found.referenced) == (None, objects), found
+
+        reported(store)
+        shared, one = (partial(timed, partial(reported, whose)) for whose in (store, alone))
+        several, single = paired(shared, one, rounds=rounds)
+        yield ratio_figure(f"gc of {shares}, over S3", several, single, at_most=1.6, baseline_name="one log without")
 
 
 def fill(configured: Sequence[Config], parts: int) -> None:
@@ -101,6 +117,14 @@ def over_s3(home: Path, name: str, keeper: KeeperConfig, server: Server, bucket:
     """A machine whose bucket is the server's."""
     bare = config(home, name, keeper)
     return replace(bare, disks={**bare.disks, "s3": server.disk(f"s3://{bucket}/p/", log=name)})
+
+
+def by_itself(home: Path, keeper: KeeperConfig, server: Server) -> Config:
+    """A machine that shares with nobody."""
+    bare = config(home, "alone", keeper)
+    return replace(
+        bare, disks={**bare.disks, "s3": server.disk(f"s3://{server.new_bucket()}/p/")}, keeper=KeeperConfig()
+    )
 
 
 def counted(endpoint: str, keeper: KeeperConfig, *, parts: int) -> Iterator[Figure]:
