@@ -1,4 +1,4 @@
-"""Three replicas of a table in one process, each with a home of its own, on a real ZooKeeper that syncs its disk.
+"""Three replicas of a table, each a process with a home of its own, on a real ZooKeeper that syncs its disk.
 
 What one replica inserts the others fetch by HTTP on loopback and register in Keeper, as daemons do: by following the
 log. How long the server takes for a read and a write of its own is printed beside, for all of this waits for it; and
@@ -8,6 +8,7 @@ requests are counted, which a busy machine does not change.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -15,9 +16,10 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy
@@ -39,9 +41,9 @@ from zerocopy.replica.connections import connections
 NAMES = ("a", "b", "c")
 TABLE = "bench.t"
 SINGLE = 40
-MANY = 200
-"""Parts of 100 KB, a fifth of those of the goal."""
-FETCHED_BYTES = 256 * 1024 * 1024
+MANY = 1000
+"""Parts of 100 KB."""
+FETCHED_MIB = 1024
 FETCHED_PARTS = 128
 """Of a MiB each."""
 IDLE_SECONDS = 60.0
@@ -87,24 +89,59 @@ def definition(name: str) -> TableDefinition:
 
 
 @contextmanager
-def nodes(home: Path, keeper: KeeperConfig, *, follow: bool) -> Iterator[list[Node]]:
+def node(home: Path, keeper: KeeperConfig, name: str, *, follow: bool) -> Iterator[Node]:
+    """A replica of the table, which gives its parts to others; `follow`: and takes over what they insert."""
     with ExitStack() as stack:
-        made: list[Node] = []
-        for name in NAMES:
-            store = stack.enter_context(Store.open(config(home, name, keeper)))
-            work.create(store.context, TABLE, definition(TABLE), "local", None, None, if_not_exists=True)
-            node = Node(store)
-            made.append(node)
-            stack.callback(store.context.stop.set)
+        store = stack.enter_context(Store.open(config(home, name, keeper)))
+        work.create(store.context, TABLE, definition(TABLE), "local", None, None, if_not_exists=True)
+        made = Node(store)
+        stack.callback(store.context.stop.set)
 
-            def beside(node: Node = node) -> Store:
-                own = node.store
-                opened = own.beside(own.context.config, own.context.stop, Silent())
-                node.beside.append(opened)
-                return opened
+        def beside() -> Store:
+            opened = store.beside(store.context.config, store.context.stop, Silent())
+            made.beside.append(opened)
+            return opened
 
-            work.serve(store.context, beside if follow else None)
+        work.serve(store.context, beside if follow else None)
         yield made
+
+
+@contextmanager
+def machine(home: Path, keeper: KeeperConfig, name: str, *, follow: bool) -> Iterator[Connection]:
+    """The same in a process of its own: whenever it is told something it answers how often it has asked Keeper."""
+    spawned = multiprocessing.get_context("spawn")
+    here, there = spawned.Pipe()
+    process = spawned.Process(target=_serve, args=(home, keeper, name, follow, there))
+    process.start()
+    there.close()
+    try:
+        here.recv()
+        yield here
+    finally:
+        here.close()
+        process.join()
+
+
+def _serve(home: Path, keeper: KeeperConfig, name: str, follow: bool, there: Connection) -> None:
+    with node(home, keeper, name, follow=follow) as own, suppress(EOFError):
+        while True:
+            there.send(own.requests())
+            there.recv()
+
+
+def requests(there: Connection) -> int:
+    """How often the machine has asked Keeper."""
+    there.send(None)
+    return int(there.recv())
+
+
+@contextmanager
+def three(home: Path, keeper: KeeperConfig) -> Iterator[tuple[Node, list[Connection]]]:
+    """The first in this process, and the others."""
+    first, *others = NAMES
+    with ExitStack() as stack:
+        own = stack.enter_context(node(home, keeper, first, follow=True))
+        yield own, [stack.enter_context(machine(home, keeper, name, follow=True)) for name in others]
 
 
 def rows(seed: int, count: int) -> pa.Table:
@@ -123,23 +160,23 @@ def plain(home: Path, keeper: KeeperConfig, count: int, size: int) -> list[float
 
 def singles(home: Path, keeper: KeeperConfig, beyond: float, detail: str) -> Iterator[Figure]:
     """One part at a time, there on all three."""
-    with nodes(home, keeper, follow=True) as (a, b, c):
+    with three(home, keeper) as (a, others):
         table = a.store.table(TABLE)
         table.insert(rows(9_999, 10).to_batches(), quorum=Quorum(3))
-        before = [node.requests() for node in (a, b, c)]
+        before = [requests(one) for one in others]
         waiting = connections(a.store.context).keeper.requests
         took = [timed(partial(table.insert, rows(seed, 10).to_batches(), quorum=Quorum(3))) for seed in range(SINGLE)]
         waited = connections(a.store.context).keeper.requests - waiting
-        counts = [(node.requests() - one) / SINGLE for node, one in zip((a, b, c), before, strict=True)]
-        before = [connections(a.store.context).keeper.requests]
+        counts = [(requests(one) - earlier) / SINGLE for one, earlier in zip(others, before, strict=True)]
+        earlier = connections(a.store.context).keeper.requests
         for seed in range(SINGLE, 2 * SINGLE):
             table.insert(rows(seed, 10).to_batches())
-        inserting = (connections(a.store.context).keeper.requests - before[0]) / SINGLE
+        inserting = (connections(a.store.context).keeper.requests - earlier) / SINGLE
     extra = sorted(1000 * (one - beyond) for one in took)
     yield bound_figure(
         "Keeper requests an inserted part, inserting", inserting, at_most=4, unit="requests", detail=f"{waited} waiting"
     )
-    yield bound_figure("Keeper requests an inserted part, each other one", max(counts[1:]), at_most=6, unit="requests")
+    yield bound_figure("Keeper requests an inserted part, each other one", max(counts), at_most=6, unit="requests")
     median, p95 = statistics.median(extra), extra[int(0.95 * len(extra))]
     yield bound_figure(
         "part on three replicas beyond the plain insert, median", median, at_most=25, unit="ms", detail=detail
@@ -147,42 +184,39 @@ def singles(home: Path, keeper: KeeperConfig, beyond: float, detail: str) -> Ite
     yield bound_figure("part on three replicas beyond the plain insert, p95", p95, at_most=80, unit="ms", detail=detail)
 
 
-def many(home: Path, keeper: KeeperConfig, detail: str) -> Figure:
+def many(home: Path, keeper: KeeperConfig, count: int, detail: str) -> Figure:
     """Parts of 100 KB until all three have all, against the plain inserts on one."""
-    alone = sum(plain(home, keeper, MANY, 6_250))
-    with nodes(home, keeper, follow=True) as (a, *_):
+    alone = sum(plain(home, keeper, count, 6_250))
+    with three(home, keeper) as (a, _):
         table = a.store.table(TABLE)
 
         def all_of_them() -> None:
-            for seed in range(MANY):
+            for seed in range(count):
                 table.insert(rows(seed, 6_250).to_batches())
-            table.insert(rows(MANY, 6_250).to_batches(), quorum=Quorum(3, 600))
+            table.insert(rows(count, 6_250).to_batches(), quorum=Quorum(3, 600))
 
         together = timed(all_of_them)
-    name = f"{MANY} parts of 100 KB through 3 replicas"
+    name = f"{count} parts of 100 KB through 3 replicas"
     return ratio_figure(name, together, alone, at_most=2.5, baseline_name="plain inserts on one", detail=detail)
 
 
-def fetch(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
-    """Large parts from one replica to another."""
-    count = FETCHED_BYTES // 16
-    with nodes(home, keeper, follow=False) as (a, b, _):
-        a.store.table(TABLE).insert(rows(1, count).to_batches())
-        source = home / "a" / "ssd" / a.store.definition(TABLE).directory
-        target = home / "copied"
+def fetch(home: Path, keeper: KeeperConfig, megabytes: int) -> Iterator[Figure]:
+    """A large part from one machine to another."""
+    with node(home, keeper, "a", follow=False) as a:
+        a.store.table(TABLE).insert(rows(1, (megabytes << 20) // 16).to_batches())
+    with machine(home, keeper, "a", follow=False), node(home, keeper, "b", follow=False) as b:
         ours = timed(lambda: work.sync(b.store.context, b.store.definition(TABLE)))
-        copied = timed(partial(copy, source, target))
-    name = f"fetch of {FETCHED_BYTES >> 20} MiB"
+        copied = timed(partial(copy, _parts(home, b), home / "copied"))
+    name = f"fetch of {megabytes} MiB"
     yield ratio_figure(name, ours, copied, at_most=1.0, baseline_name=f"{PROGRAM[0]} and sync")
 
 
 def fetch_many(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
-    """Many parts from one replica to another: what a part costs beside its bytes."""
-    with nodes(home, keeper, follow=False) as (a, b, _):
-        table = a.store.table(TABLE)
+    """Many parts from one machine to another: what a part costs beside its bytes."""
+    with node(home, keeper, "a", follow=False) as a:
         for seed in range(FETCHED_PARTS):
-            table.insert(rows(seed, 65_536).to_batches())
-        source = home / "a" / "ssd" / a.store.definition(TABLE).directory
+            a.store.table(TABLE).insert(rows(seed, 65_536).to_batches())
+    with machine(home, keeper, "a", follow=False), node(home, keeper, "b", follow=False) as b:
         before, synced = b.requests(), [0]
 
         def count(phase: str, effect: str, arguments: tuple[object, ...]) -> None:
@@ -192,12 +226,17 @@ def fetch_many(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
         effects.set_hook(count)
         ours = timed(lambda: work.sync(b.store.context, b.store.definition(TABLE)))
         effects.set_hook(None)
-        copied = timed(partial(copy, source, home / "copied"))
+        copied = timed(partial(copy, _parts(home, b), home / "copied"))
+        asked = (b.requests() - before) / FETCHED_PARTS
     name = f"fetch of {FETCHED_PARTS} parts of 1 MiB"
     yield ratio_figure(name, ours, copied, at_most=1.0, baseline_name=f"{PROGRAM[0]} and sync")
     yield bound_figure(f"{name}: syncs a part", synced[0] / FETCHED_PARTS, at_most=6, unit="syncs")
-    asked = (b.requests() - before) / FETCHED_PARTS
     yield bound_figure(f"{name}: Keeper requests a part", asked, at_most=1, unit="requests")
+
+
+def _parts(home: Path, own: Node) -> Path:
+    """Where replica `a` has those of the table."""
+    return home / "a" / "ssd" / own.store.definition(TABLE).directory
 
 
 def copy(source: Path, target: Path) -> None:
@@ -207,10 +246,11 @@ def copy(source: Path, target: Path) -> None:
 
 def idle(home: Path, keeper: KeeperConfig) -> Figure:
     """What a table asks Keeper while nothing happens, with a pass each half minute."""
-    with nodes(home, keeper, follow=True) as (a, b, _):
+    with ExitStack() as stack:
+        a, b, _ = (stack.enter_context(node(home, keeper, name, follow=True)) for name in NAMES)
         a.store.table(TABLE).insert(rows(1, 10).to_batches(), quorum=Quorum(3))
-        for node in (a, b):
-            node.store.tick()
+        for one in (a, b):
+            one.store.tick()
         before, end = b.requests(), time.monotonic() + IDLE_SECONDS
         while time.monotonic() < end:
             time.sleep(IDLE_SECONDS / 2)
@@ -231,6 +271,8 @@ def latencies(keeper: KeeperConfig) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=("singles", "many", "fetch", "idle"), help="these alone")
+    parser.add_argument("--parts", type=int, default=MANY, help="of 100 KB, through three replicas")
+    parser.add_argument("--mib", type=int, default=FETCHED_MIB, help="of the part that is fetched")
     options = parser.parse_args()
     with scratch() as home, zookeeper() as server:
         keeper = KeeperConfig(hosts=(server.endpoint_url.removeprefix("http://"),), root="/bench")
@@ -248,9 +290,9 @@ def main() -> int:
             beyond = statistics.median(plain(*place, SINGLE, 10))
             figures += singles(*place, beyond, f"{detail}; plain {1000 * beyond:.1f} ms")
         if options.only in (None, "many"):
-            figures.append(many(*part("many"), detail))
+            figures.append(many(*part("many"), options.parts, detail))
         if options.only in (None, "fetch"):
-            figures += fetch(*part("fetch"))
+            figures += fetch(*part("fetch"), options.mib)
             figures += fetch_many(*part("fetch-many"))
         if options.only in (None, "idle"):
             figures.append(idle(*part("idle")))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
-from msgspec.structs import replace
 
 from disks import effects
 from disks.effects import op

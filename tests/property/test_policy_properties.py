@@ -361,7 +361,7 @@ def options_of(draw: st.DrawFn, world: World) -> Options:
     """What else bears on the world: less of it, so that not everything has to be looked at, and what is at work."""
     names = [(part.definition.uuid, part.part.name) for part in world.parts]
     pause = Pause(table_uuid=None, kind=draw(st.sampled_from(["merges", "merges", "moves"])), created=NOW)
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         world.options,
         pins=draw(st.sampled_from([(), world.options.pins])),
         pauses=draw(st.sampled_from([(), (), (pause,)])),

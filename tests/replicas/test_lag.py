@@ -9,6 +9,7 @@ import pytest
 
 from tests.replicas.machines import Machine
 from tiering.catalog.context import Context
+from tiering.engine import opening, store
 from zerocopy.keeper.client import Keeper
 from zerocopy.replica.nodes import TableNodes
 
@@ -18,13 +19,12 @@ OLDEST = TableNodes("/tables/01/d.t").replica("b").min_unprocessed
 
 def at_that_time(patch: pytest.MonkeyPatch) -> None:
     """From now on it is LATER."""
-    original = Context.__init__
+    original = opening.make_context
 
-    def made(self: Context, *arguments: Any, **options: Any) -> None:
-        original(self, *arguments, **options)
-        self.clock = lambda: LATER
+    def made(*arguments: Any, **options: Any) -> Context:
+        return original(*arguments, **{**options, "clock": lambda: LATER})
 
-    patch.setattr(Context, "__init__", made)
+    patch.setattr(store, "make_context", made)
 
 
 def lag(one: Machine, *, code: int = 4) -> dict[str, int]:
