@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from disks.base import Disk
 from disks.local.copied import UncachedFile
 from disks.stores.wrappers.limit import Limiter
 from oplog.errors import AccessDenied, Damaged, NoSpace, NotFound, Transient
@@ -23,7 +24,7 @@ from tiering.catalog.lineage import content_digest
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
 from tiering.table.part import Part
-from zerocopy.interserver import client, receiving, signing
+from zerocopy.interserver import client, receiving, server, signing
 from zerocopy.interserver.client import Peers
 from zerocopy.interserver.receiving import SLOWEST_BYTES, PeerPace, TooSlow
 from zerocopy.keeper.client import Keeper
@@ -91,14 +92,80 @@ def test_what_is_no_file_of_a_part_is_not_given(machine: Machine, path: str) -> 
         assert ask(store, asked) == 404
 
 
-def test_a_part_that_is_still_arriving_is_not_given(machine: Machine) -> None:
-    """I9: nobody fetches what may not count."""
+def arriving(machine: Machine, store: Store) -> Path:
+    """The part, as if its insert were not done; where it lies now."""
+    (ssd,) = (machine.path / "ssd").glob(f"store/*/{store.definition('d.t').uuid}")
+    (ssd / ARRIVING).mkdir()
+    (ssd / ARRIVING / f"{PART}.json").write_text('{"number": "/one"}')
+    return (ssd / PART).rename(ssd / ARRIVING / PART)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not wait for what may take its place at once."""
+    monkeypatch.setattr(server, "_ARRIVING_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_part_that_is_still_arriving_is_given_to_who_knows_of_it_from_keeper(machine: Machine) -> None:
+    """I9: nobody fetches what may not count. Its digest is said when it does."""
+    with machine.serving() as store:
+        path = f"/v1/{store.definition('d.t').uuid}/{PART}"
+        (stored,) = store.parts("d.t")
+        (file,) = stored.part.files
+        place = arriving(machine, store)
+        known = {"Frostline-Digest": content_digest(stored.part)}
+        for asked in (path, f"{path}/{file.name}"):
+            assert ask(store, asked) == 404
+            assert ask(store, asked, headers={"Frostline-Digest": "0" * 64}) == 404
+            assert ask(store, asked, headers=known) == 200
+        (place.parent / f"{PART}.json").unlink()
+        assert ask(store, path, headers=known) == 404
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("name", ["..%2Farriving%2Fall_0_0_0", "all_0_0_0%2F..%2Fall_0_0_0", "arriving"])
+def test_no_path_is_made_of_the_name_of_what_arrives(machine: Machine, name: str) -> None:
+    """P61"""
+    with machine.serving() as store:
+        (stored,) = store.parts("d.t")
+        arriving(machine, store)
+        known = {"Frostline-Digest": content_digest(stored.part)}
+        assert ask(store, f"/v1/{store.definition('d.t').uuid}/{name}", headers=known) == 404
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_part_that_takes_its_place_while_it_is_given(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks sees no difference, whenever that is."""
     with machine.serving() as store:
         table = store.definition("d.t")
-        (ssd,) = (machine.path / "ssd").glob(f"store/*/{table.uuid}")
-        (ssd / ARRIVING).mkdir()
-        (ssd / PART).rename(ssd / ARRIVING / PART)
-        assert ask(store, f"/v1/{table.uuid}/{PART}") == 404
+        (stored,) = store.parts("d.t")
+        (file,) = stored.part.files
+        place, known = arriving(machine, store), {"Frostline-Digest": content_digest(stored.part)}
+        original = server._read_if_there
+
+        def read(disk: Disk, path: str) -> bytes | None:
+            place.rename(place.parents[1] / PART)
+            return original(disk, path)
+
+        monkeypatch.setattr(server, "_read_if_there", read)
+        assert ask(store, f"/v1/{table.uuid}/{PART}/{file.name}", headers=known) == 200
+        assert ask(store, f"/v1/{table.uuid}/{PART}/{file.name}", headers=known) == 200
+
+
+def test_a_part_is_fetched_while_its_insert_is_not_done(machine: Machine, tmp_path: Path) -> None:
+    with machine.serving() as store, Peers(SECRET) as peers:
+        (stored,) = store.parts("d.t")
+        arriving(machine, store)
+        target = tmp_path / "fetched"
+        target.mkdir()
+        part, _ = peers.fetch(
+            *(address(store), store.definition("d.t"), PART, content_digest(stored.part)),
+            *(lambda part: target, Limiter()),
+        )
+        assert [(file.name, (target / file.name).stat().st_size) for file in part.files] == [
+            (file.name, file.size_bytes) for file in stored.part.files
+        ]
 
 
 # -- a peer that lies

@@ -12,16 +12,21 @@ import pytest
 
 from oplog.errors import Transient
 from tests.replicas.machines import Machine, Machines
+from tiering.catalog.context import Context
 from tiering.merge import merger
 from tiering.table.part import PartName
+from zerocopy.execution import work
 from zerocopy.execution.order import QueueOrder
 from zerocopy.execution.queue import Queued
 from zerocopy.interserver import client
 from zerocopy.keeper.client import Keeper
 from zerocopy.keeper.operations import CreateNode, Operation
+from zerocopy.replica import shared
 from zerocopy.replica.bringing import landing
 from zerocopy.replica.bringing.fetching import Fetcher
 from zerocopy.replica.bringing.landing import Landed
+from zerocopy.replica.connections import connections
+from zerocopy.replica.nodes import TableNodes
 from zerocopy.replica.replica import Replica
 from zerocopy.replica.sharing import PartHolder
 
@@ -245,3 +250,38 @@ def test_one_that_cannot_be_committed_keeps_none_of_the_others(
         b.sync()
     assert b.files() == a.files()
     assert not list((b.path / "ssd" / ".frostline" / "staging").iterdir())
+
+
+def test_who_follows_inserts_looks_over_what_is_here_when_something_of_it_goes(
+    a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that takes the place of none costs what it is, not what the table has; passes look over all the same."""
+    looked: list[bool] = []
+    original = shared.refresh
+
+    def refresh(context: Context, *, anew: bool = True, **more: Any) -> None:
+        looked.append(anew)
+        original(context, anew=anew, **more)
+
+    monkeypatch.setattr(shared, "refresh", refresh)
+    with a.serving(), b.serving() as store:
+        table = store.definition("d.t")
+
+        def looks(*, follows: bool = True) -> list[bool]:
+            names = connections(store.context).keeper.children(TableNodes(str(table.keeper)).log)
+            looked.clear()
+            done = work.sync(store.context, table, log=names if follows else None)
+            assert done.pulled > 0
+            return list(looked)
+
+        work.sync(store.context, table)  # the first one compares all that is here with what Keeper knows
+        insert(a, (1, 1))
+        assert looks() == [False]
+        insert(a, (1, 2))
+        assert looks(follows=False) == [True]
+        a("merge", "d.t", "--final")
+        assert looks() == [True]
+        insert(a, (1, 3))
+        a("partition", "drop", "d.t", "1", "--yes")
+        assert looks() == [True]
+        assert not store.parts("d.t")

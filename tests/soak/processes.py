@@ -35,6 +35,7 @@ class Run:
     number: int
     arguments: tuple[str, ...]
     place: Path
+    kill_at: int = NEVER
     status: int | None = None
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
@@ -95,7 +96,7 @@ class Processes:
 
     def start(self, arguments: Sequence[str], directory: Path, *, kill_at: int = NEVER) -> Run:
         """Run it in the directory; it dies before its `kill_at`-th side effect."""
-        run = Run(len(self._runs), tuple(arguments), self.place / f"{len(self._runs):05}")
+        run = Run(len(self._runs), tuple(arguments), self.place / f"{len(self._runs):05}", kill_at)
         run.place.mkdir()
         (run.place / "arguments").write_text(" ".join(arguments) + f"\nkill at {kill_at}\n")
         self._runs.append(run)

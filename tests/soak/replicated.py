@@ -371,7 +371,10 @@ class Nodes:
             self._lines[name].lose_answers(0)
             daemon = self._daemons.get(name)
             if daemon is not None and not daemon.wait(0):
-                continue
+                if daemon.kill_at == NEVER:
+                    continue
+                self._signal(daemon, signal.SIGKILL)  # else it dies in the calm, and nobody begins another one
+                daemon.wait(LONGEST_SECONDS)
             if daemon is not None:
                 self.happened.kills += daemon.killed
                 if not daemon.killed:

@@ -96,6 +96,7 @@ class Catalog:
         self._reader = TablePartsReader(config, disks, self.lineage, kept, progress=progress, stand_still=stand_still)
         self._last = _Snapshot()
         self._outdated = False
+        self._is_known = False
         self._is_anew = True
         self.is_current = False
         """Whether the last refresh asked every disk, and was answered: what others committed before it is seen."""
@@ -143,7 +144,7 @@ class Catalog:
 
     def outdate(self) -> None:
         """As `refresh(disks=())`, but when somebody asks: after work that few look back at."""
-        self._outdated = True
+        self._outdated, self._is_known = True, False
 
     @property
     def _now(self) -> _Snapshot:
@@ -156,11 +157,11 @@ class Catalog:
     @property
     def _as_known(self) -> _Snapshot:
         """The same for who asks for no part: what shows no change is not looked into, until somebody asks for more."""
-        if self._outdated:
+        if self._outdated and not self._is_known:
             with self._reader.lock:
-                if self._outdated:
+                if self._outdated and not self._is_known:
                     self._read(anew=False)
-                    self._outdated = True
+                    self._outdated = self._is_known = True
         return self._last
 
     @property

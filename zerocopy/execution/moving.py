@@ -24,7 +24,7 @@ import msgspec
 from disks.base import Disk
 from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NotFound
 from tiering.move import mover
-from tiering.move.report import MoveReport, SkippedMove
+from tiering.move.report import FailedMove, MoveReport, SkippedMove
 from tiering.policy.plan import Move
 from tiering.table.part import PartName
 from zerocopy.execution import queue
@@ -61,7 +61,10 @@ def execute(replica: Replica, moves: Sequence[Move]) -> MoveReport:
     outwards = [move for move in moves if disk is None or move.target != disk.name or move.source == disk.name]
     why = "a part that all replicas share stays where it is"
     report += MoveReport(skipped=tuple(SkippedMove.of(move, why) for move in outwards))
-    for portion in _portions([move for move in moves if move not in outwards]):
+    wanted = [move for move in moves if move not in outwards]
+    if disk is not None and wanted and (why := _why_not_shared(replica, disk)):
+        return report + MoveReport(failed=tuple(FailedMove.of(move, why) for move in wanted))
+    for portion in _portions(wanted):
         assert disk is not None
         try:
             with context.journal.claim(definition.uuid, [MOVER], "move"):
@@ -84,6 +87,16 @@ def busy(replica: Replica) -> frozenset[str]:
                 _take_over(replica, disk, version)
                 return frozenset()
     return frozenset(claim.parts)
+
+
+def _why_not_shared(replica: Replica, disk: Disk) -> str:
+    """Why the replicas do not share the disk: the table was made without it. Empty where they do."""
+    if replica.keeper.exists(replica.table.mover):
+        return ""
+    return (
+        f"the replicas of {replica.definition.full_name} share no bucket by one log: give disk {disk.name} a log of "
+        f"this machine's own in the configuration (`log: {replica.name}`)"
+    )
 
 
 def _execute(replica: Replica, disk: Disk, moves: list[Move]) -> MoveReport:

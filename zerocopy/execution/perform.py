@@ -40,7 +40,8 @@ def execute(replica: Replica, *, stopped: Callable[[], bool], log: Sequence[str]
             fetcher = Fetcher(replica)
             order = QueueOrder(waiting, min(replica.context.config.replicas.entries_at_once, replica.context.workers))
             try:
-                _QueueRun(Steps(replica, fetcher, order, replica.parts(), done), stopped).all()
+                is_known = log is not None and all(map(_brings_what_is_new, waiting))
+                _QueueRun(Steps(replica, fetcher, order, replica.parts(), done), stopped).all(anew=not is_known)
             finally:
                 done.sort(waiting)
                 done.adopted = fetcher.adopted
@@ -48,6 +49,11 @@ def execute(replica: Replica, *, stopped: Callable[[], bool], log: Sequence[str]
         replica.say_lag()
         _note(replica, done)
         return done
+
+
+def _brings_what_is_new(queued: Queued) -> bool:
+    """Whether nothing that is here goes for the part that comes."""
+    return isinstance(queued.entry, Get) and queued.name.level == 0
 
 
 def _note(replica: Replica, done: Done) -> None:
@@ -81,10 +87,11 @@ class _QueueRun:
     def __post_init__(self) -> None:
         self._commits = GroupCommit(self._commit)
 
-    def all(self) -> None:
+    def all(self, *, anew: bool) -> None:
         """Each entry as soon as those are done which it waits for; one that cannot be done does not keep those of other
-        blocks back. What was begun when the process is told to stop is waited for."""
-        shared.refresh(self.steps.replica.context)
+        blocks back. What was begun when the process is told to stop is waited for. Unless `anew`, what shows no change
+        is not looked into before."""
+        shared.refresh(self.steps.replica.context, anew=anew)
         with closing(self._commits), ThreadPoolExecutor(self.steps.order.at_once, "replica-queue") as pool:
             while True:
                 ready = list(self._ready())

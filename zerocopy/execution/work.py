@@ -134,8 +134,11 @@ def sync(
         cloned, aside = recovering.recover(replica)
         done = perform.execute(replica, stopped=context.stop.is_set)
     done.cloned, done.set_aside = cloned, aside
-    shared.refresh(context)
-    done.freed = shared.free(replica)
+    if shared.disk_of(context, definition) is None:
+        context.catalog.outdate()
+    else:
+        shared.refresh(context, anew=log is None)
+        done.freed = shared.free(replica)
     return done
 
 

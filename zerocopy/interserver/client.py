@@ -26,7 +26,7 @@ from tiering.table import part as parts_format
 from tiering.table.part import DataFile, Part
 from tiering.table.schema import TableDefinition
 from zerocopy.interserver import offer, signing
-from zerocopy.interserver.offer import OfferedPart, Offers
+from zerocopy.interserver.offer import DIGEST_HEADER, OfferedPart, Offers
 from zerocopy.interserver.receiving import PeerPace, Receiving, TooSlow
 
 _TRIES = 5
@@ -68,7 +68,7 @@ class Peers:
         Raises `NotFound` when the peer has no such part, `Damaged` when it sends something else, `Transient` when it
         does not answer.
         """
-        peer = _Peer(address, self._secret, definition, name, self._scheme)
+        peer = _Peer(address, self._secret, definition, name, self._scheme, digest)
         part = self._answer(lambda session: peer.description(session, digest))
         target = place(part)
         self._answer(lambda session: peer.files(session, part, target, limiter))
@@ -187,7 +187,10 @@ def _session(secured: ssl.SSLContext | None) -> aiohttp.ClientSession:
 class _Peer:
     """One part on another replica."""
 
-    def __init__(self, address: str, secret: str, definition: TableDefinition, name: str, scheme: str) -> None:
+    def __init__(
+        self, address: str, secret: str, definition: TableDefinition, name: str, scheme: str, digest: str = ""
+    ) -> None:
+        """`digest`: what Keeper says of the part."""
         if not _ADDRESS.match(address):
             raise Damaged(
                 f"{address[:60]!r} is no address of a replica", hint="was its node `host` in Keeper changed by hand?"
@@ -195,6 +198,7 @@ class _Peer:
         self._address = address
         self._scheme = scheme
         self._secret = secret
+        self._digest = digest
         self._definition = definition
         self._name = name
         self._path = f"/v1/{definition.uuid}/{name}"
@@ -298,7 +302,8 @@ class _Peer:
 
     def _headers(self, path: str) -> dict[str, str]:
         signature = signing.sign(self._secret, "GET", path, now=time.time())
-        return {"Authorization": signature, "Accept-Encoding": "identity"}
+        named = {DIGEST_HEADER: self._digest} if self._digest else {}
+        return {"Authorization": signature, "Accept-Encoding": "identity", **named}
 
     def _check(self, answer: aiohttp.ClientResponse, wanted: int) -> None:
         match answer.status:

@@ -30,6 +30,8 @@ from tiering.table.part import PART_FILE, DataFile, Part
 PROTOCOL = 2
 PROTOCOL_HEADER = "Frostline-Protocol"
 """Every answer of a server says how high it speaks; one that says nothing speaks version 1."""
+DIGEST_HEADER = "Frostline-Digest"
+"""The content digest of the part that is asked for."""
 ON_OWN_DISK = "it lies on a disk of its machine"
 """Why nothing is offered of a part that nobody has moved to a bucket yet."""
 ANSWER_BYTES = 8 << 20

@@ -5,8 +5,9 @@
     GET /v2/<uuid>?parts=&stores=  of many parts both what the first gives and which objects of those stores it is
                                    (`offer`)
 
-Only what is in its place in the table is given, so nothing that is still arriving; a path is never made of what was
-asked for, but of a part's name that was parsed and a file's name that the `part.json` has.
+What is in its place in the table is given; what is still arriving only to who names the digest that Keeper says of it
+(`Frostline-Digest`), for there it is said when the part counts. A path is never made of what was asked for, but of a
+part's name that was parsed and a file's name that the `part.json` has.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,6 +29,7 @@ from disks.stores.base import ByteRange
 from oplog.errors import FrostlineError, NotFound
 from tiering.catalog import copying
 from tiering.catalog.context import Context
+from tiering.catalog.lineage import content_digest
 from tiering.table import part as parts_format
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
@@ -37,6 +40,9 @@ _PAUSE_SECONDS = 0.005
 
 logger = logging.getLogger(__name__)
 
+_ARRIVING_BYTES = 16 << 20
+"""Of a larger part that is arriving the files are given from its place in the table, as fast as that goes."""
+
 _SPEAKS = {offer.PROTOCOL_HEADER: str(offer.PROTOCOL)}
 _PIECE_BYTES = 4 << 20
 
@@ -44,10 +50,12 @@ _PIECE_BYTES = 4 << 20
 class _Place(NamedTuple):
     """A disk that has a part."""
 
+    definition: TableDefinition
     disk: Disk
     directory: str
     description: bytes
     """Its `part.json`."""
+    is_arriving: bool = False
 
 
 class PartServer:
@@ -58,13 +66,15 @@ class PartServer:
         context: Context,
         secret: str,
         is_arriving: Callable[[TableDefinition, str], bool] = lambda *_: False,
+        arrives_at: Callable[[TableDefinition, str], str] = lambda table, part: table.part_directory(part),
         replica_of: Callable[[TableDefinition], str] = lambda _: "",
     ) -> None:
         """Listens when this returns. `is_arriving` says of a part whether it may take its place in the table at once:
-        whoever hears of it is sometimes faster. `replica_of`: which replica of the table this machine is. Raises
-        `FrostlineError` where it cannot."""
+        whoever hears of it is sometimes faster; `arrives_at` where it lies until then. `replica_of`: which replica of
+        the table this machine is. Raises `FrostlineError` where it cannot."""
         self._context = context
         self._is_arriving = is_arriving
+        self._arrives_at = arrives_at
         self._replica_of = replica_of
         self._secret = secret
         self._tls = tls.for_server(context.config.interserver)
@@ -155,7 +165,7 @@ class PartServer:
         end = time.monotonic() + _ARRIVING_SECONDS
         while True:
             try:
-                first, *_ = await asyncio.to_thread(self._find, request.match_info)
+                first, *_ = await asyncio.to_thread(self._find, request)
                 break
             except NotFound:
                 if time.monotonic() > end or not await asyncio.to_thread(self._comes, request.match_info):
@@ -164,12 +174,18 @@ class PartServer:
         return web.Response(body=first.description, content_type="application/json")
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
-        first, *_ = await asyncio.to_thread(self._find, request.match_info)
+        first, *_ = await asyncio.to_thread(self._find, request)
         part = parts_format.decode(first.description, path=first.directory)
         wanted = next((file for file in part.files if file.name == request.match_info["file"]), None)
         if wanted is None:
             raise NotFound(f"part {part.name} has no file of this name")
         path = f"{first.directory}/{wanted.name}"
+        if first.is_arriving:
+            data = await asyncio.to_thread(_read_if_there, first.disk, path)
+            if data is not None:
+                return await _in_pieces(request, partial(self._paced, data), wanted.size_bytes)
+            first, *_ = await asyncio.to_thread(self._places, first.definition, part.name)  # where it has come by now
+            path = f"{first.directory}/{wanted.name}"
         local, limiter = first.disk.local_path(path), self._context.limiter
         if local is not None and not (limiter is not None and limiter.limits_bytes):
             return web.FileResponse(local)
@@ -181,6 +197,11 @@ class PartServer:
             return read(piece)
 
         return await _in_pieces(request, paced, wanted.size_bytes)
+
+    def _paced(self, data: bytes, piece: ByteRange) -> bytes:
+        if self._context.limiter is not None:
+            self._context.limiter.pass_bytes(piece.size_bytes)
+        return data[piece.start : piece.stop]
 
     async def _offers(self, request: web.Request) -> web.StreamResponse:
         wanted, stores = (request.query.get(what, "").split(",") for what in ("parts", "stores"))
@@ -230,15 +251,36 @@ class PartServer:
             self._identities[disk.name] = store_identity(disk) or ""
         return self._identities[disk.name]
 
-    def _find(self, asked: Any) -> list[_Place]:
+    def _find(self, request: web.Request) -> list[_Place]:
         """Where the part lies: on this machine's own disks first. Raises `NotFound`."""
-        return self._places(self._table(str(asked["uuid"])), str(asked["part"]))
+        definition, name = self._table(request.match_info["uuid"]), request.match_info["part"]
+        try:
+            return self._places(definition, name)
+        except NotFound:
+            digest = request.headers.get(offer.DIGEST_HEADER)
+            if digest is not None and (place := self._arriving(definition, name, digest)) is not None:
+                return [place]
+            return self._places(definition, name)  # it may have taken its place meanwhile
+
+    def _arriving(self, definition: TableDefinition, name: str, digest: str) -> _Place | None:
+        """Where the part is arriving that has the digest which Keeper says. Raises `NotFound` for what is no name."""
+        name = _parsed(name)
+        if not self._is_arriving(definition, name):
+            return None
+        directory = self._arrives_at(definition, name)
+        for disk in map(self._context.disk, self._context.catalog.policy_disks(definition)):
+            if disk.capabilities.shared:
+                continue
+            try:
+                part, data = copying.read_part(disk, directory)
+            except NotFound:
+                continue
+            if part.size_bytes <= _ARRIVING_BYTES and content_digest(part) == digest:
+                return _Place(definition, disk, directory, data, is_arriving=True)
+        return None
 
     def _places(self, definition: TableDefinition, name: str) -> list[_Place]:
-        try:
-            name = str(PartName.parse(name))
-        except FrostlineError:
-            raise NotFound("that is no part's name") from None
+        name = _parsed(name)
         directory, found = definition.part_directory(name), []
         for disk_name in self._context.catalog.policy_disks(definition):
             disk = self._context.disk(disk_name)
@@ -248,7 +290,7 @@ class PartServer:
                 _, data = copying.read_part(disk, directory)
             except NotFound:
                 continue
-            found.append(_Place(disk, directory, data))
+            found.append(_Place(definition, disk, directory, data))
         if not found:
             raise NotFound(f"there is no part {name} here")
         return sorted(found, key=lambda place: place.disk.local_path(directory) is None)
@@ -267,6 +309,20 @@ class PartServer:
             if definition.uuid == uuid and definition.is_replicated:
                 return definition
         raise NotFound("there is no such replicated table here")
+
+
+def _parsed(name: str) -> str:
+    try:
+        return str(PartName.parse(name))
+    except FrostlineError:
+        raise NotFound("that is no part's name") from None
+
+
+def _read_if_there(disk: Disk, path: str) -> bytes | None:
+    try:
+        return disk.read(path)
+    except NotFound:
+        return None
 
 
 async def _in_pieces(request: web.Request, read: Callable[[ByteRange], bytes], size_bytes: int) -> web.StreamResponse:

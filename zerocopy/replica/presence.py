@@ -36,6 +36,7 @@ def serve(context: Context) -> str:
             context,
             secret_of(context),
             partial(arrivals.is_arriving, context),
+            arrivals.place_of,
             partial(_replica_of, context),
         )
     return known.server.address

@@ -59,16 +59,16 @@ def check_policy(context: Context, policy: str) -> Disk | None:
     return disk
 
 
-def refresh(context: Context, *, looked_since: float = -math.inf) -> None:
+def refresh(context: Context, *, looked_since: float = -math.inf, anew: bool = True) -> None:
     """Read all disks again, and ask those that other machines write, or that did not answer lately, for what is new. A
     log of this machine's own has nothing new: its commits are known here. It is asked only where nobody looked at it
-    since then (seconds since 1970), to see whether it is still the one that is known."""
+    since then (seconds since 1970), to see whether it is still the one that is known. `anew` is that of the catalog."""
     asked = []
     for name, disk in context.disks.items():
         logged = disk.logged
         if logged is None or logged.log_name is None or disk.unreachable or (logged.looked or -math.inf) < looked_since:
             asked.append(name)
-    context.catalog.refresh(disks=asked)
+    context.catalog.refresh(disks=asked, anew=anew)
 
 
 def covering(replica: Replica, name: PartName) -> StoredPart | None:

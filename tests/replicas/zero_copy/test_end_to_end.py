@@ -32,9 +32,9 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     original = interserver.PartServer._find
 
-    def find(server: Any, what: Any) -> Any:
-        asked.append(str(what.get("file", "")))
-        return original(server, what)
+    def find(server: Any, request: Any) -> Any:
+        asked.append(str(request.match_info.get("file", "")))
+        return original(server, request)
 
     monkeypatch.setattr(interserver.PartServer, "_find", find)
     return asked

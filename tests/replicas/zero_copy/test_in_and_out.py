@@ -23,10 +23,10 @@ PARTS = ["all_0_0_0", "all_1_1_0"]
 ROWS = list(range(2000))
 
 
-def other_bucket(one: Machine, url: str) -> None:
-    """From now on the machine has another place for cold parts, too: disk `far`."""
+def other_bucket(one: Machine, url: str, *, log: bool = True) -> None:
+    """From now on the machine has another place for cold parts, too: disk `far`, with a `log` of its own."""
     document = yaml.safe_load(one.configuration.read_text())
-    document["disks"]["far"] = {"type": "object_disk", "url": url, "log": one.name}
+    document["disks"]["far"] = {"type": "object_disk", "url": url, **({"log": one.name} if log else {})}
     document["policies"]["cold"]["volumes"].append({"name": "far", "disks": ["far"]})
     one.configuration.write_text(yaml.safe_dump(document))
 
@@ -189,3 +189,15 @@ def test_an_older_version_refuses_the_prefix(a: Machine, bucket: str, far: str, 
     all_to(a, "s3")
     body = s3_environment.client().get_object(Bucket=bucket, Key="cold/.SCHEMA_VERSION")["Body"]
     assert body.read().strip() == b"3"
+
+
+def test_a_bucket_without_a_log_of_ones_own(bucket: str, s3_environment: Server, a: Machine, b: Machine) -> None:
+    """It would be one that all replicas share: the table was made without."""
+    a.insert(*ROWS[:1000])
+    a.insert(*ROWS[1000:])
+    all_to(a, "s3")
+    other_bucket(a, f"s3://{s3_environment.new_bucket()}/own/", log=False)
+    failed = a.json("move", "d.t", "--partition", "all", "--to-disk", "far", code=1)["failed"]
+    assert {move["part"] for move in failed} == set(PARTS)
+    assert all("share no bucket by one log: give disk far a log" in one["error"] for one in failed)
+    whole(a)

@@ -98,7 +98,7 @@ def merge(
 def _merge_here(session: Session, table: str, request: "MergeRequest") -> None:
     from tiering.facts.replicas import replica_trouble
 
-    store = session.store()
+    store, waits = session.store(), ""
     if session.dry_run:
         adoptions = store.plan_adoptions(table, request) if request.adopt else []
         plans = [*adoptions, *store.plan_merges(table, request)]
@@ -109,7 +109,8 @@ def _merge_here(session: Session, table: str, request: "MergeRequest") -> None:
         waits = replica_trouble(store.context.config, store.context.journal, store.definition(table)).error
         if waits:
             session.output.note(f"agreed upon, and it waits: {waits}; 'frostline replica queue {table}' shows all")
-    report_merges(session, documents, store.explain_merges(table, plans, request), {})
+    stays = store.explain_merges(table, plans, request) if not waits else ()
+    report_merges(session, documents, stays, {}, waits=bool(waits))
 
 
 @dataclass(frozen=True)

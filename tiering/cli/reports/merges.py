@@ -104,9 +104,15 @@ def _group(plan: "MergePlan") -> dict[str, Any]:
 
 
 def report_merges(
-    session: Session, documents: list[dict[str, Any]], stays: "Sequence[MergeStay]", more: dict[str, Any]
+    session: Session,
+    documents: list[dict[str, Any]],
+    stays: "Sequence[MergeStay]",
+    more: dict[str, Any],
+    *,
+    waits: bool = False,
 ) -> None:
-    """Show what was merged or is planned, why the rest stays, and `more`: `summary_document` or nothing."""
+    """Show what was merged or is planned, why the rest stays, and `more`: `summary_document` or nothing. `waits`: some
+    merge was agreed upon, and is not done here yet."""
     import msgspec
 
     merged = {document["partition"] for document in documents}
@@ -119,7 +125,7 @@ def report_merges(
         print_merges(session.output, documents)
         _print_costs(session, documents, more)
         print_merge_stays(session.output, shown)
-    if not documents and not more.get("failed"):
+    if not documents and not more.get("failed") and not waits:
         session.nothing_to_do("Nothing to merge.")
 
 

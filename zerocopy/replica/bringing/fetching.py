@@ -322,14 +322,14 @@ def _check_width(part: PartName, wanted: PartName, widen: Callable[[PartName], b
 
 def part_here(replica: Replica, name: PartName) -> StoredPart | None:
     """The part, if it is in the table here."""
-    parts = replica.context.catalog.parts(replica.definition)
+    parts = replica.context.catalog.partition(replica.definition, name.partition)
     return next((stored for stored in parts if stored.name == name), None)
 
 
 def covered_here(replica: Replica, name: PartName) -> list[StoredPart]:
     """The parts of this machine alone that this one takes the place of, every copy."""
     context = replica.context
-    parts = context.catalog.parts(replica.definition, include_outdated=True)
+    parts = context.catalog.partition(replica.definition, name.partition, include_outdated=True)
     return [
         stored for stored in parts if name.covers(stored.name) and not context.disk(stored.disk).capabilities.shared
     ]

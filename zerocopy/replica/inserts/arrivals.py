@@ -47,7 +47,7 @@ def claim_of(part: str) -> str:
 
 def stage(transaction: Transaction, definition: TableDefinition, part: Part, directory: Path, number: str) -> None:
     """Put a part into the transaction as one that is arriving."""
-    place = _place(definition, part.name)
+    place = place_of(definition, part.name)
     stage_part(transaction, definition, part, directory, target=place)
     transaction.create(f"{place}.json", msgspec.json.encode(ArrivalNote(number=number)))
 
@@ -58,7 +58,7 @@ def take_in(context: Context, definition: TableDefinition, disk: Disk, names: It
     with disk.transaction(Inserted(), reason=reason, actor=context.actor) as transaction:
         transaction.require(present=(definition.path,))
         for name in names:
-            place = _place(definition, name)
+            place = place_of(definition, name)
             transaction.remove(f"{place}.json")
             transaction.rename(place, definition.part_directory(name))
         transaction.commit()
@@ -69,7 +69,7 @@ def discard(context: Context, definition: TableDefinition, disk: Disk, names: It
     reason = f"an insert into {definition.full_name} that did not count"
     with disk.transaction(Tidied(), reason=reason, actor=context.actor) as transaction:
         for name in names:
-            place = _place(definition, name)
+            place = place_of(definition, name)
             transaction.remove(f"{place}.json")
             transaction.remove(place)
         transaction.commit()
@@ -83,7 +83,7 @@ def arriving(context: Context, definition: TableDefinition) -> list[str]:
 
 def is_arriving(context: Context, definition: TableDefinition, name: str) -> bool:
     """Whether the part is arriving now."""
-    path = f"{_place(definition, name)}.json"
+    path = f"{place_of(definition, name)}.json"
     return any(context.disk(disk).exists(path) for disk in context.catalog.policy_disks(definition))
 
 
@@ -105,7 +105,7 @@ def settle(replica: Replica) -> list[str]:
 
 def _settle(replica: Replica, disk: Disk, part: str) -> str:
     context, definition, keeper = replica.context, replica.definition, replica.keeper
-    path = f"{_place(definition, part)}.json"
+    path = f"{place_of(definition, part)}.json"
     try:
         number = _decoder.decode(disk.read(path)).number
     except msgspec.DecodeError as error:
@@ -130,5 +130,6 @@ def _found(disk: Disk, definition: TableDefinition) -> list[str]:
     return sorted(name for name, entries in names.items() if len(entries) > 1)
 
 
-def _place(definition: TableDefinition, part: str) -> str:
+def place_of(definition: TableDefinition, part: str) -> str:
+    """Where the part lies while it arrives."""
     return f"{definition.directory}/{ARRIVING}/{part}"
