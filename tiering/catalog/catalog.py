@@ -96,7 +96,8 @@ class Catalog:
         self._reader = TablePartsReader(config, disks, self.lineage, kept, progress=progress, stand_still=stand_still)
         self._last = _Snapshot()
         self._outdated = False
-        self._is_known = False
+        self._outdates = 0
+        self._known_at = -1
         self._is_anew = True
         self.is_current = False
         """Whether the last refresh asked every disk, and was answered: what others committed before it is seen."""
@@ -144,7 +145,8 @@ class Catalog:
 
     def outdate(self) -> None:
         """As `refresh(disks=())`, but when somebody asks: after work that few look back at."""
-        self._outdated, self._is_known = True, False
+        self._outdates += 1
+        self._outdated = True
 
     @property
     def _now(self) -> _Snapshot:
@@ -157,11 +159,11 @@ class Catalog:
     @property
     def _as_known(self) -> _Snapshot:
         """The same for who asks for no part: what shows no change is not looked into, until somebody asks for more."""
-        if self._outdated and not self._is_known:
+        if self._outdated and self._known_at != self._outdates:
             with self._reader.lock:
-                if self._outdated and not self._is_known:
+                if self._outdated and self._known_at != (outdates := self._outdates):
                     self._read(anew=False)
-                    self._outdated = self._is_known = True
+                    self._outdated, self._known_at = True, outdates
         return self._last
 
     @property

@@ -89,9 +89,11 @@ class _QueueRun:
 
     def all(self, *, anew: bool) -> None:
         """Each entry as soon as those are done which it waits for; one that cannot be done does not keep those of other
-        blocks back. What was begun when the process is told to stop is waited for. Unless `anew`, what shows no change
-        is not looked into before."""
-        shared.refresh(self.steps.replica.context, anew=anew)
+        blocks back. What was begun when the process is told to stop is waited for. Unless `anew`, whoever follows the
+        log has read the disks just before, and what shows no change is not looked into."""
+        replica = self.steps.replica
+        if anew or shared.disk_of(replica.context, replica.definition) is not None:
+            shared.refresh(replica.context, anew=anew)
         with closing(self._commits), ThreadPoolExecutor(self.steps.order.at_once, "replica-queue") as pool:
             while True:
                 ready = list(self._ready())

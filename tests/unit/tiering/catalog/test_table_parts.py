@@ -573,3 +573,26 @@ def test_fsck_names_the_table_of_which_something_else_is_kept(
     assert frostline.json("fsck", "--repair")["problems"] == []
     assert not kept.path.exists()
     assert frostline.json("status")["rows"] == 3
+
+
+def test_what_is_outdated_while_the_tables_are_read_is_read_once_more(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks for tables after work reads once for that; what was done meanwhile, by another thread, counts."""
+    with Store.open(config) as store:
+        catalog, reads = store.context.catalog, 0
+        original = Catalog._read
+
+        def read(self: Catalog, *, anew: bool) -> None:
+            nonlocal reads
+            original(self, anew=anew)
+            reads += 1
+            if reads == 1:
+                self.outdate()
+
+        monkeypatch.setattr(Catalog, "_read", read)
+        catalog.outdate()
+        assert [(len(catalog.tables()), reads) for _ in range(4)] == [(1, 1), (1, 2), (1, 2), (1, 2)]
+        catalog.outdate()
+        assert (len(catalog.tables()), reads) == (1, 3)
+        assert (len(catalog.parts(store.definition(TABLE))) > 0, reads) == (True, 4)
