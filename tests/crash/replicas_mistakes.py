@@ -133,6 +133,17 @@ def _peer_believed() -> None:
     client.content_digest = lambda part: Always()  # type: ignore[assignment, misc]
 
 
+def _files_behind_believed() -> None:
+    from zerocopy.interserver import client
+
+    class Always(str):
+        def __ne__(self, other: object) -> bool:
+            return False
+
+    original = client.keep
+    client.keep = lambda target, data, limiter: Always(original(target, data, limiter))
+
+
 def _claim_kept() -> None:
     from zerocopy.execution import moving
 
@@ -305,6 +316,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "each replica writes its own time into what it merges",
         "tests/replicas/test_replicas.py::test_replicas_merge_alike",
         _merges_by_the_wall_clock,
+    ),
+    (
+        "replicas: files behind a part are believed",
+        "files that come with the part.json are not compared with it",
+        f"{_INTERSERVER}::test_nothing_is_kept_of_a_part_that_came_otherwise",
+        _files_behind_believed,
     ),
     (
         "replicas: a peer is believed",

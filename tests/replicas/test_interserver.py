@@ -24,7 +24,7 @@ from tiering.catalog.lineage import content_digest
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
 from tiering.table.part import Part
-from zerocopy.interserver import client, receiving, server, signing
+from zerocopy.interserver import client, offer, receiving, server, signing
 from zerocopy.interserver.client import Peers
 from zerocopy.interserver.receiving import SLOWEST_BYTES, PeerPace, TooSlow
 from zerocopy.keeper.client import Keeper
@@ -388,3 +388,88 @@ def test_a_full_disk_is_said_and_no_peer_is_blamed(
     monkeypatch.setattr(UncachedFile, "write", full)
     with asked(machine, tmp_path, honest) as take, pytest.raises(NoSpace):
         take()
+
+
+# -- a part whose files come with it
+
+
+def whole(handler: BaseHTTPRequestHandler, description: bytes, rest: bytes, *, length: str = "") -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(description) + len(rest)))
+    handler.send_header("Frostline-Whole", length or str(len(description)))
+    handler.end_headers()
+    handler.wfile.write(description + rest)
+
+
+def fetched_whole(store: Store, files: dict[str, bytes], tmp_path: Path, *, length: str = "", rest: bytes) -> Path:
+    """What of it comes from a peer that sends this behind the `part.json`, and has nothing else."""
+
+    def answer(handler: BaseHTTPRequestHandler, name: bytes, content: bytes) -> None:
+        assert name == PART.encode(), "what came is asked for again"
+        whole(handler, content, rest, length=length)
+
+    (stored,) = store.parts("d.t")
+    target = tmp_path / "fetched"
+    target.mkdir()
+    with peer(files, answer) as at, Peers(SECRET) as peers:
+        peers.fetch(at, store.definition("d.t"), PART, content_digest(stored.part), lambda part: target, Limiter())
+    return target
+
+
+def files_of(machine: Machine, store: Store) -> dict[str, bytes]:
+    (directory,) = (machine.path / "ssd").glob(f"store/*/{store.definition('d.t').uuid}/{PART}")
+    return {file.name: file.read_bytes() for file in directory.iterdir()}
+
+
+def test_files_that_came_with_the_part_are_not_asked_for(machine: Machine, tmp_path: Path) -> None:
+    with machine.serving() as store:
+        files = files_of(machine, store)
+        rest = b"".join(data for name, data in sorted(files.items()) if name != "part.json")
+        target = fetched_whole(store, files, tmp_path, rest=rest)
+        assert {file.name: file.read_bytes() for file in target.iterdir()} | {"part.json": b""} == files | {
+            "part.json": b""
+        }
+
+
+@pytest.mark.parametrize(
+    ("length", "change", "said"),
+    [
+        ("", lambda rest: rest[:-1], "bytes of all files"),
+        ("", lambda rest: rest + b"x", "bytes of all files"),
+        ("", lambda rest: b"x" + rest[1:], "other bytes than those of"),
+        ("-1", lambda rest: rest, "a part.json of no length"),
+        ("9" * 13, lambda rest: rest, "a part.json of no length"),
+        ("1_0", lambda rest: rest, "a part.json of no length"),
+        ("99999", lambda rest: rest, "part.json|all_0_0_0"),
+        ("0", lambda rest: rest, "part.json|all_0_0_0"),
+    ],
+)
+def test_nothing_is_kept_of_a_part_that_came_otherwise(
+    machine: Machine, tmp_path: Path, length: str, change: Callable[[bytes], bytes], said: str
+) -> None:
+    """I10: what a peer says of the length is believed no more than its bytes."""
+    with machine.serving() as store:
+        files = files_of(machine, store)
+        rest = b"".join(data for name, data in sorted(files.items()) if name != "part.json")
+        with pytest.raises(Damaged, match=said):
+            fetched_whole(store, files, tmp_path, length=length, rest=change(rest))
+
+
+def test_a_part_of_many_bytes_comes_file_by_file(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with machine.serving() as store:
+        table = store.definition("d.t")
+
+        def asked(most: str) -> str | None:
+            connection = http.client.HTTPConnection(address(store), timeout=60)
+            path = f"/v1/{table.uuid}/{PART}"
+            signature = signing.sign(SECRET, "GET", path, now=time.time())
+            connection.request("GET", path, headers={"Authorization": signature, "Frostline-Whole": most})
+            answer = connection.getresponse()
+            answer.read()
+            connection.close()
+            return answer.headers["Frostline-Whole"]
+
+        assert asked("1000000") is not None
+        assert [asked(most) for most in ("10", "x", "-5", "")] == [None] * 4
+        monkeypatch.setattr(offer, "WHOLE_BYTES", 10)
+        assert asked("9" * 30) is None

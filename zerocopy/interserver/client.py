@@ -27,7 +27,7 @@ from tiering.table.part import DataFile, Part
 from tiering.table.schema import TableDefinition
 from zerocopy.interserver import offer, signing
 from zerocopy.interserver.offer import DIGEST_HEADER, OfferedPart, Offers
-from zerocopy.interserver.receiving import PeerPace, Receiving, TooSlow
+from zerocopy.interserver.receiving import PeerPace, Receiving, TooSlow, keep
 
 _TRIES = 5
 _MOST_TRIES = 100
@@ -69,9 +69,12 @@ class Peers:
         does not answer.
         """
         peer = _Peer(address, self._secret, definition, name, self._scheme, digest)
-        part = self._answer(lambda session: peer.description(session, digest))
+        part, files = self._answer(lambda session: peer.description(session, digest))
         target = place(part)
-        self._answer(lambda session: peer.files(session, part, target, limiter))
+        if files is None:
+            self._answer(lambda session: peer.files(session, part, target, limiter))
+        else:
+            peer.keep(part, files, target, limiter)
         return part, target
 
     def ask(
@@ -203,10 +206,26 @@ class _Peer:
         self._name = name
         self._path = f"/v1/{definition.uuid}/{name}"
 
-    async def description(self, session: aiohttp.ClientSession, digest: str) -> Part:
-        """The part, as Keeper knows it."""
-        data, _ = await self._document(session, self._path)
-        return self._described(data, digest)
+    async def description(self, session: aiohttp.ClientSession, digest: str) -> tuple[Part, bytes | None]:
+        """The part, as Keeper knows it; and its files, one after the other, if they are small."""
+        data, said = await self._document(session, self._path, more={offer.WHOLE_HEADER: str(offer.WHOLE_BYTES)})
+        length = said.get(offer.WHOLE_HEADER)
+        if length is None:
+            return self._described(data, digest), None
+        if not (length.isascii() and length.isdecimal() and len(length) < 12):
+            raise self.lies("a part.json of no length")
+        return self._described(data[: int(length)], digest), data[int(length) :]
+
+    def keep(self, part: Part, data: bytes, target: Path, limiter: Limiter) -> None:
+        """Write the files that came with the `part.json`."""
+        if len(data) != sum(file.size_bytes for file in part.files):
+            raise self.lies(f"{len(data)} bytes of all files")
+        begin = 0
+        for file in part.files:
+            end = begin + file.size_bytes
+            if keep(target / file.name, data[begin:end], limiter) != file.sha256:
+                raise self.lies(f"other bytes than those of {file.name}")
+            begin = end
 
     async def replica(self, session: aiohttp.ClientSession) -> str:
         """Which replica of the table the peer is."""
@@ -218,8 +237,8 @@ class _Peer:
     ) -> Offers | None:
         """What the peer says of this part and others; None where it knows no such question."""
         path = f"/v2/{self._definition.uuid}?parts={','.join(names)}&stores={','.join(sorted(stores))}"
-        data, speaks = await self._document(session, path, missing=b"")
-        if not data and speaks:
+        data, said = await self._document(session, path, missing=b"")
+        if not data and offer.PROTOCOL_HEADER in said:
             raise self.has_none()
         return offer.decode(data, path=f"{self._address}{path.partition('?')[0]}") if data else None
 
@@ -231,25 +250,28 @@ class _Peer:
             return error
 
     async def _document(
-        self, session: aiohttp.ClientSession, path: str, *, missing: bytes | None = None
-    ) -> tuple[bytes, bool]:
-        """What it answers, and whether it says that it speaks a later version than the first; `missing` where there is
-        nothing."""
+        self,
+        session: aiohttp.ClientSession,
+        path: str,
+        *,
+        missing: bytes | None = None,
+        more: Mapping[str, str] | None = None,
+    ) -> tuple[bytes, Mapping[str, str]]:
+        """What it answers, and its headers; `missing` where there is nothing. `more`: headers of the question."""
         data, pace = bytearray(), PeerPace()
         try:
-            async with session.get(self._url(path), headers=self._headers(path)) as answer:
-                speaks = offer.PROTOCOL_HEADER in answer.headers
+            async with session.get(self._url(path), headers={**self._headers(path), **(more or {})}) as answer:
                 if answer.status == 404 and missing is not None:
-                    return missing, speaks
+                    return missing, answer.headers
                 self._check(answer, 200)
                 async for piece in answer.content.iter_chunked(_PIECE_BYTES):
                     data += piece
                     pace.came(len(piece))
-                    if len(data) > bounds.LARGEST_DOCUMENT_BYTES:
+                    if len(data) > bounds.LARGEST_DOCUMENT_BYTES + offer.WHOLE_BYTES:
                         raise self.lies("a part.json without end")
         except (aiohttp.ClientError, OSError, TooSlow) as error:
             raise self._silent(error) from error
-        return bytes(data), speaks
+        return bytes(data), answer.headers
 
     def _described(self, data: bytes, digest: str) -> Part:
         part = parts_format.decode(data, path=f"{self._address}{self._path}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from disks.effects import op
+from disks.effects import op, write_unsynced_file
 from disks.local.copied import UncachedFile
 from disks.stores.wrappers.limit import Limiter
 from oplog.errors import FrostlineError
@@ -120,19 +121,28 @@ class Receiving:
     def _write(self, batch: list[bytes]) -> None:
         for piece in batch:
             self._hashed.update(piece)
-        with self._telling(), op("fs.write", self._target):
+        with _telling(self._target), op("fs.write", self._target):
             for piece in batch:
                 self._file.write(piece)
         self._limiter.pass_bytes(sum(map(len, batch)))
 
     def _end(self) -> None:
-        with self._telling(), op("fs.write", self._target):
+        with _telling(self._target), op("fs.write", self._target):
             self._file.flush()
 
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """An error of this disk is none of the peer's."""
-        try:
-            yield
-        except OSError as error:
-            raise FrostlineError(f"{self._target} cannot be written: {error}", hint="see the disk's health") from error
+
+def keep(target: Path, data: bytes, limiter: Limiter) -> str:
+    """Write a file that came whole; its SHA-256. Raises as writing does."""
+    with _telling(target):
+        os.close(write_unsynced_file(target, data))
+    limiter.pass_bytes(len(data))
+    return hashlib.sha256(data).hexdigest()
+
+
+@contextmanager
+def _telling(target: Path) -> Iterator[None]:
+    """An error of this disk is none of the peer's."""
+    try:
+        yield
+    except OSError as error:
+        raise FrostlineError(f"{target} cannot be written: {error}", hint="see the disk's health") from error
