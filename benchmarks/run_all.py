@@ -26,6 +26,7 @@ BENCHMARKS = {
     "bench_landing": False,
     "bench_merge": True,
     "bench_scan": True,
+    "bench_hits": True,
     "bench_move": True,
     "bench_backup": True,
     "bench_writers": True,

@@ -154,7 +154,8 @@ def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool, held: 
         statement = read_statement(session.connection, sql, allow_files=allow_files)
         resolved = _resolve(context, session, statement, resolve)
         definitions = {name: definition for name, (definition, _) in resolved.items()}
-        reads, columns = plan_statement(session.connection, statement.text, definitions)
+        empty = session.empty_tables if len(resolved) == len(statement.tables) else None  # else system tables are there
+        reads, columns = plan_statement(session.connection, statement.text, definitions, empty)
         accesses = {name: reads.tables.get(name, _NOTHING) for name in resolved}
         found = {
             name: parts_for(TRUE if statement.is_explained else accesses[name].predicate)

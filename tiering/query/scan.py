@@ -113,7 +113,9 @@ def _open(
         hold_leases(context, parts, leases)
         selection = select_files(context, definition, parts, predicate)
         session = SqlSession(context, leases, ordered=False)
-        reads, _ = plan_statement(session.connection, statement, {definition.full_name: definition})
+        reads, _ = plan_statement(
+            session.connection, statement, {definition.full_name: definition}, session.empty_tables
+        )
         access = reads.tables.get(definition.full_name, Access.whole(definition))
         session.open({definition.full_name: (definition, selection.files, access)}, stops_early=reads.stops_early)
     except BaseException:

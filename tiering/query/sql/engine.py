@@ -1,10 +1,11 @@
 """Engines (DuckDB, in memory) that queries run on: one query at a time, kept for the next ones of the store.
 
 An engine takes 15 ms to make and as long to learn the footers of many files again. So one whose query ended well is
-given to the next. Nothing of a query is left in it: all that a query declares is in a transaction, which is rolled
-back. Before the first query sees a row, the engine is locked for good: it opens no file but those that it was allowed
-then, which are files of this store's queries, and takes no other setting but those by which statements are planned. A
-query that needs more files than that gets a new engine, and is planned anew, for the moment of the transaction.
+given to the next. Nothing of a query is left in it but the empty tables over which it was planned: all else that a
+query declares is in a transaction, which is rolled back. Before the first query sees a row, the engine is locked for
+good: it opens no file but those that it was allowed then, which are files of this store's queries, and takes no other
+setting but those by which statements are planned. A query that needs more files than that gets a new engine, and is
+planned anew, for the moment of the transaction.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import duckdb
 
 from tiering.catalog.context import Context
 from tiering.query.sql.column_types import text
-from tiering.query.sql.planning import connect
+from tiering.query.sql.planning import EmptyTables, connect
 
 SERVED_SCHEME = "part"
 SERVED_PREFIX = f"{SERVED_SCHEME}://"
@@ -55,6 +56,7 @@ class Engine:
         self._is_locked = False
         self._queries = 0
         self._may_serve = self._is_served = False
+        self.empty_tables = EmptyTables()
         scratch = tempfile.mkdtemp(prefix="frostline-query-")
         self._remove_scratch = weakref.finalize(self, _remove, scratch, os.getpid())
         memory_bytes = max(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)

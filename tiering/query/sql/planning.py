@@ -46,20 +46,57 @@ def connect(config: Mapping[str, Any] | None = None) -> duckdb.DuckDBPyConnectio
     return connection
 
 
+class EmptyTables:
+    """The tables without rows over which one engine plans, kept from statement to statement: they take longer to make
+    than most statements to plan."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, tuple[Column, ...], str]] = {}
+        """By name, as the engine compares names: the name, its columns, and what the empty table is called."""
+        self._made = 0
+
+    def declared(
+        self, connection: duckdb.DuckDBPyConnection, definitions: Mapping[str, TableDefinition]
+    ) -> dict[str, str]:
+        """What the empty table of each is called. In place of a transaction in which nothing was declared another one
+        is begun where some are new."""
+        lacking = [name for name, definition in definitions.items() if not self._has(name, definition)]
+        if lacking:
+            connection.execute("ROLLBACK")
+            connection.execute("BEGIN")
+            for name in lacking:
+                self._made += 1
+                empty = f"empty_{self._made}"
+                _declare_empty(connection, name, definitions[name], empty)
+                if (former := self._known.pop(name.lower(), None)) is not None:
+                    connection.execute(f"DROP TABLE temp.{former[2]}")
+                self._known[name.lower()] = name, definitions[name].columns, empty
+            connection.execute("COMMIT")
+            connection.execute("BEGIN")
+        return {name: self._known[name.lower()][2] for name in definitions}
+
+    def _has(self, name: str, definition: TableDefinition) -> bool:
+        known = self._known.get(name.lower())
+        return known is not None and known[:2] == (name, definition.columns)
+
+
 def plan_statement(
-    connection: duckdb.DuckDBPyConnection, statement: str, definitions: Mapping[str, TableDefinition]
+    connection: duckdb.DuckDBPyConnection,
+    statement: str,
+    definitions: Mapping[str, TableDefinition],
+    kept: EmptyTables | None = None,
 ) -> tuple[PlanReads, AnswerColumns]:
     """What the statement reads of the tables, by their full names, and the columns of its answer. Afterwards the tables
-    are there, without rows. Raises `UsageError`."""
+    are there, without rows. `kept`: those of the engine, where nothing is declared in its transaction. Raises
+    `UsageError`."""
     _check_distinct(definitions)
-    stand_ins: dict[str, str] = {}
-    for number, (name, definition) in enumerate(definitions.items()):
-        stand_ins[f"planning_{number}"] = name
-        kinds = [column_sql_type(column.type) for column in definition.columns]
-        declared = ", ".join(f"c{place} {kind}" for place, kind in enumerate(kinds))
-        connection.execute(f"CREATE TEMP TABLE planning_{number} ({declared})")
-        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_schema(name)}")
-        declare(connection, definition, name, f"FROM temp.planning_{number}")
+    if kept is not None:
+        empty = kept.declared(connection, definitions)
+    else:
+        empty = {name: f"planning_{number}" for number, name in enumerate(definitions)}
+        for name, stand_in in empty.items():
+            _declare_empty(connection, name, definitions[name], stand_in)
+    stand_ins = {stand_in: name for name, stand_in in empty.items()}
     planned = {stand_in: definitions[name] for stand_in, name in stand_ins.items()}
     try:
         columns = AnswerColumns.of(connection.sql(statement))
@@ -68,6 +105,16 @@ def plan_statement(
         raise sql_error(str(error)) from None
     tables = {stand_ins[stand_in]: access for stand_in, access in found.tables.items()}
     return PlanReads(tables, found.stops_early, found.is_filter_alone), columns
+
+
+def _declare_empty(
+    connection: duckdb.DuckDBPyConnection, name: str, definition: TableDefinition, stand_in: str
+) -> None:
+    kinds = [column_sql_type(column.type) for column in definition.columns]
+    declared = ", ".join(f"c{place} {kind}" for place, kind in enumerate(kinds))
+    connection.execute(f"CREATE TEMP TABLE {stand_in} ({declared})")
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_schema(name)}")
+    declare(connection, definition, name, f"FROM temp.{stand_in}")
 
 
 def _reads(connection: duckdb.DuckDBPyConnection, statement: str, planned: Mapping[str, TableDefinition]) -> PlanReads:

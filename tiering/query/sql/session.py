@@ -30,7 +30,7 @@ from tiering.query.sql.engine import Engine, take_engine
 from tiering.query.sql.errors import engine_error, sql_error
 from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
-from tiering.query.sql.planning import declare, selected
+from tiering.query.sql.planning import EmptyTables, declare, selected
 from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, FilePlace, ScannedFiles
 from tiering.table.schema import TableDefinition
 
@@ -79,6 +79,11 @@ class SqlSession:
     def connection(self) -> duckdb.DuckDBPyConnection:
         """In a transaction, so that it is the same moment for planning and for the statement."""
         return self._engine.connection
+
+    @property
+    def empty_tables(self) -> EmptyTables:
+        """Over which the engine plans, while nothing is declared in the transaction."""
+        return self._engine.empty_tables
 
     @property
     def bytes_read(self) -> int:

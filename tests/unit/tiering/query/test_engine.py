@@ -14,7 +14,7 @@ import pytest
 
 from disks.config import LocalDiskConfig
 from oplog.errors import FrostlineError, UsageError
-from tests.tiers import define, make_context, put_part, put_table, resolver
+from tests.tiers import altered, define, make_context, put_part, put_table, resolver
 from tiering.catalog.context import Context
 from tiering.query.query import run_sql
 from tiering.query.scan import scan
@@ -24,7 +24,7 @@ from tiering.query.sql.engine import Engine
 from tiering.query.sql.planning import connect, plan_statement
 from tiering.query.sql.session import SqlSession
 from tiering.table.pruning import And, Compare, Or
-from tiering.table.schema import TableDefinition
+from tiering.table.schema import Column, TableDefinition
 
 
 @pytest.fixture
@@ -55,7 +55,13 @@ def kept(context: Context) -> Engine:
     return engine
 
 
-def test_the_next_query_gets_the_engine_and_finds_nothing_of_the_one_before(
+def left_in(engine: Engine) -> list[tuple[str]]:
+    """The views and tables that are there between two queries."""
+    views = engine.connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+    return [*views, *engine.connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()]
+
+
+def test_the_next_query_gets_the_engine_and_finds_no_row_of_the_one_before(
     context: Context, table: TableDefinition
 ) -> None:
     assert rows_of(context, "SELECT k FROM u.many") == [(1,)]
@@ -63,9 +69,29 @@ def test_the_next_query_gets_the_engine_and_finds_nothing_of_the_one_before(
     assert rows_of(context, "SELECT count(*) FROM system.tables") == [(1,)]
     assert scan(context, table, context.catalog.parts(table), columns=["k"]).read_all().num_rows == 1
     assert kept(context) is first
-    held = first.connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
-    held += first.connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
-    assert held == []
+    assert left_in(first) == [("many",), ("empty_1",)]
+    assert first.connection.execute("SELECT count(*) FROM u.many").fetchall() == [(0,)]
+
+
+def test_a_table_that_was_altered_is_planned_as_it_is(context: Context, table: TableDefinition) -> None:
+    assert rows_of(context, "SELECT * FROM u.many") == [(1, 1, "x")]
+    first = kept(context)
+    more = (*table.columns, Column(id=4, name="more", type="int64"))
+    put_table(context, altered(table, more))
+    context.catalog.refresh()
+    assert rows_of(context, "SELECT more, k FROM u.many WHERE more IS NULL") == [(None, 1)]
+    assert kept(context) is first
+    assert left_in(first) == [("many",), ("empty_2",)]
+
+
+def test_tables_whose_names_differ_in_case_are_told_apart(context: Context, table: TableDefinition) -> None:
+    other = define("u.Many", {"k": "int64", "name": "string"}, ["k"])
+    put_table(context, other)
+    put_part(context, other, "ssd", pa.table({"k": pa.array([7], pa.int64()), "name": ["y"]}), 1)
+    for _ in range(2):
+        assert rows_of(context, "SELECT * FROM u.many") == [(1, 1, "x")]
+        assert rows_of(context, "SELECT * FROM u.Many") == [(7, "y")]
+    assert len(left_in(kept(context))) == 2
 
 
 def test_a_query_of_other_files_gets_another_engine_that_may_read_both(
