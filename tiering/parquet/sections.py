@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from tiering.table.part import DataFile, RowGroup
@@ -52,7 +52,7 @@ def stated_sections(file: DataFile) -> tuple[Section, ...]:
 
 def _chunks(group: RowGroup, number: int) -> Iterator[Section]:
     """The sections of the row group's chunks; they end early where `chunk_sums` do."""
-    numbers = [value for (value,) in _NUMBER.iter_unpack(group.chunk_sums[: len(group.chunk_sums) // 4 * 4])]
+    numbers = _numbers(group)
     start, place, column = group.offset_bytes, 0, 0
     while place < len(numbers):
         stop = start + numbers[place]
@@ -62,6 +62,24 @@ def _chunks(group: RowGroup, number: int) -> Iterator[Section]:
             yield Section(start, end, crc32, number, column)
             start = end
         place, column = place + 1 + count, column + 1
+
+
+def bytes_of_columns(file: DataFile, columns: Collection[int]) -> int:
+    """How long the chunks of these columns are, by their places, as far as `part.json` states them."""
+    found = 0
+    for group in file.row_groups:
+        numbers = _numbers(group)
+        place = column = 0
+        while place < len(numbers):
+            if column in columns:
+                found += numbers[place]
+            place, column = place + 1 + -(-numbers[place] // BLOCK_BYTES), column + 1
+    return found
+
+
+def _numbers(group: RowGroup) -> tuple[int, ...]:
+    count = len(group.chunk_sums) // _NUMBER.size
+    return struct.unpack_from(f"<{count}I", group.chunk_sums)
 
 
 def chunk_sums(file: BinaryIO, starts: Sequence[int], sizes: Sequence[int]) -> bytes:

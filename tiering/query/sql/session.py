@@ -22,7 +22,7 @@ import duckdb
 from oplog.errors import Damaged, FrostlineError
 from tiering.catalog.context import Context
 from tiering.parquet.checked_local import unchecked_bytes
-from tiering.parquet.sections import stated_sections
+from tiering.parquet.sections import bytes_of_columns
 from tiering.query.checked_parts import check_local_files, checked_file, local_read, read_cache
 from tiering.query.selection import SelectedFile
 from tiering.query.sql.column_types import engine_names, identifier, is_flat, text
@@ -257,9 +257,7 @@ class SqlSession:
             self._local = []
             return False
         check_local_files(reads)
-        for file, wanted in self._local:
-            sections = stated_sections(file.file)
-            self._local_bytes += sum(one.stop - one.start for one in sections if one.column in wanted)
+        self._local_bytes += sum(bytes_of_columns(file.file, wanted) for file, wanted in self._local)
         return True
 
     def _places(self, definition: TableDefinition, version: int, file: SelectedFile) -> dict[int, FilePlace]:

@@ -18,7 +18,7 @@ from tiering.parquet import checked_local
 from tiering.parquet.checked_file import CheckedFile, HeldSections, _learned
 from tiering.parquet.checked_local import LocalRead, check_local, unchecked_bytes
 from tiering.parquet.part_files import write_part_files
-from tiering.parquet.sections import BLOCK_BYTES, stated_sections
+from tiering.parquet.sections import BLOCK_BYTES, bytes_of_columns, stated_sections
 from tiering.table.definitions import define_table
 from tiering.table.part import DataFile
 from tiering.table.types import arrow_schema
@@ -73,6 +73,9 @@ def test_the_sections_are_the_whole_file(tmp_path: Path) -> None:
         assert sections[-1].stop == written.file.size_bytes
         assert all(section.stop - section.start <= BLOCK_BYTES for section in sections[:-1])
         assert {section.column for section in sections} == ({None, 0, 1, 2} if rows else {None})
+        for columns in ({0}, {1, 2}, {0, 1, 2, 7}, set[int]()):
+            chunks = (section for section in sections if section.column in columns)
+            assert bytes_of_columns(written.file, columns) == sum(chunk.stop - chunk.start for chunk in chunks)
 
 
 def test_sums_outlive_their_form(written: Written) -> None:
