@@ -40,6 +40,8 @@ from zerocopy.keeper.client import Keeper
 FETCHED_BYTES = 500_000_000
 PARTS = 100
 COLD_PARTS = 10_000
+HOT_PARTS = 100
+MOVED_PARTS = 1_000
 BLOCK = 50
 """Of them that are inserted at once, a partition each."""
 FETCHES = 5
@@ -213,18 +215,18 @@ def moved(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
     yield bound_figure("PUTs of 3 replicas, a part", sum(puts) / PARTS, at_most=1.1, unit="PUTs", detail=told)
 
 
-def serve(home: Path, keeper: KeeperConfig, begun: Event, ended: Event) -> None:
+def serve(home: Path, keeper: KeeperConfig, bucket: ObjectDiskConfig | None, begun: Event, ended: Event) -> None:
     """What a machine of its own does: a process that gives the parts of replica `a`."""
-    with nodes(home, keeper, "a", partitioned=True):
+    with nodes(home, keeper, "a", partitioned=True, bucket=bucket):
         begun.set()
         ended.wait()
 
 
 @contextmanager
-def serving(home: Path, keeper: KeeperConfig) -> Iterator[None]:
+def serving(home: Path, keeper: KeeperConfig, bucket: ObjectDiskConfig | None = None) -> Iterator[None]:
     spawned = multiprocessing.get_context("spawn")
     begun, ended = spawned.Event(), spawned.Event()
-    process = spawned.Process(target=serve, args=(home, keeper, begun, ended))
+    process = spawned.Process(target=serve, args=(home, keeper, bucket, begun, ended))
     process.start()
     try:
         assert begun.wait(120)
@@ -238,13 +240,8 @@ def joined(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
     """A new replica of a table of many small cold parts: two files each, of which `part.json` rides in the log. The one
     that has them is a process of its own, as on a machine of its own."""
     with nodes(home, keeper, "a", partitioned=True) as (a,):
-        for seed in range(COLD_PARTS // BLOCK):
-            keys = pa.array(range(seed * BLOCK, (seed + 1) * BLOCK), pa.int64())
-            block = pa.table({"k": keys, "noise": pa.array([0.5] * BLOCK)})
-            a.store.table(TABLE).insert(block.to_batches())
-        moves = [one for stored in a.store.parts(TABLE) for one in a.store.plan_manual_move(
-            TABLE, part=stored.part.name, to_disk="s3")]  # fmt: skip
-        assert len(a.store.apply(moves).moved) == COLD_PARTS
+        insert_blocks(a, range(COLD_PARTS // BLOCK))
+        move_all(a, COLD_PARTS)
         a.store.disk("ssd").usage()  # waits until what was moved is deleted there: another machine's work
     with serving(home, keeper), nodes(home, keeper, "new", partitioned=True) as (new,):
         before, asked, done = counts(new), new.requests(), []
@@ -257,13 +254,73 @@ def joined(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
     yield bound_figure(f"new replica of {COLD_PARTS} cold parts", seconds, at_most=10, unit="s", detail=told)
 
 
+def insert_blocks(node: Node, numbers: range) -> None:
+    """Of many partitions each, so of many parts."""
+    for number in numbers:
+        keys = pa.array(range(number * BLOCK, (number + 1) * BLOCK), pa.int64())
+        block = pa.table({"k": keys, "noise": pa.array([0.5] * BLOCK)})
+        node.store.table(TABLE).insert(block.to_batches())
+
+
+def move_all(node: Node, parts: int) -> None:
+    """To the bucket, in one batch."""
+    moves = [one for stored in node.store.parts(TABLE) for one in node.store.plan_manual_move(
+        TABLE, part=stored.part.name, to_disk="s3")]  # fmt: skip
+    assert len(node.store.apply(moves).moved) == parts
+
+
+def one_log(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
+    """The same on a disk that all replicas share by one log, with some parts that are hot; and what replicas that have
+    all parts on disks of their own add to a move of these."""
+    bucket = ObjectDiskConfig(url=f"{(home / 'bucket').as_uri()}/")
+    with nodes(home, keeper, "a", partitioned=True, bucket=bucket) as (a,):
+        insert_blocks(a, range(COLD_PARTS // BLOCK))
+        move_all(a, COLD_PARTS)
+        insert_blocks(a, range(COLD_PARTS // BLOCK, (COLD_PARTS + HOT_PARTS) // BLOCK))
+        a.store.disk("ssd").usage()
+    with serving(home, keeper, bucket), nodes(home, keeper, "new", partitioned=True, bucket=bucket) as (new,):
+        before, asked = counts(new), new.requests()
+        seconds = timed(lambda: work.sync(new.store.context, new.store.definition(TABLE)))
+        assert len(new.store.parts(TABLE)) == COLD_PARTS + HOT_PARTS
+        spent = sum(counts(new).values()) - sum(before.values())
+        keepers = new.requests() - asked
+    told = f"{spent} requests to the bucket, {keepers} to Keeper"
+    name = f"new replica of {COLD_PARTS} parts on the shared disk, {HOT_PARTS} hot"
+    yield bound_figure(name, seconds, at_most=5, unit="s", detail=told)
+    other = replace(keeper, root=f"{keeper.root}-moved")
+    with Keeper(other) as session:
+        session.make_path("/")
+        yield from _moved_by_one(home / "moved", other)
+
+
+def _moved_by_one(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
+    bucket = ObjectDiskConfig(url=f"{(home / 'bucket').as_uri()}/")
+    with nodes(home, keeper, *NAMES, partitioned=True, bucket=bucket) as found:
+        first, *others = found
+        insert_blocks(first, range(MOVED_PARTS // BLOCK))
+        for node in others:
+            work.sync(node.store.context, node.store.definition(TABLE))
+        before = counts(*found)
+        move_all(first, MOVED_PARTS)
+        alone, there = counts(first)["PUT"], objects(home)
+        for node in others:
+            freed = work.sync(node.store.context, node.store.definition(TABLE)).freed
+            assert len(freed) == MOVED_PARTS
+        puts, first_puts = counts(*found)["PUT"] - before["PUT"], alone - before["PUT"]
+        assert objects(home) == there
+    name = f"{MOVED_PARTS} parts move to the shared disk"
+    yield bound_figure(f"{name}: objects a part", there / MOVED_PARTS, at_most=1, unit="objects")
+    told = f"{first_puts} of the one that moved"
+    yield bound_figure(f"{name}: PUTs of 3 replicas", puts / first_puts, at_most=1, unit="x", detail=told)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("fetched", "elsewhere", "moved", "joined"), help="these alone")
+    parser.add_argument("--only", choices=("fetched", "elsewhere", "moved", "joined", "one_log"), help="these alone")
     options = parser.parse_args()
     figures: list[Figure] = []
     with scratch() as home, zookeeper() as server:
-        for measured in (fetched, elsewhere, moved, joined):
+        for measured in (fetched, elsewhere, moved, joined, one_log):
             if options.only in (None, measured.__name__):
                 keeper = KeeperConfig(hosts=(server.endpoint_url,), root=f"/bench-{measured.__name__}")
                 with Keeper(keeper) as session:
