@@ -8,14 +8,16 @@ requests are counted, which a busy machine does not change.
 from __future__ import annotations
 
 import argparse
+import getpass
 import multiprocessing
 import os
 import shutil
+import socket
 import statistics
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -207,8 +209,46 @@ def fetch(home: Path, keeper: KeeperConfig, megabytes: int) -> Iterator[Figure]:
     with machine(home, keeper, "a", follow=False), node(home, keeper, "b", follow=False) as b:
         ours = timed(lambda: work.sync(b.store.context, b.store.definition(TABLE)))
         copied = timed(partial(copy, _parts(home, b), home / "copied"))
-    name = f"fetch of {megabytes} MiB"
-    yield ratio_figure(name, ours, copied, at_most=1.0, baseline_name=f"{PROGRAM[0]} and sync")
+        name = f"fetch of {megabytes} MiB"
+        yield ratio_figure(name, ours, copied, at_most=1.0, baseline_name=f"{PROGRAM[0]} and sync")
+        if shutil.which("nginx") and shutil.which("curl"):
+            source = _parts(home, b)
+            files = [path.relative_to(source) for path in source.glob("*_*/*")]
+            with nginx(home, source) as url:
+                downloaded = timed(partial(download, url, files, home / "downloaded"))
+            yield ratio_figure(name, ours, downloaded, at_most=1.3, baseline_name="curl from nginx and sync")
+
+
+@contextmanager
+def nginx(home: Path, directory: Path) -> Iterator[str]:
+    """The address at which it gives the files of the directory."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (home / "nginx").mkdir()
+    configuration = home / "nginx" / "nginx.conf"
+    configuration.write_text(
+        f"daemon off; pid {home}/nginx/pid; error_log {home}/nginx/log; events {{}}\n"
+        f"http {{ access_log off; sendfile on; server {{ listen 127.0.0.1:{port}; root {directory}; }} }}\n"
+        f"user {getpass.getuser()};\n"
+    )
+    process = subprocess.Popen(["nginx", "-c", str(configuration)], stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(100):
+            with suppress(OSError):
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def download(url: str, files: Sequence[Path], target: Path) -> None:
+    """By one connection, one after the other."""
+    each = [word for file in files for word in ("-o", str(target / file), f"{url}/{file}")]
+    subprocess.run(["curl", "-sf", "--create-dirs", *each], check=True)
+    os.sync()
 
 
 def fetch_many(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
