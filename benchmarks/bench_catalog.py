@@ -4,6 +4,9 @@
 
 The parts are descriptions without data. Processor time decides where two stores are compared: it is what is left of a
 figure when other programs are busy too.
+
+ext4 goes past each inode that was deleted in the last five minutes when it makes a file: what was deleted there before
+the twenty commits makes these slow, and the copy after them less.
 """
 
 from __future__ import annotations
