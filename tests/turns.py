@@ -17,7 +17,10 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:  # who asks for the turn of a commit needs it not
+    from hypothesis import settings
 
 ENVIRONMENT = "FROSTLINE_TURN"
 TURNS = 3
@@ -73,6 +76,19 @@ def left_out(names: Iterable[str]) -> set[str]:
 def examples(most: int) -> int:
     """How many random examples a property is tried with: `most`, or a share of them."""
     return max(most // current().of, min(most, FEWEST_EXAMPLES))
+
+
+def histories(most: int, steps: int) -> settings:
+    """How a state machine is tried: by `most` histories, or a share of them, of so many steps, which take their
+    time."""
+    from hypothesis import HealthCheck, settings
+
+    return settings(
+        max_examples=examples(most),
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 def of_commit(repository: Path) -> Turn:

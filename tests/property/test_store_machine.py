@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import Literal
 
 import msgspec
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -23,7 +22,7 @@ from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
 from tests.crash.kept_looks import catalog_is_as_read, looks_are_as_read, watching
 from tests.crash.scenarios import FEBRUARY, JANUARY, TABLE, Site, collect, events, rows, temporary_site
 from tests.keeping import keeping
-from tests.turns import examples
+from tests.turns import histories
 from tiering.catalog import tables
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
@@ -229,12 +228,4 @@ class StoreMachine(RuleBasedStateMachine):
 def test_the_store_is_a_dict() -> None:
     """Bounded; a failure prints the steps that lead to it."""
     with ForkServer() as server:
-        run_state_machine_as_test(
-            lambda: StoreMachine(server),
-            settings=settings(
-                max_examples=examples(EXAMPLES),
-                stateful_step_count=STEPS,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_state_machine_as_test(lambda: StoreMachine(server), settings=histories(EXAMPLES, STEPS))

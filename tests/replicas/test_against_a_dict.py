@@ -14,14 +14,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck
-from hypothesis import settings as limits
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from oplog.errors import Conflict, Locked, NotFound, Refused, Transient
 from tests.replicas.killing import TABLE, Pair, definition, insert, rows, sync
-from tests.turns import examples
+from tests.turns import histories
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
@@ -136,12 +134,4 @@ class Replicas(RuleBasedStateMachine):
 @pytest.mark.in_turn
 def test_replicas_are_a_dict(settings: KeeperConfig, keeper: Keeper) -> None:
     """Bounded; a failure prints the steps that lead to it."""
-    run_state_machine_as_test(
-        lambda: Replicas(settings),
-        settings=limits(
-            max_examples=examples(EXAMPLES),
-            stateful_step_count=STEPS,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_state_machine_as_test(lambda: Replicas(settings), settings=histories(EXAMPLES, STEPS))

@@ -50,36 +50,31 @@ def stated_sections(file: DataFile) -> tuple[Section, ...]:
     return (*found, Section(found[-1].stop, file.size_bytes, file.tail_crc32))
 
 
+def bytes_of_columns(file: DataFile, columns: Collection[int]) -> int:
+    """How long the chunks of these columns are, by their places, as far as `part.json` states them."""
+    each = (enumerate(_stated(group)) for group in file.row_groups)
+    return sum(size for group in each for column, (size, _) in group if column in columns)
+
+
 def _chunks(group: RowGroup, number: int) -> Iterator[Section]:
     """The sections of the row group's chunks; they end early where `chunk_sums` do."""
-    numbers = _numbers(group)
-    start, place, column = group.offset_bytes, 0, 0
-    while place < len(numbers):
-        stop = start + numbers[place]
-        count = -(-numbers[place] // BLOCK_BYTES)
-        for crc32 in numbers[place + 1 : place + 1 + count]:
+    start = group.offset_bytes
+    for column, (size, sums) in enumerate(_stated(group)):
+        stop = start + size
+        for crc32 in sums:
             end = min(start + BLOCK_BYTES, stop)
             yield Section(start, end, crc32, number, column)
             start = end
-        place, column = place + 1 + count, column + 1
 
 
-def bytes_of_columns(file: DataFile, columns: Collection[int]) -> int:
-    """How long the chunks of these columns are, by their places, as far as `part.json` states them."""
-    found = 0
-    for group in file.row_groups:
-        numbers = _numbers(group)
-        place = column = 0
-        while place < len(numbers):
-            if column in columns:
-                found += numbers[place]
-            place, column = place + 1 + -(-numbers[place] // BLOCK_BYTES), column + 1
-    return found
-
-
-def _numbers(group: RowGroup) -> tuple[int, ...]:
-    count = len(group.chunk_sums) // _NUMBER.size
-    return struct.unpack_from(f"<{count}I", group.chunk_sums)
+def _stated(group: RowGroup) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Of each column's chunk its size, and the CRC32 of its blocks."""
+    numbers = struct.unpack_from(f"<{len(group.chunk_sums) // _NUMBER.size}I", group.chunk_sums)
+    place = 0
+    while place < len(numbers):
+        end = place + 1 + -(-numbers[place] // BLOCK_BYTES)
+        yield numbers[place], numbers[place + 1 : end]
+        place = end
 
 
 def chunk_sums(file: BinaryIO, starts: Sequence[int], sizes: Sequence[int]) -> bytes:

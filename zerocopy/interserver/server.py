@@ -16,7 +16,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from tiering.catalog import copying
 from tiering.catalog.context import Context
 from tiering.catalog.lineage import content_digest
 from tiering.table import part as parts_format
-from tiering.table.part import PartName
+from tiering.table.part import Part, PartName
 from tiering.table.schema import TableDefinition
 from zerocopy.interserver import offer, signing, tls
 
@@ -285,6 +285,21 @@ class PartServer:
         if not self._is_arriving(definition, name):
             return None
         directory = self._arrives_at(definition, name)
+        for place, part in self._copies(definition, directory):
+            if part.size_bytes <= _ARRIVING_BYTES and content_digest(part) == digest:
+                return place._replace(is_arriving=True)
+        return None
+
+    def _places(self, definition: TableDefinition, name: str) -> list[_Place]:
+        name = _parsed(name)
+        directory = definition.part_directory(name)
+        found = [place for place, _ in self._copies(definition, directory)]
+        if not found:
+            raise NotFound(f"there is no part {name} here")
+        return sorted(found, key=lambda place: place.disk.local_path(directory) is None)
+
+    def _copies(self, definition: TableDefinition, directory: str) -> Iterator[tuple[_Place, Part]]:
+        """Of a part in the directory, on this machine's own disks."""
         for disk in map(self._context.disk, self._context.catalog.policy_disks(definition)):
             if disk.capabilities.shared:
                 continue
@@ -292,25 +307,7 @@ class PartServer:
                 part, data = copying.read_part(disk, directory)
             except NotFound:
                 continue
-            if part.size_bytes <= _ARRIVING_BYTES and content_digest(part) == digest:
-                return _Place(definition, disk, directory, data, is_arriving=True)
-        return None
-
-    def _places(self, definition: TableDefinition, name: str) -> list[_Place]:
-        name = _parsed(name)
-        directory, found = definition.part_directory(name), []
-        for disk_name in self._context.catalog.policy_disks(definition):
-            disk = self._context.disk(disk_name)
-            if disk.capabilities.shared:
-                continue
-            try:
-                _, data = copying.read_part(disk, directory)
-            except NotFound:
-                continue
-            found.append(_Place(definition, disk, directory, data))
-        if not found:
-            raise NotFound(f"there is no part {name} here")
-        return sorted(found, key=lambda place: place.disk.local_path(directory) is None)
+            yield _Place(definition, disk, directory, data), part
 
     def _comes(self, asked: Any) -> bool:
         """Whether the part that is asked for is arriving, or came just now."""
