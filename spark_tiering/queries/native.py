@@ -14,22 +14,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from oplog.errors import Refused
 from spark_tiering.arrow_types import carried_type, has_nanoseconds, spark_schema
+from spark_tiering.queries.files import Obstacle, check_bucket, check_footers, check_reach, file_url, schema_of
 from spark_tiering.queries.references import quoted
 from spark_tiering.queries.required import Need
 from spark_tiering.read_options import ReadOptions
 from spark_tiering.scan_planning import Piece, choose_files, places
 from tiering.engine.store import Store
-from tiering.parquet.checked_local import LocalRead, check_local
 from tiering.table.schema import Column, TableDefinition
 from tiering.table.type_texts import arrow_type, type_text
 from tiering.table.types import default_scalar, field_ids
@@ -50,12 +48,7 @@ _OPTIONS = {
     "parquet.page.verify-checksum.enabled": "true",
 }
 _FEW_FILES = 64
-_HINT = "run 'frostline fsck --read-data'; no partial result is given"
 _SAME_KIND = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-
-
-class _Obstacle(Exception):
-    """Why Spark's own reader cannot read these files."""
 
 
 class _Group(msgspec.Struct, frozen=True):
@@ -64,7 +57,7 @@ class _Group(msgspec.Struct, frozen=True):
     names: Mapping[int, str]
     types: Mapping[int, pa.DataType]
     files: tuple[tuple[str, int], ...]
-    """Paths and sizes in bytes."""
+    """Their URLs and sizes in bytes."""
 
 
 def native_frame(
@@ -81,89 +74,84 @@ def native_frame(
         return None
     try:
         asked = replace(asked, filter=need.filter)
-        _check(store, definition, asked)
+        _check(session, store, definition, asked)
         pieces = choose_files(store, asked).pieces
-        files = [_path(piece) for piece in pieces]
-        _check_footers(files, pieces)
-        groups = _groups(definition, pieces, files)
+        check_reach(session, pieces)
+        check_footers(pieces)
+        groups = _groups(definition, pieces)
         frame = _union([_frame_of(session, definition, group) for group in groups])
-    except _Obstacle as error:
+    except Obstacle as error:
         if native == "always":
             raise Refused(f"Spark's own reader cannot read {name}: {error}", hint="native='auto' reads it") from None
         logger.info("%s is read through the data source: %s", name, error)
         return None
-    taken = f"{name} by Spark's own reader: {len(files)} files"
+    taken = f"{name} by Spark's own reader: {len(pieces)} files"
     logger.info("%s", taken)
     return frame.alias(taken)
 
 
-def reads_few_files(store: Store, definition: TableDefinition, asked: ReadOptions, native: Native) -> bool:
+def reads_few_files(
+    session: SparkSession, store: Store, definition: TableDefinition, asked: ReadOptions, native: Native
+) -> bool:
     """Whether Spark's own reader can read the whole table, and it is of so few files that to leave some of them out
-    gains less than to find out which a query needs."""
+    gains less than to find out which a query needs. False where the whole table may lie out of reach of executors."""
     try:
-        return native != "never" and _check(store, definition, asked) <= _FEW_FILES
-    except _Obstacle:
+        return (
+            native != "never" and _shares_directories(asked) and _check(session, store, definition, asked) <= _FEW_FILES
+        )
+    except Obstacle:
         return False
 
 
 # -- what stands against it ----------------------------------------------------------------------------------------
 
 
-def _check(store: Store, definition: TableDefinition, asked: ReadOptions) -> int:
-    """How many files it would be; nothing is held. Raises `_Obstacle`."""
+def _check(session: SparkSession, store: Store, definition: TableDefinition, asked: ReadOptions) -> int:
+    """How many files it would be; nothing is held. Raises `Obstacle`."""
     if asked.changes_since is not None:
-        raise _Obstacle("the rows since a revision come from parts that may have been merged")
-    if not asked.on_this_machine and asked.local_disks != "shared":
-        raise _Obstacle("the executors may run on other machines (local_disks='shared' says that all see the files)")
+        raise Obstacle("the rows since a revision come from parts that may have been merged")
     for column in definition.columns:
         kind = arrow_type(column.type)
         if has_nanoseconds(kind):
-            raise _Obstacle(f"it reads no nanoseconds, as those of column {column.name}")
+            raise Obstacle(f"it reads no nanoseconds, as those of column {column.name}")
         if pa.types.is_time(kind) or pa.types.is_duration(kind) or kind == pa.uuid():
-            raise _Obstacle(f"it reads no {column.type}, as column {column.name} is")
+            raise Obstacle(f"it reads no {column.type}, as column {column.name} is")
     context = store.context
     limits = context.config.limits
     found = places(store, asked)
     for name in sorted(found):
-        if context.disk(name).capabilities.remote:
-            if not context.config.bucket(name).url.startswith("file://"):
-                raise _Obstacle(f"files lie on {name}, which is no directory")
-            if limits.bytes_per_second or limits.requests_per_second:
-                raise _Obstacle(f"it would not keep the limits of bytes and requests a second of {name}")
+        remote = context.disk(name).capabilities.remote
+        url = context.config.bucket(name).url if remote else "file://"
+        if url.startswith("file://") and not _shares_directories(asked):
+            raise Obstacle("the executors may run on other machines (local_disks='shared' says that all see the files)")
+        check_bucket(session, name, url)
+        if remote and (limits.bytes_per_second or limits.requests_per_second):
+            raise Obstacle(f"it would not keep the limits of bytes and requests a second of {name}")
     return found.total()
 
 
-def _path(piece: Piece) -> str:
-    """Of its file, for an executor."""
-    return piece.path if piece.store is None else piece.store.open().url(piece.key).removeprefix("file://")
+def _shares_directories(asked: ReadOptions) -> bool:
+    """Whether the executors see the directories of this machine."""
+    return asked.on_this_machine or asked.local_disks == "shared"
 
 
-def _check_footers(files: Sequence[str], pieces: Sequence[Piece]) -> None:
-    """Raise `Damaged` for one that is not what was written."""
-    reads = []
-    for path, piece in zip(files, pieces, strict=True):
-        assert piece.file is not None
-        reads.append(LocalRead(Path(path), piece.file, piece.label, _HINT, ()))
-    check_local(reads)
-
-
-def _groups(definition: TableDefinition, pieces: Sequence[Piece], files: Sequence[str]) -> list[_Group]:
+def _groups(definition: TableDefinition, pieces: Sequence[Piece]) -> list[_Group]:
     """The files by schema; one group without files when there are none."""
     today = {column.id: column.name for column in definition.columns}
-    members: dict[int, list[tuple[str, int]]] = {}
-    for path, piece in zip(files, pieces, strict=True):
-        members.setdefault(piece.schema_version, []).append((path, piece.size_bytes))
+    members: dict[int, list[Piece]] = {}
+    for piece in pieces:
+        members.setdefault(piece.schema_version, []).append(piece)
     found = []
     for version, group in (members or {definition.schema_version: []}).items():
         names, types = today, {column.id: arrow_type(column.type) for column in definition.columns}
         if version != definition.schema_version:
-            stored = pq.read_schema(group[0][0])
+            stored = schema_of(group[0])
             names = field_ids(stored)
             types = {number: stored.field(name).type for number, name in names.items()}
         lowered = [name.lower() for name in names.values()]
         if len(set(lowered)) < len(lowered):
-            raise _Obstacle("columns of its files differ in the case of their letters only")
-        found.append(_Group(names, types, tuple(group)))
+            raise Obstacle("columns of its files differ in the case of their letters only")
+        found.append(_Group(names, types, tuple((file_url(piece), piece.size_bytes) for piece in group)))
     return found
 
 
@@ -207,7 +195,7 @@ def _carried(column: Column, kind: pa.DataType) -> pa.DataType:
 def _check_widened(column: Column, stored: pa.DataType, kind: pa.DataType) -> None:
     """Between numbers of one kind Spark's cast changes no value."""
     if not any(same(stored) and same(kind) for same in _SAME_KIND):
-        raise _Obstacle(f"column {column.name} was {stored} and is {kind}")
+        raise Obstacle(f"column {column.name} was {stored} and is {kind}")
 
 
 def _default(column: Column) -> SparkColumn:
@@ -215,7 +203,7 @@ def _default(column: Column) -> SparkColumn:
 
     value: Any = default_scalar(column).as_py()
     if isinstance(value, list) or (isinstance(value, float) and math.isnan(value)):
-        raise _Obstacle(f"the default of column {column.name} is no plain value")
+        raise Obstacle(f"the default of column {column.name} is no plain value")
     # As texts, which the zones of Python and of the session do not change.
     if isinstance(value, date | datetime):
         value = value.isoformat()
@@ -240,7 +228,7 @@ def _files_frame(session: SparkSession, schema: Any, files: Sequence[tuple[str, 
         return DataFrame(_relation(session, schema, files), session)
     except (Py4JError, TypeError, AttributeError) as error:
         reason = str(error).strip().splitlines()[0][:200]
-        raise _Obstacle(f"this version of Spark takes no list of files ({reason})") from error
+        raise Obstacle(f"this version of Spark takes no list of files ({reason})") from error
 
 
 def _relation(session: SparkSession, schema: Any, files: Sequence[tuple[str, int]]) -> Any:
@@ -252,8 +240,8 @@ def _relation(session: SparkSession, schema: Any, files: Sequence[tuple[str, int
     python = jvm.org.apache.spark.api.python.PythonUtils
     new_path, new_status = jvm.org.apache.hadoop.fs.Path, jvm.org.apache.hadoop.fs.FileStatus
     known, paths = sources.FileStatusCache.getOrCreate(java), jvm.java.util.ArrayList()
-    for path, size_bytes in files:
-        file = new_path(f"file:{path}")
+    for url, size_bytes in files:
+        file = new_path(url)
         statuses = gateway.new_array(new_status, 1)
         statuses[0] = new_status(size_bytes, False, 1, 1 << 27, 0, file)
         known.putLeafFiles(file, statuses)
@@ -267,7 +255,7 @@ def _relation(session: SparkSession, schema: Any, files: Sequence[tuple[str, int
     index = sources.InMemoryFileIndex(java, python.toSeq(paths), given, some(columns), known, unpartitioned, nothing)
     known.invalidateAll()
     if (seen := len(index.inputFiles())) != len(files):
-        raise _Obstacle(f"it sees {seen} of {len(files)} files")
+        raise Obstacle(f"it sees {seen} of {len(files)} files")
     relation = sources.HadoopFsRelation(
         index,
         jvm.org.apache.spark.sql.types.StructType(),

@@ -57,7 +57,7 @@ def sql(
     with opened_store(_asked(session, names[0], given)) as store, ExitStack() as registered:
         asked = {name: _asked(session, name, given) for name in names}
         tables = {name: _table(session, definition_of(store, asked[name]), asked[name]) for name in names}
-        few = all(reads_few_files(store, tables[name][0], asked[name], native) for name in names)
+        few = all(reads_few_files(session, store, tables[name][0], asked[name], native) for name in names)
         needs = (
             {views[name]: _everything(tables[name][0]) for name in names}
             if few

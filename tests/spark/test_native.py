@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 import spark_tiering
 from disks.garbage.rules import GcRules
@@ -103,8 +106,9 @@ def test_what_spark_cannot_read_itself_goes_through_the_source_and_the_log_says_
     elsewhere = write_config(tmp_path / "elsewhere", ministack)
     limited = _directory(tmp_path / "limited", limits={"requests_per_second": 500})
     finer = _directory(tmp_path / "finer")
+    no_client = "files lie on s3, and Spark has no hadoop-aws on its class path: .*S3AFileSystem not found"
     obstacles: list[tuple[Path, dict[str, str], dict[str, Any], str]] = [
-        (elsewhere, {}, {}, "files lie on s3, which is no directory"),
+        (elsewhere, {}, {}, no_client),
         (limited, {}, {}, "it would not keep the limits of bytes and requests a second of s3"),
         (finer, {"n": "timestamp[ns]"}, {"nanoseconds": "truncate"}, "it reads no nanoseconds, as those of column n"),
     ]
@@ -113,7 +117,8 @@ def test_what_spark_cannot_read_itself_goes_through_the_source_and_the_log_says_
         caplog.clear()
         with caplog.at_level(logging.INFO, "spark_tiering"):
             frame = spark_tiering.sql(spark, COUNT, config=config, **options)
-        assert caplog.messages == [f"db.t is read through the data source: {reason}"]
+        (message,) = caplog.messages
+        assert re.fullmatch(f"db.t is read through the data source: {reason}", message)
         assert not _is_native(frame)
         assert _rows(frame) == (3000, 3000)
         with pytest.raises(Refused, match=f"Spark's own reader cannot read db.t: {reason}"):
@@ -122,6 +127,81 @@ def test_what_spark_cannot_read_itself_goes_through_the_source_and_the_log_says_
     hot = spark_tiering.sql(spark, "select k from db.t where x = 2", config=elsewhere)
     assert _is_native(hot)
     assert hot.count() == 1000
+
+
+@pytest.fixture
+def s3a(spark: SparkSession, tmp_path: Path, ministack: Server) -> Iterator[Callable[[str], Path]]:
+    """Makes `s3a://BUCKET/` of this session a directory with copies of the objects in the bucket, by a file system that
+    comes with Hadoop: the one for S3 itself comes with hadoop-aws."""
+    settings = {
+        "fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+        "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+    }
+
+    def copied(bucket: str) -> Path:
+        mirror, client = tmp_path / "mirror", ministack.client()
+        for item in client.list_objects_v2(Bucket=bucket)["Contents"]:
+            path = mirror / item["Key"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read())
+        settings[f"fs.viewfs.mounttable.{bucket}.linkFallback"] = f"file://{mirror}"
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        return mirror
+
+    yield copied
+    for name in settings:
+        spark.conf.unset(name)
+
+
+def test_objects_are_read_natively_where_spark_opens_s3a(
+    spark: SparkSession, tmp_path: Path, ministack: Server, s3a: Callable[[str], Path]
+) -> None:
+    config = write_config(tmp_path, ministack, hot=False)
+    old = _fill(config, cold=2, hot=0)
+    columns = tuple(replace(column, name="y" if column.name == "x" else column.name) for column in old.columns)
+    with opened(config) as store:
+        new = replace(old, columns=(*columns, Column(3, "z", "int64", default=7)), last_column_id=3)
+        new = replace(new, version=2, schema_version=2)
+        store.alter_table(old, new)
+        insert(store, new, {"k": [1], "y": [5], "z": [1]})
+    bucket = json.loads(config.read_text())["disks"]["s3"]["url"].split("/")[2]
+    mirror = s3a(bucket)
+    query = "select count(*), sum(y), sum(z) from db.t"
+    frame = spark_tiering.sql(spark, query, config=config, native="always")
+    assert f"s3a://{bucket}/store/" in frame._jdf.inputFiles()[0]
+    assert _is_native(frame)
+    assert _rows(frame) == (2001, 1005, 14001)
+    # Where Spark sees other objects than the store, or none, the rows come through the data source.
+    objects = [path for path in mirror.rglob("*") if path.is_file() and _is_parquet(path)]
+    for path in objects:
+        path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(Refused, match=r"Spark finds another s3a://.*, of \d+ bytes instead of \d+"):
+        spark_tiering.sql(spark, query, config=config, native="always")
+    for path in objects:
+        path.unlink()
+    with pytest.raises(Refused, match=r"Spark cannot open s3a://.* by its properties spark.hadoop.fs.s3a.\*: .*"):
+        spark_tiering.sql(spark, query, config=config, native="always")
+    other = spark_tiering.sql(spark, query, config=config)
+    assert not _is_native(other)
+    assert _rows(other) == (2001, 1005, 14001)
+
+
+def test_an_object_with_another_footer_is_an_error(
+    spark: SparkSession, tmp_path: Path, ministack: Server, s3a: Callable[[str], Path]
+) -> None:
+    config = write_config(tmp_path, ministack, hot=False)
+    _fill(config, cold=1, hot=0)
+    bucket, client = json.loads(config.read_text())["disks"]["s3"]["url"].split("/")[2], ministack.client()
+    s3a(bucket)
+    bodies = {
+        item["Key"]: client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
+        for item in client.list_objects_v2(Bucket=bucket)["Contents"]
+    }
+    (key,) = [key for key, body in bodies.items() if body[:4] == b"PAR1"]
+    client.put_object(Bucket=bucket, Key=key, Body=_flipped(bodies[key], -20))
+    with pytest.raises(Damaged, match="is not what was written"):
+        spark_tiering.sql(spark, COUNT, config=config, native="always")
 
 
 def test_a_change_of_type_that_spark_may_read_otherwise_goes_through_the_source(
