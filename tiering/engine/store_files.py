@@ -13,7 +13,8 @@ from typing import Any
 from oplog.errors import Refused
 from tiering.catalog.catalog import StoredPart
 from tiering.engine.store import Store
-from tiering.query.filesystem import FrostlineFileSystem, read_schema
+from tiering.query.checked_parts import read_schema
+from tiering.query.filesystem import FrostlineFileSystem
 from tiering.table.part import DataFile
 from tiering.table.types import field_ids
 

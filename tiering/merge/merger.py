@@ -46,7 +46,7 @@ from tiering.merge.output import (
 from tiering.merge.planning import holds_everything
 from tiering.merge.stream import RowMerge, merge_files
 from tiering.parquet.sorted_input import SortedFile
-from tiering.query.filesystem import open_file, read_schema
+from tiering.query.checked_parts import open_file, read_schema
 from tiering.table.part import DataFile, Part, PartName
 from tiering.table.schema import TableDefinition
 from tiering.table.types import field_ids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from disks.stores.base import ByteRange
 from oplog.errors import AccessDenied, Damaged, NotFound
@@ -13,6 +14,12 @@ from tiering.parquet.checked_file import CheckedFile, HeldSections
 from tiering.parquet.checked_local import LocalRead, check_local
 from tiering.parquet.read_cache import ReadCache
 from tiering.query.selection import FileMissing, SelectedFile
+from tiering.table.part import DataFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tiering.catalog.catalog import StoredPart
 
 
 def checked_file(
@@ -45,6 +52,19 @@ def checked_file(
     if cache is not None and selected.local_path is None:
         cached = cache.file(selected.stored.disk, selected.path, selected.file.sha256, for_good=kept_for_good)
     return CheckedFile(selected.file, fetch, label=_label(selected), hint=selected.hint, held=held, cached=cached)
+
+
+def open_file(context: Context, stored: StoredPart, file: DataFile) -> CheckedFile:
+    """A data file of a part as a file object; every read is a ranged one, of bytes that are what was written."""
+    return checked_file(context, SelectedFile(stored, file, None, stored.part.schema_version))
+
+
+def read_schema(context: Context, stored: StoredPart, file: DataFile) -> pa.Schema:
+    """The Arrow schema, with field ids, that the file itself states: one or two ranged reads."""
+    import pyarrow.parquet as pq
+
+    with open_file(context, stored, file) as source:
+        return pq.read_schema(source)
 
 
 def read_cache(config: Config) -> ReadCache | None:

@@ -34,8 +34,8 @@ from oplog.errors import NotFound, Refused
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.parquet.checked_local import LocalRead
-from tiering.query.checked_parts import check_local_files, local_read
-from tiering.query.filesystem import FrostlineFileSystem, read_schema
+from tiering.query.checked_parts import check_local_files, local_read, read_schema
+from tiering.query.filesystem import FrostlineFileSystem
 from tiering.query.selection import FileMissing, SelectedFile
 from tiering.table.part import ColumnRange, DataFile
 from tiering.table.schema import Column, TableDefinition

@@ -15,8 +15,6 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from tiering.catalog.catalog import StoredPart
@@ -129,17 +127,6 @@ class _PartFile(AbstractBufferedFile):  # type: ignore[misc]
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return b"".join(self._checked.pieces(start, min(end, self.size)))
-
-
-def open_file(context: Context, stored: StoredPart, file: DataFile) -> Any:
-    """A data file of a part as a file object; every read is a ranged one, of bytes that are what was written."""
-    return checked_file(context, SelectedFile(stored, file, None, stored.part.schema_version))
-
-
-def read_schema(context: Context, stored: StoredPart, file: DataFile) -> pa.Schema:
-    """The Arrow schema, with field ids, that the file itself states: one or two ranged reads."""
-    with open_file(context, stored, file) as source:
-        return pq.read_schema(source)
 
 
 def _directory(name: str) -> dict[str, Any]:

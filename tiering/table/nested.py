@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from oplog.errors import UsageError
 
@@ -46,6 +45,8 @@ def cast_nested(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
 def without_unknown(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """The array without those fields of structs that the type does not have. Raises `pa.ArrowInvalid` for a text
     that is no JSON."""
+    import pyarrow.compute as pc
+
     if pa.types.is_nested(kind) and not pa.types.is_map(kind) and _is_text(array.type):
         array = parsed(array, kind)
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
@@ -88,6 +89,8 @@ def _inner(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
 
 
 def _struct(array: pa.StructArray, kind: pa.StructType, cast: Cast) -> pa.Array:
+    import pyarrow.compute as pc
+
     given = {field.name: number for number, field in enumerate(array.type)}
     if unknown := sorted(set(given) - {field.name for field in kind}):
         raise UsageError(

@@ -13,7 +13,6 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from oplog.errors import UsageError
 from tiering.table.nested import cast_nested
@@ -78,6 +77,8 @@ def cast_batch(
     where possible the row (counted from 1, after `first_row` earlier ones) and the value: for values that do not fit,
     missing columns without a default, nulls in a column that takes none, and unknown columns.
     """
+    import pyarrow.compute as pc
+
     where = f"{source}: " if source else ""
     names = batch.schema.names
     check_names(names, definition, where=where)
@@ -105,6 +106,8 @@ def cast_batch(
 
 def first_far(array: pa.Array) -> int | None:
     """The first row with a moment that Python does not have, also within structs: bounds are kept of these."""
+    import pyarrow.compute as pc
+
     kind = array.type
     if pa.types.is_struct(kind):
         return min((row for row in map(first_far, array.flatten()) if row is not None), default=None)
@@ -172,6 +175,8 @@ def cast_column(array: pa.Array, column: Column, *, where: str, first_row: int) 
 
 def _as_stored(array: pa.Array) -> pa.Array:
     """The values of runs, and of types that only say what their values are, such as JSON; but for UUIDs."""
+    import pyarrow.compute as pc
+
     if pa.types.is_run_end_encoded(array.type):
         array = pc.run_end_decode(array)
     return array.storage if isinstance(array, pa.ExtensionArray) and array.type != pa.uuid() else array

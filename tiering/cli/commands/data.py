@@ -7,6 +7,7 @@ import typer
 
 from oplog.errors import UsageError
 from tiering.cli.commands.tables import TableName
+from tiering.cli.frame import process
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
@@ -115,6 +116,7 @@ def insert(
         why = "the same rows replace themselves" if replace_partitions else "no file is named"
         raise UsageError(f"--dedup-by {dedup_by} says nothing here: {why}", hint="leave it out")
     wanted = Quorum.parse(quorum, parse_duration(quorum_timeout).total_seconds()) if quorum is not None else None
+    process.keep_freed_blocks()
     store = session.store(look=not files)
     handle = store.table(table)
     begun = handle.begin_replacing() if replace_partitions else None  # before the rows are read: SQL may read the table

@@ -21,6 +21,7 @@ from tiering.insert.reshaping import Reshaping, explicit_type, source_types
 from tiering.insert.source_files import InputSource, numbered_blocks, open_binary
 from tiering.table.nested import holds_map, with_texts
 
+_FIRST = 16
 _CHANGED = re.compile(r"Column\(/(.*)\) changed from", re.DOTALL)
 
 
@@ -85,7 +86,7 @@ def _parse_strictly(block: bytes, reshaping: Reshaping) -> pa.Table:
         explicit_schema=pa.schema(list(explicit_type(explicit).items())),
         unexpected_field_behavior="ignore" if all_known else "infer",
     )
-    table = jsonlines.read_json(io.BytesIO(block), jsonlines.ReadOptions(block_size=len(block) + 1), options)
+    table = jsonlines.read_json(pa.BufferReader(block), jsonlines.ReadOptions(block_size=len(block) + 1), options)
     present = [name for name in table.column_names if _occurs(block, name)]
     if not present:
         raise pa.ArrowInvalid("it has none of the columns")
@@ -164,8 +165,10 @@ def _timed(array: pa.Array, guessed: pa.DataType) -> pa.DataType:
         return pa.list_(_timed(array.flatten(), guessed.value_type))
     if not (pa.types.is_string(guessed) or pa.types.is_timestamp(guessed)) or array.null_count == len(array):
         return guessed
+    first = array.drop_null().slice(0, _FIRST)
     for kind in (pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in ("UTC", None)):
         with suppress(pa.ArrowInvalid):
+            first.cast(kind)  # each value that is no time costs a message
             array.cast(kind)
             return kind
     return guessed

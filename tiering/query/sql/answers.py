@@ -5,7 +5,6 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-import numpy
 import pyarrow as pa
 
 from tiering.table.schema import Column
@@ -67,11 +66,12 @@ def _conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _durations(array: pa.Array) -> pa.Array:
     """Of intervals that were made of microseconds, and hold neither months nor days."""
-    numbers = numpy.frombuffer(array.buffers()[1], numpy.int64)[1::2]
-    nanoseconds = numbers[array.offset : array.offset + len(array)]
-    return pa.array(nanoseconds // 1000, pa.int64(), mask=array.is_null().to_numpy(zero_copy_only=False)).cast(
-        pa.duration("us")
-    )
+    import pyarrow.compute as pc
+
+    valid, words = array.buffers()
+    numbers = pa.Array.from_buffers(pa.int64(), 2 * (array.offset + len(array)), [None, words])
+    pairs = pa.Array.from_buffers(pa.list_(pa.int64(), 2), len(array), [valid], -1, array.offset, [numbers])
+    return pc.divide(pc.list_element(pairs, 1), 1000).cast(pa.duration("us"))
 
 
 def _interval(value: Any) -> str:

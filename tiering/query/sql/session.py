@@ -23,7 +23,7 @@ from oplog.errors import Damaged, FrostlineError
 from tiering.catalog.context import Context
 from tiering.parquet.checked_local import unchecked_bytes
 from tiering.parquet.sections import bytes_of_columns
-from tiering.query.checked_parts import check_local_files, checked_file, local_read, read_cache
+from tiering.query.checked_parts import check_local_files, checked_file, local_read, read_cache, read_schema
 from tiering.query.selection import SelectedFile
 from tiering.query.sql.column_types import engine_names, identifier, is_flat, text
 from tiering.query.sql.engine import Engine, take_engine
@@ -266,7 +266,6 @@ class SqlSession:
         if current and all(is_flat(column.type) for column in definition.columns):
             places = enumerate(definition.columns)
             return {column.id: FilePlace(place, range(place, place + 1)) for place, column in places}
-        from tiering.query.filesystem import read_schema
         from tiering.table.type_texts import leaf_ranges
         from tiering.table.types import arrow_schema, field_ids
 
