@@ -77,13 +77,17 @@ def is_registered(session: SparkSession) -> bool:
 
 
 def register(session: SparkSession) -> None:
-    """Make `format("frostline")` known to the session, and our code to its executors where they are elsewhere."""
+    """Make `format("frostline")` known to the session, and our code to its executors where they are elsewhere.
+
+    Spark finds formats by the session that is active in a thread. A thread that was started by the program has none:
+    this makes it that one, so there it is called once more.
+    """
     context = getattr(session, "_sc", None)  # a Connect session has none
     here = context is not None and shares_python(str(context.master))
     known = "PYSPARK_PYTHON" in os.environ or session.conf.get("spark.pyspark.python", None) is not None
     if context is not None and here and not known:
         context.pythonExec = sys.executable  # else whichever python3 is first on the PATH, without our packages
-    if not here:
+    if not here and session not in _registered:
         directory = Path(tempfile.mkdtemp(prefix="frostline-code-"))  # Spark serves the file as long as it runs
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
         ship_code(session, directory)
@@ -110,7 +114,8 @@ def _tell(session: SparkSession, facts: dict[str, Any]) -> str:
 
 @contextmanager
 def _active(session: SparkSession) -> Iterator[None]:
-    """Spark looks in the active session for a format of the same name, whichever session is told of one."""
+    """Spark looks in the active session for a format of the same name, whichever session is told of one. Where none
+    was active in this thread, this one is from now on."""
     java = getattr(session, "_jsparkSession", None)
     if java is None:
         yield
@@ -123,8 +128,6 @@ def _active(session: SparkSession) -> Iterator[None]:
     finally:
         if before.isDefined():
             sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
 
 
 class FrostlineSource(DataSource):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from tiering.merge.request import MergeRequest
 from tiering.table.schema import PartitionField
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 DAYS = table("db.days", {"day": "int64", "k": "int64"}, ["k"], PartitionField("identity", "day"))
 
@@ -243,3 +244,18 @@ def test_a_partition_is_dropped_from_a_program_and_comes_back(config: Path) -> N
         assert _rows(store) == [(1, 1), (1, 2), (2, 3)]
     with pytest.raises(NotFound, match="no partition '7'"):
         spark_tiering.drop_partition("db.days", "7", config=config)
+
+
+def test_threads_of_a_program_replace_partitions_at_once(spark: SparkSession, config: Path) -> None:
+    """Each of a day of its own; a thread that Spark did not start has no active session but by `register`."""
+    spark_tiering.register(spark)
+    frames = [spark.sql(f"select {day}l as day, {10 * day}l as k") for day in (1, 2)]
+
+    def replaced(frame: DataFrame) -> None:
+        spark_tiering.register(spark)
+        writer = frame.write.format("frostline").mode("overwrite").option("config", str(config))
+        writer.option("partitionOverwriteMode", "dynamic").save("db.days")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(replaced, frames))
+    assert rows(config) == [(1, 10), (2, 20)]

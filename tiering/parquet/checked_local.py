@@ -50,7 +50,7 @@ class LocalRead(msgspec.Struct, frozen=True):
 def check_local(reads: Iterable[LocalRead]) -> None:
     """Raise `Damaged` for the first file whose bytes are not those that were written, in the columns that are to be
     read or around them; `FileNotFoundError` for one that is gone."""
-    waiting = list(reads)
+    waiting = [read for read in reads if not _is_kept(read)]
     if len(waiting) < 2:
         for read in waiting:
             _check(read)
@@ -58,6 +58,11 @@ def check_local(reads: Iterable[LocalRead]) -> None:
     with ThreadPoolExecutor(min(len(waiting), os.cpu_count() or 1), thread_name_prefix="check") as pool:
         for _ in pool.map(_check, waiting):
             pass
+
+
+def _is_kept(read: LocalRead) -> bool:
+    """Whether all of it was compared lately."""
+    return _unkept(read, _identity(os.stat(read.path), read.file)) is None
 
 
 def unchecked_bytes(reads: Iterable[LocalRead]) -> int:

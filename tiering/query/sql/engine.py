@@ -49,12 +49,12 @@ class EngineOutgrown(Exception):
 class Engine:
     """One engine, of one query at a time."""
 
-    def __init__(self, workers: int, allowed: frozenset[str] = frozenset()) -> None:
+    def __init__(self, allowed: frozenset[str] = frozenset()) -> None:
         """`allowed`: the files that it will be allowed beside those of its first query."""
-        self._workers = workers
         self._allowed = allowed
         self._is_locked = False
         self._queries = 0
+        self._is_ordered = True  # as it begins
         self._may_serve = self._is_served = False
         self.empty_tables = EmptyTables()
         scratch = tempfile.mkdtemp(prefix="frostline-query-")
@@ -62,7 +62,7 @@ class Engine:
         memory_bytes = max(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
         self.connection: duckdb.DuckDBPyConnection = connect(
             {
-                "threads": _threads(workers),
+                "threads": os.cpu_count() or 1,
                 "memory_limit": f"{memory_bytes // (1 << 20)}MiB",
                 "temp_directory": scratch,
                 "extension_directory": scratch,
@@ -71,16 +71,12 @@ class Engine:
             }
         )
 
-    def work_with(self, workers: int) -> None:
-        """Have so many threads, of an engine that had no query yet."""
-        if _threads(workers) != _threads(self._workers):
-            self.connection.execute(f"SET threads = {_threads(workers)}")
-        self._workers = workers
-
     def begin(self, *, ordered: bool) -> None:
         """Begin a query. Rows that a statement does not sort come in no particular order unless `ordered`."""
         self._queries += 1
-        self.connection.execute(f"SET preserve_insertion_order = {str(ordered).lower()}")
+        if ordered != self._is_ordered:
+            self.connection.execute(f"SET preserve_insertion_order = {str(ordered).lower()}")
+            self._is_ordered = ordered
         self.connection.execute("BEGIN")
 
     def allow(self, context: Context, paths: Collection[str], served: Any = None) -> None:
@@ -91,7 +87,7 @@ class Engine:
                 self._serve(served)
                 return
             known = self._allowed if len(self._allowed) + len(paths) <= _ALLOWED_PATHS else frozenset()
-            _keep(context, Engine(self._workers, known))
+            _keep(context, Engine(known))
             raise EngineOutgrown
         self._serve(served)
         self._allowed = self._allowed.union(paths)
@@ -99,6 +95,7 @@ class Engine:
         execute(f"SET allowed_paths = [{', '.join(map(text, self._allowed))}]")
         if served is not None:  # the engine takes this for a directory of its own unless it knows the file system
             execute(f"SET allowed_directories = [{text(SERVED_PREFIX)}]")
+            execute(f"SET threads = {max(os.cpu_count() or 1, context.workers)}")  # more than compute wait for requests
             self._may_serve = True
         execute("SET enable_external_access = false")
         execute(f"SET allowed_configs = [{', '.join(map(text, _PLANNING_SETTINGS))}]")
@@ -154,7 +151,7 @@ class _Ahead(threading.Thread):
 
     def run(self) -> None:
         with suppress(duckdb.Error, OSError):  # whoever needs one makes it, and says what is wrong
-            self._engine = Engine(0)
+            self._engine = Engine()
 
     def take(self) -> Engine | None:
         """It, once."""
@@ -168,7 +165,6 @@ def take_engine(context: Context) -> Engine:
     with _lock:
         ahead = _ahead.pop() if _ahead else None
     if ahead is not None and (made := ahead.take()) is not None:
-        made.work_with(context.workers)
         return made
     with _lock:
         while context.idle_engines:
@@ -176,11 +172,7 @@ def take_engine(context: Context) -> Engine:
             if isinstance(engine, Engine) and engine in _idle:
                 _idle.remove(engine)
                 return engine
-    return Engine(context.workers)
-
-
-def _threads(workers: int) -> int:
-    return max(os.cpu_count() or 1, workers)
+    return Engine()
 
 
 def _keep(context: Context, engine: Engine) -> None:

@@ -59,7 +59,7 @@ class SqlSession:
         """`closing` ends the session. Rows that a statement does not sort come in no particular order unless `ordered`.
         What may read local files gets an engine of its own, which nobody has after it."""
         self._context = context
-        self._engine = Engine(context.workers) if allow_files else take_engine(context)
+        self._engine = Engine() if allow_files else take_engine(context)
         self._is_shared = not allow_files
         self._files: Collection[str] = ()
         self._is_whole = False
