@@ -27,6 +27,7 @@ from tiering.catalog import catalog
 from tiering.cli.main import run
 from tiering.config.settings import Config, embedded
 from tiering.daemon.daemon import _Daemon
+from tiering.engine import write_job
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
@@ -153,6 +154,7 @@ def test_what_needs_the_bucket_is_refused_before_anything_changes(site: Site) ->
             lambda: store.plan_manual_move("d.t", partition="202601", to_disk="ssd"),
             lambda: store.definition("d.other"),
             lambda: store.query("SELECT * FROM d.t", revision=1),
+            lambda: write_job.target(store.context, store.definition("d.t"), write_job.WriteOptions("d.t", None)),
         ):
             with pytest.raises(DiskUnreachable):
                 attempt()

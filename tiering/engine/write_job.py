@@ -182,8 +182,9 @@ def _check(context: Context, definition: TableDefinition, options: WriteOptions)
 
 
 def target(context: Context, definition: TableDefinition, options: WriteOptions) -> LoggedDisk:
-    """The hottest bucket of the table's policy that can be written to."""
-    problems = []
+    """The hottest bucket of the table's policy that can be written to. Raises `Refused` where there is none, and
+    `DiskUnreachable` where there is one that does not answer now."""
+    problems, silent = [], []
     for volume in ordered_volumes(context.config.policy(definition.policy)):
         for name in volume.disks:
             disk = context.disk(name).logged
@@ -192,9 +193,10 @@ def target(context: Context, definition: TableDefinition, options: WriteOptions)
             elif disk.read_only:
                 problems.append(f"{name} is read-only")
             elif disk.unreachable:
-                problems.append(disk.unreachable)
+                silent.append(context.disk(name))
             else:
                 return disk
+    reachability.require(silent, f"a write of {options.by} to {definition.full_name}")
     what = f"{options.by} cannot write to" if options.replaces == "nothing" else "no undo would bring back rows of"
     raise Refused(
         f"{what} {definition.full_name}: policy {definition.policy} has no bucket for it: {'; '.join(problems)}",
