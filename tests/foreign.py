@@ -287,6 +287,7 @@ def main() -> None:
     parser.add_argument("--scale", default="0.1", help="of TPC-H")
     parser.add_argument("--only", choices=["tpch", "nyc", "vega"])
     options = parser.parse_args()
+    options.directory = options.directory.absolute()  # paths of a configuration are those beside its file
     sets: dict[str, Callable[[], DataSet]] = {
         "tpch": lambda: tpch(options.directory, options.scale),
         "nyc": flights,
