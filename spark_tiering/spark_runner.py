@@ -39,6 +39,8 @@ POLL_SECONDS = 0.05
 WITHOUT_EXECUTOR_SECONDS = 20.0
 """How long a cluster may take to give an executor, or a new one, before people are told what they wait for."""
 _ANSWER = "answer binary"
+_CAUSE = re.compile(r"^(?:: |Caused by: )[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
+"""A failure of Java, and what it was caused by."""
 
 
 class SparkRunner:
@@ -368,7 +370,15 @@ def _reason(error: Exception) -> str:
         return "the job was cancelled"
     found = re.search(r"most recent failure: (?:Lost task \S+ in stage \S+ \([^)]*\)[^:]*: )?(.*)", text)
     if found is None:
+        causes = [_plain(cause) for cause in _CAUSE.findall(text)]
+        if causes:  # of Java's, from the outermost to the first
+            return ": ".join(dict.fromkeys((causes[0], causes[-1])))
         return next((line for line in text.splitlines() if line.strip()), type(error).__name__).strip()[:300]
     if "exited unexpectedly" in found[1]:
         return "the process of a task died again and again; for lack of memory, perhaps"
     return f"a task failed again and again: {found[1].strip()[:300]}"
+
+
+def _plain(cause: str) -> str:
+    """What Spark says, without its codes."""
+    return re.sub(r"\A\[[A-Z0-9_.]+\] | *SQLSTATE: \w+\Z", "", cause.strip())[:300].rstrip(" .")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tiering.engine.store import Store
     from tiering.engine.write_job import WriteResult
 
-_BAD_VALUE = "CAST_INVALID_INPUT"
+_BAD_VALUES = ("CAST_INVALID_INPUT", "Malformed")
 """How Spark calls a text that is no value of its column."""
 _FILES_SHOWN = 3
 
@@ -163,7 +163,7 @@ def _ingest(
                 done.append(write_job.commit(store.context, options, job, parts_of(answers)))
                 task.advance(size_bytes=sum(file.size_bytes for file in batch))
     except FrostlineError as error:
-        if _BAD_VALUE in error.message:
+        if any(word in error.message for word in _BAD_VALUES):
             files = ", ".join(file.place.removeprefix("file:") for file in batch[:_FILES_SHOWN])
             more = f" and {len(batch) - _FILES_SHOWN} more" if len(batch) > _FILES_SHOWN else ""
             error.hint = f"it is in {files}{more}; 'frostline insert {table} FILE --dry-run' names its line and column"

@@ -46,9 +46,12 @@ _READERS: dict[str, dict[str, str]] = {
     "parquet": {"mergeSchema": "true"},
     "orc": {"mergeSchema": "true"},
     "json": {"mode": "FAILFAST"},
-    "csv": {"mode": "FAILFAST", "header": "true", "inferSchema": "false", "enforceSchema": "false"},
+    # A quote within quotes is written twice (RFC 4180), and a backslash is one: else Spark takes that for the sign.
+    "csv": {"mode": "FAILFAST", "header": "true", "inferSchema": "false", "enforceSchema": "false", "escape": '"'},
 }
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_PASSED_OVER = re.compile(r"/[_.][^/]*\Z|\._COPYING_\Z")
+"""Names of files that Spark takes for no data."""
 _ANSWER = "answer binary"
 
 
@@ -139,6 +142,8 @@ def frame_of(
         reader = reader.option("sep", files[0].delimiter)
     # Spark takes a path for a glob.
     rows = reader.load([re.sub(r"([{}\[\]*?\\])", r"\\\1", file.place) for file in files])
+    if (seen := len(rows.inputFiles())) != len(files):
+        raise Refused(f"Spark sees {seen} of {len(files)} files", hint="see in its log which it passes over, and why")
     rows = _selected(rows, select) if select else rows
     rows = _typed(rows, definition, is_text=files[0].format == "csv")
     check_columns(rows.schema, definition)
@@ -233,6 +238,11 @@ def _checked(file: IngestFile) -> IngestFile:
     if file.format not in _READERS or file.place.endswith(".zip"):
         raise UsageError(
             f"{file.place}: Spark does not read it; it reads {', '.join(_READERS)}", hint="'frostline insert' takes it"
+        )
+    if _PASSED_OVER.search(file.place):
+        raise UsageError(
+            f"{file.place}: Spark takes a file of such a name for no data, and would pass over it",
+            hint="'frostline insert' takes it; or name the others, as in 'part-*'",
         )
     return file
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -226,6 +227,41 @@ def test_files_of_one_batch_may_have_other_columns(home: Home, kind: str) -> Non
     done = home.json("ingest", "d.t", *files, "--spark")
     assert len(done["revisions"]) == 1
     assert contents(home) == [[key, day, None] for key, day, _ in expected(0, 10)] + expected(10, 10)
+
+
+def test_csv_is_read_as_insert_reads_it(home: Home) -> None:
+    """Quotes within quotes are written twice, and a backslash is one."""
+    path = home.path / "quoted.csv"
+    path.write_text('k,at,name\n1,2026-01-01,"say ""hi"", x"\n2,2026-01-01,"C:\\dir\\"\n3,2026-01-01,"a\\,b"\n')
+    home("ingest", "d.t", str(path), "--spark")
+    found = home.json("query", "SELECT k, name FROM d.t ORDER BY k")["rows"]
+    assert found == [[1, 'say "hi", x'], [2, "C:\\dir\\"], [3, "a\\,b"]]
+    path.write_text("k,at,name\n4,2026-01-01,x\n5\n")
+    home("ingest", "d.t", str(path), "--spark", "--take-changed", code=1)
+    assert "quoted.csv: Malformed CSV record: 5" in home.error
+    assert "names its line and column" in home.error
+    assert home.json("query", "SELECT count(*) FROM d.t")["rows"] == [[3]]
+
+
+@pytest.mark.parametrize("name", ["_rows.csv", ".rows.csv", "rows.csv._COPYING_"])
+def test_a_file_that_spark_would_pass_over_is_refused(home: Home, name: str) -> None:
+    (home.path / name).write_text("k,at,name\n1,2026-01-01,a\n")
+    (home.path / "more.csv").write_text("k,at,name\n2,2026-01-01,b\n")
+    files = [str(home.path / name), str(home.path / "more.csv")]
+    home("ingest", "d.t", *files, "--format", "csv", "--spark", code=2)
+    assert f"{name}: Spark takes a file of such a name for no data" in home.error
+    assert home.json("query", "SELECT count(*) FROM d.t")["rows"] == [[0]]
+
+
+def test_a_file_that_spark_passes_over_for_another_reason_takes_none_in(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "_PASSED_OVER", re.compile(r"nothing\Z"))
+    for name in ("_rows.csv", "more.csv"):
+        (home.path / name).write_text("k,at,name\n1,2026-01-01,a\n")
+    home("ingest", "d.t", str(home.path / "_rows.csv"), str(home.path / "more.csv"), "--spark", code=13)
+    assert "Spark sees 1 of 2 files" in home.error
+    assert home.json("query", "SELECT count(*) FROM d.t")["rows"] == [[0]]
 
 
 def test_files_of_text_with_other_headers_are_refused(home: Home) -> None:
