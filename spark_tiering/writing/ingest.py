@@ -41,6 +41,8 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
+    # A record that lacks a field is malformed, whichever columns are chosen.
+    "spark.sql.csv.parser.columnPruning.enabled": "false",
 }
 _READERS: dict[str, dict[str, str]] = {
     "parquet": {"mergeSchema": "true"},

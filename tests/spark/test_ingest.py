@@ -237,6 +237,8 @@ def test_csv_is_read_as_insert_reads_it(home: Home) -> None:
     found = home.json("query", "SELECT k, name FROM d.t ORDER BY k")["rows"]
     assert found == [[1, 'say "hi", x'], [2, "C:\\dir\\"], [3, "a\\,b"]]
     path.write_text("k,at,name\n4,2026-01-01,x\n5\n")
+    home("ingest", "d.t", str(path), "--spark", "--take-changed", "--select", "k", code=1)
+    assert "quoted.csv: Malformed CSV record: 5" in home.error
     home("ingest", "d.t", str(path), "--spark", "--take-changed", code=1)
     assert "quoted.csv: Malformed CSV record: 5" in home.error
     assert "names its line and column" in home.error
