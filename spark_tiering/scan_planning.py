@@ -251,8 +251,9 @@ def _reachable(chosen: list[_Chosen], context: Context, options: ReadOptions) ->
     if options.local_disks == "skip":
         return [pair for pair in chosen if pair not in local]
     names = ", ".join(stored.facts.name for stored, _ in local[:3]) + (", …" if len(local) > 3 else "")
+    disks = sorted({stored.disk for stored, _ in local})
     raise Refused(
-        f"{len(local)} parts of {options.table} lie on the local disk {local[0][0].disk} of this machine, which the "
+        f"{len(local)} parts of {options.table} lie on local disks of this machine ({', '.join(disks)}), which the "
         f"executors cannot reach: {names}",
         hint=LOCAL_HINT,
     )

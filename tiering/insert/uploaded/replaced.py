@@ -94,9 +94,10 @@ def _check_here(disk: LoggedDisk, definition: TableDefinition, found: Sequence[S
     elsewhere = [stored for stored in found if stored.disk != disk.name]
     if elsewhere:
         first = elsewhere[0]
+        disks = ", ".join(sorted({stored.disk for stored in elsewhere}))
         raise Refused(
-            f"{len(elsewhere)} parts of what is to be replaced in {definition.full_name} lie on disk {first.disk}, "
-            f"where no undo brings them back, such as {first.facts.name}: nothing was replaced",
+            f"{len(elsewhere)} parts of what is to be replaced in {definition.full_name} lie on disk {disks}, where no "
+            f"undo brings them back, such as {first.facts.name}: nothing was replaced",
             hint=f"frostline move {definition.full_name} --partition {first.name.partition} --to-disk {disk.name}",
         )
 
