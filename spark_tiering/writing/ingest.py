@@ -151,6 +151,8 @@ def frame_of(
     check_columns(rows.schema, definition)
     size_bytes = sum(file.size_bytes for file in files)
     tasks = max(-(-size_bytes // TASK_BYTES), min(slots, -(-size_bytes // _LEAST_TASK_BYTES)), 1)
+    if tasks > slots:
+        tasks = -(-tasks // slots) * slots  # a last one alone leaves the others idle
     if tasks == 1:
         return rows.coalesce(1)
     ranges = _ranges(rows, definition)
