@@ -1,24 +1,25 @@
 """TPC-H through `Store.query`, against DuckDB over the very same part files, in one process.
 
-    python -m benchmarks.bench_tpch DIR [--queries 1-22] [--rounds 3] [--cold]
+    python -m benchmarks.bench_tpch DIR [--queries 1-22] [--rounds 3] [--cold [--server ceph]]
 
 DIR has the tables as Parquet files, which `tpchgen-cli parquet -s 1 --output-dir DIR` makes, and the text of each query
 by its number in `queries.json`, such as `SELECT query_nr, query FROM tpch_queries()` of DuckDB gives. The tables go in
 by `insert`, as everybody's do. Answers are compared, moments and decimals included. In every round both run in turn,
 and in every other round the other one first; the least of the rounds counts, of wall and of processor time: on a
 machine with other work only the latter says something. `--cold` has `lineitem` and `orders` in a bucket in a directory,
-with a read cache: the first figure is one with an empty cache, the second one with a full one, both against DuckDB over
-the files in that bucket's place.
+or of an S3 server, with a read cache: the first figure is one with an empty cache, the second one with a full one, both
+against DuckDB over the files in that bucket's place; and how many requests the second one made.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.measure import ratio_figure, report, scratch
+from benchmarks.measure import bound_figure, ratio_figure, report, scratch
+from restore.rebuild.rebuild import requests_so_far
+from tests import servers
 from tiering.engine.store import Store
 from tiering.table.definitions import define_table
 
@@ -67,24 +70,37 @@ def main() -> None:
     parser.add_argument("--queries", default="1-22")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--server", choices=("ceph", "ministack"))
     options = parser.parse_args()
     texts = json.loads((options.directory / "queries.json").read_text())
     first, _, last = options.queries.partition("-")
     chosen = {number: texts[str(number)].rstrip().rstrip(";") for number in range(int(first), int(last or first) + 1)}
-    with scratch() as place, filled(place, options.directory, cold=options.cold) as store:
+    with ExitStack() as stack:
+        place = stack.enter_context(scratch())
+        server = stack.enter_context(getattr(servers, options.server)()) if options.server else None
+        store = stack.enter_context(filled(place, options.directory, cold=options.cold, server=server))
         engine = over_the_parts(store, place)
         if options.cold:
-            measure(store, engine, chosen, 1, "cold", [COLD_GOAL], dropped=True)
-            measure(store, engine, chosen, options.rounds, "warm", [WARM_GOAL])
+            where = f" on {options.server}" if options.server else ""
+            measure(store, engine, chosen, 1, f"cold{where}", [COLD_GOAL], dropped=True)
+            before = requests(store)
+            measure(store, engine, chosen, options.rounds, f"warm{where}", [WARM_GOAL])
+            made = {verb: count - before.get(verb, 0) for verb, count in requests(store).items()}
+            detail = f"({made['LIST']} LIST, for what others committed)"
+            name = f"reads of objects in the warm rounds{where}"
+            report([bound_figure(name, made["GET"] + made["HEAD"], at_most=0, unit="requests", detail=detail)])
         else:
             measure(store, engine, chosen, options.rounds, "local", LOCAL_GOALS)
 
 
 @contextmanager
-def filled(place: Path, directory: Path, *, cold: bool) -> Iterator[Store]:
+def filled(place: Path, directory: Path, *, cold: bool, server: servers.Server | None = None) -> Iterator[Store]:
     """A store that holds the tables."""
     config = place / "frostline.yaml"
     bucket = {"type": "object_disk", "url": f"{(place / 'bucket').as_uri()}/"}
+    if server is not None:
+        os.environ.update(server.environment())
+        bucket["url"], bucket["endpoint_url"] = f"s3://{server.new_bucket()}/tpch/", server.endpoint_url
     document: dict[str, Any] = {
         "state_path": str(place / "state"),
         "disks": {"ssd": {"type": "local", "path": str(place / "ssd")}, "s3": bucket},
@@ -165,6 +181,11 @@ def measure(
             name = f"TPC-H {label}, worst query ({worst}), {which}"
             figures.append(ratio_figure(name, *pair, at_most=goals[1], baseline_name=baseline))
         report(figures)
+
+
+def requests(store: Store) -> dict[str, int]:
+    """What was asked of the bucket so far, by verb."""
+    return requests_so_far(store.object_disks()[0].store)
 
 
 def drop_cache(store: Store) -> None:
