@@ -144,8 +144,7 @@ def frame_of(
         reader = reader.option("sep", files[0].delimiter)
     # Spark takes a path for a glob.
     rows = reader.load([re.sub(r"([{}\[\]*?\\])", r"\\\1", file.place) for file in files])
-    if (seen := len(rows.inputFiles())) != len(files):
-        raise Refused(f"Spark sees {seen} of {len(files)} files", hint="see in its log which it passes over, and why")
+    _check_seen(rows, files)
     rows = _selected(rows, select) if select else rows
     rows = _typed(rows, definition, is_text=files[0].format == "csv")
     check_columns(rows.schema, definition)
@@ -249,6 +248,12 @@ def _checked(file: IngestFile) -> IngestFile:
             hint="'frostline insert' takes it; or name the others, as in 'part-*'",
         )
     return file
+
+
+def _check_seen(rows: DataFrame, files: Sequence[IngestFile]) -> None:
+    """Raise `Refused` where Spark passes over some, which would be noted as taken."""
+    if (seen := len(rows.inputFiles())) != len(files):
+        raise Refused(f"Spark sees {seen} of {len(files)} files", hint="see in its log which it passes over, and why")
 
 
 def _selected(rows: DataFrame, select: Mapping[str, str]) -> DataFrame:

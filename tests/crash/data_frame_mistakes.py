@@ -166,6 +166,18 @@ def _no_pin() -> None:
     scan_planning._pin = lambda *arguments: None
 
 
+def _another_bucket_read() -> None:
+    from spark_tiering.queries import native
+
+    native.check_reach = lambda session, pieces: None
+
+
+def _files_passed_over() -> None:
+    from spark_tiering.writing import ingest
+
+    ingest._check_seen = lambda rows, files: None
+
+
 def _nothing_held() -> None:
     from disks.local import disk as local
 
@@ -390,6 +402,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "Spark's own reader is given every file of the disk, and so those of parts that were merged or dropped",
         f"{_NATIVE}::test_what_was_merged_or_dropped_is_not_read",
         _whole_directory_read_natively,
+    ),
+    (
+        "native read of another bucket",
+        "Spark's own reader is given URLs that mean other objects to it, or none",
+        f"{_NATIVE}::test_objects_are_read_natively_where_spark_opens_s3a",
+        _another_bucket_read,
+    ),
+    (
+        "ingest: a file passed over",
+        "a file that Spark takes for no data, by its name, is noted as taken",
+        f"{_INGEST}::test_a_file_that_spark_passes_over_for_another_reason_takes_none_in",
+        _files_passed_over,
     ),
     (
         "catalogued options forgotten",

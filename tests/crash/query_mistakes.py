@@ -199,9 +199,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "insert: null structs have fields",
         "what lies under a struct that is null is taken for its fields",
         f"{_NESTED}::test_json_and_csv_bring_nested_values",
-        replaced(
-            "tiering.table.nested", "pc", type("Raw", (), {"struct_field": lambda array, path: array.field(path[0])})
-        ),
+        replaced("tiering.table.nested", "_field", lambda array, number: array.field(number)),
     ),
     (
         "query: gone with what it says",

@@ -45,14 +45,12 @@ def cast_nested(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
 def without_unknown(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """The array without those fields of structs that the type does not have. Raises `pa.ArrowInvalid` for a text
     that is no JSON."""
-    import pyarrow.compute as pc
-
     if pa.types.is_nested(kind) and not pa.types.is_map(kind) and _is_text(array.type):
         array = parsed(array, kind)
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
         known = {field.name: field.type for field in kind}
         kept = {
-            field.name: without_unknown(pc.struct_field(array, [number]), known[field.name])
+            field.name: without_unknown(_field(array, number), known[field.name])
             for number, field in enumerate(array.type)
             if field.name in known
         }
@@ -88,9 +86,14 @@ def _inner(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
     return cast(array, kind)
 
 
-def _struct(array: pa.StructArray, kind: pa.StructType, cast: Cast) -> pa.Array:
+def _field(array: pa.StructArray, number: int) -> pa.Array:
+    """The values of a field, null where the struct is."""
     import pyarrow.compute as pc
 
+    return pc.struct_field(array, [number])
+
+
+def _struct(array: pa.StructArray, kind: pa.StructType, cast: Cast) -> pa.Array:
     given = {field.name: number for number, field in enumerate(array.type)}
     if unknown := sorted(set(given) - {field.name for field in kind}):
         raise UsageError(
@@ -98,7 +101,7 @@ def _struct(array: pa.StructArray, kind: pa.StructType, cast: Cast) -> pa.Array:
             hint=f"it has: {', '.join(field.name for field in kind)}; --ignore-unknown leaves the others out",
         )
     fields = [
-        _inner(pc.struct_field(array, [given[field.name]]), field.type, cast)
+        _inner(_field(array, given[field.name]), field.type, cast)
         if field.name in given
         else pa.nulls(len(array), field.type)
         for field in kind
