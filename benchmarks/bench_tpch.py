@@ -83,6 +83,7 @@ def main() -> None:
         if options.cold:
             where = f" on {options.server}" if options.server else ""
             measure(store, engine, chosen, 1, f"cold{where}", [COLD_GOAL], dropped=True)
+            measure(store, engine, chosen, 1, f"warming up{where}", [COLD_GOAL])  # each query before began with nothing
             before = requests(store)
             measure(store, engine, chosen, options.rounds, f"warm{where}", [WARM_GOAL])
             made = {verb: count - before.get(verb, 0) for verb, count in requests(store).items()}
