@@ -72,9 +72,12 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--server", choices=("ceph", "ministack"))
     options = parser.parse_args()
+    if options.server and not options.cold:
+        parser.error("--server is where --cold has the tables")
     texts = json.loads((options.directory / "queries.json").read_text())
     first, _, last = options.queries.partition("-")
-    chosen = {number: texts[str(number)].rstrip().rstrip(";") for number in range(int(first), int(last or first) + 1)}
+    numbers = range(int(first), int(last or first) + 1)
+    chosen = {number: _TABLE.sub(r"\1tpch.\2", texts[str(number)].rstrip().rstrip(";")) for number in numbers}
     with ExitStack() as stack:
         place = stack.enter_context(scratch())
         server = stack.enter_context(getattr(servers, options.server)()) if options.server else None
@@ -83,7 +86,8 @@ def main() -> None:
         if options.cold:
             where = f" on {options.server}" if options.server else ""
             measure(store, engine, chosen, 1, f"cold{where}", [COLD_GOAL], dropped=True)
-            measure(store, engine, chosen, 1, f"warming up{where}", [COLD_GOAL])  # each query before began with nothing
+            for text in chosen.values():  # before each of them the cache was dropped
+                store.query(text).read_all()
             before = requests(store)
             measure(store, engine, chosen, options.rounds, f"warm{where}", [WARM_GOAL])
             made = {verb: count - before.get(verb, 0) for verb, count in requests(store).items()}
@@ -152,17 +156,18 @@ def measure(
     ours, theirs = ({number: Seconds() for number in queries} for _ in range(2))
     for turn in range(rounds):
         for number, text in queries.items():
-            named = _TABLE.sub(r"\1tpch.\2", text)
             if dropped:
                 drop_cache(store)
             asked: list[tuple[Seconds, Callable[[], pa.Table]]] = [
-                (ours[number], lambda: store.query(named).read_all()),  # noqa: B023
-                (theirs[number], lambda: engine.sql(named).to_arrow_table()),  # noqa: B023
+                (ours[number], lambda: store.query(text).read_all()),  # noqa: B023
+                (theirs[number], lambda: engine.sql(text).to_arrow_table()),  # noqa: B023
             ]
             # Who comes second finds the memory that the first one had cleared, of one allocator: half of a large join.
-            answers = [seconds.take(work) for seconds, work in (reversed(asked) if turn % 2 else asked)]
-            answer, expected = reversed(answers) if turn % 2 else answers
-            assert same(answer, expected), f"query {number} has other rows"
+            answers = {}
+            for side in (1, 0) if turn % 2 else (0, 1):
+                seconds, work = asked[side]
+                answers[side] = seconds.take(work)
+            assert same(answers[0], answers[1]), f"query {number} has other rows"
     for which in ("cpu", "wall"):
         sums = [sum(getattr(one, which) for one in side.values()) for side in (ours, theirs)]
         ratios = {number: getattr(ours[number], which) / getattr(theirs[number], which) for number in queries}

@@ -15,6 +15,7 @@ from oplog.errors import Damaged
 from tiering.parquet.checked_file import CheckedFile, HeldSections
 from tiering.table.part import DataFile
 
+DAMAGE_HINT = "run 'frostline fsck --read-data'; no partial result is given"
 WHOLE_BYTES = 32 * 1024 * 1024
 """Files up to this size of which most is wanted come in one request."""
 TAIL_BYTES = 64 * 1024
@@ -27,9 +28,7 @@ def whole_file(store: ObjectStore, key: str, sha256: str, label: str) -> pa.Buff
     """The file in memory. Raises `Damaged` when its bytes are not those that were written."""
     data = store.get(key)
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise Damaged(
-            f"{label} is not what was written", hint="run 'frostline fsck --read-data'; no partial result is given"
-        )
+        raise Damaged(f"{label} is not what was written", hint=DAMAGE_HINT)
     return pa.BufferReader(data)
 
 
@@ -39,10 +38,9 @@ class BlobFile(RangedFile):
 
     def __init__(self, store: ObjectStore, key: str, file: DataFile, label: str) -> None:
         super().__init__(file.size_bytes)
-        hint = "run 'frostline fsck --read-data'; no partial result is given"
         # What is held is held here: nothing is asked for twice.
         self._checked = CheckedFile(
-            file, partial(store.get, key), label=label, hint=hint, held=HeldSections(limit_bytes=0)
+            file, partial(store.get, key), label=label, hint=DAMAGE_HINT, held=HeldSections(limit_bytes=0)
         )
         self._held: list[tuple[int, memoryview]] = []
         self._tail = max(0, file.size_bytes - (self._checked.tail_bytes or TAIL_BYTES))

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from disks.stores.base import ObjectStore
 from oplog.errors import Damaged, FrostlineError, NotFound, Refused
 from spark_tiering.arrow_types import conform
-from spark_tiering.blob_file import WHOLE_BYTES, BlobFile, column_ranges, whole_file
+from spark_tiering.blob_file import DAMAGE_HINT, WHOLE_BYTES, BlobFile, column_ranges, whole_file
 from spark_tiering.scan_planning import Piece
 from tiering.parquet.checked_local import LocalRead, check_local
 from tiering.parquet.column_ranges import leaf_keys, stated_ranges
@@ -175,8 +175,7 @@ def _from_local_file(piece: Piece, wanted: Projection) -> Iterator[pa.RecordBatc
 
 def _check_local(piece: Piece, wanted: Projection, columns: Collection[int], groups: Collection[int]) -> None:
     assert piece.file is not None
-    hint = "run 'frostline fsck --read-data'; no partial result is given"
-    check_local([LocalRead(Path(piece.path), piece.file, _label(piece, wanted), hint, columns, groups)])
+    check_local([LocalRead(Path(piece.path), piece.file, _label(piece, wanted), DAMAGE_HINT, columns, groups)])
 
 
 def _label(piece: Piece, wanted: Projection) -> str:

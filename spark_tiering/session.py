@@ -277,7 +277,7 @@ def _reasons(conf: SparkConf, log: Path | None) -> Iterator[None]:
         yield
     except (PySparkRuntimeError, Py4JError, OSError) as error:
         hint = f"all that it said: {log}" if log else ""
-        reason = (_last_words(log, before) if log else "") or _reason(error)
+        reason = (_last_words(log, before) if log else "") or java_reason(error)
         raise FrostlineError(f"Spark did not start on {conf.get('spark.master')}: {reason}", hint=hint) from error
 
 
@@ -317,7 +317,7 @@ def _last_words(log: Path, start: int) -> str:
     return found[1].strip()[:300] if found else ""
 
 
-def _reason(error: Exception) -> str:
+def java_reason(error: Exception) -> str:
     """The line of a Java stack trace that a person can use."""
     if java_has_ended(error):
         return "its Java process ended"

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_tiering.blob_file import BlobFile
+from spark_tiering.blob_file import DAMAGE_HINT, BlobFile
 from spark_tiering.scan_planning import Piece
 from tiering.parquet.checked_local import LocalRead, check_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_HINT = "run 'frostline fsck --read-data'; no partial result is given"
 _REQUESTS = 32
 """For footers, at a time."""
 
@@ -71,7 +70,7 @@ def check_footers(pieces: Sequence[Piece]) -> None:
         if (path := _path(piece)) is None:
             objects.append(piece)
         else:
-            local.append(LocalRead(path, piece.file, piece.label, _HINT, ()))
+            local.append(LocalRead(path, piece.file, piece.label, DAMAGE_HINT, ()))
     check_local(local)
     if objects:
         with ThreadPoolExecutor(min(len(objects), _REQUESTS), thread_name_prefix="footers") as pool:
@@ -87,10 +86,8 @@ def schema_of(piece: Piece) -> pa.Schema:
 
 def _path(piece: Piece) -> Path | None:
     """Where a directory has it."""
-    if piece.store is None:
-        return Path(piece.path)
-    url = piece.store.open().url(piece.key)
-    return Path(url.removeprefix("file://")) if url.startswith("file://") else None
+    url = file_url(piece)
+    return Path(url.removeprefix("file:")) if url.startswith("file:") else None
 
 
 def _metadata(piece: Piece) -> pq.FileMetaData:
@@ -119,8 +116,9 @@ def _obstacle(saying: str) -> Iterator[None]:
     """Raise `Obstacle` for what Java throws."""
     from py4j.protocol import Py4JJavaError
 
+    from spark_tiering.session import java_reason
+
     try:
         yield
     except Py4JJavaError as error:
-        reason = error.java_exception.toString().strip().splitlines()[0][:300]
-        raise Obstacle(f"{saying}: {reason}") from None
+        raise Obstacle(f"{saying}: {java_reason(error)}") from None

@@ -222,12 +222,13 @@ def _of_url(path: str, file_format: str | None, session: SparkSession | None) ->
         system = pattern.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
         found = [one for one in system.globStatus(pattern) or () if one.isFile()]
     except Py4JError as error:
-        java = getattr(error, "java_exception", None)
-        said = (str(java.toString()) if java is not None else str(error)).splitlines()[0]
+        from spark_tiering.session import java_reason
+
+        said = java_reason(error)
         hint = "see what it says"
         if "ClassNotFound" in said or "UnsupportedFileSystem" in said:
             hint = "give Spark what reads it, such as spark.jars.packages: org.apache.hadoop:hadoop-aws:VERSION"
-        raise UsageError(f"Spark cannot list {path}: {said[:300]}", hint=hint) from error
+        raise UsageError(f"Spark cannot list {path}: {said}", hint=hint) from error
     if not found:
         raise NotFound(f"no such file: {path}", hint="check the URL; quote globs so that they arrive here")
     for one in sorted(found, key=lambda one: str(one.getPath().toString())):

@@ -175,9 +175,9 @@ def cast_column(array: pa.Array, column: Column, *, where: str, first_row: int) 
 
 def _as_stored(array: pa.Array) -> pa.Array:
     """The values of runs, and of types that only say what their values are, such as JSON; but for UUIDs."""
-    import pyarrow.compute as pc
-
     if pa.types.is_run_end_encoded(array.type):
+        import pyarrow.compute as pc
+
         array = pc.run_end_decode(array)
     return array.storage if isinstance(array, pa.ExtensionArray) and array.type != pa.uuid() else array
 

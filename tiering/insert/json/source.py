@@ -22,6 +22,7 @@ from tiering.insert.source_files import InputSource, numbered_blocks, open_binar
 from tiering.table.nested import holds_map, with_texts
 
 _FIRST = 16
+"""So many values of a column are tried as times before all are."""
 _CHANGED = re.compile(r"Column\(/(.*)\) changed from", re.DOTALL)
 
 
