@@ -53,7 +53,8 @@ class SparkRunner:
         # Asked now: a Java process that has died answers nothing, and the end of a verb tells these.
         self.master = str(session.conf.get("spark.master", "") or "connect")
         """Where the tasks run."""
-        self._last_attempt = _last_attempt(getattr(session, "_sc", None), session)
+        self.last_attempt = _last_attempt(getattr(session, "_sc", None), session)
+        """The number of a task's last attempt: what it raises ends the job."""
         self._told = False
         self._telling = threading.Lock()
         self.figures = Figures()
@@ -84,7 +85,7 @@ class SparkRunner:
         waited for, with a warning."""
         if not items:
             return
-        job = _SparkJob(self.session, function, items, what, self._last_attempt)
+        job = _SparkJob(self.session, function, items, what, self.last_attempt)
         answers = _Answers(on_done, self.figures)
         look_at = time.monotonic() + WITHOUT_EXECUTOR_SECONDS
         with self._at_work():

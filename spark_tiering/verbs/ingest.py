@@ -12,12 +12,11 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from spark_tiering.spark_runner import SparkRunner
-    from spark_tiering.writing.ingest import IngestFile
+    from spark_tiering.writing.file_shares import IngestFile
     from tiering.engine.store import Store
     from tiering.engine.write_job import WriteResult
+    from tiering.insert.reshaping import Reshaping
 
 _BAD_VALUES = ("CAST_INVALID_INPUT", "Malformed")
 """How Spark calls a text that is no value of its column."""
@@ -69,7 +68,7 @@ def ingest(
         raise UsageError("ingest is work for Spark", hint=f"add --spark, or 'frostline insert {table} FILE…'")
     store = session.store()
     definition = store.definition(table)
-    chosen = parse_reshaping(definition, select=select).select
+    reshaping = parse_reshaping(definition, select=select)
     disk = write_job.target(store.context, definition, write_job.WriteOptions(table, by="ingest"))
     start = partial(SparkWork, session, f"ingest {table}", master)
     work = start() if any(map(is_url, files)) else None
@@ -88,7 +87,7 @@ def ingest(
     if batches and not session.dry_run:  # what is done needs no Spark
         work = work or start()
         runner = work.runner
-        done = _ingest(session, store, table, runner, batches, chosen)
+        done = _ingest(session, store, table, runner, batches, reshaping)
         work.report()
     else:
         document["spark"] = None
@@ -122,11 +121,13 @@ def _ingest(
     table: str,
     runner: "SparkRunner",
     batches: "list[tuple[IngestFile, ...]]",
-    select: "Mapping[str, str]",
+    reshaping: "Reshaping",
 ) -> "list[WriteResult]":
     """Each batch one commit. Raises for the first that fails, and says what went in before."""
+    from functools import partial
+
     from oplog.errors import FrostlineError
-    from spark_tiering.writing.ingest import frame_of, ingest_session, parts_of, written_rows
+    from spark_tiering.writing.ingest import ingest_session, parts_of, write_files
     from tiering.engine import write_job
     from tiering.insert.uploaded.once_files import OnceFiles
 
@@ -139,7 +140,7 @@ def _ingest(
                 options = write_job.WriteOptions(
                     table, once=OnceFiles(dict(file.fingerprint for file in batch)), by="ingest"
                 )
-                definition, job = write_job.begin(store.context, options)
+                _, job = write_job.begin(store.context, options)
                 if job is None:  # another ingest was first
                     continue
                 written = own.sparkContext.accumulator(0)
@@ -151,11 +152,16 @@ def _ingest(
                     seen = written.value  # noqa: B023
 
                 answers = runner.collect(
-                    lambda: written_rows(
-                        frame_of(own, batch, definition, select, slots=runner.slots),  # noqa: B023
-                        job,  # noqa: B023
-                        written,  # noqa: B023
-                    ).collect(),
+                    partial(
+                        write_files,
+                        own,
+                        batch,
+                        reshaping,
+                        job,
+                        written,
+                        slots=runner.slots,
+                        last_attempt=runner.last_attempt,
+                    ),
                     what=f"ingesting into {table}",
                     show=show,
                     stop=store.context.stop,

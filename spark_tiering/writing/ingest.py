@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from oplog.errors import FrostlineError, NotFound, Refused, Transient, UsageError
-from tiering.insert.reshaping import NULLS
+from spark_tiering.writing.file_shares import FileShare, IngestFile, rows_of, shares_of
+from tiering.insert.reshaping import NULLS, Reshaping
 from tiering.insert.source_files import find_sources, source_of
-from tiering.insert.uploaded.once_files import fingerprint
 from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart, write_parts
 from tiering.table.schema import Column, PartitionField, TableDefinition
 from tiering.table.type_texts import arrow_type
@@ -57,21 +57,6 @@ _PASSED_OVER = re.compile(r"/[_.][^/]*\Z|\._COPYING_\Z")
 _ANSWER = "answer binary"
 
 
-class IngestFile(msgspec.Struct, frozen=True):
-    """A file that Spark is to read."""
-
-    place: str
-    """A URL with the scheme by which Spark opens it."""
-    format: str
-    delimiter: str
-    size_bytes: int
-    changed: float
-
-    @property
-    def fingerprint(self) -> tuple[str, str]:
-        return fingerprint(self.place, self.size_bytes, self.changed)
-
-
 def is_url(path: str) -> bool:
     """Whether Spark has to be asked which files that is."""
     return _URL.match(path) is not None
@@ -88,16 +73,21 @@ def find_files(paths: Sequence[str], file_format: str | None, session: SparkSess
 
 
 def batches_of(files: Iterable[IngestFile], batch_bytes: int) -> list[tuple[IngestFile, ...]]:
-    """The files in their order, so many bytes together, of one format each; a larger file is a batch of its own."""
+    """The files in their order, so many bytes together, of one format each and read by one way; a larger file is a
+    batch of its own."""
     batches: list[tuple[IngestFile, ...]] = []
     pending: list[IngestFile] = []
     for file in files:
-        alike = not pending or (pending[0].format, pending[0].delimiter) == (file.format, file.delimiter)
+        alike = not pending or _kind(pending[0]) == _kind(file)
         if pending and (not alike or sum(one.size_bytes for one in pending) + file.size_bytes > batch_bytes):
             batches.append(tuple(pending))
             pending = []
         pending.append(file)
     return [*batches, tuple(pending)] if pending else batches
+
+
+def _kind(file: IngestFile) -> tuple[str, str, bool]:
+    return file.format, file.delimiter, file.is_read_by_tasks
 
 
 def left_of(
@@ -148,19 +138,38 @@ def frame_of(
     rows = _selected(rows, select) if select else rows
     rows = _typed(rows, definition, is_text=files[0].format == "csv")
     check_columns(rows.schema, definition)
-    size_bytes = sum(file.size_bytes for file in files)
-    tasks = max(-(-size_bytes // TASK_BYTES), min(slots, -(-size_bytes // _LEAST_TASK_BYTES)), 1)
-    if tasks > slots:
-        tasks = -(-tasks // slots) * slots  # a last one alone leaves the others idle
+    tasks = tasks_for(sum(file.size_bytes for file in files), slots)
     if tasks == 1:
         return rows.coalesce(1)
     ranges = _ranges(rows, definition)
     return rows.repartitionByRange(tasks, *ranges) if ranges else rows.repartition(tasks)
 
 
-def written_rows(frame: DataFrame, job: WriteJob, rows: Accumulator[int]) -> DataFrame:
-    """What the tasks answer when they have written the frame; `parts_of` reads it."""
-    return frame.mapInArrow(_Writing(job, rows), _ANSWER)
+def tasks_for(size_bytes: int, slots: int) -> int:
+    """How many tasks take files of so many bytes, where so many run at once."""
+    tasks = max(-(-size_bytes // TASK_BYTES), min(slots, -(-size_bytes // _LEAST_TASK_BYTES)), 1)
+    return -(-tasks // slots) * slots if tasks > slots else tasks  # a last one alone leaves the others idle
+
+
+def write_files(
+    session: SparkSession,
+    files: Sequence[IngestFile],
+    reshaping: Reshaping,
+    job: WriteJob,
+    rows: Accumulator[int],
+    *,
+    slots: int,
+    last_attempt: int,
+) -> Sequence[Any]:
+    """What the tasks answer when they have written the rows of a batch; `parts_of` reads it. `rows` counts them."""
+    writing = _Writing(job, rows, last_attempt)
+    if not files[0].is_read_by_tasks:
+        frame = frame_of(session, files, job.definition, reshaping.select, slots=slots)
+        return frame.mapInArrow(writing, _ANSWER).collect()
+    shares = shares_of(files, tasks_for(sum(file.size_bytes for file in files), slots))
+    tasks = session.sparkContext.parallelize(shares, len(shares))
+    now = replace(reshaping, definition=job.definition)
+    return tasks.mapPartitions(_Taking(writing, now)).collect()
 
 
 def parts_of(answers: Iterable[Any]) -> list[WrittenPart]:
@@ -180,27 +189,46 @@ class _Writing:
 
     job: WriteJob
     rows: Accumulator[int]
+    last_attempt: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Of Spark's rows."""
+        answer = self.answer(batches)
+        for _ in batches:  # a worker with rows left over would not be used again
+            pass
+        yield pa.record_batch({"answer": pa.array([answer], pa.binary())})
+
+    def answer(self, batches: Iterator[pa.RecordBatch]) -> bytes:
+        """The parts, or the error that says why there are none; what Spark is to try again is raised."""
         from pyspark import TaskContext, cloudpickle
 
         context = TaskContext.get()
         task, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
-        answer: object
+        found: object
         try:
-            answer = write_parts(self._counted(batches), self.job, task, attempt)
+            found = write_parts(self._counted(batches), self.job, task, attempt)
         except FrostlineError as error:
-            if isinstance(error, Transient):
+            if isinstance(error, Transient) and context is not None and context.attemptNumber() < self.last_attempt:
                 raise  # Spark tries again
-            for _ in batches:  # a worker with rows left over would not be used again
-                pass
-            answer = error
-        yield pa.record_batch({"answer": pa.array([bytes(cloudpickle.dumps(answer))], pa.binary())})
+            found = error
+        return bytes(cloudpickle.dumps(found))
 
     def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch
             self.rows.add(batch.num_rows)
+
+
+@dataclass(frozen=True)
+class _Taking:
+    """What a task does that reads its share of the files itself."""
+
+    writing: _Writing
+    reshaping: Reshaping
+
+    def __call__(self, shares: Iterable[tuple[FileShare, ...]]) -> Iterator[tuple[bytes]]:
+        for share in list(shares):
+            yield (self.writing.answer(rows_of(share, self.reshaping)),)
 
 
 def _of_path(path: str, file_format: str | None) -> Iterator[IngestFile]:
@@ -243,7 +271,7 @@ def _checked(file: IngestFile) -> IngestFile:
         raise UsageError(
             f"{file.place}: Spark does not read it; it reads {', '.join(_READERS)}", hint="'frostline insert' takes it"
         )
-    if _PASSED_OVER.search(file.place):
+    if not file.is_read_by_tasks and _PASSED_OVER.search(file.place):
         raise UsageError(
             f"{file.place}: Spark takes a file of such a name for no data, and would pass over it",
             hint="'frostline insert' takes it; or name the others, as in 'part-*'",

@@ -7,87 +7,20 @@ import logging
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.csv as csv
-import pyarrow.orc as orc
-import pyarrow.parquet as pq
 import pytest
 
 from oplog.errors import FrostlineError
 from spark_tiering import session as session_module
-from spark_tiering.spark_runner import SparkRunner
-from spark_tiering.writing import ingest
+from spark_tiering.writing import file_shares, ingest
 from tests.homes import Home
+from tests.spark.ingested import contents, expected, home, rows, written
 from tiering.engine import write_job
 from tiering.insert.uploaded import once_files
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def home(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Home:
-    """With an empty table, and the session of these tests for its verbs."""
-
-    @contextmanager
-    def runner(*arguments: Any, **named: Any) -> Iterator[SparkRunner]:
-        yield SparkRunner(spark)
-
-    monkeypatch.setattr("spark_tiering.verbs.runner.runner", runner)
-    home = Home(tmp_path, "one", capsys)
-    columns = ("k:int64", "at:timestamp[us, UTC]", "name:string")
-    named = [word for column in columns for word in ("--column", column)]
-    home("table", "create", "d.t", *named, "--order-by", "k", "--partition-by", "month(at)")
-    return home
-
-
-def rows(first: int, count: int) -> pa.Table:
-    """Keys from `first` on, in turn in January and February of 2026."""
-    keys = list(range(first, first + count))
-    days = [f"2026-0{1 + key % 2}-0{1 + key % 9}T10:00:00Z" for key in keys]
-    return pa.table(
-        {
-            "k": pa.array(keys, pa.int64()),
-            "at": pa.array(days).cast(pa.timestamp("us", "UTC")),
-            "name": [None if key % 5 == 0 else f"name {key}" for key in keys],
-        }
-    )
-
-
-def written(home: Home, name: str, table: pa.Table) -> str:
-    path = home.path / name
-    match path.suffixes[0]:
-        case ".parquet":
-            pq.write_table(table, path)
-        case ".orc":
-            orc.write_table(table, path)
-        case ".csv":
-            csv.write_csv(table, path)
-        case _:
-            path.write_text("".join(f"{line}\n" for line in _json(table)))
-    return str(path)
-
-
-def _json(table: pa.Table) -> Iterator[str]:
-    for row in table.to_pylist():
-        yield json.dumps({**row, "at": row["at"].isoformat()})
-
-
-def contents(home: Home) -> list[list[Any]]:
-    sql = """SELECT k, strftime("at", '%m-%d'), name FROM d.t ORDER BY k"""
-    found: list[list[Any]] = home.json("query", sql)["rows"]
-    return found
-
-
-def expected(first: int, count: int) -> list[list[Any]]:
-    return [[row["k"], row["at"].strftime("%m-%d"), row["name"]] for row in rows(first, count).to_pylist()]
+__all__ = ["home"]
 
 
 def test_every_format_comes_as_it_is_and_goes_in_once(home: Home) -> None:
@@ -212,7 +145,7 @@ def test_ranges_of_partition_and_key_leave_few_parts(home: Home, monkeypatch: py
     """Four tasks and two partitions: a part for each range, and one more where a range holds the end of a partition."""
     monkeypatch.setattr(ingest, "TASK_BYTES", 1)
     monkeypatch.setattr(ingest, "_LEAST_TASK_BYTES", 1)
-    file = written(home, "a.parquet", rows(0, 4000))
+    file = written(home, "a.csv", rows(0, 4000))
     size = Path(file).stat().st_size
     monkeypatch.setattr(ingest, "TASK_BYTES", size // 4 + 1)
     done = home.json("ingest", "d.t", file, "--spark")
@@ -221,8 +154,12 @@ def test_ranges_of_partition_and_key_leave_few_parts(home: Home, monkeypatch: py
 
 
 @pytest.mark.parametrize("kind", ["parquet", "json", "orc"])
-def test_files_of_one_batch_may_have_other_columns(home: Home, kind: str) -> None:
-    """What a file does not have is null; nothing of the others is lost."""
+@pytest.mark.parametrize("own", [("parquet", "orc"), ()], ids=["tasks", "Spark"])
+def test_files_of_one_batch_may_have_other_columns(
+    home: Home, kind: str, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a file does not have is null; nothing of the others is lost, whoever reads them."""
+    monkeypatch.setattr(file_shares, "_OWN_FORMATS", own)
     files = [written(home, f"a.{kind}", rows(0, 10).drop(["name"])), written(home, f"b.{kind}", rows(10, 10))]
     done = home.json("ingest", "d.t", *files, "--spark")
     assert len(done["revisions"]) == 1
@@ -274,9 +211,10 @@ def test_files_of_text_with_other_headers_are_refused(home: Home) -> None:
 
 
 @pytest.mark.in_turn
-def test_the_installed_command_ingests(home: Home) -> None:
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_the_installed_command_ingests(home: Home, kind: str) -> None:
     """It leaves pandas out, which Spark needs: every ingest failed, and no test began where people do."""
-    file = written(home, "b.csv", rows(0, 10))
+    file = written(home, f"b.{kind}", rows(0, 10))
     command = [sys.executable, "-m", "frostline", "-c", str(home.configuration), "ingest", "d.t", file, "--spark"]
     command += ["--master", "local[1]", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -72,6 +72,25 @@ class Position(msgspec.Struct):
     tell: Callable[[], int] = int
 
 
+class Span(msgspec.Struct, frozen=True):
+    """Bytes of a file that somebody reads while others read its other ones: what lies on an edge is read once, by who
+    has the middle of it."""
+
+    begin: int
+    end: int
+    of_bytes: int
+    """Of the whole file."""
+
+    def within(self, rows: Sequence[int]) -> range:
+        """The row groups to read, of all of a file by their rows, which are taken for bytes in proportion."""
+        total, before, chosen = sum(rows), 0, []
+        for number, count in enumerate(rows):
+            if count and self.begin <= (2 * before + count) * self.of_bytes // (2 * total) < self.end:
+                chosen.append(number)
+            before += count
+        return range(chosen[0], chosen[-1] + 1) if chosen else range(0)
+
+
 @dataclass(frozen=True, slots=True)
 class InputSource:
     """One input: a path or `-`, its format and how it is compressed (`.gz`, `.zst`, `.lz4`, `.zip` or nothing)."""
@@ -84,6 +103,8 @@ class InputSource:
     at: Position = field(default_factory=Position, compare=False)
     delimiter: str = ","
     """Between the fields of CSV, once its header was seen."""
+    span: Span | None = None
+    """Of Parquet: what to read of it, where that is not all."""
 
     @property
     def label(self) -> str:

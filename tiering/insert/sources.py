@@ -144,16 +144,21 @@ def _read(
                 yield from read_json(Intake(source, reshaping, bad, seen=set()), stdin)
             case _:
                 intake = Intake(source, reshaping, bad)
-                for batch in _READERS[source.format](source, stdin):
+                for batch in _READERS[source.format](intake, stdin):
                     yield from intake.batches(batch)
 
 
-def _read_parquet(source: InputSource, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+def _read_parquet(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+    source, found = intake.source, 0
     with open_binary(source, stdin, seekable=True) as stream:
-        file, found = pq.ParquetFile(stream, pre_buffer=False), 0
-        for batch in file.iter_batches(_BATCH_ROWS):
+        file = pq.ParquetFile(stream, pre_buffer=False)
+        rows = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+        groups = source.span.within(rows) if source.span is not None else range(len(rows))
+        intake.rows = sum(rows[: groups.start])
+        for batch in _parquet_batches(file, stream, groups):
             found += batch.num_rows
             yield batch
+        found += sum(rows) - sum(rows[groups.start : groups.stop])
         if found != file.metadata.num_rows:
             raise UsageError(
                 f"{source.label} holds {found:,} rows, and its footer says {file.metadata.num_rows:,}",
@@ -161,8 +166,30 @@ def _read_parquet(source: InputSource, stdin: IO[bytes] | None) -> Iterator[pa.R
             )
 
 
-def _read_arrow(source: InputSource, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
-    with open_binary(source, stdin, seekable=source.path != STDIN) as stream:
+def _parquet_batches(file: pq.ParquetFile, stream: Any, groups: range) -> Iterator[pa.RecordBatch]:
+    """Of these row groups. INT96 holds nanoseconds of any year, and Arrow's reach from 1677 to 2262: beyond that they
+    would come as other moments, and so come in microseconds."""
+    batches = file.iter_batches(_BATCH_ROWS, row_groups=groups)
+    if all(file.schema.column(number).physical_type != "INT96" for number in range(len(file.schema))):
+        yield from batches
+        return
+    coarse = pq.ParquetFile(stream, metadata=file.metadata, pre_buffer=False, coerce_int96_timestamp_unit="us")
+    fields = enumerate(zip(file.schema_arrow, coarse.schema_arrow, strict=True))
+    places = [number for number, (field, other) in fields if field.type != other.type]
+    names = [file.schema_arrow.names[number] for number in places]
+    again = coarse.iter_batches(_BATCH_ROWS, row_groups=groups, columns=names)
+    for batch, moments in zip(batches, again, strict=True):
+        arrays = batch.columns
+        for number, array in zip(places, moments.columns, strict=True):
+            try:
+                array.cast(arrays[number].type)
+            except pa.ArrowInvalid:
+                arrays[number] = array
+        yield pa.RecordBatch.from_arrays(arrays, batch.schema.names)
+
+
+def _read_arrow(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+    with open_binary(intake.source, stdin, seekable=intake.source.path != STDIN) as stream:
         reader = _open_arrow(stream)
         if isinstance(reader, pa.RecordBatchFileReader):
             for number in range(reader.num_record_batches):
@@ -180,8 +207,8 @@ def _open_arrow(stream: Any) -> Any:
     return pa.ipc.open_file(stream) if bytes(magic) == ARROW_FILE else pa.ipc.open_stream(stream)
 
 
-def _read_orc(source: InputSource, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
-    with open_binary(source, stdin, seekable=True) as stream:
+def _read_orc(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+    with open_binary(intake.source, stdin, seekable=True) as stream:
         file = _open_orc(stream)
         for number in range(file.nstripes):
             yield file.read_stripe(number)
@@ -193,7 +220,7 @@ def _open_orc(stream: Any) -> Any:
     return orc.ORCFile(stream)
 
 
-_READERS: dict[str, Callable[[InputSource, IO[bytes] | None], Iterator[pa.RecordBatch]]] = {
+_READERS: dict[str, Callable[[Intake, IO[bytes] | None], Iterator[pa.RecordBatch]]] = {
     "parquet": _read_parquet,
     "arrow": _read_arrow,
     "orc": _read_orc,

@@ -362,3 +362,25 @@ def test_a_sample_that_is_no_text_makes_no_table(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"line 2 is not UTF-8 text") as caught:
         source_schema(str(path))
     assert "iconv" in caught.value.hint
+
+
+def test_moments_of_int96_are_what_they_are_in_every_year(tmp_path: Path) -> None:
+    """Arrow's nanoseconds reach from 1677 to 2262; a year beyond came as one within. Nanoseconds stay."""
+    moments = [datetime(9999, 12, 31), datetime(1500, 3, 1, 5), None, datetime(2026, 1, 1)]
+    near = [1_700_000_000_000_000_001, None, 0, -1]
+    table = pa.table(
+        {
+            "id": range(4),
+            "far": pa.array(moments, pa.timestamp("us")),
+            "many": pa.array([[moment] for moment in moments], pa.list_(pa.timestamp("us"))),
+            "near": pa.array(near, pa.timestamp("ns")),
+        }
+    )
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True, row_group_size=3)
+    columns = ["id:int64", "far:timestamp[us]", "many:list<timestamp[us]>", "near:timestamp[ns]"]
+    target = define_table("a.c", columns=columns, order_by="id", policy="p")
+    found = pa.Table.from_batches(open_sources([str(path)], None, target))
+    assert found.column("far").to_pylist() == moments
+    assert found.column("many").to_pylist() == [[moment] for moment in moments]
+    assert found.column("near").cast(pa.int64()).to_pylist() == near
