@@ -20,15 +20,16 @@ from msgspec.structs import replace
 
 from oplog.errors import FrostlineError, NotFound, Refused, Transient, UsageError
 from spark_tiering.writing.file_shares import FileShare, IngestFile, rows_of, shares_of
+from spark_tiering.writing.mixed_files import are_mixed
+from spark_tiering.writing.ranges import are_carried, in_ranges, quoted, read_by_tasks, rows_or_error
 from tiering.insert.reshaping import NULLS, Reshaping
 from tiering.insert.source_files import find_sources, source_of
 from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart, write_parts
-from tiering.table.schema import Column, PartitionField, TableDefinition
+from tiering.table.schema import Column, TableDefinition
 from tiering.table.type_texts import arrow_type
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
-    from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
 
 TASK_BYTES = 128 * 1024 * 1024
@@ -139,10 +140,7 @@ def frame_of(
     rows = _typed(rows, definition, is_text=files[0].format == "csv")
     check_columns(rows.schema, definition)
     tasks = tasks_for(sum(file.size_bytes for file in files), slots)
-    if tasks == 1:
-        return rows.coalesce(1)
-    ranges = _ranges(rows, definition)
-    return rows.repartitionByRange(tasks, *ranges) if ranges else rows.repartition(tasks)
+    return in_ranges(rows, definition, tasks)
 
 
 def tasks_for(size_bytes: int, slots: int) -> int:
@@ -166,10 +164,13 @@ def write_files(
     if not files[0].is_read_by_tasks:
         frame = frame_of(session, files, job.definition, reshaping.select, slots=slots)
         return frame.mapInArrow(writing, _ANSWER).collect()
-    shares = shares_of(files, tasks_for(sum(file.size_bytes for file in files), slots))
-    tasks = session.sparkContext.parallelize(shares, len(shares))
     now = replace(reshaping, definition=job.definition)
-    return tasks.mapPartitions(_Taking(writing, now)).collect()
+    tasks = tasks_for(sum(file.size_bytes for file in files), slots)
+    shares = shares_of(files, tasks)
+    if are_carried(job.definition) and are_mixed(shares, now):
+        ranged = in_ranges(read_by_tasks(session, shares, now), job.definition, tasks)
+        return ranged.mapInArrow(writing, _ANSWER).collect()
+    return session.sparkContext.parallelize(shares, len(shares)).mapPartitions(_Taking(writing, now)).collect()
 
 
 def parts_of(answers: Iterable[Any]) -> list[WrittenPart]:
@@ -192,8 +193,8 @@ class _Writing:
     last_attempt: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Of Spark's rows."""
-        answer = self.answer(batches)
+        """Of Spark's rows, or of what other tasks read."""
+        answer = self.answer(rows_or_error(batches))
         for _ in batches:  # a worker with rows left over would not be used again
             pass
         yield pa.record_batch({"answer": pa.array([answer], pa.binary())})
@@ -310,7 +311,7 @@ def _typed(rows: DataFrame, definition: TableDefinition, *, is_text: bool) -> Da
     known = {column.name: column for column in definition.columns}
     expressions = []
     for field in rows.schema.fields:
-        column, value = known.get(field.name), functions.col(_quoted(field.name))
+        column, value = known.get(field.name), functions.col(quoted(field.name))
         if column is not None:
             if is_text and (column.nullable or not _is_text(column)):
                 value = functions.when(value.isin(*NULLS), None).otherwise(value)
@@ -334,35 +335,3 @@ def _spark_type(column: Column) -> Any:
     from spark_tiering.arrow_types import spark_schema
 
     return spark_schema([column], truncate_nanoseconds=True).fields[0].dataType
-
-
-def _ranges(rows: DataFrame, definition: TableDefinition) -> list[Expression]:
-    """By what rows are put together: first those of one partition, then by their keys."""
-    there = set(rows.columns)
-    by = [_partition(rows, field) for field in definition.partition_by if field.column in there]
-    from pyspark.sql import functions
-
-    keys = [functions.col(_quoted(name)) for name in definition.order_by if name in there]
-    return [one for one in by if one is not None] + keys
-
-
-def _partition(rows: DataFrame, field: PartitionField) -> Expression | None:
-    """What is equal for rows of one partition, or of a few; None where Spark does not count as we do."""
-    from pyspark.sql import functions
-    from pyspark.sql.types import NumericType, StringType
-
-    value, kind = functions.col(_quoted(field.column)), rows.schema[field.column].dataType
-    match field.transform:
-        case "year" | "month" | "day" | "hour":
-            return functions.date_trunc(field.transform, value)
-        case "truncate" if isinstance(kind, StringType):
-            return functions.substring(value, 1, field.parameter or 1)
-        case "truncate" if isinstance(kind, NumericType):
-            return value - functions.pmod(value, functions.lit(field.parameter or 1))
-        case "identity":
-            return value
-    return None
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

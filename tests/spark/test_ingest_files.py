@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -179,6 +179,45 @@ def test_a_large_file_is_divided_among_tasks(home: Home, monkeypatch: pytest.Mon
     assert len(done["parts"]) == 8
     assert contents(home) == expected(0, 4000)
     assert home.json("fsck", "--read-data")["ok"]
+
+
+def by_days(first: int, count: int) -> pa.Table:
+    """Rows whose keys go through the days of three months, over and over."""
+    keys = range(first, first + count)
+    days = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=key % 90) for key in keys]
+    return rows(first, count).set_column(1, "at", pa.array(days, pa.timestamp("us", "UTC")))
+
+
+def test_files_that_mix_partitions_leave_few_parts(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows come into ranges: a part for each range and partition, and not one of each partition by each task."""
+    create(home, "d.days", "k:int64", "at:timestamp[us, UTC]", "name:string not null", partition_by="day(at)")
+    table = by_days(0, 4000)
+    table = table.set_column(2, "name", pc.fill_null(table.column("name"), "none"))
+    files = [written(home, f"{number}.parquet", table.slice(number * 500, 500)) for number in range(8)]
+    smaller_tasks(monkeypatch, *files, tasks=8)
+    done = home.json("ingest", "d.days", *files, "--spark")
+    assert 90 <= len(done["parts"]) <= 98
+    found = home.json("query", "SELECT * FROM d.days ORDER BY k")["rows"]
+    home("table", "create", "d.same", "--like", files[0], "--order-by", "k")
+    home("insert", "d.same", *files)
+    assert found == home.json("query", "SELECT * FROM d.same ORDER BY k")["rows"]
+    # What is wrong with a file is said as where tasks write what they read.
+    bad = written(home, "bad.parquet", by_days(5000, 500))
+    home("ingest", "d.days", *files, bad, "--spark", "--take-changed", code=2)
+    assert f"{bad}: column name is null in row 1, but the table does not allow it" in home.error
+    assert len(home.keys("d.days")) == 4000
+
+
+def test_rows_that_come_through_ranges_are_those_of_insert(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all types that Spark carries."""
+    columns = {name: kind for name, kind in TYPES.items() if name != "fine"}
+    tables = [of_all_types(number * 100, 100).drop(["fine"]) for number in range(6)]
+    files = [written(home, f"{number}.parquet", table) for number, table in enumerate(tables)]
+    smaller_tasks(monkeypatch, *files, tasks=6)
+    monkeypatch.setattr(ingest, "are_mixed", lambda shares, reshaping: len(shares) > 1)
+    inserted, ingested = both(home, columns, files, partition_by="day(int96)")
+    assert len(inserted) == 600
+    assert repr(ingested) == repr(inserted)
 
 
 def bad_values(home: Home) -> list[tuple[str, str]]:
