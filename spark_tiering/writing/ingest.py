@@ -1,9 +1,10 @@
-"""Bulk ingest: files that Spark reads, and parts that its tasks write, with the partitions and sort order of a table.
+"""Bulk ingest: files that tasks read, or Spark, and parts that tasks write, with a table's partitions and sort order.
 
 Files are taken in batches of bytes, each of which is one commit with a mark of its files: what was stopped goes on
-after the last commit. Spark puts the rows of a batch into ranges of partition and sort key, so that a task writes few
-parts and none has much more than its share; a task sorts by blocks and merges, so its memory is that of a block, also
-where all rows have one key.
+after the last commit. Tasks read Parquet and ORC that they can open themselves, and write what they read. What Spark
+reads, and files that mix the partitions, come by ranges of partition and sort key, so that a task writes few parts and
+none has much more than its share. A task sorts by blocks and merges, so its memory is that of a block, also where all
+rows have one key.
 """
 
 from __future__ import annotations
@@ -167,9 +168,11 @@ def write_files(
     now = replace(reshaping, definition=job.definition)
     tasks = tasks_for(sum(file.size_bytes for file in files), slots)
     shares = shares_of(files, tasks)
-    if are_carried(job.definition) and are_mixed(shares, now):
-        ranged = in_ranges(read_by_tasks(session, shares, now), job.definition, tasks)
-        return ranged.mapInArrow(writing, _ANSWER).collect()
+    if are_mixed(shares, now):
+        shares = shares_of(files, min(tasks, slots))  # larger ones leave fewer parts
+        if are_carried(job.definition) and are_mixed(shares, now):
+            ranged = in_ranges(read_by_tasks(session, shares, now), job.definition, tasks)
+            return ranged.mapInArrow(writing, _ANSWER).collect()
     return session.sparkContext.parallelize(shares, len(shares)).mapPartitions(_Taking(writing, now)).collect()
 
 

@@ -16,6 +16,8 @@ _WRITER = "tests/spark/test_writer.py::TestOnce"
 _CHANGES = "tests/spark/test_changes.py"
 _REPLACE = "tests/spark/test_replace.py"
 _INGEST = "tests/spark/test_ingest.py"
+_INGEST_FILES = "tests/spark/test_ingest_files.py"
+_SHARES = "tests/unit/spark_tiering/test_file_shares.py"
 _FORMATS = "tests/unit/spark_tiering/test_format_options.py"
 _CATALOGUE = "tests/spark/test_catalogue.py"
 
@@ -176,6 +178,39 @@ def _files_passed_over() -> None:
     from spark_tiering.writing import ingest
 
     ingest._check_seen = lambda rows, files: None
+
+
+def _not_compared_after_reading() -> None:
+    from collections.abc import Iterator
+    from contextlib import contextmanager
+
+    from spark_tiering.writing import file_shares
+
+    @contextmanager
+    def as_listed(file: Any, source: Any) -> Iterator[None]:
+        file_shares._check_listed(file, source)
+        yield
+
+    file_shares._as_listed = as_listed
+
+
+def _edges_read_twice() -> None:
+    """By everybody who has some of a row group."""
+    from tiering.insert.source_files import Span
+
+    def within(self: Any, rows: Any) -> range:
+        ends = [sum(rows[: number + 1]) * self.of_bytes // max(sum(rows), 1) for number in range(len(rows))]
+        begins = [0, *ends]
+        chosen = [number for number, end in enumerate(ends) if begins[number] < self.end and end > self.begin]
+        return range(chosen[0], chosen[-1] + 1) if chosen else range(0)
+
+    Span.within = within  # type: ignore[method-assign]
+
+
+def _mixing_not_seen() -> None:
+    from spark_tiering.writing import ingest
+
+    ingest.are_mixed = lambda shares, reshaping: False
 
 
 def _nothing_held() -> None:
@@ -414,6 +449,24 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a file that Spark takes for no data, by its name, is noted as taken",
         f"{_INGEST}::test_a_file_that_spark_passes_over_for_another_reason_takes_none_in",
         _files_passed_over,
+    ),
+    (
+        "ingest: not compared after reading",
+        "a file that is written anew while a task reads it goes in as it was read, by parts of both",
+        f"{_SHARES}::test_a_file_that_is_written_anew_is_refused",
+        _not_compared_after_reading,
+    ),
+    (
+        "ingest: edges read twice",
+        "a row group that two tasks have bytes of is read by both",
+        f"{_SHARES}::test_each_row_group_is_read_by_one_task",
+        _edges_read_twice,
+    ),
+    (
+        "ingest: mixing not seen",
+        "of files that mix the partitions of a table each task leaves a part of each partition",
+        f"{_INGEST_FILES}::test_files_that_mix_partitions_leave_few_parts",
+        _mixing_not_seen,
     ),
     (
         "catalogued options forgotten",

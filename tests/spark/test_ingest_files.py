@@ -20,6 +20,7 @@ import pytest
 from disks.stores.address import StoreAddress
 from disks.stores.base import ObjectStore
 from oplog.errors import Throttled
+from spark_tiering.spark_runner import SparkRunner
 from spark_tiering.writing import ingest
 from tests.homes import Home
 from tests.spark.ingested import contents, create, expected, home, rows, written
@@ -188,15 +189,21 @@ def by_days(first: int, count: int) -> pa.Table:
     return rows(first, count).set_column(1, "at", pa.array(days, pa.timestamp("us", "UTC")))
 
 
-def test_files_that_mix_partitions_leave_few_parts(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their rows come into ranges: a part for each range and partition, and not one of each partition by each task."""
+@pytest.mark.parametrize(("slots", "tasks", "parts"), [(2, 2, 180), (8, 16, 98)])
+def test_files_that_mix_partitions_leave_few_parts(
+    home: Home, monkeypatch: pytest.MonkeyPatch, slots: int, tasks: int, parts: int
+) -> None:
+    """Where few tasks run at once these are larger. Else rows come into ranges: a part for each range and partition,
+    and not one of each partition by each task."""
+    monkeypatch.setattr(SparkRunner, "slots", slots)
     create(home, "d.days", "k:int64", "at:timestamp[us, UTC]", "name:string not null", partition_by="day(at)")
     table = by_days(0, 4000)
     table = table.set_column(2, "name", pc.fill_null(table.column("name"), "none"))
     files = [written(home, f"{number}.parquet", table.slice(number * 500, 500)) for number in range(8)]
     smaller_tasks(monkeypatch, *files, tasks=8)
     done = home.json("ingest", "d.days", *files, "--spark")
-    assert 90 <= len(done["parts"]) <= 98
+    assert parts - 8 <= len(done["parts"]) <= parts
+    assert done["spark"]["tasks"] >= tasks
     found = home.json("query", "SELECT * FROM d.days ORDER BY k")["rows"]
     home("table", "create", "d.same", "--like", files[0], "--order-by", "k")
     home("insert", "d.same", *files)
