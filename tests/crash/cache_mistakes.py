@@ -8,6 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _UNITS = "tests/unit/tiering/parquet/test_read_cache.py"
+_OPENED = "tests/integration/test_kept_files.py"
 _KILLED = "tests/crash/test_read_cache.py::test_stopped_at_every_effect"
 _CACHE = "tiering.parquet.read_cache:ReadCache"
 
@@ -32,8 +33,10 @@ def _own_reads_count() -> None:
 
     original = ReadCache.use
 
-    def keep(self: Any, key: str, start: int, data: memoryview, folder: str, _keep: Any = ReadCache.keep) -> None:
-        _keep(self, key, start, data, folder)
+    def keep(
+        self: Any, key: str, start: int, data: memoryview, folder: str, *, _keep: Any = ReadCache.keep, **more: Any
+    ) -> None:
+        _keep(self, key, start, data, folder, **more)
         self._ours.discard(key)
         original(self, key, 0)
 
@@ -61,6 +64,30 @@ def _one_name_for_all() -> None:
     ReadCache.file = lambda self, *identity, **more: original(self, identity[-1], **more)  # type: ignore[method-assign]
 
 
+def _kept_by_name() -> None:
+    """The engine is given the name in the cache, which may be another file by then."""
+    from tiering.query.sql.kept_files import KeptFiles
+
+    link = KeptFiles._link
+
+    def named(self: Any, file: Any, cached: Any, read: Any) -> None:
+        link(self, file, cached, read)
+        found = self._links[id(file)]
+        place = found.resolve()
+        found.unlink()
+        found.symlink_to(place)
+
+    KeptFiles._link = named  # type: ignore[method-assign]
+
+
+def _holes_kept() -> None:
+    """A file that is there is taken for whole."""
+    from tiering.query.sql import kept_files
+
+    kept_files._is_filled = lambda descriptor, read: True
+    kept_files.which_are_whole = lambda reads: [True] * len(reads)
+
+
 Mistake = tuple[str, str, str, Callable[[], None]]
 
 MISTAKES: tuple[Mistake, ...] = (
@@ -75,6 +102,24 @@ MISTAKES: tuple[Mistake, ...] = (
         "what a power cut left is taken for data",
         f"{_KILLED}[kill]",
         replaced("tiering.parquet.checked_file", "_is", lambda *arguments: True),
+    ),
+    (
+        "cache: opened unseen",
+        "the engine opens a file that is kept in part",
+        f"{_OPENED}::test_what_is_not_what_was_written_is_fetched[hole]",
+        _holes_kept,
+    ),
+    (
+        "cache: opened by its name",
+        "the engine opens what came there after the comparison",
+        f"{_OPENED}::test_a_file_that_has_to_go_meanwhile_is_read_to_its_end[another]",
+        _kept_by_name,
+    ),
+    (
+        "cache: never opened",
+        "what is kept is served as if it were not",
+        f"{_OPENED}::test_what_is_kept_the_engine_opens",
+        replaced("tiering.query.sql.kept_files:KeptFiles", "hold", nothing),
     ),
     (
         "cache: limit held later",

@@ -144,7 +144,7 @@ class CheckedFile(RangedFile):
         if self._cached is None or kept is None:
             data = self._fetched(sections)
             if self._cached:
-                self._cached.keep(start, data)
+                self._keep(start, data)
             return data
         whole = memoryview(kept)
         for proved, group in groupby(sections, lambda one: _is(one, whole, start)):
@@ -155,8 +155,14 @@ class CheckedFile(RangedFile):
             else:
                 data = self._fetched(members)
                 whole[first - start : last - start] = data
-                self._cached.keep(first, data)
+                self._keep(first, data)
         return whole
+
+    def _keep(self, start: int, data: memoryview) -> None:
+        assert self._cached is not None
+        self._cached.keep(start, data)
+        if start and start + len(data) == self._size:  # so that an engine can open what is kept
+            self._cached.keep(0, memoryview(MAGIC), was_missed=False)
 
     def _fetched(self, sections: Sequence[Section]) -> memoryview:
         start = sections[0].start

@@ -14,9 +14,10 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -32,6 +33,7 @@ _SETTLED_NANOSECONDS = 2_000_000_000
 _READ_BYTES = 256 * 1024
 _WHOLE = -1
 _Identity = tuple[int, int, int, int, int, str]
+_Found = TypeVar("_Found")
 
 
 class LocalRead(msgspec.Struct, frozen=True):
@@ -50,14 +52,31 @@ class LocalRead(msgspec.Struct, frozen=True):
 def check_local(reads: Iterable[LocalRead]) -> None:
     """Raise `Damaged` for the first file whose bytes are not those that were written, in the columns that are to be
     read or around them; `FileNotFoundError` for one that is gone."""
-    waiting = [read for read in reads if not _is_kept(read)]
-    if len(waiting) < 2:
-        for read in waiting:
-            _check(read)
-        return
-    with ThreadPoolExecutor(min(len(waiting), os.cpu_count() or 1), thread_name_prefix="check") as pool:
-        for _ in pool.map(_check, waiting):
-            pass
+    _side_by_side(_check, [read for read in reads if not _is_kept(read)])
+
+
+def which_are_whole(reads: Sequence[LocalRead]) -> list[bool]:
+    """Of each file, whether `check_local` would raise nothing for it."""
+    waiting = [place for place, read in enumerate(reads) if not _is_kept(read)]
+    found = [True] * len(reads)
+    for place, is_whole in zip(waiting, _side_by_side(_is_whole, [reads[place] for place in waiting]), strict=True):
+        found[place] = is_whole
+    return found
+
+
+def _side_by_side(look: Callable[[LocalRead], _Found], reads: Sequence[LocalRead]) -> list[_Found]:
+    if len(reads) < 2:
+        return [look(read) for read in reads]
+    with ThreadPoolExecutor(min(len(reads), os.cpu_count() or 1), thread_name_prefix="check") as pool:
+        return list(pool.map(look, reads))
+
+
+def _is_whole(read: LocalRead) -> bool:
+    try:
+        _check(read)
+    except (Damaged, OSError):
+        return False
+    return True
 
 
 def _is_kept(read: LocalRead) -> bool:
@@ -75,8 +94,15 @@ def _unchecked_bytes(read: LocalRead) -> int:
         columns = _unkept(read, _identity(os.stat(read.path), read.file))
     except OSError:
         return 0
-    if columns is None:
-        return 0
+    return 0 if columns is None else _bytes_of(read, columns)
+
+
+def wanted_bytes(read: LocalRead) -> int:
+    """How much is compared of a file of which nothing was compared lately."""
+    return _bytes_of(read, {_WHOLE} if read.columns is None else set(read.columns))
+
+
+def _bytes_of(read: LocalRead, columns: set[int]) -> int:
     sections = stated_sections(read.file)
     if not sections:
         return read.file.size_bytes

@@ -16,6 +16,7 @@ import hashlib
 import os
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -37,6 +38,8 @@ _AGAIN_SHARE = 0.8
 """So much of the room at most is for what was read again: a new set of rows must be able to get in."""
 _KEPT_SHARE = 0.95
 """So much is left when something has to go: so that not every write looks at all files."""
+_USED_NANOSECONDS = 60_000_000_000
+"""A file is noted as used once in so long: who compared it knows it again by its times (`checked_local`)."""
 _WAIT_SECONDS = 0.25
 _WAITS = 4
 """So often a query that cannot get the lock does not keep what it read. Then it keeps nothing more: somebody holds the
@@ -75,21 +78,28 @@ class CachedFile:
 
     def __init__(self, cache: ReadCache, key: str, *, for_good: bool) -> None:
         self._cache = cache
-        self._key = key
+        self.key = key
+        """What tells it from all others, in every process."""
         self._for_good = for_good
+
+    def open(self) -> int | None:
+        """A descriptor of what is kept, to read at the places of the data file; None for nothing. As with `read`,
+        nothing is proved. It stays the same file, whatever has to go from the cache; more may come into it."""
+        return self._cache.open(self.key)
 
     def read(self, start: int, stop: int) -> bytearray | None:
         """What is kept for the bytes [start, stop), of which none is proved to be what was written; None for
         nothing."""
-        return self._cache.read(self._key, start, stop)
+        return self._cache.read(self.key, start, stop)
 
     def use(self, hit_bytes: int) -> None:
         """Bytes that were kept were those that were written, and have served."""
-        self._cache.use(self._key, hit_bytes)
+        self._cache.use(self.key, hit_bytes)
 
-    def keep(self, start: int, data: memoryview) -> None:
-        """Keep bytes that lie at `start` in the file. They came from a bucket, and were compared."""
-        self._cache.keep(self._key, start, data, AGAIN if self._for_good else ONCE)
+    def keep(self, start: int, data: memoryview, *, was_missed: bool = True) -> None:
+        """Keep bytes that lie at `start` in the file, and were compared. They came from a bucket if they were
+        missed."""
+        self._cache.keep(self.key, start, data, AGAIN if self._for_good else ONCE, was_missed=was_missed)
 
 
 class ReadCache:
@@ -97,7 +107,8 @@ class ReadCache:
     what was read."""
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
-        self._directory = directory
+        self.directory = directory
+        """Where all of it lies."""
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._is_counted = False
@@ -124,18 +135,24 @@ class ReadCache:
         """Read from buckets since `close`."""
         return self._missed_bytes
 
-    def read(self, key: str, start: int, stop: int) -> bytearray | None:
+    def open(self, key: str) -> int | None:
         """For `CachedFile`."""
         for folder in (AGAIN, ONCE):
             with suppress(OSError):
-                descriptor = os.open(self._directory / folder / key, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-                try:
-                    data = bytearray(stop - start)
-                    count = os.preadv(descriptor, [data], start)
-                    return data if count else None
-                finally:
-                    os.close(descriptor)
+                return os.open(self.directory / folder / key, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         return None
+
+    def read(self, key: str, start: int, stop: int) -> bytearray | None:
+        """For `CachedFile`."""
+        if (descriptor := self.open(key)) is None:
+            return None
+        try:
+            data = bytearray(stop - start)
+            return data if os.preadv(descriptor, [data], start) else None
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
 
     def use(self, key: str, hit_bytes: int) -> None:
         """For `CachedFile`."""
@@ -144,23 +161,24 @@ class ReadCache:
             if key in self._ours:
                 return
             self._ours.add(key)
+        again = self.directory / AGAIN / key
         with suppress(OSError, FrostlineError):
-            if (self._directory / AGAIN / key).exists():
-                os.utime(self._directory / AGAIN / key)
-            else:
-                rename(self._directory / ONCE / key, self._directory / AGAIN / key)
-                os.utime(self._directory / AGAIN / key)
+            if not again.exists():
+                rename(self.directory / ONCE / key, again)
+            elif time.time_ns() - again.stat().st_mtime_ns < _USED_NANOSECONDS:
+                return
+            os.utime(again)
 
-    def keep(self, key: str, start: int, data: memoryview, folder: str) -> None:
+    def keep(self, key: str, start: int, data: memoryview, folder: str, *, was_missed: bool) -> None:
         """For `CachedFile`."""
         with self._lock:
-            self._missed_bytes += len(data)
+            self._missed_bytes += len(data) if was_missed else 0
             if self.failure is not None or not data:
                 return
             try:
-                make_directory(self._directory / ONCE)
-                make_directory(self._directory / AGAIN)
-                with file_lock(self._directory / _LOCK, timeout_seconds=_WAIT_SECONDS):
+                make_directory(self.directory / ONCE)
+                make_directory(self.directory / AGAIN)
+                with file_lock(self.directory / _LOCK, timeout_seconds=_WAIT_SECONDS):
                     self._keep(key, start, data, folder)
                 self._ours.add(key)
             except Locked as error:
@@ -176,8 +194,8 @@ class ReadCache:
     def close(self) -> None:
         """Count what was read."""
         with self._lock, suppress(OSError, FrostlineError):
-            if (self._hit_bytes or self._missed_bytes) and self._directory.is_dir():
-                with file_lock(self._directory / _LOCK, timeout_seconds=_WAIT_SECONDS):
+            if (self._hit_bytes or self._missed_bytes) and self.directory.is_dir():
+                with file_lock(self.directory / _LOCK, timeout_seconds=_WAIT_SECONDS):
                     used, hit_bytes, missed_bytes = self._figures()
                     self._note(used, hit_bytes + self._hit_bytes, missed_bytes + self._missed_bytes)
                 self._hit_bytes = self._missed_bytes = 0
@@ -188,7 +206,7 @@ class ReadCache:
         _, hit_bytes, missed_bytes = self._figures()
         again_bytes = sum(one.bytes for one in kept[AGAIN])
         return CacheFigures(
-            str(self._directory),
+            str(self.directory),
             self._max_bytes,
             again_bytes + sum(one.bytes for one in kept[ONCE]),
             sum(map(len, kept.values())),
@@ -199,9 +217,9 @@ class ReadCache:
 
     def drop(self) -> None:
         """Keep nothing any more, and count anew. Raises `Locked`."""
-        if not self._directory.is_dir():
+        if not self.directory.is_dir():
             return
-        with file_lock(self._directory / _LOCK):
+        with file_lock(self.directory / _LOCK):
             for folder in (ONCE, AGAIN):
                 for one in self._kept(folder):
                     remove_file(one.path, missing_ok=True)
@@ -221,8 +239,8 @@ class ReadCache:
         if used + cost_bytes > self._max_bytes:
             used = self._make_room(cost_bytes)
         self._note(used + cost_bytes, hit_bytes, missed_bytes)
-        path = self._directory / AGAIN / key
-        self._write(path if path.exists() else self._directory / folder / key, start, data)
+        path = self.directory / AGAIN / key
+        self._write(path if path.exists() else self.directory / folder / key, start, data)
 
     def _make_room(self, needed_bytes: int) -> int:
         """Let files go until there is room. How much is used then."""
@@ -251,7 +269,7 @@ class ReadCache:
                 os.close(descriptor)
 
     def _kept(self, folder: str) -> Iterator[_Kept]:
-        with suppress(FileNotFoundError), os.scandir(self._directory / folder) as found:
+        with suppress(FileNotFoundError), os.scandir(self.directory / folder) as found:
             for entry in found:
                 with suppress(FileNotFoundError):  # read for the second time just now, or dropped
                     status = entry.stat(follow_symlinks=False)
@@ -260,7 +278,7 @@ class ReadCache:
     def _figures(self) -> tuple[int, int, int]:
         """Bytes used, hit and missed; zeros where that is not known."""
         try:
-            data = (self._directory / _FIGURES).read_bytes()
+            data = (self.directory / _FIGURES).read_bytes()
         except OSError:
             return 0, 0, 0
         numbers, checksum = data[: _NUMBERS.size], data[_NUMBERS.size :]
@@ -271,4 +289,4 @@ class ReadCache:
 
     def _note(self, used: int, hit_bytes: int, missed_bytes: int) -> None:
         numbers = _NUMBERS.pack(used, hit_bytes, missed_bytes)
-        self._write(self._directory / _FIGURES, 0, memoryview(numbers + _SUM.pack(zlib.crc32(numbers))))
+        self._write(self.directory / _FIGURES, 0, memoryview(numbers + _SUM.pack(zlib.crc32(numbers))))

@@ -12,7 +12,7 @@ from tiering.catalog.context import Context
 from tiering.config.settings import Config
 from tiering.parquet.checked_file import CheckedFile, HeldSections
 from tiering.parquet.checked_local import LocalRead, check_local
-from tiering.parquet.read_cache import ReadCache
+from tiering.parquet.read_cache import CachedFile, ReadCache
 from tiering.query.selection import FileMissing, SelectedFile
 from tiering.table.part import DataFile
 
@@ -50,20 +50,25 @@ def checked_file(
 
     cached = None
     if cache is not None and selected.local_path is None:
-        cached = cache.file(selected.stored.disk, selected.path, selected.file.sha256, for_good=kept_for_good)
+        cached = cached_file(cache, selected, for_good=kept_for_good)
     return CheckedFile(selected.file, fetch, label=_label(selected), hint=selected.hint, held=held, cached=cached)
 
 
-def open_file(context: Context, stored: StoredPart, file: DataFile) -> CheckedFile:
+def cached_file(cache: ReadCache, selected: SelectedFile, *, for_good: bool = False) -> CachedFile:
+    """What is kept of a file of a bucket."""
+    return cache.file(selected.stored.disk, selected.path, selected.file.sha256, for_good=for_good)
+
+
+def open_file(context: Context, stored: StoredPart, file: DataFile, *, cache: ReadCache | None = None) -> CheckedFile:
     """A data file of a part as a file object; every read is a ranged one, of bytes that are what was written."""
-    return checked_file(context, SelectedFile(stored, file, None, stored.part.schema_version))
+    return checked_file(context, SelectedFile(stored, file, None, stored.part.schema_version), cache=cache)
 
 
-def read_schema(context: Context, stored: StoredPart, file: DataFile) -> pa.Schema:
+def read_schema(context: Context, stored: StoredPart, file: DataFile, *, cache: ReadCache | None = None) -> pa.Schema:
     """The Arrow schema, with field ids, that the file itself states: one or two ranged reads."""
     import pyarrow.parquet as pq
 
-    with open_file(context, stored, file) as source:
+    with open_file(context, stored, file, cache=cache) as source:
         return pq.read_schema(source)
 
 
@@ -76,10 +81,12 @@ def read_cache(config: Config) -> ReadCache | None:
     return ReadCache(given, settings.max_bytes)
 
 
-def local_read(selected: SelectedFile, columns: Collection[int] | None) -> LocalRead:
-    """That somebody is about to read these columns, by their places, of a local file; None for all of them."""
-    assert selected.local_path is not None
-    return LocalRead(selected.local_path, selected.file, _label(selected), selected.hint, columns)
+def local_read(selected: SelectedFile, columns: Collection[int] | None, *, path: Path | None = None) -> LocalRead:
+    """That somebody is about to read these columns, by their places, of a local file; None for all of them. `path`:
+    where its bytes are, if not where it is."""
+    path = path or selected.local_path
+    assert path is not None
+    return LocalRead(path, selected.file, _label(selected), selected.hint, columns)
 
 
 def check_local_files(reads: Sequence[LocalRead]) -> None:

@@ -3,9 +3,9 @@
 An engine takes 15 ms to make and as long to learn the footers of many files again. So one whose query ended well is
 given to the next. Nothing of a query is left in it but the empty tables over which it was planned: all else that a
 query declares is in a transaction, which is rolled back. Before the first query sees a row, the engine is locked for
-good: it opens no file but those that it was allowed then, which are files of this store's queries, and takes no other
-setting but those by which statements are planned. A query that needs more files than that gets a new engine, and is
-planned anew, for the moment of the transaction.
+good: it opens no file but those that it was allowed then, which are files of this store's queries and of its read
+cache, and takes no other setting but those by which statements are planned. A query that needs more files than that
+gets a new engine, and is planned anew, for the moment of the transaction.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -59,6 +60,8 @@ class Engine:
         self.empty_tables = EmptyTables()
         scratch = tempfile.mkdtemp(prefix="frostline-query-")
         self._remove_scratch = weakref.finalize(self, _remove, scratch, os.getpid())
+        self.kept_directory = Path(scratch) / "kept"
+        self.kept_directory.mkdir()
         memory_bytes = max(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
         self.connection: duckdb.DuckDBPyConnection = connect(
             {
@@ -79,9 +82,12 @@ class Engine:
             self._is_ordered = ordered
         self.connection.execute("BEGIN")
 
-    def allow(self, context: Context, paths: Collection[str], served: Any = None) -> None:
-        """From now on nothing can be read but these local files and those that are served, by a file system of fsspec
-        where there are any, nor can anything be set that changes this. Raises `EngineOutgrown`."""
+    def allow(
+        self, context: Context, paths: Collection[str], served: Any = None, cache_directory: Path | None = None
+    ) -> None:
+        """From now on nothing can be read but these local files, those of the store's cache, to which links in
+        `kept_directory` lead, and those that are served, by a file system of fsspec where there are any, nor can
+        anything be set that changes this. Raises `EngineOutgrown`."""
         if self._is_locked:
             if self._allowed.issuperset(paths) and (served is None or self._may_serve):
                 self._serve(served)
@@ -93,10 +99,14 @@ class Engine:
         self._allowed = self._allowed.union(paths)
         execute = self.connection.execute
         execute(f"SET allowed_paths = [{', '.join(map(text, self._allowed))}]")
+        directories = []
+        if cache_directory is not None:  # the engine looks at the link, and at where it leads
+            directories += [f"{self.kept_directory}/", f"{cache_directory.resolve()}/"]
         if served is not None:  # the engine takes this for a directory of its own unless it knows the file system
-            execute(f"SET allowed_directories = [{text(SERVED_PREFIX)}]")
+            directories.append(SERVED_PREFIX)
             execute(f"SET threads = {max(os.cpu_count() or 1, context.workers)}")  # more than compute wait for requests
             self._may_serve = True
+        execute(f"SET allowed_directories = [{', '.join(map(text, directories))}]")
         execute("SET enable_external_access = false")
         execute(f"SET allowed_configs = [{', '.join(map(text, _PLANNING_SETTINGS))}]")
         execute("SET lock_configuration = true")

@@ -2,8 +2,9 @@
 
 A statement is planned over empty tables first (`sql.planning`), which says which columns and rows of each table it
 uses. Then views over the files that are left take the place of the empty tables. Local files the engine opens by
-itself, after those columns were compared with what was written; all others, and local ones of which there is too much
-to look at before the first row, it reads through `sql.served_files`. A column that the plan did not name is an error in
+itself, after those columns were compared with what was written, and so what the read cache has whole of others; all
+else, and local ones of which there is too much to look at before the first row, it reads through `sql.served_files`. A
+column that the plan did not name is an error in
 the view, so that nothing that was not compared can get into an answer.
 """
 
@@ -15,11 +16,12 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from oplog.errors import Damaged, FrostlineError
+from oplog.errors import Damaged, FrostlineError, Transient
 from tiering.catalog.context import Context
 from tiering.parquet.checked_local import unchecked_bytes
 from tiering.parquet.sections import bytes_of_columns
@@ -28,6 +30,7 @@ from tiering.query.selection import SelectedFile
 from tiering.query.sql.column_types import engine_names, identifier, is_flat, text
 from tiering.query.sql.engine import Engine, take_engine
 from tiering.query.sql.errors import engine_error, sql_error
+from tiering.query.sql.kept_files import KeptFiles
 from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
 from tiering.query.sql.planning import EmptyTables, declare, selected
@@ -68,6 +71,8 @@ class SqlSession:
         self._cache = read_cache(context.config)
         if self._cache is not None:
             closing.callback(self._cache.close)
+        self._kept = KeptFiles(self._engine.kept_directory)
+        closing.callback(self._kept.close)
         closing.callback(self._end_served)
         self._served: ServedFiles | None = None
         """What the engine does not open by itself; None where it opens all."""
@@ -114,13 +119,19 @@ class SqlSession:
         with self.translated():
             files = [file for _, members, _ in tables.values() for file in members if _opens_itself(file)]
             self._files = local_files
-            serve_local = not self._compare_local(tables, stops_early)
-            if serve_local or any(not _opens_itself(file) for _, members, _ in tables.values() for file in members):
+            serve_local = not self._compare(tables, stops_early)
+            if any(
+                self._path(file, serve_local) is None
+                for _, members, access in tables.values()
+                for file in members
+                if access.columns or file.local_path is not None
+            ):
                 from tiering.query.sql.served_files import ServedFiles  # with fsspec, which local files do not need
 
                 self._served = ServedFiles()
             paths = {*(str(file.local_path) for file in files), *local_files}
-            self._engine.allow(self._context, paths, self._served)
+            cache_directory = self._cache.directory if self._cache is not None else None
+            self._engine.allow(self._context, paths, self._served, cache_directory)
             window_bytes = max(LEAST_WINDOW_BYTES, WINDOW_BYTES // max(1, len(tables)))
             scans = [ScannedFiles(definition, access, window_bytes) for definition, _, access in tables.values()]
             shown = [_shown(scan.definition, scan.access, may_mean) for scan in scans]
@@ -233,18 +244,25 @@ class SqlSession:
                 check_local_files([local_read(file, None) for file, _ in self._local])
             except Damaged as damage:
                 return damage
+            if not self._kept.are_whole():
+                return Transient(
+                    "the read cache lost bytes while they were read", hint="run it again: they are fetched then"
+                )
         return sql_error(str(error)) if self._files else engine_error(error)
 
     # ---- tables
 
-    def _compare_local(self, tables: Mapping[str, _Table], stops_early: bool) -> bool:
-        """Compare what will be read of local files. False when there is more than should be read ahead."""
+    def _compare(self, tables: Mapping[str, _Table], stops_early: bool) -> bool:
+        """Compare what will be read of local files, and of what the cache has of others. False when there is more of
+        local ones than should be read ahead."""
         self._local = []
+        cached: list[tuple[SelectedFile, list[int]]] = []
         for definition, files, access in tables.values():
             for version, members in _by_version(files).items():
                 local = [file for file in members if _opens_itself(file)]
-                if local:
-                    places = self._places(definition, version, local[0])
+                remote = [file for file in members if file.local_path is None] if access.columns else []
+                if local or (remote and self._cache is not None):
+                    places = self._places(definition, version, (local or remote)[0])
                     wanted = sorted(
                         leaf
                         for column in access.columns
@@ -252,12 +270,17 @@ class SqlSession:
                         for leaf in places[definition.columns[column].id].leaves
                     )
                     self._local += [(file, wanted) for file in local]
+                    cached += [(file, wanted) for file in remote]
         reads = [local_read(file, wanted) for file, wanted in self._local]
-        if unchecked_bytes(reads) > (_LIMITED_BYTES if stops_early else _quarter_of_memory()):
+        left_bytes = (_LIMITED_BYTES if stops_early else _quarter_of_memory()) - unchecked_bytes(reads)
+        if left_bytes < 0:
             self._local = []
             return False
         check_local_files(reads)
+        if self._cache is not None and cached:
+            self._kept.hold(self._cache, cached, left_bytes)
         self._local_bytes += sum(bytes_of_columns(file.file, wanted) for file, wanted in self._local)
+        self._local_bytes += sum(self._kept.bytes_of(file) for file, _ in cached)
         return True
 
     def _places(self, definition: TableDefinition, version: int, file: SelectedFile) -> dict[int, FilePlace]:
@@ -269,7 +292,10 @@ class SqlSession:
         from tiering.table.type_texts import leaf_ranges
         from tiering.table.types import arrow_schema, field_ids
 
-        schema = arrow_schema(definition) if current else read_schema(self._context, file.stored, file.file)
+        if current:
+            schema = arrow_schema(definition)
+        else:
+            schema = read_schema(self._context, file.stored, file.file, cache=self._cache)
         names = {name: number for number, name in field_ids(schema).items()}
         leaves = leaf_ranges(schema.types)
         return {
@@ -308,12 +334,18 @@ class SqlSession:
                 )
 
     def _url(self, scan: ScannedFiles, file: SelectedFile, places: Mapping[int, FilePlace], serve_local: bool) -> str:
-        if not serve_local and _opens_itself(file):
-            return str(file.local_path)
+        if (path := self._path(file, serve_local)) is not None:
+            return str(path)
         served = checked_file(self._context, file, scan.held, cache=self._cache)
         scan.add(served, places)
         assert self._served is not None
         return self._served.add(served)
+
+    def _path(self, file: SelectedFile, serve_local: bool) -> Path | None:
+        """Where the engine opens the file by itself; None where it is served."""
+        if _opens_itself(file):
+            return None if serve_local else file.local_path
+        return self._kept.path(file)
 
 
 def _shown(definition: TableDefinition, access: Access, may_mean: Callable[[str], bool]) -> list[int]:

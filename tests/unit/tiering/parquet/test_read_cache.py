@@ -39,14 +39,14 @@ def cache_at(place: Path, max_bytes: int = 64 * ROOM) -> ReadCache:
 def used_in_order(place: Path, *remotes: Remote) -> None:
     """As if they had been read one after the other, whatever the clock of the file system tells apart."""
     for second, remote in enumerate(remotes, 1_000_000):
-        key = cache_at(place).file("s3", remote.file.name, remote.file.sha256)._key
+        key = cache_at(place).file("s3", remote.file.name, remote.file.sha256).key
         for folder in (ONCE, AGAIN):
             if (place / folder / key).exists():
                 os.utime(place / folder / key, (second, second))
 
 
 def is_kept(place: Path, remote: Remote, folder: str) -> bool:
-    return (place / folder / cache_at(place).file("s3", remote.file.name, remote.file.sha256)._key).exists()
+    return (place / folder / cache_at(place).file("s3", remote.file.name, remote.file.sha256).key).exists()
 
 
 def test_a_second_query_asks_for_nothing(place: Path) -> None:
@@ -123,11 +123,11 @@ def test_files_are_told_apart_by_where_they_lie(place: Path) -> None:
     """A bucket that says of its file that it is another's cannot put bytes under that."""
     cache = cache_at(place)
     keys = {
-        cache.file(*identity)._key
+        cache.file(*identity).key
         for identity in [("s3", "a", "d"), ("s3", "b", "d"), ("s4", "a", "d"), ("s3a", "", "d")]
     }
     assert len(keys) == 4
-    assert cache.file("../../x", "/etc/passwd", "..")._key.isalnum()
+    assert cache.file("../../x", "/etc/passwd", "..").key.isalnum()
 
 
 def test_the_limit_holds_at_every_moment(place: Path) -> None:
