@@ -85,7 +85,7 @@ def main() -> None:
         engine = over_the_parts(store, place)
         if options.cold:
             where = f" on {options.server}" if options.server else ""
-            measure(store, engine, chosen, 1, f"cold{where}", [COLD_GOAL], dropped=True)
+            measure(store, engine, chosen, options.rounds, f"cold{where}", [COLD_GOAL], dropped=True)
             for text in chosen.values():  # before each of them the cache was dropped
                 store.query(text).read_all()
             before = requests(store)

@@ -312,3 +312,35 @@ def test_engines_of_later_queries_read_no_other_file(home: Home, tmp_path: Path,
                     engine.connection.execute(f"FROM read_parquet('{path}')")
                 engine.connection.execute("ROLLBACK")
                 engine.connection.execute("BEGIN")
+
+
+def test_queries_of_either_kind_find_their_engine(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for a bucket has more threads than what computes, and both engines stay."""
+    from tiering.config.reading import load
+    from tiering.engine.store import Store
+    from tiering.query.checked_parts import read_cache
+    from tiering.query.sql.engine import Engine
+
+    made, threads = list[int](), list[int]()
+    begin, allow = Engine.__init__, Engine.allow
+
+    def begun(self: Any, *arguments: Any) -> None:
+        begin(self, *arguments)
+        made.append(1)
+
+    def allowed(self: Any, *arguments: Any) -> None:
+        allow(self, *arguments)
+        threads.append(self.connection.sql("SELECT current_setting('threads')").fetchall()[0][0])
+
+    monkeypatch.setattr(Engine, "__init__", begun)
+    monkeypatch.setattr(Engine, "allow", allowed)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    with Store.open(load(home.configuration)) as store:
+        cache = read_cache(store.context.config)
+        assert cache is not None
+        for _ in range(3):
+            cache.drop()
+            for _ in range(3):
+                store.query(TEXT).read_all()
+    assert threads == [store.context.workers, 2, 2] * 3
+    assert len(made) == 2

@@ -94,15 +94,8 @@ def _unchecked_bytes(read: LocalRead) -> int:
         columns = _unkept(read, _identity(os.stat(read.path), read.file))
     except OSError:
         return 0
-    return 0 if columns is None else _bytes_of(read, columns)
-
-
-def wanted_bytes(read: LocalRead) -> int:
-    """How much is compared of a file of which nothing was compared lately."""
-    return _bytes_of(read, {_WHOLE} if read.columns is None else set(read.columns))
-
-
-def _bytes_of(read: LocalRead, columns: set[int]) -> int:
+    if columns is None:
+        return 0
     sections = stated_sections(read.file)
     if not sections:
         return read.file.size_bytes

@@ -56,6 +56,11 @@ def bytes_of_columns(file: DataFile, columns: Collection[int]) -> int:
     return sum(size for group in each for column, (size, _) in group if column in columns)
 
 
+def bytes_beside_columns(file: DataFile) -> int:
+    """How long the rest is: what the file begins with, page index and footer."""
+    return file.size_bytes - sum(group.size_bytes for group in file.row_groups)
+
+
 def _chunks(group: RowGroup, number: int) -> Iterator[Section]:
     """The sections of the row group's chunks; they end early where `chunk_sums` do."""
     start = group.offset_bytes

@@ -5,7 +5,8 @@ given to the next. Nothing of a query is left in it but the empty tables over wh
 query declares is in a transaction, which is rolled back. Before the first query sees a row, the engine is locked for
 good: it opens no file but those that it was allowed then, which are files of this store's queries and of its read
 cache, and takes no other setting but those by which statements are planned. A query that needs more files than that
-gets a new engine, and is planned anew, for the moment of the transaction.
+gets another engine, and is planned anew, for the moment of the transaction. So does one that needs no served files
+where the engine has threads that wait for requests: computing with more than there are processors takes longer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ _idle: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 class EngineOutgrown(Exception):
-    """The engine cannot be allowed the files of the query any more: a new one is there. Run the query once more."""
+    """The engine cannot be allowed the files of the query any more: another one is there. Run the query once more."""
 
 
 class Engine:
@@ -56,7 +57,10 @@ class Engine:
         self._is_locked = False
         self._queries = 0
         self._is_ordered = True  # as it begins
+        self._threads = os.cpu_count() or 1
         self._may_serve = self._is_served = False
+        self.is_left = False
+        """The query was told to take another one, and later ones may have it."""
         self.empty_tables = EmptyTables()
         scratch = tempfile.mkdtemp(prefix="frostline-query-")
         self._remove_scratch = weakref.finalize(self, _remove, scratch, os.getpid())
@@ -65,7 +69,7 @@ class Engine:
         memory_bytes = max(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
         self.connection: duckdb.DuckDBPyConnection = connect(
             {
-                "threads": os.cpu_count() or 1,
+                "threads": self._threads,
                 "memory_limit": f"{memory_bytes // (1 << 20)}MiB",
                 "temp_directory": scratch,
                 "extension_directory": scratch,
@@ -88,14 +92,15 @@ class Engine:
         """From now on nothing can be read but these local files, those of the store's cache, to which links in
         `kept_directory` lead, and those that are served, by a file system of fsspec where there are any, nor can
         anything be set that changes this. Raises `EngineOutgrown`."""
-        if self._is_locked:
-            if self._allowed.issuperset(paths) and (served is None or self._may_serve):
-                self._serve(served)
-                return
+        threads = max(os.cpu_count() or 1, context.workers if served is not None else 1)
+        if not self._fits(paths, threads, serves=served is not None):
+            self.is_left = self._allowed.issuperset(paths)
             known = self._allowed if len(self._allowed) + len(paths) <= _ALLOWED_PATHS else frozenset()
-            _keep(context, Engine(known))
+            _put_next(context, known, lambda one: one._fits(paths, threads, serves=served is not None))
             raise EngineOutgrown
         self._serve(served)
+        if self._is_locked:
+            return
         self._allowed = self._allowed.union(paths)
         execute = self.connection.execute
         execute(f"SET allowed_paths = [{', '.join(map(text, self._allowed))}]")
@@ -104,13 +109,21 @@ class Engine:
             directories += [f"{self.kept_directory}/", f"{cache_directory.resolve()}/"]
         if served is not None:  # the engine takes this for a directory of its own unless it knows the file system
             directories.append(SERVED_PREFIX)
-            execute(f"SET threads = {max(os.cpu_count() or 1, context.workers)}")  # more than compute wait for requests
             self._may_serve = True
         execute(f"SET allowed_directories = [{', '.join(map(text, directories))}]")
+        if threads != self._threads:  # more than compute wait for requests
+            execute(f"SET threads = {threads}")
+            self._threads = threads
         execute("SET enable_external_access = false")
         execute(f"SET allowed_configs = [{', '.join(map(text, _PLANNING_SETTINGS))}]")
         execute("SET lock_configuration = true")
         self._is_locked = True
+
+    def _fits(self, paths: Collection[str], threads: int, *, serves: bool) -> bool:
+        """Whether a query of these local files can have it, as far as it is locked."""
+        if not self._is_locked:
+            return True
+        return self._allowed.issuperset(paths) and self._threads == threads and (self._may_serve or not serves)
 
     def _serve(self, served: Any) -> None:
         if served is not None:
@@ -118,7 +131,7 @@ class Engine:
             self._is_served = True
 
     def give_back(self, context: Context) -> None:
-        """Keep it for the next query: this one ended well, and nothing of it is left."""
+        """Keep it for the next query: this one ended well, or has another engine, and nothing of it is left."""
         try:
             self.connection.execute("ROLLBACK")
             if self._is_served:
@@ -128,7 +141,8 @@ class Engine:
             self.close()
             return
         if self._queries < _QUERIES and self._is_locked and len(context.idle_engines) < _IDLE:
-            _keep(context, self)
+            _keep(context, self, is_next=not self.is_left)
+            self.is_left = False
         else:
             self.close()
 
@@ -185,10 +199,22 @@ def take_engine(context: Context) -> Engine:
     return Engine()
 
 
-def _keep(context: Context, engine: Engine) -> None:
+def _keep(context: Context, engine: Engine, *, is_next: bool = True) -> None:
     with _lock:
-        context.idle_engines.append(engine)
+        context.idle_engines.insert(len(context.idle_engines) if is_next else 0, engine)
         _idle.add(engine)
+
+
+def _put_next(context: Context, known: frozenset[str], fits: Callable[[Engine], bool]) -> None:
+    """See to it that the next query has an engine that fits: one that is idle, or a new one, which is allowed what is
+    `known` beside the files of its first query."""
+    with _lock:
+        fitting = next((one for one in context.idle_engines if isinstance(one, Engine) and fits(one)), None)
+        if fitting is not None:
+            context.idle_engines.remove(fitting)
+            context.idle_engines.append(fitting)
+    if fitting is None:
+        _keep(context, Engine(known))
 
 
 def _remove(scratch: str, pid: int) -> None:

@@ -15,9 +15,9 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tiering.parquet.checked_local import LocalRead, unchecked_bytes, wanted_bytes, which_are_whole
+from tiering.parquet.checked_local import LocalRead, unchecked_bytes, which_are_whole
 from tiering.parquet.read_cache import CachedFile, ReadCache
-from tiering.parquet.sections import bytes_of_columns, stated_sections
+from tiering.parquet.sections import bytes_beside_columns, bytes_of_columns, stated_sections
 from tiering.query.checked_parts import cached_file, local_read
 from tiering.query.selection import SelectedFile
 
@@ -36,24 +36,28 @@ class KeptFiles:
         self._reads: dict[int, LocalRead] = {}
         """By the `id` of the selected file."""
         self._links: dict[int, Path] = {}
+        self._bytes: dict[int, int] = {}
 
     def hold(self, cache: ReadCache, wanted: Sequence[tuple[SelectedFile, Collection[int]]], limit_bytes: int) -> None:
         """Keep those whose columns, by their places in the file, are there as they were written; none where more than
         `limit_bytes` would have to be compared. The selected files must stay as long as this."""
         most = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _DESCRIPTORS_SHARE)
         found: list[tuple[SelectedFile, CachedFile, LocalRead]] = []
+        size_bytes = 0
         for file, columns in wanted:
             cached = cached_file(cache, file)
             descriptor = self._descriptor(cached, most)
             if descriptor is None:
                 continue
             read = local_read(file, columns, path=Path(f"/proc/self/fd/{descriptor}"))
-            if not unchecked_bytes([read]) or _is_filled(descriptor, read):
+            unchecked = unchecked_bytes([read])
+            if not unchecked or _is_filled(descriptor, read):
                 found.append((file, cached, read))
-        reads = [read for _, _, read in found]
-        if unchecked_bytes(reads) > limit_bytes:
+                size_bytes += unchecked
+        if size_bytes > limit_bytes:
             return
-        for (file, cached, read), is_whole in zip(found, which_are_whole(reads), strict=True):
+        looked_at = which_are_whole([read for _, _, read in found])
+        for (file, cached, read), is_whole in zip(found, looked_at, strict=True):
             if is_whole:
                 self._link(file, cached, read)
 
@@ -63,8 +67,7 @@ class KeptFiles:
 
     def bytes_of(self, file: SelectedFile) -> int:
         """How long the columns are that were compared; 0 where it is not kept."""
-        read = self._reads.get(id(file))
-        return bytes_of_columns(read.file, read.columns or ()) if read else 0
+        return self._bytes.get(id(file), 0)
 
     def are_whole(self) -> bool:
         """Whether everything is still as it was when it was compared."""
@@ -78,7 +81,8 @@ class KeptFiles:
         for descriptor in self._descriptors.values():
             if descriptor is not None:
                 os.close(descriptor)
-        self._descriptors, self._reads, self._links = {}, {}, {}
+        for known in (self._descriptors, self._reads, self._links, self._bytes):
+            known.clear()
 
     def _descriptor(self, cached: CachedFile, most: int) -> int | None:
         if cached.key not in self._descriptors and len(self._descriptors) < most:
@@ -90,7 +94,8 @@ class KeptFiles:
         if link not in self._links.values():
             link.symlink_to(read.path)
         self._links[id(file)], self._reads[id(file)] = link, read
-        cached.use(wanted_bytes(read))
+        self._bytes[id(file)] = bytes_of_columns(file.file, read.columns or ())
+        cached.use(self._bytes[id(file)] + bytes_beside_columns(file.file))
 
 
 def _is_filled(descriptor: int, read: LocalRead) -> bool:

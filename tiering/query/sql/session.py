@@ -211,7 +211,7 @@ class SqlSession:
             self._served.close()
 
     def _end(self) -> None:
-        if self._is_whole and self._is_shared:
+        if (self._is_whole or self._engine.is_left) and self._is_shared:
             self._engine.give_back(self._context)
         else:
             self._engine.close()
