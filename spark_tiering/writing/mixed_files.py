@@ -95,14 +95,18 @@ def _intervals(groups: Sequence[Any], path: str, field: PartitionField, column: 
 
 
 def _stated(group: Any, path: str) -> tuple[Any, ...] | None:
-    """The least and the greatest value of a column, nothing where all are null; None where that is not said."""
+    """The least and the greatest value of a column, nothing where all are null; None where that is not said, or where
+    Python has no such date."""
     for number in range(group.num_columns):
         chunk = group.column(number)
         if chunk.path_in_schema == path:
             stated = chunk.statistics
             if stated is None or not (stated.has_min_max or stated.null_count == group.num_rows):
                 return None
-            return (stated.min, stated.max) if stated.has_min_max else ()
+            try:
+                return (stated.min, stated.max) if stated.has_min_max else ()
+            except (OverflowError, ValueError):
+                return None
     return ()
 
 
@@ -113,7 +117,7 @@ def _numbers(values: Sequence[Any], field: PartitionField, column: Column) -> li
         return None
     try:
         placed = apply_transform(field, cast_column(pa.array(values), column, where="", first_row=0))
-    except (FrostlineError, pa.ArrowException):
+    except (FrostlineError, pa.ArrowException, OverflowError):  # the last: above 2**63
         return None
     whole = placed.cast(pa.int32()) if pa.types.is_date(placed.type) else placed
     width = field.parameter or 1 if field.transform == "truncate" else 1

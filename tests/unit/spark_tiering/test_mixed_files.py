@@ -107,3 +107,21 @@ def test_a_file_that_cannot_be_read_is_no_matter_here(tmp_path: Path) -> None:
     assert not are_mixed(shares, parse_reshaping(definition))
     (tmp_path / "3.parquet").unlink()
     assert not are_mixed(shares, parse_reshaping(definition))
+
+
+@pytest.mark.parametrize(
+    ("kind", "by", "values"),
+    [
+        ("uint64", "truncate(10, v)", pa.array([2**64 - 1, 0] * 50, pa.uint64())),
+        ("date", "month(v)", pa.array([2**30, 0] * 50, pa.int32()).cast(pa.date32())),
+        ("timestamp[us, UTC]", "day(v)", pa.array([2**60, 0] * 50, pa.timestamp("us", "UTC"))),
+        ("timestamp[ms]", "year(v)", pa.array([-(2**60), 0] * 50, pa.timestamp("ms"))),
+    ],
+)
+def test_values_that_python_cannot_hold_are_not_known(tmp_path: Path, kind: str, by: str, values: pa.Array) -> None:
+    """They are no reason not to begin: tasks take them, or say what is wrong with them."""
+    definition = define_table("a.b", columns=["k:int64", f"v:{kind}"], order_by="k", partition_by=by, policy="p")
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"k": pa.array(range(100)), "v": values}), path, row_group_size=10)
+    file = IngestFile(f"file:{path}", "parquet", ",", path.stat().st_size, path.stat().st_mtime)
+    assert not are_mixed(shares_of([file], 4), parse_reshaping(definition))
