@@ -267,6 +267,16 @@ def test_of_more_files_than_may_be_open_the_others_are_served(
     assert not asked
 
 
+def test_where_descriptors_are_no_files_all_are_served(
+    home: Home, rows: pa.Table, served: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    right(home, rows)
+    served.clear()
+    monkeypatch.setattr(kept_files, "_DESCRIPTORS", tmp_path / "nowhere")
+    right(home, rows)
+    assert len(served) == 2
+
+
 def test_an_older_schema_is_read_from_the_cache(
     home: Home, rows: pa.Table, asked: list[str], served: list[str]
 ) -> None:

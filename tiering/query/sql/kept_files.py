@@ -21,6 +21,8 @@ from tiering.parquet.sections import bytes_beside_columns, bytes_of_columns, sta
 from tiering.query.checked_parts import cached_file, local_read
 from tiering.query.selection import SelectedFile
 
+_DESCRIPTORS = Path("/proc/self/fd")
+"""Where Linux has the files that this process holds open, as files to open; elsewhere all are served."""
 _DESCRIPTORS_SHARE = 0.25
 """Of those that this process may have: the engine opens each file once more."""
 
@@ -41,6 +43,8 @@ class KeptFiles:
     def hold(self, cache: ReadCache, wanted: Sequence[tuple[SelectedFile, Collection[int]]], limit_bytes: int) -> None:
         """Keep those whose columns, by their places in the file, are there as they were written; none where more than
         `limit_bytes` would have to be compared. The selected files must stay as long as this."""
+        if not _DESCRIPTORS.is_dir():
+            return
         most = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _DESCRIPTORS_SHARE)
         found: list[tuple[SelectedFile, CachedFile, LocalRead]] = []
         size_bytes = 0
@@ -49,7 +53,7 @@ class KeptFiles:
             descriptor = self._descriptor(cached, most)
             if descriptor is None:
                 continue
-            read = local_read(file, columns, path=Path(f"/proc/self/fd/{descriptor}"))
+            read = local_read(file, columns, path=_DESCRIPTORS / str(descriptor))
             unchecked = unchecked_bytes([read])
             if not unchecked or _is_filled(descriptor, read):
                 found.append((file, cached, read))
