@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from oplog.errors import FrostlineError, NotFound, Refused
 from tiering.insert.reshaping import Reshaping
-from tiering.insert.source_files import InputSource, Span, reading, source_of
+from tiering.insert.source_files import InputSource, SourceSpan, reading, source_of
 from tiering.insert.sources import read_each
 from tiering.insert.uploaded.once_files import fingerprint
 
@@ -59,7 +59,7 @@ class FileShare(msgspec.Struct, frozen=True):
     """What a task reads of a file."""
 
     file: IngestFile
-    span: Span | None = None
+    span: SourceSpan | None = None
     """None: all of it."""
 
 
@@ -82,7 +82,7 @@ def shares_of(files: Sequence[IngestFile], tasks: int) -> list[tuple[FileShare, 
         else:
             edges = [begin, *ends[first:last], begin + size]
             for task, start, end in zip(range(first, last + 1), edges, edges[1:], strict=False):
-                shares[task].append(FileShare(file, Span(start - begin, end - begin, size)))
+                shares[task].append(FileShare(file, SourceSpan(start - begin, end - begin, size)))
         begin += size
     return [tuple(share) for share in shares if share]
 

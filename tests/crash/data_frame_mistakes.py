@@ -196,7 +196,7 @@ def _not_compared_after_reading() -> None:
 
 def _edges_read_twice() -> None:
     """By everybody who has some of a row group."""
-    from tiering.insert.source_files import Span
+    from tiering.insert.source_files import SourceSpan
 
     def within(self: Any, rows: Any) -> range:
         ends = [sum(rows[: number + 1]) * self.of_bytes // max(sum(rows), 1) for number in range(len(rows))]
@@ -204,7 +204,7 @@ def _edges_read_twice() -> None:
         chosen = [number for number, end in enumerate(ends) if begins[number] < self.end and end > self.begin]
         return range(chosen[0], chosen[-1] + 1) if chosen else range(0)
 
-    Span.within = within  # type: ignore[method-assign]
+    SourceSpan.within = within  # type: ignore[method-assign]
 
 
 def _mixing_not_seen() -> None:

@@ -72,7 +72,7 @@ class Position(msgspec.Struct):
     tell: Callable[[], int] = int
 
 
-class Span(msgspec.Struct, frozen=True):
+class SourceSpan(msgspec.Struct, frozen=True):
     """Bytes of a file that somebody reads while others read its other ones: what lies on an edge is read once, by who
     has the middle of it."""
 
@@ -103,7 +103,7 @@ class InputSource:
     at: Position = field(default_factory=Position, compare=False)
     delimiter: str = ","
     """Between the fields of CSV, once its header was seen."""
-    span: Span | None = None
+    span: SourceSpan | None = None
     """Of Parquet: what to read of it, where that is not all."""
 
     @property
