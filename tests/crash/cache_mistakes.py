@@ -72,7 +72,7 @@ def _kept_by_name() -> None:
 
     def named(self: Any, file: Any, cached: Any, read: Any) -> None:
         link(self, file, cached, read)
-        found = self._links[id(file)]
+        found = self._held[id(file)].link
         place = found.resolve()
         found.unlink()
         found.symlink_to(place)

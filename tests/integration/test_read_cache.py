@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.homes import Home
-from tests.meddling import Exchange, meddling
+from tests.integration.cached_homes import cached_home, gets
 from tests.servers import Server
 from tiering.config.reading import load
 from tiering.engine.store import Store
@@ -34,30 +33,12 @@ def home(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Home]:
     """A machine whose table lies in a bucket, in two parts, with a cache of 10 MB."""
-
-    def note(exchange: Exchange) -> None:
-        asked.append(f"{exchange.method} {exchange.path}")
-
-    with meddling(ministack, answer=note) as proxy:
-        for name, value in proxy.environment().items():
-            monkeypatch.setenv(name, value)
-        home = Home(tmp_path, "one", capsys)
-        document = yaml.safe_load(home.configuration.read_text())
-        document["disks"]["s3"].update(url=f"s3://{proxy.new_bucket()}/store/", look_seconds=100_000)
-        document["read_cache"] = {"max_bytes": "10MB"}
-        home.configuration.write_text(yaml.safe_dump(document))
+    with cached_home(tmp_path, ministack, capsys, monkeypatch, asked, max_bytes="10MB") as home:
         home.create()
         home.insert(*range(0, ROWS, 2))
         home.insert(*range(1, ROWS, 2))
         home.to_bucket()
         yield home
-
-
-def gets(asked: list[str]) -> int:
-    """Reads of files of parts since the last call."""
-    found = sum(request.startswith("GET ") and "-file-" in request for request in asked)
-    asked.clear()
-    return found
 
 
 def kept(home: Home) -> list[Path]:

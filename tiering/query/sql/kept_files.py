@@ -14,6 +14,7 @@ import resource
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from tiering.parquet.checked_local import LocalRead, unchecked_bytes, which_are_whole
 from tiering.parquet.read_cache import CachedFile, ReadCache
@@ -27,6 +28,13 @@ _DESCRIPTORS_SHARE = 0.25
 """Of those that this process may have: the engine opens each file once more."""
 
 
+class _Held(NamedTuple):
+    read: LocalRead
+    link: Path
+    """By which the engine opens it."""
+    column_bytes: int
+
+
 class KeptFiles:
     """Those of one query. `close` ends it."""
 
@@ -35,10 +43,9 @@ class KeptFiles:
         self._directory = directory
         self._descriptors: dict[str, int | None] = {}
         """By key: a file that two tables read is the same for both."""
-        self._reads: dict[int, LocalRead] = {}
+        self._links: set[Path] = set()
+        self._held: dict[int, _Held] = {}
         """By the `id` of the selected file."""
-        self._links: dict[int, Path] = {}
-        self._bytes: dict[int, int] = {}
 
     def hold(self, cache: ReadCache, wanted: Sequence[tuple[SelectedFile, Collection[int]]], limit_bytes: int) -> None:
         """Keep those whose columns, by their places in the file, are there as they were written; none where more than
@@ -67,26 +74,29 @@ class KeptFiles:
 
     def path(self, file: SelectedFile) -> Path | None:
         """Where the engine finds what is kept; None for a file that has to be served."""
-        return self._links.get(id(file))
+        held = self._held.get(id(file))
+        return held.link if held else None
 
     def bytes_of(self, file: SelectedFile) -> int:
         """How long the columns are that were compared; 0 where it is not kept."""
-        return self._bytes.get(id(file), 0)
+        held = self._held.get(id(file))
+        return held.column_bytes if held else 0
 
     def are_whole(self) -> bool:
         """Whether everything is still as it was when it was compared."""
-        return all(which_are_whole(list(self._reads.values())))
+        return all(which_are_whole([held.read for held in self._held.values()]))
 
     def close(self) -> None:
         """Hold nothing any more."""
-        for link in set(self._links.values()):
+        for link in self._links:
             with suppress(FileNotFoundError):
                 link.unlink()
         for descriptor in self._descriptors.values():
             if descriptor is not None:
                 os.close(descriptor)
-        for known in (self._descriptors, self._reads, self._links, self._bytes):
-            known.clear()
+        self._descriptors.clear()
+        self._links.clear()
+        self._held.clear()
 
     def _descriptor(self, cached: CachedFile, most: int) -> int | None:
         if cached.key not in self._descriptors and len(self._descriptors) < most:
@@ -95,11 +105,12 @@ class KeptFiles:
 
     def _link(self, file: SelectedFile, cached: CachedFile, read: LocalRead) -> None:
         link = self._directory / f"{cached.key}.parquet"
-        if link not in self._links.values():
+        if link not in self._links:
             link.symlink_to(read.path)
-        self._links[id(file)], self._reads[id(file)] = link, read
-        self._bytes[id(file)] = bytes_of_columns(file.file, read.columns or ())
-        cached.use(self._bytes[id(file)] + bytes_beside_columns(file.file))
+            self._links.add(link)
+        column_bytes = bytes_of_columns(file.file, read.columns or ())
+        self._held[id(file)] = _Held(read, link, column_bytes)
+        cached.use(column_bytes + bytes_beside_columns(file.file))
 
 
 def _is_filled(descriptor: int, read: LocalRead) -> bool:

@@ -4,8 +4,7 @@ A statement is planned over empty tables first (`sql.planning`), which says whic
 uses. Then views over the files that are left take the place of the empty tables. Local files the engine opens by
 itself, after those columns were compared with what was written, and so what the read cache has whole of others; all
 else, and local ones of which there is too much to look at before the first row, it reads through `sql.served_files`. A
-column that the plan did not name is an error in
-the view, so that nothing that was not compared can get into an answer.
+column that the plan did not name is an error in the view, so that nothing that was not compared can get into an answer.
 """
 
 from __future__ import annotations
