@@ -19,14 +19,11 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakSet
 
@@ -42,6 +39,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from disks.host.scratch import task_scratch
 from oplog.errors import FrostlineError, Refused, UsageError
 from spark_tiering.arrow_types import spark_schema
 from spark_tiering.package import shares_python, ship_code
@@ -88,9 +86,9 @@ def register(session: SparkSession) -> None:
     if context is not None and here and not known:
         context.pythonExec = sys.executable  # else whichever python3 is first on the PATH, without our packages
     if not here and session not in _registered:
-        directory = Path(tempfile.mkdtemp(prefix="frostline-code-"))  # Spark serves the file as long as it runs
-        atexit.register(shutil.rmtree, directory, ignore_errors=True)
-        ship_code(session, directory)
+        scratch = task_scratch("frostline-code")  # Spark serves the file as long as it runs
+        atexit.register(scratch.remove)
+        ship_code(session, scratch.path)
     _tell(session, {})
     _registered.add(session)
 

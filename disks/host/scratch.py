@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -9,7 +11,23 @@ from disks.host.locks import OwnedDirectory, sweep
 
 
 def task_scratch(name: str) -> OwnedDirectory:
-    """A directory below the machine's temporary one (`$TMPDIR`), beside those of other tasks of the name."""
-    parent = Path(tempfile.gettempdir()) / name
+    """A directory below the machine's temporary one (`$TMPDIR`), beside those of other tasks of the name and the user.
+
+    Nobody else can look into it. Where somebody has made a directory of that name before us, it is below a new one of a
+    name that nobody can foresee, which stays.
+    """
+    parent = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
+    if not _is_ours(parent):
+        parent = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     sweep(parent)
     return OwnedDirectory(parent)
+
+
+def _is_ours(directory: Path) -> bool:
+    """Make it, unless it is there; whether nobody else can write to it."""
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        found = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022

@@ -12,8 +12,6 @@ where the engine has threads that wait for requests: computing with more than th
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator
@@ -23,6 +21,9 @@ from typing import Any
 
 import duckdb
 
+from disks.host.locks import OwnedDirectory
+from disks.host.scratch import task_scratch
+from oplog.errors import FrostlineError
 from tiering.catalog.context import Context
 from tiering.query.sql.column_types import text
 from tiering.query.sql.planning import EmptyTables, connect
@@ -62,10 +63,11 @@ class Engine:
         self.is_left = False
         """The query was told to take another one, and later ones may have it."""
         self.empty_tables = EmptyTables()
-        scratch = tempfile.mkdtemp(prefix="frostline-query-")
-        self._remove_scratch = weakref.finalize(self, _remove, scratch, os.getpid())
-        self.kept_directory = Path(scratch) / "kept"
+        own = task_scratch("frostline-query")
+        self._remove_scratch = weakref.finalize(self, _remove, own, os.getpid())
+        self.kept_directory = own.path / "kept"
         self.kept_directory.mkdir()
+        scratch = str(own.path)
         memory_bytes = max(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
         self.connection: duckdb.DuckDBPyConnection = connect(
             {
@@ -217,9 +219,10 @@ def _put_next(context: Context, known: frozenset[str], fits: Callable[[Engine], 
         _keep(context, Engine(known))
 
 
-def _remove(scratch: str, pid: int) -> None:
+def _remove(scratch: OwnedDirectory, pid: int) -> None:
     if os.getpid() == pid:  # and not a process that was forked from the one that made it
-        shutil.rmtree(scratch, ignore_errors=True)
+        with suppress(FrostlineError, OSError):
+            scratch.remove()
 
 
 def _end_ahead(ahead: _Ahead) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -157,6 +158,26 @@ assert take_engine(context) is not engine
 def test_a_forked_process_ends_as_any_other() -> None:
     """The engine has threads, which it does not have there: it crashed where the engine ended."""
     subprocess.run([sys.executable, "-c", _FORK], check=True, timeout=120)
+
+
+def test_what_a_killed_query_left_goes_with_the_next_one(
+    context: Context, table: TableDefinition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    killed = """
+import os, signal
+from tiering.query.sql.engine import Engine
+engine = Engine()
+(engine.kept_directory.parent / "spilled").write_bytes(b"x")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", killed])
+    assert [path.name for path in tmp_path.glob("frostline-query-*/*/spilled")] == ["spilled"]
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert rows_of(context, "SELECT k FROM u.many") == [(1,)]
+    assert list(tmp_path.glob("frostline-query-*/*/spilled")) == []
+    kept(context).close()
+    assert [entry for place in tmp_path.glob("frostline-query-*") for entry in place.iterdir()] == []
 
 
 def test_a_kept_engine_is_locked(context: Context, table: TableDefinition, tmp_path: Path) -> None:
