@@ -219,4 +219,16 @@ MISTAKES: tuple[Mistake, ...] = (
         f"{_MOVING}::test_a_scan_looks_again_as_well",
         replaced("tiering.query.selection", "LOOKS", 1),
     ),
+    (
+        "query: scratch of anybody",
+        "a query puts its scratch files where somebody else made a directory, or a link, of that name",
+        "tests/unit/disks/test_scratch.py",
+        replaced("disks.host.scratch", "_is_ours", lambda directory: directory.mkdir(0o700, exist_ok=True) is None),
+    ),
+    (
+        "query: scratch for ever",
+        "what a killed query spilled stays",
+        "tests/unit/tiering/query/test_engine.py::test_what_a_killed_query_left_goes_with_the_next_one",
+        replaced("disks.host.scratch", "sweep", lambda parent: []),
+    ),
 )
