@@ -168,15 +168,17 @@ def _ingest(
                 )
                 done.append(write_job.commit(store.context, options, job, parts_of(answers)))
                 task.advance(size_bytes=sum(file.size_bytes for file in batch))
-    except FrostlineError as error:
-        if any(word in error.message for word in _BAD_VALUES):
+    except FrostlineError as caught:
+        error = caught
+        if type(caught) is FrostlineError and any(word in caught.message for word in _BAD_VALUES):
             files = ", ".join(file.place.removeprefix("file:") for file in batch[:_FILES_SHOWN])
             more = f" and {len(batch) - _FILES_SHOWN} more" if len(batch) > _FILES_SHOWN else ""
-            error.hint = f"it is in {files}{more}; 'frostline insert {table} FILE --dry-run' names its line and column"
+            hint = f"it is in {files}{more}; 'frostline insert {table} FILE --dry-run' names its line and column"
+            error = UsageError(caught.message, hint=hint)
         if done:
             rows = sum(result.rows for result in done)
             before = f"{rows} rows went in before by {counted(len(done), 'commit')}"
             error.message += f" ({before}; running it again goes on after them)"
             error.args = (error.message,)
-        raise
+        raise error from caught.__cause__
     return done

@@ -56,7 +56,7 @@ def test_columns_are_chosen_and_what_does_not_fit_is_an_error(home: Home) -> Non
     assert contents(home) == [[1, "01-01", "ann"]]
     bad = home.path / "bad.csv"
     bad.write_text("k,at,name\n2,2026-01-01T10:00:00Z,x\nthree,2026-01-01T10:00:00Z,y\n")
-    home("ingest", "d.t", str(bad), "--spark", code=1)
+    home("ingest", "d.t", str(bad), "--spark", code=2)
     assert "three" in home.error
     assert f"it is in {bad}; 'frostline insert d.t FILE --dry-run' names its line and column" in home.error
     home("insert", "d.t", str(bad), "--dry-run", code=2)
@@ -174,9 +174,9 @@ def test_csv_is_read_as_insert_reads_it(home: Home) -> None:
     found = home.json("query", "SELECT k, name FROM d.t ORDER BY k")["rows"]
     assert found == [[1, 'say "hi", x'], [2, "C:\\dir\\"], [3, "a\\,b"]]
     path.write_text("k,at,name\n4,2026-01-01,x\n5\n")
-    home("ingest", "d.t", str(path), "--spark", "--take-changed", "--select", "k", code=1)
+    home("ingest", "d.t", str(path), "--spark", "--take-changed", "--select", "k", code=2)
     assert "quoted.csv: Malformed CSV record: 5" in home.error
-    home("ingest", "d.t", str(path), "--spark", "--take-changed", code=1)
+    home("ingest", "d.t", str(path), "--spark", "--take-changed", code=2)
     assert "quoted.csv: Malformed CSV record: 5" in home.error
     assert "names its line and column" in home.error
     assert home.json("query", "SELECT count(*) FROM d.t")["rows"] == [[3]]
