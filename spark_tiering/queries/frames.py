@@ -30,10 +30,10 @@ def table_frame(
     need: Need,
     native: Native,
 ) -> DataFrame:
-    """All columns of the table in its order, with the rows that are needed, as `native` says. Raises `Refused` where
-    that says `always` and cannot be."""
-    frame = native_frame(session, store, definition, asked, need, native)
-    return frame if frame is not None else _source_frame(session, definition, asked, given, need)
+    """All columns of the table in its order, with the rows that are needed, as `native` says. The name of the frame in
+    its plan says what was taken, and why. Raises `Refused` where `native` says `always` and cannot be."""
+    frame, taken = native_frame(session, store, definition, asked, need, native)
+    return (frame if frame is not None else _source_frame(session, definition, asked, given, need)).alias(taken)
 
 
 def _source_frame(

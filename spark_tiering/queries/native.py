@@ -62,16 +62,15 @@ class _Group(msgspec.Struct, frozen=True):
 
 def native_frame(
     session: SparkSession, store: Store, definition: TableDefinition, asked: ReadOptions, need: Need, native: Native
-) -> DataFrame | None:
+) -> tuple[DataFrame | None, str]:
     """All columns of the table, of the files that can hold rows of the need; None where its rows have to come through
-    the data source, and the log says why. With `always` that is `Refused`.
+    the data source. And what was taken, and why, which the log says too. With `always` that is `Refused`.
 
-    The files stay readable as those of the data source do. The name of the frame in its plan says what was taken.
+    The files stay readable as those of the data source do.
     """
     name = definition.full_name
     if native == "never":
-        logger.info("%s is read through the data source, as native='never' says", name)
-        return None
+        return None, _told(f"{name} is read through the data source, as native='never' says")
     try:
         asked = replace(asked, filter=need.filter)
         _check(session, store, definition, asked)
@@ -83,11 +82,13 @@ def native_frame(
     except Obstacle as error:
         if native == "always":
             raise Refused(f"Spark's own reader cannot read {name}: {error}", hint="native='auto' reads it") from None
-        logger.info("%s is read through the data source: %s", name, error)
-        return None
-    taken = f"{name} by Spark's own reader: {len(pieces)} files"
+        return None, _told(f"{name} is read through the data source: {error}")
+    return frame, _told(f"{name} by Spark's own reader: {len(pieces)} files")
+
+
+def _told(taken: str) -> str:
     logger.info("%s", taken)
-    return frame.alias(taken)
+    return taken
 
 
 def reads_few_files(

@@ -68,7 +68,7 @@ def _is_native(frame: DataFrame) -> bool:
     return "FileScan parquet" in plan
 
 
-def test_files_of_directories_are_read_natively_and_the_log_says_so(
+def test_files_of_directories_are_read_natively_and_the_log_and_the_plan_say_so(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = _directory(tmp_path)
@@ -81,6 +81,7 @@ def test_files_of_directories_are_read_natively_and_the_log_says_so(
         other = spark_tiering.sql(spark, COUNT, config=config, native="never")
         assert not _is_native(other)
         assert caplog.messages == ["db.t is read through the data source, as native='never' says"]
+        assert caplog.messages[0] in other._jdf.queryExecution().toString()
     assert _rows(frame) == _rows(other) == (3000, 3000)
     # Conditions and columns reach the files.
     plan = spark_tiering.sql(spark, "select k from db.t where x = 2", config=config)._jdf.queryExecution().toString()
@@ -100,7 +101,7 @@ def test_a_table_without_rows_is_read_natively(spark: SparkSession, tmp_path: Pa
     assert _rows(frame) == (0, None)
 
 
-def test_what_spark_cannot_read_itself_goes_through_the_source_and_the_log_says_why(
+def test_what_spark_cannot_read_itself_goes_through_the_source_and_the_log_and_the_plan_say_why(
     spark: SparkSession, tmp_path: Path, ministack: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     elsewhere = write_config(tmp_path / "elsewhere", ministack)
@@ -119,6 +120,7 @@ def test_what_spark_cannot_read_itself_goes_through_the_source_and_the_log_says_
             frame = spark_tiering.sql(spark, COUNT, config=config, **options)
         (message,) = caplog.messages
         assert re.fullmatch(f"db.t is read through the data source: {reason}", message)
+        assert message in frame._jdf.queryExecution().toString()
         assert not _is_native(frame)
         assert _rows(frame) == (3000, 3000)
         with pytest.raises(Refused, match=f"Spark's own reader cannot read db.t: {reason}"):
