@@ -261,6 +261,9 @@ def _nulls_taken_for_values() -> None:
 
 def _whole_directory_read_natively() -> None:
     """What Spark would read of the directories themselves."""
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
     import msgspec
 
     from spark_tiering.queries import native
@@ -270,9 +273,11 @@ def _whole_directory_read_natively() -> None:
     def frame_of(session: Any, definition: Any, group: Any) -> Any:
         known = dict(group.files)
         for path in list(known):
-            root = next(parent for parent in Path(path).parents if parent.name in ("bucket", "ssd"))
-            also = (file for file in root.rglob("*") if file.is_file() and file.read_bytes()[:4] == b"PAR1")
-            known |= {str(file): file.stat().st_size for file in also}
+            where = Path(url2pathname(urlsplit(path).path))
+            root = next(parent for parent in where.parents if parent.name in ("bucket", "ssd"))
+            also = [file for file in root.rglob("*") if file.is_file() and file.read_bytes()[:4] == b"PAR1"]
+            assert where in also
+            known |= {file.as_uri(): file.stat().st_size for file in also if file != where}
         return original(session, definition, msgspec.structs.replace(group, files=tuple(known.items())))
 
     native._frame_of = frame_of
