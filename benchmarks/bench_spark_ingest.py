@@ -1,11 +1,12 @@
 """`ingest --spark` of Parquet files into a sorted table with a partition a day, against Spark writing the same rows as
 sorted, partitioned Parquet, and beside `insert`, which is one process; and the memory of all processes.
 
-    python -m benchmarks.bench_spark_ingest [--rows 32000000] [--files 64] [--partitions 8] [--skewed]
+    python -m benchmarks.bench_spark_ingest [--rows 32000000] [--files 64] [--partitions 8] [--skewed] [--workers N]
 
 The files hold log lines in the order of time, the table is sorted by service and time; its bucket is a directory. All
-run as whole processes with two cores and heaps of one size. Rows are counted and a sum of them is compared each time.
-Spark promises less: no digest of what is written, no commit, and nobody knows of a file that it went in.
+run as whole processes with two cores and heaps of one size; with `--workers` Spark runs on a cluster beside them. Rows
+are counted and a sum of them is compared each time. Spark promises less: no digest of what is written, no commit, and
+nobody knows of a file that it went in.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import duckdb
 import pyarrow.parquet as pq
 
 from benchmarks import spark_data
+from benchmarks.bench_spark_reader import master
 from benchmarks.measure import Figure, TreeRun, ratio_figure, report, run_tree, scratch
 from tests.spark.cluster import environment
 from tiering.engine.store import Store
@@ -29,8 +31,8 @@ from tiering.engine.store import Store
 SPARK = """
 import json, sys, time
 from pyspark.sql import SparkSession, functions as F
-source, target, conf = sys.argv[1:]
-builder = SparkSession.builder.master("local[2]").appName("benchmark")
+source, target, conf, master = sys.argv[1:]
+builder = SparkSession.builder.master(master).appName("benchmark")
 for name, value in json.loads(conf).items():
     builder = builder.config(name, value)
 session = builder.getOrCreate()
@@ -56,6 +58,7 @@ def conf(heap: str) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": heap,
+        "spark.executor.memory": heap,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.compression.codec": "zstd",
     }
@@ -105,7 +108,7 @@ def by_verb(files: Path, expected: tuple[int, int], options: argparse.Namespace,
 def by_spark(files: Path, expected: tuple[int, int], options: argparse.Namespace) -> Found:
     with scratch() as home:
         target = home / "out"
-        command = [sys.executable, "-c", SPARK, str(files), str(target), json.dumps(conf(options.heap))]
+        command = [sys.executable, "-c", SPARK, str(files), str(target), json.dumps(conf(options.heap)), options.master]
         done = run_tree(command, environment=environment())
         query = f"SELECT count(*), sum(trace) FROM read_parquet('{target}/*/*.parquet')"
         check(duckdb.sql(query).fetchall()[0], expected)
@@ -126,7 +129,7 @@ def median(runs: list[Found]) -> tuple[float, float, float, int]:
 def compared(options: argparse.Namespace) -> list[Figure]:
     ways: dict[str, Callable[[Path, tuple[int, int]], Found]] = {
         "ingest": lambda files, expected: by_verb(
-            files, expected, options, "ingest", "--spark", "--master", "local[2]"
+            files, expected, options, "ingest", "--spark", "--master", options.master
         ),
         "Spark": lambda files, expected: by_spark(files, expected, options),
         "insert": lambda files, expected: by_verb(files, expected, options, "insert"),
@@ -143,13 +146,19 @@ def compared(options: argparse.Namespace) -> list[Figure]:
     )
     _, insert_whole, insert_peak, _ = median(runs["insert"])
     skewed = ", three quarters in one day" if options.skewed else ""
-    what = f"ingest of {options.rows / 1e6:.0f} M rows{skewed}, local[2]"
+    where = f"{options.workers} workers" if options.workers else "local[2]"
+    what = f"ingest of {options.rows / 1e6:.0f} M rows{skewed}, {where}"
     detail = f"(wrote {size / 1e6:.0f} MB and {spark_size / 1e6:.0f} MB)"
     heap = f"(heaps of {options.heap})"
-    return [
+    times = [
         ratio_figure(what, job, spark_job, at_most=0.7, baseline_name="Spark alone", detail=detail),
         beside(f"{what}, whole processes", whole, spark_whole, "Spark alone"),
         beside(f"{what}, whole processes", whole, insert_whole, "insert"),
+    ]
+    if options.workers:  # they are processes of nobody's here
+        return times
+    return [
+        *times,
         beside(f"{what}, memory of all processes", peak / 2**20, spark_peak / 2**20, "Spark alone", "MiB", heap),
         beside(f"{what}, memory of all processes", peak / 2**20, insert_peak / 2**20, "insert", "MiB"),
     ]
@@ -168,7 +177,10 @@ def main() -> None:
     parser.add_argument("--skewed", action="store_true", help="three quarters of the files are of one day")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--heap", default="2g")
-    report(compared(parser.parse_args()))
+    parser.add_argument("--workers", type=int, help="of a standalone cluster, instead of local[2]")
+    options = parser.parse_args()
+    with master(options.workers) as options.master:
+        report(compared(options))
 
 
 if __name__ == "__main__":

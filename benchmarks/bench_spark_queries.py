@@ -1,10 +1,11 @@
 """Queries of TPC-H with `spark_tiering.sql`, against Spark's own reader on the source files, in one session.
 
-    python -m benchmarks.bench_spark_queries DIR [--queries 1,3,4,5,6,10,12,14,18,19] [--native auto never]
+    python -m benchmarks.bench_spark_queries DIR [--queries 1,3,…] [--native auto never] [--workers N]
 
 DIR has the tables as Parquet files, and the text of each query by its number in `queries.json`. DuckDB makes both:
 `call dbgen(sf = 0.1)`, `copy lineitem to 'DIR/lineitem.parquet'` and so on, and `from tpch_queries()`. The store is a
-directory bucket, the session one of `local[2]`. Answers are compared; in every round both run in turn.
+directory bucket, the session one of `local[2]`, or of a standalone cluster whose workers see the same directories.
+Answers are compared; in every round both run in turn.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 
 import spark_tiering
 from benchmarks import spark_data
-from benchmarks.bench_spark_reader import start
+from benchmarks.bench_spark_reader import master, start
 from benchmarks.measure import paired, ratio_figure, report, scratch, timed
 from tiering.engine.store import Store
 from tiering.table.schema import Column, TableDefinition
@@ -52,11 +53,12 @@ def main() -> None:
     parser.add_argument("--queries", default=TEN)
     parser.add_argument("--native", nargs="+", choices=("auto", "never"), default=["auto", "never"])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, help="of a standalone cluster, instead of local[2]")
     options = parser.parse_args()
     with ExitStack() as stack:
         config = spark_data.configuration(stack.enter_context(scratch()))
         fill(config, options.directory)
-        session = start(recommended=True)
+        session = start(recommended=True, master=stack.enter_context(master(options.workers)))
         stack.callback(session.stop)
         texts = json.loads((options.directory / "queries.json").read_text())
         chosen = {int(number): texts[number].rstrip().rstrip(";") for number in options.queries.split(",")}
@@ -94,7 +96,7 @@ def measure(
     for number, text in queries.items():
         named = re.sub(rf"\b({'|'.join(ORDERS)})\b", r"tpch.\1", text)
         for way in ways:
-            ours = collected(lambda: spark_tiering.sql(session, named, config=config, native=way))  # noqa: B023
+            ours = collected(lambda: spark_tiering.sql(session, named, config=config, native=way, local_disks="shared"))  # noqa: B023
             theirs = collected(lambda: session.sql(text))  # noqa: B023
             assert ours() == theirs(), f"query {number} has other rows"
             seconds, baseline = paired(lambda: timed(ours), lambda: timed(theirs), rounds=rounds)  # noqa: B023

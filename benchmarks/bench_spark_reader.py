@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import spark_tiering
 from benchmarks import spark_data
 from benchmarks.measure import paired, ratio_figure, report, scratch, timed
 from tests.servers import ministack
+from tests.spark.cluster import standalone
 from tiering.engine.store import Store
 
 if TYPE_CHECKING:
@@ -67,7 +68,17 @@ def copy_files(config: Path, copies: Path) -> None:
                 (copies / f"{part.part.name}-{file.name}").write_bytes(data)
 
 
-def start(*, recommended: bool) -> SparkSession:
+@contextmanager
+def master(workers: int | None) -> Iterator[str]:
+    """Of a standalone cluster of so many workers, of one processor each and on this machine; else `local[2]`."""
+    if workers is None:
+        yield "local[2]"
+        return
+    with standalone(workers, "3g") as cluster:
+        yield cluster.url
+
+
+def start(*, recommended: bool, master: str = "local[2]") -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -77,11 +88,12 @@ def start(*, recommended: bool) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
+        "spark.executor.memory": "2g",
         "spark.log.level": "ERROR",
     }
     if recommended:
         conf |= spark_tiering.PROPERTIES
-    session = SparkSession.builder.master("local[2]").appName("bench").config(map=conf).getOrCreate()
+    session = SparkSession.builder.master(master).appName("bench").config(map=conf).getOrCreate()
     spark_tiering.register(session)
     return session
 

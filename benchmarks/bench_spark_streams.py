@@ -1,4 +1,4 @@
-"""Streams of Spark into a table, and what came into one since a revision, in one session of `local[2]`.
+"""Streams of Spark into a table, and what came into one since a revision, in one session.
 
     python -m benchmarks.bench_spark_streams [--batches 60] [--rows 50000] [--commits 1000] [--total 100000000]
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import spark_data
-from benchmarks.bench_spark_reader import start
+from benchmarks.bench_spark_reader import master, start
 from benchmarks.measure import bound_figure, paired, ratio_figure, report, scratch, timed
 from tiering.engine.store import Store
 from tiering.table.schema import Column, TableDefinition
@@ -41,11 +41,12 @@ def main() -> None:
     parser.add_argument("--commits", type=int, default=1000, help="that bring 1 %% of the rows of `changes_since`")
     parser.add_argument("--total", type=int, default=100_000_000, help="rows of the table of `changes_since`")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, help="of a standalone cluster, instead of local[2]")
     options = parser.parse_args()
     with ExitStack() as stack:
         home = stack.enter_context(scratch())
         config = spark_data.configuration(home)
-        session = start(recommended=True)
+        session = start(recommended=True, master=stack.enter_context(master(options.workers)))
         stack.callback(session.stop)
         streams(session, config, home, options.batches, options.rows, options.rounds)
         changes(session, config, options.commits, options.total, options.rounds)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+from disks.effects import op
 from disks.host.locks import OwnedDirectory, sweep
 
 
@@ -18,15 +20,18 @@ def task_scratch(name: str) -> OwnedDirectory:
     """
     parent = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
     if not _is_ours(parent):
-        parent = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+        with op("fs.mkdir", parent):
+            parent = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     sweep(parent)
     return OwnedDirectory(parent)
 
 
 def _is_ours(directory: Path) -> bool:
     """Make it, unless it is there; whether nobody else can write to it."""
+    if not os.path.lexists(directory):
+        with op("fs.mkdir", directory), suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
     try:
-        directory.mkdir(mode=0o700, exist_ok=True)
         found = directory.lstat()
     except OSError:
         return False
