@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from textual.drivers.linux_driver import LinuxDriver
@@ -31,7 +32,22 @@ class TerminalDriver(LinuxDriver):
         super().__init__(*arguments, **how)
         self._file: Any = _Lasting(self._file)
 
+    def _sigtstp_application(self, *_: Any) -> None:
+        if not self._soon(super()._sigtstp_application):
+            os.kill(os.getpid(), signal.SIGSTOP)
+
     def _sigcont_application(self, *_: Any) -> None:
+        self._soon(self._take_again)
+
+    def _soon(self, act: Callable[[], None]) -> bool:
+        """Have the dashboard do it between two of its steps, while there is one: what a signal interrupts may hold the
+        lock of what is to be written, and a lost terminal brings SIGCONT with SIGHUP."""
+        with suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(act)
+            return True
+        return False
+
+    def _take_again(self) -> None:
         """Take the terminal again. Who was stopped by a SIGSTOP could not give it back before: else it would have two
         threads that read keys."""
         if self._auto_restart:
@@ -72,23 +88,27 @@ def ended_by(board: Dashboard, source: Source) -> Callable[[], None]:
     stops between two of its steps. Where its screen cannot even be put back, because nobody reads it, it ends by force
     after that. Returns what to call when the dashboard has ended by itself."""
     ended = threading.Event()
+    told, tell = os.pipe()  # a handler takes no locks: what the signal interrupts may hold them
+    os.set_blocking(tell, False)
 
-    def end(number: int) -> None:
-        board.exit()
-        threading.Thread(target=_insist, args=(ended, source, number), name="dashboard: end", daemon=True).start()
+    def end(number: int, frame: FrameType | None) -> None:
+        with suppress(BlockingIOError):
+            os.write(tell, bytes([number]))
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, frame: end(number))
+        signal.signal(number, end)
 
     def watch() -> None:
         """A terminal that is not the controlling one sends no SIGHUP when it goes."""
         poll = select.poll()
+        poll.register(told, select.POLLIN)
         poll.register(sys.__stdin__, 0)  # type: ignore[arg-type]
-        poll.poll()
+        found = dict(poll.poll())
         if not ended.is_set():
-            os.kill(os.getpid(), signal.SIGHUP)
+            board.exit()
+            _insist(ended, source, os.read(told, 1)[0] if told in found else signal.SIGHUP)
 
-    threading.Thread(target=watch, name="dashboard: terminal", daemon=True).start()
+    threading.Thread(target=watch, name="dashboard: end", daemon=True).start()
     return ended.set
 
 

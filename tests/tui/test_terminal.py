@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import pty
@@ -19,6 +20,7 @@ import pytest
 
 from tests.homes import Home
 from tests.tui.conftest import DUE
+from tui.terminal import TerminalDriver
 
 _PATIENCE_SECONDS = 120.0
 _CONTROL = re.compile(rb"\x1b\[[0-9;?$<>=]*[a-zA-Z]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)|\x1b[=>()][0-9A-B]?")
@@ -187,6 +189,27 @@ def test_signals_end_it_orderly(home: Home, number: signal.Signals) -> None:
         assert terminal.ends() == 0
         assert b"\x1b[?1049l" in terminal.drawn  # the screen that was there before
         assert b"Traceback" not in terminal.drawn
+
+
+@pytest.mark.parametrize("called", ["_sigtstp_application", "_sigcont_application"])
+def test_a_signal_changes_nothing_on_the_screen_by_itself(called: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost terminal brings SIGCONT with SIGHUP: it came while something was put where a thread writes it from, put
+    the screen back at once, and waited for ever for the lock that it had interrupted."""
+    done: list[str] = []
+    monkeypatch.setattr(TerminalDriver, "suspend_application_mode", lambda driver: done.append("given back"))
+    monkeypatch.setattr(TerminalDriver, "resume_application_mode", lambda driver: done.append("taken"))
+    monkeypatch.setattr(os, "kill", lambda pid, number: done.append("stopped"))
+    driver = object.__new__(TerminalDriver)
+    driver._auto_restart, driver._must_signal_resume = True, False
+    driver._loop = asyncio.new_event_loop()
+    getattr(driver, called)()
+    assert done == []
+    driver._loop.run_until_complete(asyncio.sleep(0))
+    assert done == ["given back", "stopped" if called == "_sigtstp_application" else "taken"]
+    done.clear()
+    driver._loop.close()  # the dashboard has ended, and waits for what runs
+    getattr(driver, called)()
+    assert done == (["stopped"] if called == "_sigtstp_application" else [])
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
