@@ -23,7 +23,7 @@ import duckdb
 import pyarrow.parquet as pq
 
 from benchmarks import spark_data
-from benchmarks.bench_spark_reader import master
+from benchmarks.bench_spark_reader import master_of
 from benchmarks.measure import Figure, TreeRun, ratio_figure, report, run_tree, scratch
 from tests.spark.cluster import environment
 from tiering.engine.store import Store
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--heap", default="2g")
     parser.add_argument("--workers", type=int, help="of a standalone cluster, instead of local[2]")
     options = parser.parse_args()
-    with master(options.workers) as options.master:
+    with master_of(options.workers) as options.master:
         report(compared(options))
 
 

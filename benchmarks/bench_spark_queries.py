@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 import spark_tiering
 from benchmarks import spark_data
-from benchmarks.bench_spark_reader import master, start
+from benchmarks.bench_spark_reader import master_of, start
 from benchmarks.measure import paired, ratio_figure, report, scratch, timed
 from tiering.engine.store import Store
 from tiering.table.schema import Column, TableDefinition
@@ -58,7 +58,7 @@ def main() -> None:
     with ExitStack() as stack:
         config = spark_data.configuration(stack.enter_context(scratch()))
         fill(config, options.directory)
-        session = start(recommended=True, master=stack.enter_context(master(options.workers)))
+        session = start(recommended=True, master=stack.enter_context(master_of(options.workers)))
         stack.callback(session.stop)
         texts = json.loads((options.directory / "queries.json").read_text())
         chosen = {int(number): texts[number].rstrip().rstrip(";") for number in options.queries.split(",")}
@@ -96,7 +96,8 @@ def measure(
     for number, text in queries.items():
         named = re.sub(rf"\b({'|'.join(ORDERS)})\b", r"tpch.\1", text)
         for way in ways:
-            ours = collected(lambda: spark_tiering.sql(session, named, config=config, native=way, local_disks="shared"))  # noqa: B023
+            given: dict[str, Any] = {"config": config, "native": way, "local_disks": "shared"}
+            ours = collected(lambda: spark_tiering.sql(session, named, **given))  # noqa: B023
             theirs = collected(lambda: session.sql(text))  # noqa: B023
             assert ours() == theirs(), f"query {number} has other rows"
             seconds, baseline = paired(lambda: timed(ours), lambda: timed(theirs), rounds=rounds)  # noqa: B023

@@ -69,8 +69,8 @@ def copy_files(config: Path, copies: Path) -> None:
 
 
 @contextmanager
-def master(workers: int | None) -> Iterator[str]:
-    """Of a standalone cluster of so many workers, of one processor each and on this machine; else `local[2]`."""
+def master_of(workers: int | None) -> Iterator[str]:
+    """The master of a standalone cluster of so many workers on this machine, of one processor each; or `local[2]`."""
     if workers is None:
         yield "local[2]"
         return

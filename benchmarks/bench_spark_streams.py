@@ -1,6 +1,6 @@
 """Streams of Spark into a table, and what came into one since a revision, in one session.
 
-    python -m benchmarks.bench_spark_streams [--batches 60] [--rows 50000] [--commits 1000] [--total 100000000]
+    python -m benchmarks.bench_spark_streams [--batches 60] [--rows 50000] [--commits 1000] [--total N] [--workers N]
 
 The stream reads a Parquet file a batch and writes it to a table in a directory bucket; against Spark's Parquet sink.
 Changes: commits that together bring 1 % of the rows, read by `changes_since`, against reading the whole table, which is
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import spark_data
-from benchmarks.bench_spark_reader import master, start
+from benchmarks.bench_spark_reader import master_of, start
 from benchmarks.measure import bound_figure, paired, ratio_figure, report, scratch, timed
 from tiering.engine.store import Store
 from tiering.table.schema import Column, TableDefinition
@@ -46,7 +46,7 @@ def main() -> None:
     with ExitStack() as stack:
         home = stack.enter_context(scratch())
         config = spark_data.configuration(home)
-        session = start(recommended=True, master=stack.enter_context(master(options.workers)))
+        session = start(recommended=True, master=stack.enter_context(master_of(options.workers)))
         stack.callback(session.stop)
         streams(session, config, home, options.batches, options.rows, options.rounds)
         changes(session, config, options.commits, options.total, options.rounds)
