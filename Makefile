@@ -9,7 +9,7 @@ UV := $(BIN)/uv
 # quarter of all their processor time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-s3 demo-ceph servers test check nightly most-tests spark-tests test-worm test-clickhouse static mutants simulate soak soak-machines soak-replicas foreign bench screenshots generate lock clean
+.PHONY: help demo demo-s3 demo-ceph servers test check nightly most-tests spark-tests test-worm test-clickhouse static mutants simulate soak soak-machines soak-replicas histories foreign bench screenshots generate lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -98,6 +98,9 @@ soak-machines: $(VENV)/.dev ## the same for three machines on one bucket, with s
 
 soak-replicas: $(VENV)/.dev ## the same for three replicas of a table and their ZooKeeper, with broken lines (SECONDS=60, SEED=1, TABLE=2, OWN_LOGS=1: zero-copy)
 	@$(BIN)/python -m tests.soak.replicas --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) $(if $(TABLE),--table $(TABLE)) $(if $(OWN_LOGS),--own-logs)
+
+histories: $(VENV)/.dev ## random histories of two machines: adoption, kept sources, replaced partitions, older SSDs (SECONDS=60, SEED=1: replay one)
+	@$(BIN)/python -m tests.histories --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
 FOREIGN = .foreign
 INSTALLED = $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target
