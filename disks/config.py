@@ -9,7 +9,19 @@ import msgspec
 
 SECRET_KEYS = ("secret_access_key", "session_token")
 
-Size = Annotated[int, msgspec.Meta(ge=0, description="bytes; also '10GiB', '500M'")]
+MOST_BYTES = 2**60
+CENTURY_SECONDS = 100 * 366 * 86400
+DAY_SECONDS = 86400
+
+# Every number of a configuration has one of these bounds, or its own: beyond them it means nothing, or turns off what
+# has a switch of its own.
+Size = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES, description="bytes; also '10GiB', '500M'")]
+Duration = Annotated[float, msgspec.Meta(ge=0, le=CENTURY_SECONDS)]
+"""Seconds."""
+Interval = Annotated[float, msgspec.Meta(ge=0.01, le=CENTURY_SECONDS)]
+"""Seconds from one run of something to the next."""
+Timeout = Annotated[float, msgspec.Meta(ge=0.01, le=DAY_SECONDS)]
+"""Seconds that a request may take."""
 
 
 class DiskConfig(
@@ -72,26 +84,26 @@ class ObjectDiskConfig(DiskConfig, frozen=True, tag="object_disk"):
     log_format: Literal[1, 2] = 2
     """The format of the operations log. 1 is ClickHouse's, with weaker promises: a bucket that a ClickHouse server
     wrote, or is to restore from."""
-    snapshot_every_commits: int = 1000
+    snapshot_every_commits: Annotated[int, msgspec.Meta(ge=1, le=10**9)] = 1000
     """A rebuild reads the newest snapshot and the commits after it."""
-    retention_seconds: int = 24 * 3600
+    retention_seconds: Annotated[int, msgspec.Meta(ge=0, le=CENTURY_SECONDS)] = 24 * 3600
     """Revisions younger than this stay restorable."""
-    look_seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    look_seconds: Duration | None = None
     """How long an insert, and a pass of the daemon that finds nothing to do, go by what was seen of the bucket last. 0:
     they always look. Default: 60 on S3, where a look is a request, else 0."""
     read_only: bool = False
     """Opens any bucket without writing to it."""
     max_size_bytes: Size | None = None
     """A quota: the disk counts as full at this size. Default: no limit."""
-    multipart_threshold_bytes: Size = 256 * 1024 * 1024
+    multipart_threshold_bytes: Annotated[int, msgspec.Meta(ge=1, le=MOST_BYTES)] = 256 * 1024 * 1024
     """On S3: larger files go up in pieces."""
     conditional_put: Literal["auto", "no"] = "auto"
     """`no` forces the single-writer lease, for stores whose If-None-Match is known to be wrong."""
     delete_versions: bool = True
     """On S3: in a versioned bucket gc deletes the versions themselves. `false`: it only adds delete markers, and a
     lifecycle rule of yours ends the old versions; until then they are paid for."""
-    retry_seconds: float = 60.0
+    retry_seconds: Annotated[float, msgspec.Meta(ge=0, le=DAY_SECONDS)] = 60.0
     """On S3: how long a request is repeated while the store asks for fewer (503) or fails for a while; a server that
     refuses connections is given a quarter of it."""
-    retries: int = 100
+    retries: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
     """On S3: at most so many tries of one request within that time; 1 means no second one."""

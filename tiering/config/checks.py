@@ -35,8 +35,6 @@ def check_references(config: Config, complain: Complain) -> None:
     for name, policy in config.policies.items():
         _check_name(name, ("policies", name), complain)
         _check_policy(name, policy, config, complain)
-    if config.limits.workers < 1:
-        raise complain(("limits", "workers"), "at least one worker is needed", "")
     _check_keeper(config, complain)
     _check_jobs(config, complain)
     for name in config.prices.disks.keys() - config.disks.keys():
@@ -147,10 +145,6 @@ def _check_object_disk(name: str, disk: ObjectDiskConfig, complain: Complain) ->
     if scheme == "s3" and not rest.strip("/"):
         raise complain(("disks", name, "url"), f"the URL names no bucket: {disk.url}", "s3://bucket/prefix/")
     _check_log(name, disk, complain)
-    if disk.snapshot_every_commits < 1:
-        raise complain(("disks", name, "snapshot_every_commits"), "must be at least 1", "")
-    if disk.retention_seconds < 0:
-        raise complain(("disks", name, "retention_seconds"), "must not be negative", "")
     if bool(disk.access_key_id) != bool(disk.secret_access_key):
         raise complain(("disks", name), "access_key_id and secret_access_key belong together", "")
 
@@ -193,12 +187,7 @@ def _check_policy(name: str, policy: PolicyConfig, config: Config, complain: Com
             if disk in seen_disks:
                 raise complain((*here, index, "disks"), f"the disk {disk!r} is in the policy twice", "")
             seen_disks.add(disk)
-        ratio = volume.max_data_part_size_ratio
-        if ratio is not None and not 0 < ratio <= 1:
-            raise complain(
-                (*here, index, "max_data_part_size_ratio"), f"must be above 0 and at most 1, got {ratio}", ""
-            )
-        if ratio is not None and volume.max_data_part_size_bytes is not None:
+        if volume.max_data_part_size_ratio is not None and volume.max_data_part_size_bytes is not None:
             raise complain(
                 (*here, index), "max_data_part_size_bytes and max_data_part_size_ratio exclude each other", ""
             )

@@ -7,8 +7,20 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from disks.config import LocalDiskConfig, ObjectDiskConfig, Size
+from disks.config import (
+    CENTURY_SECONDS,
+    MOST_BYTES,
+    Duration,
+    Interval,
+    LocalDiskConfig,
+    ObjectDiskConfig,
+    Size,
+    Timeout,
+)
 from oplog.errors import NotFound, UsageError
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+Price = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class VolumeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -19,7 +31,7 @@ class VolumeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     disks: tuple[str, ...]
     max_data_part_size_bytes: Size | None = None
     """Larger parts do not come here: they go to the next volume."""
-    max_data_part_size_ratio: float | None = None
+    max_data_part_size_ratio: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     """The same as a share of the average disk of the volume; not together with the size."""
     prefer_not_to_merge: bool = False
     """Parts here are neither merged nor recompressed, also not by `merge --final`."""
@@ -27,7 +39,7 @@ class VolumeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Rows that are due for this volume when they are inserted are written here at once."""
     load_balancing: Literal["round_robin", "least_used"] = "round_robin"
     """Which disk of the volume takes the next part."""
-    volume_priority: int | None = None
+    volume_priority: Annotated[int, msgspec.Meta(ge=1, le=10**6)] | None = None
     """1 is the hottest. Default: the order of the list. All volumes or none; 1 to N without gaps."""
 
 
@@ -38,26 +50,26 @@ class PacingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """TTL moves begin only then, such as `22:00-06:00`; a full disk is made room on at any time."""
     timezone: str = "UTC"
     """Of the window."""
-    spread_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    spread_seconds: Duration = 0.0
     """What became due at once is moved in the course of this time, evenly, each part at its own moment."""
-    merge_first_parts: Annotated[int, msgspec.Meta(ge=0)] = 0
+    merge_first_parts: Count = 0
     """TTL moves wait for merges while the partition has more parts than this on the disk. 0: they do not."""
-    merge_first_seconds: Annotated[float, msgspec.Meta(ge=0)] = 86400.0
+    merge_first_seconds: Duration = 86400.0
     """They wait no longer than this after they were due."""
-    late_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    late_seconds: Duration = 0.0
     """Small parts of rows that are due when they are inserted wait this long on the hottest volume, are then merged
     into one, and that moves: so rows that come late do not leave a part each time. 0: they go there at once."""
     late_bytes: Size = 16 * 1024 * 1024
     """Parts up to this size are small ones."""
-    cool_down_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    cool_down_seconds: Duration = 0.0
     """A part that was moved stays this long where it came to."""
-    every_seconds: Annotated[float, msgspec.Meta(ge=1)] = 3600.0
+    every_seconds: Annotated[float, msgspec.Meta(ge=1, le=CENTURY_SECONDS)] = 3600.0
     """The interval of the budgets below, counted from midnight UTC on 1970-01-01: `1d` begins at midnight."""
     bytes: Size | None = None
     """No move begins after moves of so many bytes in an interval, failed tries included. Default: no limit."""
-    requests: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    requests: Annotated[int, msgspec.Meta(ge=1, le=10**12)] | None = None
     """The same of the requests that they take."""
-    money: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    money: Annotated[float, msgspec.Meta(gt=0, le=1e12)] | None = None
     """The same of what they cost by the section `prices`."""
 
 
@@ -79,7 +91,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     enabled: bool | None = None
     """Default: on where it has a time, its own or one that is given here."""
-    every_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    every_seconds: Interval | None = None
     """The time between the beginnings of two runs; not together with `cron`."""
     cron: str | None = None
     """Minute, hour, day, month and weekday, such as `30 3 * * *`; `@hourly`, `@daily`, `@weekly`, `@monthly`."""
@@ -87,7 +99,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Runs begin only then, such as `22:00-06:00`; what is due outside waits for it."""
     timezone: str = "UTC"
     """Of `cron` and `window`."""
-    jitter_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    jitter_seconds: Duration = 0.0
     """Each run begins up to this much later, by chance: machines that share a bucket then do not all begin at once."""
     options: tuple[str, ...] = ()
     """More options of the job's verb, such as `--tag=nightly` for a backup."""
@@ -107,20 +119,20 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How often the daemon does what."""
 
-    tick_seconds: float = 30.0
+    tick_seconds: Interval = 30.0
     """The time between two passes: merges, TTL deletes, moves, snapshots."""
     large_bytes: Size = 32 * 1024 * 1024
     """Merges and moves of more bytes are made beside the passes: what is small and due does not wait for them."""
-    gc_seconds: float = 3600.0
+    gc_seconds: Interval = 3600.0
     """The time between two garbage collections."""
     gc_delete: bool = False
     """Whether the daemon's gc deletes; by default it only reports."""
-    gc_guard_seconds: Annotated[float, msgspec.Meta(ge=3600)] = 86400.0
+    gc_guard_seconds: Annotated[float, msgspec.Meta(ge=3600, le=CENTURY_SECONDS)] = 86400.0
     """Objects that are younger stay, whatever names them: no work under way may have begun earlier."""
-    cold_merge_seconds: float | None = None
+    cold_merge_seconds: Interval | None = None
     """The time between two runs of `merge --cold` for every table that has such merges due. Default: an hour, for
     tables of which a partition has more than `cold_merge_parts` parts."""
-    cold_merge_parts: Annotated[int, msgspec.Meta(ge=0)] = 100
+    cold_merge_parts: Count = 100
     """Of a partition in a bucket: rows that come late leave a part each time. 0: nothing is merged there unless
     `cold_merge_seconds` says so, and nobody is warned."""
     cold_merge_spark: bool = False
@@ -142,13 +154,13 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Limits shared by all workers of the process; the flags --bwlimit, --tpslimit and -j override them."""
 
-    bytes_per_second: Size | None = None
+    bytes_per_second: Annotated[int, msgspec.Meta(ge=1, le=MOST_BYTES)] | None = None
     """To and from all object stores and replicas together. Default: no limit."""
-    requests_per_second: float | None = None
+    requests_per_second: Annotated[float, msgspec.Meta(ge=0.01, le=1e9)] | None = None
     """To all object stores together. Default: no limit."""
-    workers: int = 8
+    workers: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
     """Parts and files that are worked on side by side."""
-    clock_trust_seconds: float = 3600.0
+    clock_trust_seconds: Duration = 3600.0
     """How long after the time that was last confirmed a fresh process believes the clock where it can ask no other: an
     object store on S3, or the kernel's word that a time server keeps it. Later it deletes nothing by a TTL."""
     state_reserve_bytes: Size = 4 * 1024 * 1024
@@ -180,18 +192,18 @@ class PricesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     of S3 Standard (https://aws.amazon.com/s3/pricing/), and for disks of this machine of EBS gp3 without more than the
     throughput that it comes with (https://aws.amazon.com/ebs/pricing/)."""
 
-    storage_gb_month: float = 0.023
+    storage_gb_month: Price = 0.023
     """Each 10^9 bytes in a bucket, each month."""
-    local_gb_month: float = 0.08
+    local_gb_month: Price = 0.08
     """Each 10^9 bytes on a disk of this machine, each month."""
-    disks: dict[str, float] = {}
+    disks: dict[str, Price] = {}
     """Disk -> what each 10^9 bytes on it cost a month, where it is another price than these: a slower class of storage,
     a hard disk."""
-    put_per_1000: float = 0.005
+    put_per_1000: Price = 0.005
     """Writes and listings."""
-    get_per_1000: float = 0.0004
+    get_per_1000: Price = 0.0004
     """Reads."""
-    down_per_gb: float = 0.0
+    down_per_gb: Price = 0.0
     """Each 10^9 bytes read; 0 within a region."""
     currency: str = "USD"
     """For display."""
@@ -225,9 +237,9 @@ class KeeperConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """`host:port` of each server of the ensemble."""
     root: str = "/frostline"
     """The node below which everything lies; made when it is missing."""
-    session_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    session_timeout_seconds: Timeout = 10.0
     """Who is silent for so long has left: others take over what it was at."""
-    request_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    request_timeout_seconds: Timeout = 10.0
     """How long one call waits for an answer, repeats and a new connection included."""
     user: str = ""
     """For digest authentication: nodes then belong to this user alone. Default: they are open to all."""
@@ -306,13 +318,13 @@ class InboxConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Default: there is none."""
     batch_bytes: Size = 64 * 1024 * 1024
     """So many bytes of files go in together, at once when they are there."""
-    batch_files: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    batch_files: Annotated[int, msgspec.Meta(ge=1, le=10**9)] = 10_000
     """So many files at most go in together."""
-    batch_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    batch_seconds: Duration = 10.0
     """No file waits longer than this for others."""
-    stable_seconds: Annotated[float, msgspec.Meta(ge=0)] = 2.0
+    stable_seconds: Duration = 2.0
     """A file is whole when it has not changed for so long."""
-    poll_seconds: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    poll_seconds: Interval = 1.0
     """The time between two looks."""
 
 
@@ -330,9 +342,9 @@ class HookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """`https://…`: the event is sent there by POST."""
     secret: str = ""
     """With `url`: signs the body, for the header `Frostline-Signature`."""
-    timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    timeout_seconds: Timeout = 10.0
     """One try takes no longer."""
-    attempts: Annotated[int, msgspec.Meta(ge=1)] = 8
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = 8
     """After so many the event is given up. The first wait is a second, each other one twice as long."""
     allow_private: bool = False
     """With `url`: whether it may be an address of this machine or its own network."""
