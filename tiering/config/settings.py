@@ -20,7 +20,7 @@ from disks.config import (
 from oplog.errors import NotFound, UsageError
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
-Price = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Price = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
 class VolumeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
