@@ -88,10 +88,9 @@ def _parse_strictly(block: bytes, reshaping: Reshaping) -> pa.Table:
         unexpected_field_behavior="ignore" if all_known else "infer",
     )
     table = jsonlines.read_json(pa.BufferReader(block), jsonlines.ReadOptions(block_size=len(block) + 1), options)
-    present = [name for name in table.column_names if _occurs(block, name)]
-    if not present:
+    if not table.num_columns:
         raise pa.ArrowInvalid("it has none of the columns")
-    return table.select(present)
+    return table
 
 
 def _types(block: bytes, reshaping: Reshaping) -> Mapping[str, pa.DataType | None]:
