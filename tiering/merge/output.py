@@ -22,6 +22,7 @@ from tiering.parquet.column_ranges import combine_ranges
 from tiering.table.part import DataFile, Part, PartName
 from tiering.table.places import highest_level
 from tiering.table.schema import TableDefinition
+from tiering.table.transforms import mended_values
 
 
 class MergeResult(msgspec.Struct, frozen=True):
@@ -199,6 +200,7 @@ def merged_part(
     window = definition.settings.deduplication_window
     digests = [digest for stored in inputs for digest in stored.part.digests]
     replaced = [name for stored in inputs for name in stored.facts.replaces]
+    columns = combine_ranges(files, definition)
     if replacing:
         replaced += [stored.facts.name for stored in inputs]
     return Part(
@@ -207,10 +209,10 @@ def merged_part(
         rows=sum(file.rows for file in files),
         size_bytes=sum(file.size_bytes for file in files),
         created=context.clock(),
-        partition_values=inputs[0].part.partition_values,
+        partition_values=mended_values(inputs[0].part.partition_values, columns, definition),
         schema_version=definition.schema_version,
         files=files,
-        columns=combine_ranges(files, definition),
+        columns=columns,
         digests=tuple(digests[-window:] if window else ()),
         sources=tuple(stored.facts.name for stored in inputs),
         replaces=tuple(replaced),

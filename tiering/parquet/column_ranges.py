@@ -24,6 +24,9 @@ from tiering.table.type_texts import arrow_type, fields_within, leaf_ranges
 from tiering.table.types import as_json, from_json
 
 _TEXT_LIMIT = 64
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000}
+"""Nanoseconds are counted as microseconds."""
 KEY_TEXT_LIMIT = 256
 """Characters of a text that the sparse index keeps: enough to tell most keys apart."""
 
@@ -174,20 +177,23 @@ def _is_bounded(kind: pa.DataType) -> bool:
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
     found = pc.min_max(column)
     low, high = found["min"], found["max"]
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+    if pa.types.is_timestamp(column.type):
         # Python keeps microseconds: round outwards.
-        return _microseconds(low, 0), _microseconds(high, 999)
+        return _moment(low), _moment(high, more_nanoseconds=999)
     return low.as_py(), high.as_py()
 
 
-def _microseconds(moment: pa.Scalar, more_nanoseconds: int) -> Any:
-    count = (moment.cast(pa.int64()).as_py() + more_nanoseconds) // 1000
-    return pa.scalar(count, pa.int64()).cast(pa.timestamp("us", moment.type.tz)).as_py()
+def _moment(moment: pa.Scalar, *, more_nanoseconds: int = 0) -> datetime:
+    """In UTC: the first and last days that Python has lie outside of its calendar in other zones."""
+    unit = moment.type.unit
+    count = moment.value if unit != "ns" else (moment.value + more_nanoseconds) // 1000
+    seconds, fraction = divmod(count, _PER_SECOND[unit])
+    return _EPOCH + timedelta(seconds=seconds, microseconds=fraction * (1_000_000 // _PER_SECOND[unit]))
 
 
 def key_json(value: pa.Scalar) -> Any:
-    if pa.types.is_timestamp(value.type) and value.type.unit == "ns" and value.is_valid:
-        return as_json(_microseconds(value, 0))
+    if pa.types.is_timestamp(value.type) and value.is_valid:
+        return as_json(_moment(value))
     return _lower_text(as_json(value.as_py()), limit=KEY_TEXT_LIMIT)
 
 

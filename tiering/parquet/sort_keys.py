@@ -7,6 +7,7 @@ key sorts before every longer one that begins with it, so it bounds from below w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -17,6 +18,9 @@ from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
 from tiering.table.type_texts import arrow_type
 from tiering.table.types import from_json
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 Key = tuple[tuple[int, Any], ...]
 
@@ -74,12 +78,20 @@ def stored_key(first_key: Sequence[Any], definition: TableDefinition) -> Key | N
                 return None
             key.append((2, 0))
             continue
-        key.append((0, plain(pa.scalar(from_json(value, kind), kind))))
+        key.append((0, _stored_value(value, kind)))
         if isinstance(value, str) and len(value) >= KEY_TEXT_LIMIT:
             break
         if pa.types.is_timestamp(kind) and kind.unit == "ns":
             break
     return tuple(key)
+
+
+def _stored_value(value: Any, kind: pa.DataType) -> Any:
+    """What `plain` gives of the value. A moment finer than a microsecond may be cut to one that its column lacks."""
+    if not pa.types.is_timestamp(kind):
+        return plain(pa.scalar(from_json(value, kind), kind))
+    moment = from_json(value, pa.timestamp("us", "UTC")) - _EPOCH
+    return moment // timedelta(microseconds=1) * _PER_SECOND[kind.unit] // 1_000_000
 
 
 def row_groups_within(file: DataFile, definition: TableDefinition, within: SortKeyRange) -> tuple[int, ...]:

@@ -26,6 +26,9 @@ Operator = Literal["=", "!=", "<", "<=", ">", ">="]
 _NEGATED: dict[Operator, Operator] = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _SECOND = 1_000_000_000
+_DECIMAL_DIGITS = 28
+"""To so many older versions rounded."""
+_LEAST = {f"int{bits}": -(1 << (bits - 1)) for bits in (8, 16, 32, 64)}
 _TIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?\s*(Z|[+-]\d\d:?\d\d)?\Z", re.IGNORECASE
 )
@@ -255,6 +258,8 @@ def _may_compare(predicate: Compare, facts: _Facts, *, nan_excluded: bool) -> bo
     value, operator = predicate.value, predicate.operator
     if value is None:
         return False
+    if isinstance(value, float) and isnan(value):  # greater than all numbers or equal to none, by who compares
+        return True
     if not _partitions_may(predicate, facts):
         return False
     known = facts.range(predicate.column, predicate.fields)
@@ -264,8 +269,6 @@ def _may_compare(predicate: Compare, facts: _Facts, *, nan_excluded: bool) -> bo
         return False
     # NaN sorts beyond every number in SQL engines (before them with the sign bit set) and is not in the ranges.
     if _is_float(known.type) and not (nan_excluded or operator == "="):
-        return True
-    if isinstance(value, float) and isnan(value):
         return True
     try:
         return _may_in_range(operator, value, known.low, known.high)
@@ -338,7 +341,8 @@ def _partitions_may(predicate: Compare, facts: _Facts) -> bool:
 
 
 def _partition_range(field: PartitionField, stored: Any, column: Column) -> tuple[Any, Any]:
-    """The column values of a partition: (low, high), None where not known. Buckets order nothing."""
+    """The column values of a partition: (low, high), None where not known. Buckets order nothing, and what an older
+    version may have computed wrongly is not believed."""
     scale = 1 if column.type == "date" else 86_400 * _SECOND
     match field.transform:
         case "identity":
@@ -353,11 +357,39 @@ def _partition_range(field: PartitionField, stored: Any, column: Column) -> tupl
             return _days_before_month(stored * 12) * scale, _days_before_month(stored * 12 + 12) * scale - 1
         case "truncate":
             low = domain_value(column.type, stored)
+            if _may_be_wrong(field, low, column):
+                return None, None
             if isinstance(low, int) and not isinstance(low, bool):
                 return low, low + (field.parameter or 1) - 1
             return low, low if isinstance(low, (str, bytes)) else None
         case _:
             return None, None
+
+
+def _may_be_wrong(field: PartitionField, stored: Any, column: Column) -> bool:
+    """Whether older versions may have written this value of `truncate`, in the column's domain, for values of another
+    partition: they wrapped below the least number of a signed type, and rounded decimals to 28 digits. What widened
+    since may have been written with fewer bits."""
+    if isinstance(stored, Decimal):
+        return len(stored.as_tuple().digits) > _DECIMAL_DIGITS
+    if isinstance(stored, int) and column.type in _LEAST:
+        width = field.parameter or 1
+        narrower = (least for least in _LEAST.values() if least >= _LEAST[column.type])
+        return any(least % width and _wrapped(least, width) == stored for least in narrower)
+    return False
+
+
+def _wrapped(least: int, width: int) -> int:
+    """What becomes of the multiple of the width below the least number of a type, kept in that type."""
+    return (least // width * width - least) % (-2 * least) + least
+
+
+def lowest_id(field: PartitionField, value: int, type_text: str) -> int:
+    """The number that the id of a partition of `truncate` has. Ids never change: of the partition below the least
+    number of a signed type it is what the value wraps to, as older versions had it; unless another partition has it."""
+    least, width = _LEAST.get(type_text, value), field.parameter or 1
+    is_below = value < least or (value == least and least % width)
+    return wrapped if is_below and (wrapped := _wrapped(least, width)) % width else value
 
 
 def _days_before_month(months: int) -> int:
@@ -373,10 +405,11 @@ def _is_float(type_text: str) -> bool:
 
 
 def _widened(type_text: str, stored: Any, *, up: bool) -> Any:
-    """A stored bound in the type's domain. Bounds of nanoseconds may have been cut to microseconds on their way."""
+    """A stored bound in the type's domain. Bounds of nanoseconds may have been cut to microseconds on their way, and a
+    partition may hold all that there are of one."""
     value = domain_value(type_text, stored)
-    if up and value is not None and type_text.startswith("timestamp[ns") and value % 1000 == 0:
-        return value + 999
+    if value is not None and type_text.startswith("timestamp[ns"):
+        return value // 1000 * 1000 + (999 if up else 0)
     return value
 
 

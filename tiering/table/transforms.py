@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
 import msgspec
@@ -19,15 +20,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oplog.errors import UsageError
+from tiering.table.part import ColumnRange
+from tiering.table.pruning import lowest_id
 from tiering.table.schema import Column, PartitionField, TableDefinition
 from tiering.table.type_texts import arrow_type
-from tiering.table.types import as_json
+from tiering.table.types import as_json, from_json, moment_text
 
 UNPARTITIONED = "all"
 NULL_ID = "null"
 _PLAIN = re.compile(r"[A-Za-z0-9=-]{1,48}\Z")
 _EPOCH = date(1970, 1, 1)
 _TIME_TRANSFORMS = frozenset({"year", "month", "day", "hour"})
+_EXACT = Context(prec=100)
+_BUCKETED = Context(prec=28, rounding=ROUND_HALF_EVEN)
+"""`bucket` rounds decimals to 28 digits, as it always did: another number of digits would give values other buckets."""
+_LOWEST = -(1 << 63)
 
 
 def check_transform(field: PartitionField, column: Column) -> None:
@@ -61,10 +68,11 @@ def check_transform(field: PartitionField, column: Column) -> None:
 
 
 def apply_transform(field: PartitionField, values: pa.Array) -> pa.Array:
-    """The transformed values; nulls stay null."""
+    """The transformed values; nulls stay null. They are of a type that holds them: those of `truncate` may be below the
+    least value of the column's type, and moments in nanoseconds are partitioned by microsecond."""
     match field.transform:
         case "identity":
-            return values
+            return _microseconds(values) if values.type == pa.timestamp("ns", _zone(values.type)) else values
         case "year" | "month" | "day" | "hour":
             return _time_ordinals(field.transform, values)
         case "bucket":
@@ -77,7 +85,10 @@ def partition_id(definition: TableDefinition, values: tuple[Any, ...]) -> str:
     """The id in part names, `[A-Za-z0-9.=-]+`: one for each partition, whatever its values."""
     if not definition.partition_by:
         return UNPARTITIONED
-    pieces = [_field_id(field, value) for field, value in zip(definition.partition_by, values, strict=True)]
+    pieces = [
+        _field_id(field, value, definition.column(field.column).type)
+        for field, value in zip(definition.partition_by, values, strict=True)
+    ]
     joined = ".".join(pieces)
     return joined if len(joined) <= 120 else _hashed(joined)
 
@@ -85,6 +96,31 @@ def partition_id(definition: TableDefinition, values: tuple[Any, ...]) -> str:
 def partition_values_json(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """The values as `part.json` holds them."""
     return tuple(as_json(value) for value in values)
+
+
+def mended_values(
+    values: tuple[Any, ...], columns: Mapping[str, ColumnRange], definition: TableDefinition
+) -> tuple[Any, ...]:
+    """The `partition_values` of a part with these, which an older version may have computed wrongly, and with these
+    ranges of columns: what the values of a column say where all are of one partition."""
+    if len(values) != len(definition.partition_by):
+        return values
+    fields = zip(definition.partition_by, values, strict=True)
+    return tuple(_mended(field, value, columns, definition.column(field.column)) for field, value in fields)
+
+
+def _mended(field: PartitionField, stored: Any, columns: Mapping[str, ColumnRange], column: Column) -> Any:
+    known, kind = columns.get(str(column.id)), arrow_type(column.type)
+    is_exact = pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_timestamp(kind)
+    if field.transform not in ("identity", "truncate") or not is_exact or stored is None:
+        return stored
+    if pa.types.is_timestamp(kind):
+        return _as_microsecond(stored) if kind.unit == "ns" else stored
+    if known is None or known.min is None or known.max is None:
+        return stored
+    ends = pa.array([from_json(known.min, kind), from_json(known.max, kind)], kind)
+    low, high = apply_transform(field, ends).to_pylist()
+    return as_json(low) if low == high else stored
 
 
 class Partition(msgspec.Struct, frozen=True):
@@ -116,7 +152,7 @@ def _group_rows(table: pa.Table, definition: TableDefinition) -> tuple[pa.Array,
     groups: list[tuple[Any, ...]] = [()]
     for field in definition.partition_by:
         encoded = apply_transform(field, one_array(table.column(field.column))).dictionary_encode("encode")
-        values = encoded.dictionary.to_pylist()
+        values = _python_values(encoded.dictionary)
         if groups == [()]:
             codes, groups = encoded.indices.cast(pa.int64()), [(value,) for value in values]
             continue
@@ -124,6 +160,26 @@ def _group_rows(table: pa.Table, definition: TableDefinition) -> tuple[pa.Array,
         groups = [(*groups[pair // len(values)], values[pair % len(values)]) for pair in pairs.dictionary.to_pylist()]
         codes = pairs.indices.cast(pa.int64())
     return codes, groups
+
+
+def _python_values(values: pa.Array) -> list[Any]:
+    """The values; moments as `part.json` holds them, for Python's do not reach the first and last day in every zone."""
+    if pa.types.is_timestamp(values.type):
+        counts = values.cast(pa.int64()).to_pylist()
+        return [None if count is None else moment_text(count, values.type.unit) for count in counts]
+    return list(values.to_pylist())
+
+
+def _zone(kind: pa.DataType) -> str | None:
+    return kind.tz if pa.types.is_timestamp(kind) else None
+
+
+def _microseconds(moments: pa.Array) -> pa.Array:
+    """Moments in nanoseconds, rounded towards the past."""
+    counts = moments.cast(pa.int64())
+    whole = pc.divide(counts, 1000)
+    floors = pc.subtract(whole, pc.greater(pc.multiply(whole, 1000), counts).cast(pa.int64()))
+    return floors.cast(pa.timestamp("us", moments.type.tz))
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
@@ -161,9 +217,15 @@ def _time_text(transform: str, ordinal: int) -> str:
         case "month":
             return f"{1970 + ordinal // 12:04d}{ordinal % 12 + 1:02d}"
         case "day":
-            return (_EPOCH + timedelta(days=ordinal)).strftime("%Y%m%d")
+            return _day_text(_EPOCH + timedelta(days=ordinal))
         case _:
-            return (datetime(1970, 1, 1) + timedelta(hours=ordinal)).strftime("%Y%m%d%H")
+            days, hour = divmod(ordinal, 24)
+            return f"{_day_text(_EPOCH + timedelta(days=days))}{hour:02d}"
+
+
+def _day_text(day: date) -> str:
+    """The year as it is: whether `strftime` pads it with zeros depends on the system, and an id must not change."""
+    return f"{day.year}{day.month:02d}{day.day:02d}"
 
 
 # ---- bucket: murmur3, 32 bits, seed 0, as the Iceberg specification says
@@ -222,7 +284,7 @@ def _hashed_bytes(value: Any) -> bytes:
         case str():
             return value.encode()
         case Decimal():
-            unscaled = int(value.scaleb(-int(value.as_tuple().exponent)))
+            unscaled = int(value.scaleb(-int(value.as_tuple().exponent), _BUCKETED))
             return unscaled.to_bytes((unscaled + (unscaled < 0)).bit_length() // 8 + 1, "big", signed=True)
         case _:
             return bytes(value)
@@ -255,21 +317,29 @@ def _truncated(values: pa.Array, width: int) -> pa.Array:
         return pc.binary_slice(values, 0, width)
     if pa.types.is_decimal(kind):
         encoded = values.dictionary_encode()
-        step = Decimal(width).scaleb(-kind.scale)
-        floors = [value - (value % step + step) % step for value in encoded.dictionary.to_pylist()]
-        return pa.array(floors, kind).take(encoded.indices)
-    wide = values.cast(pa.int64()) if not pa.types.is_uint64(kind) else values
-    step = pa.scalar(width, wide.type)
-    quotient = pc.divide(wide, step)
-    floor = pc.multiply(quotient, step)
-    # Division rounds towards zero, truncation towards minus infinity.
-    return pc.if_else(pc.greater(floor, wide), pc.subtract(floor, step), floor).cast(kind, safe=False)
+        floors = [_floor(value, width, kind.scale) for value in encoded.dictionary.to_pylist()]
+        return pa.array(floors, pa.decimal256(76, kind.scale)).take(encoded.indices)
+    if pa.types.is_uint64(kind):
+        step = pa.scalar(width, kind)
+        return pc.multiply(pc.divide(values, step), step)
+    whole, step = values.cast(pa.int64()), pa.scalar(width, pa.int64())
+    floor = pc.multiply(pc.divide(whole, step), step)
+    # Division rounds towards zero, truncation towards minus infinity. The least numbers of 64 bits have no multiple
+    # below them: their partition is called after the least number.
+    lower = pc.if_else(pc.less(floor, _LOWEST + width), pa.scalar(_LOWEST, pa.int64()), pc.subtract(floor, step))
+    return pc.if_else(pc.greater(floor, whole), lower, floor)
+
+
+def _floor(value: Decimal, width: int, scale: int) -> Decimal:
+    """The highest multiple of `width` units of the last decimal place that is not above the value."""
+    unscaled = int(value.scaleb(scale, _EXACT))
+    return Decimal(unscaled // width * width).scaleb(-scale, _EXACT)
 
 
 # ---- ids
 
 
-def _field_id(field: PartitionField, value: Any) -> str:
+def _field_id(field: PartitionField, value: Any, type_text: str) -> str:
     if value is None:
         return NULL_ID
     if field.transform in _TIME_TRANSFORMS:
@@ -278,11 +348,12 @@ def _field_id(field: PartitionField, value: Any) -> str:
     match value:
         case bool():
             return "true" if value else "false"
-        case datetime():
-            utc = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-            text = utc.strftime("%Y%m%dT%H%M%S") + (f"-{utc.microsecond:06d}" if utc.microsecond else "")
+        case int() if field.transform == "truncate":
+            text = str(lowest_id(field, value, type_text))
+        case str() if type_text.startswith("timestamp"):
+            text = _moment_id(value)
         case date():
-            return value.strftime("%Y%m%d")
+            return _day_text(value)
         case bytes():
             text = value.hex()
             return f"x{text}" if len(text) <= 40 else _hashed(value)
@@ -291,6 +362,21 @@ def _field_id(field: PartitionField, value: Any) -> str:
     # A text that reads like a null, an escaped one or a hash would be taken for it.
     plain = _PLAIN.match(text) and text not in (NULL_ID, UNPARTITIONED) and "=" not in text
     return text if plain else _hashed(text)
+
+
+def _moment_id(text: str) -> str:
+    """Of a moment as `part.json` holds it: `20260131T120000`, with `-` and the fraction of the second behind it."""
+    day, _, clock = text.removesuffix("Z").partition("T")
+    year, month, rest = day.split("-")
+    second, _, fraction = clock.replace(":", "").partition(".")
+    return f"{int(year)}{month}{rest}T{second}" + (f"-{fraction}" if fraction else "")
+
+
+def _as_microsecond(text: str) -> str:
+    """A moment as `part.json` holds it, without what is finer than a microsecond."""
+    second, dot, fraction = text.removesuffix("Z").partition(".")
+    kept = fraction[:6] if fraction[:6].strip("0") else ""
+    return f"{second}{dot if kept else ''}{kept}Z"
 
 
 def _hashed(value: str | bytes) -> str:

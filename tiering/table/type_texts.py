@@ -57,6 +57,8 @@ _ALIASES = {
     "datetime": "timestamp[us, UTC]",
 }
 _NAMES = {arrow: text for text, arrow in _SIMPLE.items()}
+SIMPLE_TYPES = tuple(_SIMPLE)
+"""The types without parameters."""
 _TIMESTAMP = re.compile(
     r"timestamp\[\s*(s|ms|us|ns)\s*(?:,\s*(?:tz\s*=\s*)?([A-Za-z0-9_+:/-]+)\s*)?\]\Z", re.IGNORECASE
 )

@@ -6,7 +6,7 @@ identity through renames.
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from math import isfinite
 from typing import Any
@@ -314,6 +314,20 @@ def _first_failing(array: pa.Array, kind: pa.DataType) -> int | None:
         else:
             return None
     return low if high > low and fails(low, high) else None
+
+
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+def moment_text(count: int, unit: str) -> str:
+    """A moment, so many units after 1970-01-01 UTC, as `part.json` holds it: nine digits of a second where six are too
+    few. The years are those that Python has."""
+    seconds, fraction = divmod(count, _PER_SECOND[unit])
+    nanoseconds = fraction * (_PER_SECOND["ns"] // _PER_SECOND[unit])
+    text = (datetime(1970, 1, 1) + timedelta(seconds=seconds)).isoformat()
+    if nanoseconds % 1000:
+        return f"{text}.{nanoseconds:09d}Z"
+    return f"{text}.{nanoseconds // 1000:06d}Z" if nanoseconds else f"{text}Z"
 
 
 def as_json(value: Any) -> Any:
