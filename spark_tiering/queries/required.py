@@ -35,7 +35,8 @@ _COMPARISONS = {
     "GreaterThanOrEqual": ">=",
 }
 _FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_UNIT_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
+_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+"""In microseconds."""
 _EPOCH = datetime(1970, 1, 1)
 _MOST_VALUES = 200
 """Of an `in`: each costs some calls to Java."""
@@ -142,11 +143,26 @@ def _condition(expression: Any, definition: TableDefinition) -> str:
 def _comparison(column: str, operator: str, values: Sequence[Any], definition: TableDefinition) -> str:
     if not column or not values:
         return ""
-    constants = [_constant(value, arrow_type(definition.column(column).type)) for value in values]
+    kind = arrow_type(definition.column(column).type)
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return _cut_comparison(column, operator, values[0], kind) if operator != "in" else ""
+    constants = [_constant(value, kind) for value in values]
     if not all(constants):
         return ""
     right = f"({', '.join(constants)})" if operator == "in" else constants[0]
     return f'"{column}" {operator} {right}'
+
+
+def _cut_comparison(column: str, operator: str, value: Any, kind: pa.TimestampType) -> str:
+    """What is true of a moment in nanoseconds where the comparison is of the microsecond that Spark gets of it, which
+    differs by less than one."""
+    found = _literal(value, "timestamp" if kind.tz else "timestamp_ntz")
+    if found is None:
+        return ""
+    bounds = {">": int(found) - 1} if operator in ("=", ">", ">=") else {}
+    bounds |= {"<": int(found) + 1} if operator in ("=", "<", "<=") else {}
+    texts = {side: _moment_text(bound, kind) for side, bound in bounds.items()}
+    return " and ".join(f'"{column}" {side} {bound}' for side, bound in texts.items() if bound)
 
 
 def _column(expression: Any, definition: TableDefinition) -> str:
@@ -183,11 +199,15 @@ def _constant(expression: Any, kind: pa.DataType) -> str:
     if pa.types.is_timestamp(kind):
         found = _literal(expression, "timestamp" if kind.tz else "timestamp_ntz")
         # A finer constant would be rounded to the column's unit.
-        moment = _moment(int(found)) if found is not None and not int(found) % _UNIT_MICROSECONDS[kind.unit] else None
-        if moment is None:
-            return ""
-        return _text(moment.replace(tzinfo=UTC).isoformat() if kind.tz else moment.isoformat())
+        return _moment_text(int(found), kind) if found is not None and not int(found) % _UNITS[kind.unit] else ""
     return ""
+
+
+def _moment_text(microseconds: int, kind: pa.TimestampType) -> str:
+    moment = _moment(microseconds)
+    if moment is None:
+        return ""
+    return _text(moment.replace(tzinfo=UTC).isoformat() if kind.tz else moment.isoformat())
 
 
 def _moment(microseconds: int) -> datetime | None:

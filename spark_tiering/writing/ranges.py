@@ -100,7 +100,7 @@ def _ranges(rows: DataFrame, definition: TableDefinition) -> list[Expression]:
 def _partition(rows: DataFrame, field: PartitionField) -> Expression | None:
     """What is equal for rows of one partition, or of a few; None where Spark does not count as we do."""
     from pyspark.sql import functions
-    from pyspark.sql.types import NumericType, StringType
+    from pyspark.sql.types import IntegralType, StringType
 
     value, kind = functions.col(quoted(field.column)), rows.schema[field.column].dataType
     match field.transform:
@@ -108,9 +108,10 @@ def _partition(rows: DataFrame, field: PartitionField) -> Expression | None:
             return functions.date_trunc(field.transform, value)
         case "truncate" if isinstance(kind, StringType):
             return functions.substring(value, 1, field.parameter or 1)
-        case "truncate" if isinstance(kind, NumericType):
-            return value - functions.pmod(value, functions.lit(field.parameter or 1))
-        case "identity":
+        case "truncate" if isinstance(kind, IntegralType):
+            # Wider: the multiple below the least number is no number of the column's type, which Spark refuses.
+            return value.cast("decimal(20,0)") - functions.pmod(value, functions.lit(field.parameter or 1))
+        case "truncate" | "identity":
             return value
     return None
 

@@ -39,8 +39,8 @@ TYPES = (
 _DAYS = (date.min, date(999, 12, 31), date(1969, 12, 31), date(1970, 1, 1), date(2000, 2, 29), date.max)
 _NANOSECONDS = (-(2**63) + 1, -86_400 * 10**9, -3600 * 10**9 - 1, -1, 0, 1, 999, 1000, 1001, 3600 * 10**9, 2**63 - 1)
 _TEXTS = (
-    "", "null", "all", "true", "-", "=", ".", "..", "/", "\\", "a", "A", "ab", "aB", "a.b", "a_1_1_0", " a", "a ", "CON",
-    "a\0", "null=", "é", unicodedata.normalize("NFD", "é"), "\ud7ff", "\ue000", "\U0001f600", "\U0010ffff", "-1",
+    "", "null", "all", "true", "-", "=", ".", "..", "/", "\\", "a", "A", "ab", "aB", "a.b", "a_1_1_0", " a", "a ",
+    "CON", "a\0", "null=", "é", unicodedata.normalize("NFD", "é"), "\ud7ff", "\ue000", "\U0001f600", "\U0010ffff", "-1",
     "k" * 48, "k" * 49, "k" * 300, "k" * 299 + "l", "20260131",
 )  # fmt: skip
 _EXACT = Context(prec=200)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -13,7 +12,7 @@ from tiering.insert.bad_rows import BadRows, salvage
 from tiering.insert.reshaping import Reshaping
 from tiering.insert.source_files import InputSource
 from tiering.table.schema import TableDefinition
-from tiering.table.types import cast_batch, check_names
+from tiering.table.types import cast_batch, check_names, shown_value
 
 
 class TextRecord(msgspec.Struct, frozen=True):
@@ -54,7 +53,7 @@ class Intake(msgspec.Struct):
         def tell(number: int, problem: str) -> None:
             assert self.bad is not None
             row = batch.slice(number, 1)
-            values = {name: _shown(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
+            values = {name: shown_value(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
             self.bad.add(self.source.label, {"row": first + number + 1}, problem, {"values": values})
 
         yield from salvage(range(batch.num_rows), take, tell) if batch.num_rows else ()
@@ -106,11 +105,3 @@ class Intake(msgspec.Struct):
 
     def _taken(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
         return cast_batch(self._shaped(batch), self.definition, source=self.source.label, first_row=first_row)
-
-
-def _shown(column: pa.Array) -> Any:
-    """A column's only value; of what Python has no value for, Arrow's text."""
-    try:
-        return column[0].as_py()
-    except (OverflowError, ValueError):
-        return " ".join(column.to_string().split())

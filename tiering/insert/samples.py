@@ -7,15 +7,16 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from oplog.errors import UsageError
 from tiering.insert.bucket_sources import BucketSources
 from tiering.insert.reshaping import Reshaping
 from tiering.insert.sources import open_each
+from tiering.parquet.column_ranges import column_range
 from tiering.table.names import name_text
 from tiering.table.schema import TableDefinition
 from tiering.table.type_texts import arrow_type
+from tiering.table.types import from_json
 
 _STEPS = (("day", timedelta(days=1)), ("month", timedelta(days=30)))
 _MOST_PARTITIONS = 62
@@ -49,8 +50,8 @@ def suggest_partition(
         return None
     if batch is None or batch.column(names[0]).null_count == batch.num_rows:
         return None
-    found: dict[str, Any] = pc.min_max(batch.column(names[0])).as_py()
-    first, last = found["min"], found["max"]
+    known, kind = column_range(pa.chunked_array([batch.column(names[0])])), arrow_type(definition.column(names[0]).type)
+    first, last = from_json(known.min, kind), from_json(known.max, kind)
     return Suggestion(
         f"{_transform(_moment(last) - _moment(first))}({name_text(names[0])})",
         names[0],

@@ -8,7 +8,7 @@ most rows have one key. What the modes mean, `tiering.table.merge_modes` says; `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,8 @@ from tiering.policy.ttl import EARLIEST_PLAUSIBLE
 from tiering.table.merge_modes import MergeMode, parse_merge_mode
 from tiering.table.schema import Delete, TableDefinition
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_NANOSECOND = 1 - (1 << 63)
 _COMBINE_ROWS = 65_536
 _COMBINE_BYTES = 32 * 1024 * 1024
 _HELD_ROWS = 4 * _COMBINE_ROWS
@@ -66,7 +68,7 @@ def live_rows(tables: Iterable[pa.Table], definition: TableDefinition, now: date
         live = table
         for rule in rules:
             column = live.column(rule.column)
-            oldest_kept = _time_scalar(now - rule.after, column.type)
+            oldest_kept = _time_scalar(_before(now, rule.after), column.type)
             implausible = _time_scalar(EARLIEST_PLAUSIBLE, column.type)
             keep = pc.or_(pc.greater(column, oldest_kept), pc.less(column, implausible))
             live = live.filter(pc.fill_null(keep, True))
@@ -163,10 +165,22 @@ def _without_deleted(table: pa.Table, deleted: str) -> pa.Table:
     return table.filter(pc.fill_null(stays, True))
 
 
+def _before(moment: datetime, span: timedelta) -> datetime:
+    """So long before the moment, or the first that there is."""
+    try:
+        return moment - span
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
+
+
 def _time_scalar(moment: datetime, kind: pa.DataType) -> pa.Scalar:
+    """The moment, or of nanoseconds the first that there is."""
     utc = moment.astimezone(UTC)
     if pa.types.is_date(kind):
         return pa.scalar(utc.date(), kind)
+    if kind.unit == "ns":
+        microseconds = (utc - _EPOCH) // timedelta(microseconds=1)
+        return pa.scalar(max(microseconds * 1000, _FIRST_NANOSECOND), pa.int64()).cast(kind)
     if kind.tz is None:
         return pa.scalar(utc.replace(tzinfo=None), pa.timestamp("us")).cast(kind, safe=False)
     return pa.scalar(utc, pa.timestamp("us", "UTC")).cast(kind, safe=False)

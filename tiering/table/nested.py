@@ -111,14 +111,7 @@ def _struct(array: pa.StructArray, kind: pa.StructType, cast: Cast) -> pa.Array:
 
 def _map(array: pa.Array, kind: pa.MapType, cast: Cast) -> pa.Array:
     if pa.types.is_struct(array.type):
-        names = [field.name for field in array.type]
-        values = [_inner(field, kind.item_type, cast).to_pylist() for field in array.flatten()]
-        rows = zip(*values, strict=True) if values else [()] * len(array)
-        pairs = [
-            [(name, item) for name, item in zip(names, row, strict=True) if item is not None] if there else None
-            for row, there in zip(rows, array.is_valid().to_pylist(), strict=True)
-        ]
-        array = pa.array(pairs, pa.map_(pa.string(), kind.item_type))
+        array = _entries(array, kind.item_type, cast)
     elif pa.types.is_list(array.type) and pa.types.is_null(array.type.value_type):
         return pa.array(array.to_pylist(), kind)  # none of them has an entry
     elif pa.types.is_list(array.type) and pa.types.is_struct(array.type.value_type):
@@ -130,6 +123,30 @@ def _map(array: pa.Array, kind: pa.MapType, cast: Cast) -> pa.Array:
         raise pa.ArrowInvalid(f"{array.type} is no {kind}")
     plain = _copied(array)
     return _map_of(plain, plain.keys, plain.items, kind, cast)
+
+
+def _entries(array: pa.StructArray, item_type: pa.DataType, cast: Cast) -> pa.MapArray:
+    """The fields of structs that have a value, as the entries of maps: by their positions, for Python does not have
+    every value."""
+    names = [field.name for field in array.type]
+    columns = [_inner(field, item_type, cast) for field in array.flatten()]
+    items = pa.concat_arrays([pa.nulls(0, item_type), *columns])
+    held = [column.is_valid().to_pylist() for column in columns]
+    keys: list[str] = []
+    order: list[int] = []
+    offsets = [0]
+    for row in range(len(array)):
+        there = [number for number, valid in enumerate(held) if valid[row]]
+        keys += [names[number] for number in there]
+        order += [number * len(array) + row for number in there]
+        offsets.append(len(order))
+    return pa.MapArray.from_arrays(
+        pa.array(offsets, pa.int32()),
+        pa.array(keys, pa.string()),
+        items.take(pa.array(order, pa.int64())),
+        type=pa.map_(pa.string(), item_type),
+        mask=array.is_null(),
+    )
 
 
 def _map_of(array: pa.Array, keys: pa.Array, items: pa.Array, kind: pa.MapType, cast: Cast) -> pa.Array:

@@ -111,16 +111,15 @@ def mended_values(
 
 def _mended(field: PartitionField, stored: Any, columns: Mapping[str, ColumnRange], column: Column) -> Any:
     known, kind = columns.get(str(column.id)), arrow_type(column.type)
-    is_exact = pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_timestamp(kind)
-    if field.transform not in ("identity", "truncate") or not is_exact or stored is None:
+    if stored is None or known is None or known.min is None or known.max is None:
         return stored
-    if pa.types.is_timestamp(kind):
-        return _as_microsecond(stored) if kind.unit == "ns" else stored
-    if known is None or known.min is None or known.max is None:
-        return stored
-    ends = pa.array([from_json(known.min, kind), from_json(known.max, kind)], kind)
-    low, high = apply_transform(field, ends).to_pylist()
-    return as_json(low) if low == high else stored
+    if field.transform == "identity" and pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return _whole_microsecond(stored)
+    if field.transform == "truncate" and (pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
+        ends = pa.array([from_json(known.min, kind), from_json(known.max, kind)], kind)
+        low, high = apply_transform(field, ends).to_pylist()
+        return as_json(low) if low == high else stored
+    return stored
 
 
 class Partition(msgspec.Struct, frozen=True):
@@ -372,11 +371,10 @@ def _moment_id(text: str) -> str:
     return f"{int(year)}{month}{rest}T{second}" + (f"-{fraction}" if fraction else "")
 
 
-def _as_microsecond(text: str) -> str:
+def _whole_microsecond(text: str) -> str:
     """A moment as `part.json` holds it, without what is finer than a microsecond."""
-    second, dot, fraction = text.removesuffix("Z").partition(".")
-    kept = fraction[:6] if fraction[:6].strip("0") else ""
-    return f"{second}{dot if kept else ''}{kept}Z"
+    second, _, fraction = text.removesuffix("Z").partition(".")
+    return f"{second}.{fraction[:6]}Z" if fraction[:6].strip("0") else f"{second}Z"
 
 
 def _hashed(value: str | bytes) -> str:

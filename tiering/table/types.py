@@ -167,10 +167,20 @@ def cast_column(array: pa.Array, column: Column, *, where: str, first_row: int) 
         raise UsageError(f"{where}column {column.name}: {error.message}", hint=error.hint) from error
     except pa.ArrowException as error:
         row = _first_failing(array, kind)
-        shown = f"row {first_row + row + 1} has {array[row].as_py()!r}" if row is not None else str(error)
+        shown = (
+            f"row {first_row + row + 1} has {shown_value(array[row : row + 1])!r}" if row is not None else str(error)
+        )
         raise UsageError(
             f"{where}column {column.name} must be {column.type}, but {shown}", hint=str(error).splitlines()[0]
         ) from error
+
+
+def shown_value(column: pa.Array) -> Any:
+    """A column's only value; of what Python has no value for, Arrow's text."""
+    try:
+        return column[0].as_py()
+    except (OverflowError, ValueError):
+        return " ".join(column.to_string().split())
 
 
 def _as_stored(array: pa.Array) -> pa.Array:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from oplog.errors import UsageError
 from tiering.table.part import Part
+from tiering.table.pruning import lowest_id
 from tiering.table.schema import Column, PartitionField, TableDefinition
 from tiering.table.type_texts import arrow_type
 from tiering.table.types import from_json
@@ -83,14 +84,18 @@ def _same_partitions(field: PartitionField, old: pa.DataType, new: pa.DataType) 
 
 
 def check_parts(old: TableDefinition, new: TableDefinition, parts: Iterable[Part]) -> None:
-    """Raise `UsageError` when a part holds moments that nanoseconds do not reach. Looks at no part without need."""
+    """Raise `UsageError` when a part holds moments that nanoseconds do not reach, or rows whose partition the new type
+    would call otherwise. Looks at no part without need."""
     was = {column.id: column for column in old.columns}
+    renumbered = _renumbered(old, new)
     finer = [
         column
         for column in new.columns
         if column.type.startswith("timestamp[ns") and column.id in was and was[column.id].type != column.type
     ]
-    for part in parts if finer else ():
+    for part in parts if finer or renumbered else ():
+        for field, column in renumbered:
+            _check_lowest(part, field, column, new)
         for column in finer:
             known = part.columns.get(str(column.id))
             if known is None or known.nulls >= part.rows:
@@ -103,6 +108,26 @@ def check_parts(old: TableDefinition, new: TableDefinition, parts: Iterable[Part
                     f"cannot change column {column.name} to {column.type}: {held}",
                     hint="nanoseconds reach from 1677-09-22 to 2262-04-10; microseconds reach further",
                 )
+
+
+def _renumbered(old: TableDefinition, new: TableDefinition) -> list[tuple[PartitionField, Column]]:
+    """The fields of `truncate` whose column, as it was, has another type now."""
+    now = {column.id: column.type for column in new.columns}
+    truncated = [(field, old.column(field.column)) for field in old.partition_by if field.transform == "truncate"]
+    return [(field, column) for field, column in truncated if now.get(column.id, column.type) != column.type]
+
+
+def _check_lowest(part: Part, field: PartitionField, column: Column, new: TableDefinition) -> None:
+    """That the part is not of the lowest partition, whose id depends on the type."""
+    known, width = part.columns.get(str(column.id)), field.parameter or 1
+    least = known.min if known is not None else None
+    if isinstance(least, int) and lowest_id(field, floor := least // width * width, column.type) != floor:
+        (now,) = (other.type for other in new.columns if other.id == column.id)
+        raise UsageError(
+            f"cannot change column {column.name} from {column.type} to {now}: {field} would call the partition of part "
+            f"{part.name} otherwise, which has {least}",
+            hint=f"partition {part.part_name.partition} has the rows below {floor + width}: move them to another table",
+        )
 
 
 def _moment(value: object) -> datetime:
