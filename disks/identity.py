@@ -73,11 +73,18 @@ def read_file(own: Path) -> str | None:
 
 
 def write_file(own: Path) -> str:
-    """Give the disk an id, durably; the one that it has when another process was first."""
+    """Give the disk an id, durably; the one that it has when another process was first. Raises `Refused` where names
+    that differ only in case are one."""
     path, identity = own / DISK_FILE, str(uuid.uuid4())
     staging = OwnedDirectory(own / "staging")  # what a crash leaves there, recovery removes
     try:
         effects.write_new_file(staging.path / DISK_FILE, encode(identity))
+        if not tells_case_apart(staging.path / DISK_FILE):
+            raise Refused(
+                f"{own.parent} is on a file system that does not distinguish upper from lower case: the parts of "
+                "partitions 'a' and 'A' would overwrite each other",
+                hint="put the disk on a case-sensitive file system, such as ext4 or XFS without case folding",
+            )
         effects.hard_link(staging.path / DISK_FILE, path)
     except FileExistsError:
         pass
@@ -85,6 +92,11 @@ def write_file(own: Path) -> str:
         staging.remove()
     effects.fsync_directory(own)
     return read_file(own) or identity
+
+
+def tells_case_apart(file: Path) -> bool:
+    """Whether the file system of this file, whose name has small letters, has no file of the same name in capitals."""
+    return not file.with_name(file.name.upper()).exists()
 
 
 def read_object(store: LogStore) -> str | None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from disks import identity
 from tests.homes import Home
 from tiering.merge.rows import live_rows
 from tiering.table.definitions import define_table
@@ -163,6 +164,21 @@ def test_moments_at_the_ends_of_the_calendar_in_every_zone(home: Home) -> None:
     }
     assert _answer(home, "select k from d.t where a < '0002-01-01 00:00:00+00'") == [1]
     assert _answer(home, "select k from d.t where b > '9999-12-31 00:00:00+00'") == [1]
+
+
+def test_a_disk_must_distinguish_upper_from_lower_case(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards I21: a partition's id is the name of its directory."""
+    home("table", "create", "d.t", "--column", "v:string", "--order-by", "v", "--partition-by", "v")
+    _insert(home, "d.t", v=pa.array(["a", "A"]))
+    small, capitals = home.path / "disk.json", home.path / "DISK.JSON"
+    small.touch()
+    assert identity.tells_case_apart(small)
+    capitals.touch()  # as a file system without case answers
+    assert not identity.tells_case_apart(small)
+    other = Home(home.path.parent, "other", home.capsys)
+    monkeypatch.setattr(identity, "tells_case_apart", lambda file: False)
+    other("table", "create", "d.u", "--column", "v:string", "--order-by", "v", code=13)
+    assert "does not distinguish upper from lower case" in other.error
 
 
 @pytest.mark.parametrize("zone", ["", ", UTC"])

@@ -23,7 +23,7 @@ from tiering.table.definitions import define_table
 from tiering.table.part import DataFile, Part, PartName
 from tiering.table.part import decode as decode_part
 from tiering.table.part import encode as encode_part
-from tiering.table.pruning import Compare, In, may_match, partition_may_match
+from tiering.table.pruning import Compare, In, Operator, Predicate, may_match, partition_may_match
 from tiering.table.schema import PartitionField, TableDefinition
 from tiering.table.transforms import Partition, partition_rows, partition_values_json
 from tiering.table.type_texts import SIMPLE_TYPES, arrow_type
@@ -103,6 +103,7 @@ def expected(transform: str, text: str, width: int | None, value: Any) -> Any:
     kind = arrow_type(text)
     if transform == "truncate" and isinstance(value, str | bytes):
         return value[:width]
+    width = width or 1
     if transform == "truncate" and isinstance(value, Decimal):
         unscaled = int(value.scaleb(kind.scale, _EXACT))
         return Decimal(unscaled - unscaled % width).scaleb(-kind.scale, _EXACT)
@@ -181,9 +182,11 @@ def test_partitions_tell_the_truth(transform: str, text: str, width: int | None)
         mine = domain(text, value)
         for other in values:
             theirs = domain(text, other)
-            holds = {"=": mine == theirs, "<": mine < theirs, ">": mine > theirs}
+            holds: dict[Operator, bool] = {"=": mine == theirs, "<": mine < theirs, ">": mine > theirs}
             holds |= {"!=": not holds["="], "<=": not holds[">"], ">=": not holds["<"]}
-            filters = [Compare("v", operator, theirs) for operator, is_true in holds.items() if is_true]
+            filters: list[Predicate] = [
+                Compare("v", operator, theirs) for operator, is_true in holds.items() if is_true
+            ]
             filters += [In("v", (theirs,), negated=not holds["="]), Compare("v", "<", math.nan)]
             for one in filters:
                 assert may_match(one, part, definition), (one, part.partition_values)
