@@ -176,19 +176,28 @@ def cast_column(array: pa.Array, column: Column, *, where: str, first_row: int) 
 
 
 def shown_value(column: pa.Array) -> Any:
-    """A column's only value; of what Python has no value for, Arrow's text."""
+    """A column's only value; Arrow's text of what Python has no value for, or would cut to microseconds."""
     try:
-        return column[0].as_py()
+        is_fine = pa.types.is_temporal(column.type) and getattr(column.type, "unit", "") == "ns"
+        return column[0].as_py() if not is_fine else _text_of(column)
     except (OverflowError, ValueError):
-        return " ".join(column.to_string().split())
+        return _text_of(column)
+
+
+def _text_of(column: pa.Array) -> str:
+    return " ".join(column.to_string().split()).removeprefix("[ ").removesuffix(" ]")
 
 
 def _as_stored(array: pa.Array) -> pa.Array:
-    """The values of runs, and of types that only say what their values are, such as JSON; but for UUIDs."""
+    """The values of runs, and of types that only say what their values are, such as JSON; but for UUIDs. A struct without
+    fields is the text that JSON has for it."""
     if pa.types.is_run_end_encoded(array.type):
         import pyarrow.compute as pc
 
         array = pc.run_end_decode(array)
+    if pa.types.is_struct(array.type) and not array.type.num_fields:
+        texts = [None if is_null else "{}" for is_null in array.is_null().to_pylist()]
+        return pa.array(texts, pa.string())
     return array.storage if isinstance(array, pa.ExtensionArray) and array.type != pa.uuid() else array
 
 

@@ -34,6 +34,9 @@ SAMPLES: list[tuple[pa.Array, str, Any]] = [
     (category(pa.string_view()), "string", "a"),
     (category(pa.binary_view()), "binary", b"a"),
     (pa.array([DAY, None], pa.timestamp("s")).dictionary_encode(), "timestamp[us]", DAY),
+    (pa.array([{}, None], pa.struct([])), "string", "{}"),
+    (pa.array([[{}], None], pa.list_(pa.struct([]))), "list<string>", ["{}"]),
+    (pa.array([[DAY], None], pa.list_(pa.timestamp("ns"), 1)), "list<timestamp[ns]>", [DAY]),
     (pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), ["x"]), "string", "x"),
     (pa.array([[DAY], None], pa.list_(pa.timestamp("s"), 1)), "list<timestamp[us]>", [DAY]),
 ]  # fmt: skip
