@@ -59,7 +59,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "partitions: wrapped values are believed",
         "pruning believes what truncate of the least numbers became in an older version",
         f"{_LIMITS}::test_wrapped_values_are_read_right_and_mended",
-        replaced("tiering.table.pruning", "_may_be_wrong", lambda field, stored, column: False),
+        replaced("tiering.table.pruning", "may_be_wrong", lambda field, stored, column: False),
     ),
     (
         "partitions: other ids than before",

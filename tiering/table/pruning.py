@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from tiering.table.names import path_text
 from tiering.table.part import ColumnRange, DataFile, Part
+from tiering.table.partition_limits import may_be_wrong, time_range
 from tiering.table.schema import Column, PartitionField, TableDefinition
 
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
@@ -26,9 +27,6 @@ Operator = Literal["=", "!=", "<", "<=", ">", ">="]
 _NEGATED: dict[Operator, Operator] = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _SECOND = 1_000_000_000
-_DECIMAL_DIGITS = 28
-"""To so many older versions rounded."""
-_LEAST = {f"int{bits}": -(1 << (bits - 1)) for bits in (8, 16, 32, 64)}
 _TIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?\s*(Z|[+-]\d\d:?\d\d)?\Z", re.IGNORECASE
 )
@@ -343,61 +341,20 @@ def _partitions_may(predicate: Compare, facts: _Facts) -> bool:
 def _partition_range(field: PartitionField, stored: Any, column: Column) -> tuple[Any, Any]:
     """The column values of a partition: (low, high), None where not known. Buckets order nothing, and what an older
     version may have computed wrongly is not believed."""
-    scale = 1 if column.type == "date" else 86_400 * _SECOND
     match field.transform:
         case "identity":
             return _widened(column.type, stored, up=False), _widened(column.type, stored, up=True)
-        case "hour" if isinstance(stored, int):
-            return stored * 3600 * _SECOND, (stored + 1) * 3600 * _SECOND - 1
-        case "day" if isinstance(stored, int):
-            return stored * scale, (stored + 1) * scale - 1
-        case "month" if isinstance(stored, int):
-            return _days_before_month(stored) * scale, _days_before_month(stored + 1) * scale - 1
-        case "year" if isinstance(stored, int):
-            return _days_before_month(stored * 12) * scale, _days_before_month(stored * 12 + 12) * scale - 1
+        case "hour" | "day" | "month" | "year" if isinstance(stored, int):
+            return time_range(field.transform, stored, 1 if column.type == "date" else 86_400 * _SECOND)
         case "truncate":
             low = domain_value(column.type, stored)
-            if _may_be_wrong(field, low, column):
+            if may_be_wrong(field, low, column):
                 return None, None
             if isinstance(low, int) and not isinstance(low, bool):
                 return low, low + (field.parameter or 1) - 1
             return low, low if isinstance(low, (str, bytes)) else None
         case _:
             return None, None
-
-
-def _may_be_wrong(field: PartitionField, stored: Any, column: Column) -> bool:
-    """Whether older versions may have written this value of `truncate`, in the column's domain, for values of another
-    partition: they wrapped below the least number of a signed type, and rounded decimals to 28 digits. What widened
-    since may have been written with fewer bits."""
-    if isinstance(stored, Decimal):
-        return len(stored.as_tuple().digits) > _DECIMAL_DIGITS
-    if isinstance(stored, int) and column.type in _LEAST:
-        width = field.parameter or 1
-        narrower = (least for least in _LEAST.values() if least >= _LEAST[column.type])
-        return any(least % width and _wrapped(least, width) == stored for least in narrower)
-    return False
-
-
-def _wrapped(least: int, width: int) -> int:
-    """What becomes of the multiple of the width below the least number of a type, kept in that type."""
-    return (least // width * width - least) % (-2 * least) + least
-
-
-def lowest_id(field: PartitionField, value: int, type_text: str) -> int:
-    """The number that the id of a partition of `truncate` has. Ids never change: of the partition below the least
-    number of a signed type it is what the value wraps to, as older versions had it; unless another partition has it."""
-    least, width = _LEAST.get(type_text, value), field.parameter or 1
-    is_below = value < least or (value == least and least % width)
-    return wrapped if is_below and (wrapped := _wrapped(least, width)) % width else value
-
-
-def _days_before_month(months: int) -> int:
-    """Days from 1970-01-01 to the first of the month that many months after it."""
-    year, month = 1970 + months // 12, months % 12 + 1
-    # Whole 400-year cycles first: `date` knows the years 1 to 9999 only.
-    cycles = (year - 2000) // 400
-    return date(year - 400 * cycles, month, 1).toordinal() - _EPOCH_ORDINAL + cycles * 146_097
 
 
 def _is_float(type_text: str) -> bool:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from oplog.errors import UsageError
 from tiering.table.part import ColumnRange
-from tiering.table.pruning import lowest_id
+from tiering.table.partition_limits import lowest_id
 from tiering.table.schema import Column, PartitionField, TableDefinition
 from tiering.table.type_texts import arrow_type
 from tiering.table.types import as_json, from_json, moment_text

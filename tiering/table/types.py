@@ -189,8 +189,8 @@ def _text_of(column: pa.Array) -> str:
 
 
 def _as_stored(array: pa.Array) -> pa.Array:
-    """The values of runs, and of types that only say what their values are, such as JSON; but for UUIDs. A struct without
-    fields is the text that JSON has for it."""
+    """The values of runs, and of types that only say what their values are, such as JSON; but for UUIDs. Structs
+    without fields are the text that JSON has for them."""
     if pa.types.is_run_end_encoded(array.type):
         import pyarrow.compute as pc
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from oplog.errors import UsageError
 from tiering.table.part import Part
-from tiering.table.pruning import lowest_id
+from tiering.table.partition_limits import lowest_id
 from tiering.table.schema import Column, PartitionField, TableDefinition
 from tiering.table.type_texts import arrow_type
 from tiering.table.types import from_json
