@@ -41,6 +41,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",  # a value that does not fit is an error, and no null
     "spark.sql.adaptive.enabled": "false",
+    "spark.sql.caseSensitive": "true",  # a column goes by its name as the file has it, as an insert takes it
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     # A record that lacks a field is malformed, whichever columns are chosen.

@@ -31,7 +31,8 @@ COUNT = f"SELECT count(*) AS hits, count(DISTINCT url) AS urls FROM {TABLE}"
 
 def run_story(directory: Path, replicas: int, confirm: Callable[[str], None]) -> dict[str, Any]:
     """Run the demo in the directory; returns what all replicas have at its end. `confirm` is asked before anything but
-    an earlier demo is deleted there. Raises when a replica has anything else, and `UsageError` saying what to install where there is no ZooKeeper."""
+    an earlier demo is deleted there. Raises when a replica has anything else, and `UsageError` saying what to install
+    where there is no ZooKeeper."""
     started = time.monotonic()
     packaged.find_jars()
     packaged.find_java()

@@ -47,7 +47,8 @@ def insert(
         ),
     ] = None,
     rename: Annotated[
-        list[str] | None, typer.Option(metavar="OLD:NEW", help="a column of another name; may be repeated")
+        list[str] | None,
+        typer.Option("--rename-column", "--rename", metavar="A:B", help="input column A goes into B; may be repeated"),
     ] = None,
     ignore_unknown: Annotated[
         bool, typer.Option("--ignore-unknown", help="leave out columns that the table does not have")

@@ -36,6 +36,10 @@ def create(
     flatten: Annotated[
         bool, typer.Option("--flatten", help="of the sample's structs, the fields: as insert --flatten brings them")
     ] = False,
+    rename_column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A:B", help="the sample's column A is called B, as insert --rename-column brings it"),
+    ] = None,
     column: Annotated[
         list[str] | None, typer.Option(metavar="NAME:TYPE", help="a column, or another type than the sample's")
     ] = None,
@@ -72,8 +76,12 @@ def create(
     the others when none are given, and must be theirs when they are.
     """
     from oplog.errors import UsageError
+    from tiering.insert.reshaping import parse_renames
     from tiering.table.definitions import define_table
 
+    renames = parse_renames(rename_column or ())
+    if renames and like is None:
+        raise UsageError("--rename-column is for the columns of a sample", hint="add --like FILE")
     if replicated:
         _create_replica(
             session,
@@ -81,7 +89,7 @@ def create(
             {
                 "order_by": order_by,
                 "columns": column or (),
-                "like": _schema_of(session, like) if like else None,
+                "like": _schema_of(session, like, renames, flatten=flatten) if like else None,
                 "partition_by": partition_by,
                 "ttl": ttl or (),
                 "merge_mode": merge_mode,
@@ -99,7 +107,7 @@ def create(
         order_by=order_by,
         policy=policy or _only_policy(session),
         columns=column or (),
-        like=_schema_of(session, like, flatten=flatten) if like else None,
+        like=_schema_of(session, like, renames, flatten=flatten) if like else None,
         partition_by=partition_by,
         ttl=ttl or (),
         merge_mode=merge_mode,
@@ -120,7 +128,7 @@ def create(
             definition = created
     _answer(session, definition, f"{_would(session, 'Created')} table {definition.full_name} ({definition.uuid}).")
     if like:
-        _tell_of_sample(session, definition, like, flatten=flatten)
+        _tell_of_sample(session, definition, like, renames, flatten=flatten)
 
 
 def _create_replica(
@@ -376,8 +384,9 @@ def drop(session: Session, table: TableName) -> None:
     )
 
 
-def _tell_of_sample(session: Session, definition: Any, like: str, *, flatten: bool) -> None:
+def _tell_of_sample(session: Session, definition: Any, like: str, renames: dict[str, str], *, flatten: bool) -> None:
     """Which columns it gave, and which partition it speaks for."""
+    from tiering.insert.reshaping import Reshaping
     from tiering.insert.samples import suggest_partition
     from tiering.insert.source_files import label_of
 
@@ -386,7 +395,9 @@ def _tell_of_sample(session: Session, definition: Any, like: str, *, flatten: bo
     found = (
         None
         if definition.partition_by
-        else suggest_partition(like, definition, flatten=flatten, buckets=session.bucket_sources())
+        else suggest_partition(
+            like, Reshaping(definition, renames=renames, flatten=flatten), buckets=session.bucket_sources()
+        )
     )
     if found is not None:
         session.output.note(
@@ -404,16 +415,16 @@ def _only_policy(session: Session) -> str:
     raise UsageError("which storage policy?", hint=f"say --policy with one of: {', '.join(policies)}")
 
 
-def _schema_of(session: Session, path: str, *, flatten: bool = False) -> Any:
-    from tiering.insert.reshaping import flattened
+def _schema_of(session: Session, path: str, renames: dict[str, str], *, flatten: bool) -> Any:
+    import pyarrow as pa
+
+    from tiering.insert.reshaping import flattened, renamed_schema
+    from tiering.insert.source_files import label_of
     from tiering.insert.sources import source_schema
 
     schema = source_schema(path, session.bucket_sources())
-    if not flatten:
-        return schema
-    import pyarrow as pa
-
-    return flattened(pa.RecordBatch.from_pylist([], schema)).schema
+    schema = flattened(pa.RecordBatch.from_pylist([], schema)).schema if flatten else schema
+    return renamed_schema(schema, renames, label_of(path))
 
 
 def _refuse_existing(session: Session, table: str) -> None:

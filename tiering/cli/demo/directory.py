@@ -25,8 +25,8 @@ _SHOWN = 5
 
 
 def begin(directory: Path, confirm: Callable[[str], None]) -> None:
-    """Make the directory, empty but for its marker. What a demo left there is removed; `confirm` is asked where there is
-    anything else with it. Raises `Refused` for a directory that no demo made."""
+    """Make the directory, empty but for its marker. What a demo left there is removed; `confirm` is asked where there
+    is anything else with it. Raises `Refused` for a directory that no demo made."""
     if directory.is_dir() and any(directory.iterdir()):
         if not (directory / MARKER).is_file():
             raise Refused(
