@@ -10,6 +10,7 @@ from tests.crash.seeding import nothing, replaced
 
 _CHECK = "tests/unit/tiering/insert/test_reshaping.py"
 _FILES = "tests/unit/tiering/insert/test_as_they_are.py"
+_HIVE = "tests/integration/test_hive.py"
 _REPLACE = "tests/integration/test_replace_partitions.py"
 
 
@@ -84,6 +85,13 @@ def _replacing_begins_late() -> None:
         return original(self, batches, **named)
 
     Table.replace_partitions = replace_partitions  # type: ignore[method-assign]
+
+
+def _appended(batch: Any, columns: Any, **named: Any) -> Any:
+    from tiering.insert.hive import with_path_columns
+
+    lacking = {name: said for name, said in columns.items() if name not in batch.schema.names}
+    return with_path_columns(batch, lacking, **named)
 
 
 def _replaced_without_digests() -> None:
@@ -179,6 +187,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
             "_remembered",
             lambda part, own, definition: part.digests[-definition.settings.deduplication_window :],
         ),
+    ),
+    (
+        "directories are no columns",
+        "the column of a Hive directory is null in every row",
+        f"{_HIVE}::test_every_value_is_what_duckdb_reads",
+        replaced("tiering.insert.intake", "path_columns", lambda source, reshaping: {}),
+    ),
+    (
+        "a file's own column against its directory",
+        "a file says another value than the directory that it lies in, and nobody says so",
+        f"{_HIVE}::test_a_column_of_the_file_must_say_the_same",
+        replaced("tiering.insert.intake", "with_path_columns", _appended),
     ),
     (
         "scratch removed under its writers",

@@ -45,6 +45,8 @@ class Reshaping(msgspec.Struct, frozen=True):
     """Fields of structs are columns called `struct.field`, as deep as they go, unless the table has the struct."""
     nulls: tuple[str, ...] = NULLS
     """What stands for no value in CSV, in every column, unless it is quoted."""
+    hive: bool = True
+    """Directories `key=value` of an input's path are columns of it."""
 
     def columns(self) -> dict[str, Column]:
         """Path in the input -> the table's column, as far as that is known before the input is."""
@@ -117,6 +119,7 @@ def parse_reshaping(
     default: Sequence[str] = (),
     flatten: bool = False,
     null: Sequence[str] | None = None,
+    hive: bool = True,
 ) -> Reshaping:
     """The reshaping of the words of `insert`, where no `null` is `NULLS`. Raises `UsageError` or `NotFound` for what
     does not fit the table."""
@@ -137,7 +140,7 @@ def parse_reshaping(
             raise UsageError(f"--default names column {name} twice", hint="name each column once")
         defaults[name] = msgspec.structs.replace(column, default=typed_default(column, value))
     nulls = NULLS if null is None else tuple(null)
-    return Reshaping(definition, chosen, renames, ignore_unknown, defaults, flatten, nulls)
+    return Reshaping(definition, chosen, renames, ignore_unknown, defaults, flatten, nulls, hive)
 
 
 def parse_renames(texts: Sequence[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from oplog.errors import UsageError
 from tiering.insert.bucket_sources import BucketSources
 from tiering.insert.reshaping import Reshaping
-from tiering.insert.sources import open_each
+from tiering.insert.sources import read_each, sample_sources
 from tiering.table.names import name_text
 from tiering.table.type_texts import arrow_type
 
@@ -40,7 +40,7 @@ def suggest_partition(path: str, reshaping: Reshaping, buckets: BucketSources | 
     if not names:
         return None
     try:
-        streams = open_each([path], None, definition, reshaping=reshaping, buckets=buckets)
+        streams = read_each(sample_sources(path, buckets)[:1], reshaping)
         batch = next(next(streams), None)
     except UsageError:
         return None

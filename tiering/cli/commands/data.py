@@ -68,6 +68,9 @@ def insert(
         tuple[int, str] | None,
         typer.Option(metavar="N FILE", help="keep up to N rows that cannot be taken in FILE; more: exit 8"),
     ] = None,
+    no_hive: Annotated[
+        bool, typer.Option("--no-hive", help="directories such as region=eu are no columns of the files in them")
+    ] = False,
     dedup_by: Annotated[
         Literal["block", "file", "none"],
         typer.Option(help="file: each is known again, whatever is beside it; none: what is there goes in again"),
@@ -129,6 +132,7 @@ def insert(
         default=default or (),
         flatten=flatten,
         null=null,
+        hive=not no_hive,
     )
     document: dict[str, Any]
     sources = find_sources(files, format, session.bucket_sources()) if files else []
