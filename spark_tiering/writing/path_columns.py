@@ -9,7 +9,8 @@ from urllib.parse import unquote
 
 from oplog.errors import Refused
 from spark_tiering.writing.ranges import quoted
-from tiering.insert.hive import PathColumn, value_of
+from tiering.insert.hive import PathColumn
+from tiering.insert.path_steps import value_of
 from tiering.insert.reshaping import NULLS
 from tiering.table.schema import Column
 

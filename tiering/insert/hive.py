@@ -1,7 +1,6 @@
 """Hive directories: the directories `key=value` of a path are columns of the files below them, as DuckDB reads them.
 
-All directories of the path count, as it was named, and its file name never does. A value is written as in a URL, and
-`__HIVE_DEFAULT_PARTITION__` is null. Each file goes by its own path, whatever is beside it. Pure; no I/O.
+Each file goes by its own path, whatever is beside it. Pure; no I/O.
 """
 
 from __future__ import annotations
@@ -9,24 +8,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import date, datetime
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from oplog.errors import UsageError
+from tiering.insert.path_steps import NO_HIVE, path_steps, value_of
 from tiering.insert.reshaping import Reshaping
 from tiering.insert.source_files import InputSource
 from tiering.table.names import folded, name_text
 from tiering.table.schema import Column
 from tiering.table.types import cast_column
 
-_NULL = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"-?(?:0|[1-9]\d{0,18})\Z", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}\Z", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?(Z?)\Z", re.ASCII)
-_NO_HIVE = "--no-hive takes the columns of the file alone"
 
 
 class PathColumn(msgspec.Struct, frozen=True):
@@ -38,28 +35,6 @@ class PathColumn(msgspec.Struct, frozen=True):
     """The directory, for messages."""
     value: pa.Scalar
     """Of the column's type."""
-
-
-def path_steps(path: str) -> dict[str, tuple[str, ...]]:
-    """Key -> the directories that have it, `key=value`, from the first. Those of a URL begin behind its host, or its
-    bucket."""
-    found: dict[str, tuple[str, ...]] = {}
-    steps = path.split("/")[3 if "://" in path else 0 : -1]
-    for step in steps:
-        key, equals, value = step.partition("=")
-        if key and equals and "=" not in value:
-            key = _decoded(key) or key
-            found[key] = (*found.get(key, ()), step)
-    return found
-
-
-def value_of(step: str, label: str) -> str | None:
-    """The value of a directory. Raises `UsageError` for one that is no text."""
-    text = step.partition("=")[2]
-    value = _decoded(text)
-    if value is None:
-        raise UsageError(f"{label}: the directory {step} is no text of UTF-8", hint=f"rename it; or {_NO_HIVE}")
-    return None if text == _NULL else value
 
 
 def path_columns(source: InputSource, reshaping: Reshaping) -> dict[str, PathColumn]:
@@ -78,18 +53,18 @@ def path_columns(source: InputSource, reshaping: Reshaping) -> dict[str, PathCol
                 raise UsageError(
                     f"{source.label}: the directory {same[0]} differs in case alone from column {similar[folded(key)]} "
                     f"of {reshaping.definition.full_name}",
-                    hint=f"say what it is with --rename-column '{name_text(key)}:COLUMN'; or {_NO_HIVE}",
+                    hint=f"say what it is with --rename-column '{name_text(key)}:COLUMN'; or {NO_HIVE}",
                 )
             continue
         if len({value_of(step, source.label) for step in same}) > 1:
-            raise UsageError(f"{source.label}: {' and '.join(same)} are two values of one column", hint=_NO_HIVE)
+            raise UsageError(f"{source.label}: {' and '.join(same)} are two values of one column", hint=NO_HIVE)
         text = value_of(same[0], source.label)
         try:
             typed = cast_column(pa.array([text], pa.string()), column, where="", first_row=0)
         except UsageError as error:
             raise UsageError(
                 f"{source.label}: the directory {same[0]} holds no {column.type}, as column {column.name} is",
-                hint=f"rename the directory; or {_NO_HIVE}",
+                hint=f"rename the directory; or {NO_HIVE}",
             ) from error
         found[key] = PathColumn(column, same[0], typed[0])
     return found
@@ -114,7 +89,7 @@ def with_path_columns(
             raise UsageError(
                 f"{label}: row {first_row + row + 1} has {typed[row].as_py()!r} in column {name}, and the file lies in "
                 f"{said.step}",
-                hint=f"move the file; or {_NO_HIVE}",
+                hint=f"move the file; or {NO_HIVE}",
             )
         batch = batch.set_column(index, name, typed)
     return batch
@@ -146,10 +121,3 @@ def _guessed(values: Sequence[str]) -> pa.DataType:
     except ValueError:
         pass
     return pa.string()
-
-
-def _decoded(text: str) -> str | None:
-    try:
-        return unquote_to_bytes(text).decode()
-    except UnicodeError:
-        return None
