@@ -97,6 +97,7 @@ def _new_table(
     session: Session, table: str, schema: Any, order_by: str, partition_by: str, policy: str
 ) -> "TableDefinition":
     from tiering.table.definitions import define_table
+    from tiering.table.names import check_told_apart
 
     if not order_by:
         raise UsageError(
@@ -106,6 +107,7 @@ def _new_table(
     policies = session.loaded.config.policies
     if not policy and len(policies) != 1:
         raise UsageError("which storage policy?", hint=f"say --policy with one of: {', '.join(policies)}")
+    check_told_apart(schema.names, "columns", "rename one of them on a server: ALTER TABLE … RENAME COLUMN '{}' TO …")
     # Parts may hold the same rows, and an insert takes equal blocks once: here each row counts.
     return define_table(
         table,

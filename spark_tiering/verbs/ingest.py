@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tiering.engine.write_job import WriteResult
     from tiering.insert.reshaping import Reshaping
 
-_BAD_VALUES = ("CAST_INVALID_INPUT", "Malformed")
-"""How Spark calls a text that is no value of its column."""
+_BAD_VALUES = ("CAST_INVALID_INPUT", "Malformed", "another value in column")
+"""How Spark calls a text that is no value of its column; and what a row is called that its file's path contradicts."""
 _FILES_SHOWN = 3
 
 
@@ -38,6 +38,9 @@ def ingest(
     select: Annotated[
         str | None, typer.Option(metavar="'A,B.C as D'", help="take only these columns and fields of structs")
     ] = None,
+    no_hive: Annotated[
+        bool, typer.Option("--no-hive", help="directories such as region=eu are no columns of the files in them")
+    ] = False,
     batch_bytes: Annotated[
         str, typer.Option("--batch-bytes", metavar="SIZE", help="files of so many bytes are one commit")
     ] = "4GiB",
@@ -61,6 +64,7 @@ def ingest(
     from spark_tiering.writing.ingest import batches_of, find_files, is_url, left_of
     from tiering.config.units import format_size, parse_size
     from tiering.engine import write_job
+    from tiering.insert.hive import path_columns
     from tiering.insert.reshaping import parse_reshaping
     from tiering.insert.uploaded.once_files import taken
 
@@ -68,13 +72,15 @@ def ingest(
         raise UsageError("ingest is work for Spark", hint=f"add --spark, or 'frostline insert {table} FILE…'")
     store = session.store()
     definition = store.definition(table)
-    reshaping = parse_reshaping(definition, select=select)
+    reshaping = parse_reshaping(definition, select=select, hive=not no_hive)
     disk = write_job.target(store.context, definition, write_job.WriteOptions(table, by="ingest"))
     start = partial(SparkWork, session, f"ingest {table}", master)
     work = start() if any(map(is_url, files)) else None
     runner: Any = work.runner if work is not None else None
     found = find_files(files, format, runner.session if runner is not None else None)
     left = left_of(found, taken(disk, definition), takes_changed=take_changed, table=table)
+    for file in left:
+        path_columns(file.source, reshaping)
     batches = batches_of(left, parse_size(batch_bytes))
     document: dict[str, Any] = {
         "table": table,

@@ -34,6 +34,8 @@ class IngestFile(msgspec.Struct, frozen=True):
     size_bytes: int
     changed: float
     """When, as a file of this machine or Hadoop says it: in seconds, or in whole milliseconds."""
+    named: str = ""
+    """The path by which its user named it, where that is not the place."""
 
     @property
     def fingerprint(self) -> tuple[str, str]:
@@ -46,8 +48,8 @@ class IngestFile(msgspec.Struct, frozen=True):
 
     @property
     def source(self) -> InputSource:
-        """The file as `insert` names it, where tasks open it themselves."""
-        return source_of(self.place.removeprefix(_SCHEME), self.format)
+        """The file as `insert` names it; tasks can open it where they read it themselves."""
+        return replace(source_of(self.place.removeprefix(_SCHEME), self.format), named=self.named)
 
     def is_as_listed(self, facts: os.stat_result) -> bool:
         """Whether that is still the file, by size and time."""

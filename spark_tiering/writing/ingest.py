@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,9 @@ from msgspec.structs import replace
 from oplog.errors import FrostlineError, NotFound, Refused, Transient, UsageError
 from spark_tiering.writing.file_shares import FileShare, IngestFile, rows_of, shares_of
 from spark_tiering.writing.mixed_files import are_mixed
+from spark_tiering.writing.path_columns import spark_type, with_path_columns
 from spark_tiering.writing.ranges import are_carried, in_ranges, quoted, read_by_tasks, rows_or_error
+from tiering.insert.hive import path_columns
 from tiering.insert.reshaping import NULLS, Reshaping
 from tiering.insert.source_files import find_sources, source_of
 from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart, write_parts
@@ -41,6 +43,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",  # a value that does not fit is an error, and no null
     "spark.sql.adaptive.enabled": "false",
+    "spark.sql.caseSensitive": "true",  # a column goes by its name as the file has it, as an insert takes it
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     # A record that lacks a field is malformed, whichever columns are chosen.
@@ -123,22 +126,25 @@ def ingest_session(session: SparkSession) -> SparkSession:
 def frame_of(
     session: SparkSession,
     files: Sequence[IngestFile],
-    definition: TableDefinition,
-    select: Mapping[str, str],
+    reshaping: Reshaping,
     *,
     slots: int,
 ) -> DataFrame:
     """The rows of a batch with columns of the table's names, in ranges of partition and sort key."""
     from spark_tiering.datasource import check_columns
 
+    definition, select = reshaping.definition, reshaping.select
     reader = session.read.format(files[0].format).options(**_READERS[files[0].format])
     if files[0].format == "csv":
         reader = reader.option("sep", files[0].delimiter)
     # Spark takes a path for a glob.
     rows = reader.load([re.sub(r"([{}\[\]*?\\])", r"\\\1", file.place) for file in files])
     _check_seen(rows, files)
+    said = {file.place: path_columns(file.source, reshaping) for file in files}
+    rows = with_path_columns(session, rows, said, is_json=files[0].format == "json")
+    done = {one.column.name for columns in said.values() for one in columns.values()}
     rows = _selected(rows, select) if select else rows
-    rows = _typed(rows, definition, is_text=files[0].format == "csv")
+    rows = _typed(rows, definition, is_text=files[0].format == "csv", done=done)
     check_columns(rows.schema, definition)
     tasks = tasks_for(sum(file.size_bytes for file in files), slots)
     return in_ranges(rows, definition, tasks)
@@ -162,10 +168,10 @@ def write_files(
 ) -> Sequence[Any]:
     """What the tasks answer when they have written the rows of a batch; `parts_of` reads it. `rows` counts them."""
     writing = _Writing(job, rows, last_attempt)
-    if not files[0].is_read_by_tasks:
-        frame = frame_of(session, files, job.definition, reshaping.select, slots=slots)
-        return frame.mapInArrow(writing, _ANSWER).collect()
     now = replace(reshaping, definition=job.definition)
+    if not files[0].is_read_by_tasks:
+        frame = frame_of(session, files, now, slots=slots)
+        return frame.mapInArrow(writing, _ANSWER).collect()
     tasks = tasks_for(sum(file.size_bytes for file in files), slots)
     shares = shares_of(files, tasks)
     if are_mixed(shares, now):
@@ -239,7 +245,9 @@ def _of_path(path: str, file_format: str | None) -> Iterator[IngestFile]:
     for source in find_sources([path], file_format):
         file = Path(source.path).resolve()
         facts = file.stat()
-        yield _checked(IngestFile(f"file:{file}", source.format, source.delimiter, facts.st_size, facts.st_mtime))
+        yield _checked(
+            IngestFile(f"file:{file}", source.format, source.delimiter, facts.st_size, facts.st_mtime, source.path)
+        )
 
 
 def _of_url(path: str, file_format: str | None, session: SparkSession | None) -> Iterator[IngestFile]:
@@ -306,8 +314,9 @@ def _selected(rows: DataFrame, select: Mapping[str, str]) -> DataFrame:
     return rows.select(*expressions)
 
 
-def _typed(rows: DataFrame, definition: TableDefinition, *, is_text: bool) -> DataFrame:
-    """Texts as the types of the table; what JSON has where the table has a text, as JSON."""
+def _typed(rows: DataFrame, definition: TableDefinition, *, is_text: bool, done: Collection[str]) -> DataFrame:
+    """Texts as the types of the table, but for those that are `done`; what JSON has where the table has a text, as
+    JSON."""
     from pyspark.sql import functions
     from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
@@ -315,11 +324,11 @@ def _typed(rows: DataFrame, definition: TableDefinition, *, is_text: bool) -> Da
     expressions = []
     for field in rows.schema.fields:
         column, value = known.get(field.name), functions.col(quoted(field.name))
-        if column is not None:
+        if column is not None and column.name not in done:
             if is_text and (column.nullable or not _is_text(column)):
                 value = functions.when(value.isin(*NULLS), None).otherwise(value)
             if isinstance(field.dataType, StringType) and not _is_text(column):
-                value = value.cast(_spark_type(column))
+                value = value.cast(spark_type(column))
             if isinstance(field.dataType, (StructType, MapType, ArrayType)) and _is_text(column):
                 value = functions.to_json(value)
         expressions.append(value.alias(field.name))
@@ -332,9 +341,3 @@ def _is_text(column: Column) -> bool:
     return bool(
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_time(kind) or kind == pa.uuid()
     )
-
-
-def _spark_type(column: Column) -> Any:
-    from spark_tiering.arrow_types import spark_schema
-
-    return spark_schema([column], truncate_nanoseconds=True).fields[0].dataType

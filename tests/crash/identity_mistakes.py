@@ -9,6 +9,7 @@ from tests.crash.seeding import nothing, replaced
 
 _CHECKS = "tests/hostile/test_disk_identity.py"
 _PLACES = "tests/hostile/test_one_place_twice.py"
+_DEMO = "tests/unit/tiering/cli/test_demo_directory.py"
 _DRAIN = "tests/unit/tiering/cli/test_disk_drain.py"
 
 
@@ -117,5 +118,17 @@ MISTAKES: tuple[Mistake, ...] = (
         "parts leave a disk that cannot be emptied",
         f"{_DRAIN}::test_no_place_is_refused_with_the_way_out_and_nothing_changes",
         replaced("tiering.policy.placement", "fits", lambda name, state, size_bytes: ""),
+    ),
+    (
+        "a demo deletes what it did not make",
+        "the marker of a demo is proof enough that nobody made anything else in its directory",
+        f"{_DEMO}::test_a_table_of_a_user_stops_it_wherever_it_is",
+        replaced("tiering.cli.demo.directory", "_strangers", lambda directory: iter(())),
+    ),
+    (
+        "a demo looks for tables on SSDs alone",
+        "a user's table of which only the bucket knows goes with the demo",
+        f"{_DEMO}::test_a_table_of_a_user_stops_it_wherever_it_is",
+        replaced("tiering.cli.demo.directory", "_in_bucket", lambda prefix, directory: iter(())),
     ),
 )

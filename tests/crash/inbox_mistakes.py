@@ -8,6 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _UNITS = "tests/unit/tiering/daemon/inbox/test_inbox.py"
+_HIVE = "tests/unit/tiering/daemon/inbox/test_inbox_hive.py"
 _KILLED = "tests/crash/test_inbox.py::test_killed_at_every_effect"
 
 
@@ -35,7 +36,9 @@ def _reported_before_the_commit() -> None:
         done = self._place.path / "done"
         effects.make_directory(done)
         for file in batch.files:
-            effects.write_new_file(done / f"{file.name}.report.json", self._report("done", file.name, rows=file.rows))
+            report = done / f"{file.name}.report.json"
+            effects.make_directory(report.parent)
+            effects.write_new_file(report, self._report("done", file.name, rows=file.rows))
         original(self, batch, group)
 
     TableIngest._put_in = put_in  # type: ignore[method-assign]
@@ -159,5 +162,23 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a part whose move failed, and waits, is due no more",
         "tests/unit/tiering/facts/metrics/test_metrics.py::TestSeen::test_what_waits_for_another_try_is_still_due",
         replaced("tiering.facts.metrics.looking", "overdue", _planned_moves_only),
+    ),
+    (
+        "inbox: bytes are known whatever directory they are in",
+        "a file is a duplicate of one with the same bytes, whose directory says another value",
+        f"{_HIVE}::test_the_same_bytes_in_two_directories_are_other_rows",
+        replaced("tiering.daemon.inbox.reading", "path_steps", lambda path: {}),
+    ),
+    (
+        "inbox: directories above it are columns",
+        "rows get the values of directories that the inbox itself is in",
+        f"{_HIVE}::test_the_same_bytes_in_two_directories_are_other_rows",
+        replaced("tiering.daemon.inbox.reading", "replace", lambda source, **changes: source),
+    ),
+    (
+        "inbox: a link in failed/ is followed",
+        "a retry takes a file from outside of the inbox",
+        f"{_HIVE}::test_only_files_below_failed_are_tried_again",
+        replaced("tiering.daemon.inbox.place", "_is_file_below", lambda path, name: (path / name).is_file()),
     ),
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from tests.crash.seeding import nothing, replaced
 
 _CHECK = "tests/unit/tiering/insert/test_reshaping.py"
 _FILES = "tests/unit/tiering/insert/test_as_they_are.py"
+_HIVE = "tests/integration/test_hive.py"
 _REPLACE = "tests/integration/test_replace_partitions.py"
 
 
@@ -85,6 +87,20 @@ def _replacing_begins_late() -> None:
     Table.replace_partitions = replace_partitions  # type: ignore[method-assign]
 
 
+def _appended(batch: Any, columns: Any, **named: Any) -> Any:
+    from tiering.insert.hive import with_path_columns
+
+    lacking = {name: said for name, said in columns.items() if name not in batch.schema.names}
+    return with_path_columns(batch, lacking, **named)
+
+
+def _replaced_without_digests() -> None:
+    from tiering.engine import write_job
+    from tiering.insert.uploaded.part_writer import write_parts
+
+    write_job.write_insert = lambda batches, job: write_parts(batches, job, 0, 0)
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "insert: nanoseconds of any year",
@@ -149,6 +165,40 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "what came into the table after its rows were read counts as known",
         f"{_REPLACE}::test_a_table_rewritten_from_itself_loses_no_row_that_came_after_it_was_read",
         _replacing_begins_late,
+    ),
+    (
+        "a replace forgets what it brought",
+        "the same file inserted after --replace-partitions doubles its rows",
+        f"{_REPLACE}::test_the_same_file_inserted_after_a_replace_is_known",
+        _replaced_without_digests,
+    ),
+    (
+        "a replace claims no digests",
+        "an insert of the same rows commits beside a replace, and neither knows of the other",
+        f"{_REPLACE}::test_while_a_replace_commits_no_insert_commits_the_same_rows",
+        replaced("tiering.engine.write_job", "digests_claimed", lambda *arguments: nullcontext()),
+    ),
+    (
+        "a replace of many blocks remembers the newest alone",
+        "a part whose older blocks are forgotten counts as there when only its newest ones are",
+        f"{_REPLACE}::test_of_many_blocks_those_of_the_window_are_remembered",
+        replaced(
+            "tiering.engine.write_job",
+            "_remembered",
+            lambda part, own, definition: part.digests[-definition.settings.deduplication_window :],
+        ),
+    ),
+    (
+        "directories are no columns",
+        "the column of a Hive directory is null in every row",
+        f"{_HIVE}::test_every_value_is_what_duckdb_reads",
+        replaced("tiering.insert.intake", "path_columns", lambda source, reshaping: {}),
+    ),
+    (
+        "a file's own column against its directory",
+        "a file says another value than the directory that it lies in, and nobody says so",
+        f"{_HIVE}::test_a_column_of_the_file_must_say_the_same",
+        replaced("tiering.insert.intake", "with_path_columns", _appended),
     ),
     (
         "scratch removed under its writers",

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.crash.seeding import nothing, replaced
 
+_CASE = "tests/integration/test_case_only_columns.py"
 _NESTED = "tests/integration/test_nested_types.py"
 _PLAIN = "tests/unit/tiering/cli/test_plain_answers.py"
 _FIELDS = "tests/integration/test_field_pruning.py"
@@ -94,6 +95,30 @@ def _read_for_nothing() -> None:
 
 
 MISTAKES: tuple[Mistake, ...] = (
+    (
+        "a name means the first of two columns",
+        "SQL over columns that differ in case alone answers the first one, whichever was meant",
+        f"{_CASE}::test_sql_over_an_old_table_with_both_is_refused",
+        replaced("tiering.query.query", "check_columns", nothing),
+    ),
+    (
+        "a filter means the first of two columns",
+        "a filter in SQL text compares the first of two columns that differ in case alone",
+        f"{_CASE}::test_sql_over_an_old_table_with_both_is_refused",
+        replaced("tiering.query.sql.planning", "check_columns", nothing),
+    ),
+    (
+        "columns that differ in case come in",
+        "a table gets two columns that SQL takes for one",
+        f"{_CASE}::test_none_come_in_by_a_definition",
+        replaced("tiering.table.definitions", "check_told_apart", nothing),
+    ),
+    (
+        "letters are folded as Unicode has it",
+        "É and é are refused, or get other names, though SQL tells them apart",
+        f"{_CASE}::test_names_are_compared_as_the_engine_compares_them",
+        replaced("tiering.table.names", "_FOLDED", str.maketrans("ABCÉ", "abcé")),
+    ),
     (
         "query: fields are their structs",
         "what the plan says of a struct's field is taken for what it says of the struct",

@@ -27,6 +27,8 @@ FILES = {
     "c.csv": [(1, 3)],  # the bytes of b.csv
     "d.csv": [(9, 9), (99, 4)],  # no such month
 }
+BELOW = {"a.csv": "text=text"}
+"""In a directory that is a column."""
 KEYS = [1, 2, 3]
 
 
@@ -47,7 +49,9 @@ def prepare(site: Site) -> None:
     home(site).mkdir(parents=True)
     for name, rows in FILES.items():
         lines = [ROW.format(month=month, key=key) for month, key in rows]
-        (home(site) / name).write_text("\n".join(["ts,key,text", *lines, ""]))
+        path = home(site) / BELOW.get(name, "") / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(["ts,key,text", *lines, ""]))
     site.save()
 
 
@@ -85,7 +89,7 @@ def wrong(site: Site, store: Store) -> list[str]:
     found = []
     if (there := keys(store)) != KEYS:
         found.append(f"the table has {there}")
-    places = {name: [path.parent.name for path in home(site).rglob(name)] for name in FILES}
+    places = {name: [path.relative_to(home(site)).parts[0] for path in home(site).rglob(name)] for name in FILES}
     expected = {"a.csv": ["done"], "b.csv": ["done"], "c.csv": ["done"], "d.csv": ["failed"]}
     if places != expected:
         found.append(f"the files are in {places}")
@@ -102,7 +106,7 @@ def wrong(site: Site, store: Store) -> list[str]:
 def said_more(site: Site, there: list[int]) -> list[str]:
     """Files that are called done while their rows are not in the table."""
     found = []
-    for path in (home(site) / "done").glob("*.csv*"):
+    for path in (home(site) / "done").rglob("*.csv*"):
         rows = FILES[path.name.removesuffix(".report.json")]
         if missing := [key for _, key in rows if key not in there]:
             found.append(f"{path.name} is called done, and its rows {missing} are not in")

@@ -201,7 +201,7 @@ def test_what_does_not_fit_is_refused_by_name(home: Home, line: dict[str, Any], 
     [
         (["--column", "d:decimal(50, 2)"], "keep longer numbers as string"),
         (["--column", "u:list<uuid>"], "--select"),
-        (["--column", "s:struct<a: int64, A: int64>"], "differ in the case"),
+        (["--column", "s:struct<a: int64, A: int64>"], "differ in case alone"),
         (["--column", "s:struct<>"], "not a column name"),
         (["--column", "s:duration", "--order-by", "s"], "cannot order by s"),
         (["--column", "s:map<string, int64>", "--partition-by", "bucket(4, s)"], "cannot partition by"),

@@ -12,6 +12,7 @@ import pytest
 
 from oplog.errors import Refused
 from tests.homes import Home
+from tiering.catalog.new_parts import DIGEST_CLAIM
 from tiering.config.reading import load
 from tiering.engine import write_job
 from tiering.engine.store import Store
@@ -85,6 +86,82 @@ def test_the_same_again_and_an_insert_of_the_same_rows(home: Home) -> None:
     home("insert", "d.t", again, "--replace-partitions", "--select", "k, day", "--default", "day=1")
     home("merge", "d.t", "--final")
     assert home.keys() == [3, 10, 11]
+
+
+@pytest.mark.parametrize("block_rows", [2, 100])
+def test_the_same_file_inserted_after_a_replace_is_known(home: Home, block_rows: int) -> None:
+    """I11 on one machine: what a replace brought counts as inserted, by the blocks that an insert makes, until an undo
+    takes it back."""
+    home("table", "alter", "d.t", "--setting", f"insert_block_rows={block_rows}")
+    again = file(home, *((key, key % 2 + 1) for key in range(10, 17)))
+    done = home.json("insert", "d.t", again, "--replace-partitions")
+    keys = list(range(10, 17))
+    for _ in range(2):
+        told = home.json("insert", "d.t", again)
+        assert (told["rows"], told["parts"], home.keys()) == (0, [], keys)
+        home("insert", "d.t", again, "--replace-partitions")  # the rows by themselves
+        assert home.keys() == keys
+        home("merge", "d.t", "--final")
+    assert home.json("insert", "d.t", again, "--dedup-by", "none")["rows"] == len(keys)
+    assert done["duplicates"] == 0
+
+
+def test_after_the_undo_of_a_replace_its_file_goes_in(home: Home) -> None:
+    again = file(home, (10, 1), (11, 2))
+    done = home.json("insert", "d.t", again, "--replace-partitions")
+    home("undo", "s3", str(done["revision"]))
+    assert home.json("insert", "d.t", again)["rows"] == 2
+    assert home.keys() == [1, 2, 3, 10, 11]
+
+
+def test_rows_that_a_replace_took_away_go_in_again(home: Home) -> None:
+    first = file(home, (1, 1), (3, 2))
+    home("insert", "d.t", first)
+    assert home.keys() == [1, 2, 3]
+    home("insert", "d.t", file(home, (10, 1), (30, 2)), "--replace-partitions")
+    assert home.json("insert", "d.t", file(home, (1, 1), (3, 2)))["rows"] == 2
+
+
+@pytest.mark.parametrize(("window", "remembered"), [(0, 1), (1, 1), (2, 2), (3, 3), (1000, 3)])
+def test_of_many_blocks_those_of_the_window_are_remembered(home: Home, window: int, remembered: int) -> None:
+    """Where they are not all remembered, one digest is nobody else's: no undo or restore takes some blocks for all."""
+    for setting in ("insert_block_rows=2", f"deduplication_window={window}"):
+        home("table", "alter", "d.t", "--setting", setting)
+    source, digests = file(home, *((key, 5) for key in range(10, 16))), []
+    for _ in range(2):
+        home("insert", "d.t", source, "--replace-partitions")
+        with store_of(home) as store:
+            (part,) = (stored.part for stored in store.table("d.t").parts() if stored.name.partition == "5")
+            digests.append(set(part.digests))
+    assert len(digests[0]) == remembered
+    assert (digests[0] == digests[1]) is (window >= 3)
+
+
+def test_an_insert_under_way_knows_what_a_replace_brings(home: Home) -> None:
+    """The insert has looked at the table before the replace commits the same rows."""
+    with store_of(home) as inserting, store_of(home) as replacing:
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            replacing.table("d.t").replace_partitions(rows((10, 1)))
+            yield from rows((10, 1))
+
+        done = inserting.table("d.t").insert(batches())
+    assert (done.rows, done.duplicates) == (0, 1)
+    assert home.keys() == [3, 10]
+
+
+def test_while_a_replace_commits_no_insert_commits_the_same_rows(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[str] = []
+    commit = write_job._commit
+
+    def seen(context: Any, disk: Any, definition: Any, *rest: Any) -> Any:
+        held.extend(context.journal.claimed(definition.uuid))
+        return commit(context, disk, definition, *rest)
+
+    monkeypatch.setattr(write_job, "_commit", seen)
+    with store_of(home) as store:
+        store.table("d.t").replace_partitions(rows((10, 1), (20, 2)))
+    assert sorted(name.split("-")[1] for name in held if name.startswith(DIGEST_CLAIM)) == ["1", "2"]
 
 
 def test_a_dry_run_says_what_would_go_and_changes_nothing(home: Home) -> None:

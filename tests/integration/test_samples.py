@@ -88,10 +88,10 @@ def test_a_column_without_a_name_is_renamed(home: Home) -> None:
     source = home.path / "rows.jsonl"
     source.write_text('{"": 1, "k": 2}\n')
     home("table", "create", "d.t", "--like", str(source), "--order-by", "k", code=2)
-    assert "--rename ':NEW'" in home.error
+    assert "--rename-column ':NEW'" in home.error
     home("table", "create", "d.t", "--column", "n:int64", "--column", "k:int64", "--order-by", "k")
     home("insert", "d.t", str(source), "--rename", ":n")
     home("insert", "d.t", str(source), "--select", '"" as n,k', "--dedup-by", "none")
     assert home.json("query", "SELECT n, k FROM d.t")["rows"] == [[1, 2], [1, 2]]
     home("insert", "d.t", str(source), "--rename", "n:", code=2)
-    assert "write --rename OLD:NEW" in home.error
+    assert "write --rename-column A:B" in home.error

@@ -73,7 +73,7 @@ def written(home: Home, name: str, table: pa.Table, **options: Any) -> str:
 
 def _json(table: pa.Table) -> Iterator[str]:
     for row in table.to_pylist():
-        yield json.dumps({**row, "at": row["at"].isoformat()})
+        yield json.dumps({**row, "at": row["at"].isoformat()} if "at" in row else row)
 
 
 def contents(home: Home) -> list[list[Any]]:

@@ -70,6 +70,19 @@ def test_columns_are_chosen_and_what_does_not_fit_is_an_error(home: Home) -> Non
     home("ingest", "d.t", f"file://{home.path}/*.parquet", "--spark", code=10)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.csv", "k,name,Name\n1,one,TWO\n"), ("a.json", '{"k": 1, "name": "one", "Name": "TWO"}\n')],
+)
+def test_columns_that_differ_in_case_go_by_their_names(home: Home, name: str, text: str) -> None:
+    (home.path / name).write_text(text)
+    ingest_file = ("ingest", "d.t", str(home.path / name), "--spark")
+    home(*ingest_file, code=2)
+    assert "column Name differs in case alone from column name of d.t" in home.error
+    home(*ingest_file, "--select", "k, Name as name")
+    assert home.json("query", "SELECT k, name FROM d.t")["rows"] == [[1, "TWO"]]
+
+
 def test_what_was_stopped_between_two_commits_goes_on_after_the_last(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

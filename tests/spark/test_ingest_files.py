@@ -374,3 +374,50 @@ def test_a_driver_that_dies_goes_on_after_its_last_commit(home: Home, when: str,
     assert (done["skipped"], done["rows"]) == (there // 10, 30 - there)
     assert contents(home) == expected(0, 30)
     assert home.json("fsck", "--read-data")["ok"]
+
+
+VALUES = ("eu", "a b", "a%20b", "x+y", "%5B1%5D", "NA", "__HIVE_DEFAULT_PARTITION__", "h#i?")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_directories_are_columns_as_of_an_insert(home: Home, kind: str) -> None:
+    """Read by Spark and by tasks; also where a link hides the directory's name, and where some file has none."""
+    for table in ("d.spark", "d.insert"):
+        create(home, table, "k:int64", "region:string", "day:date")
+    files = []
+    for number, value in enumerate(VALUES):
+        path = home.path / "in" / f"region={value}" / "day=2026-01-02" / f"{number}.{kind}"
+        path.parent.mkdir(parents=True)
+        files.append(written(home, str(path), pa.table({"k": [number]})))
+    plain = home.path / "in" / f"plain.{kind}"
+    files.append(written(home, str(plain), pa.table({"k": [100]})))
+    link = home.path / "in" / "region=linked" / f"link.{kind}"
+    link.parent.mkdir()
+    link.symlink_to(written(home, str(home.path / f"far.{kind}"), pa.table({"k": [200]})))
+    files.append(str(link))
+    done = home.json("ingest", "d.spark", *files, "--spark")
+    home("insert", "d.insert", *files)
+    found = [home.json("query", f"SELECT * FROM {table} ORDER BY k")["rows"] for table in ("d.spark", "d.insert")]
+    assert found[0] == found[1]
+    assert done["rows"] == len(VALUES) + 2
+    assert {region for _, region, _ in found[0]} == {"eu", "a b", "x+y", "[1]", "NA", "h#i?", "linked", None}
+    assert home.json("ingest", "d.spark", *files, "--spark")["files"] == 0
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_what_directories_cannot_say_is_refused(home: Home, kind: str) -> None:
+    create(home, "d.h", "k:int64", "region:int64")
+    here = home.path / "region=5"
+    here.mkdir()
+    (home.path / "region=abc").mkdir()
+    bad = written(home, str(home.path / "region=abc" / f"a.{kind}"), pa.table({"k": [1]}))
+    home("ingest", "d.h", bad, "--spark", code=2)
+    assert f"region=abc/a.{kind}: the directory region=abc holds no int64" in home.error
+    other = written(home, str(here / f"b.{kind}"), pa.table({"k": [1, 2], "region": [5, 6]}))
+    home("ingest", "d.h", other, "--spark", code=2)
+    assert f"b.{kind}" in home.error
+    assert "in column region" in home.error
+    same = written(home, str(here / f"c.{kind}"), pa.table({"k": [3], "region": [5]}))
+    home("ingest", "d.h", same, "--spark")
+    home("ingest", "d.h", other, "--spark", "--no-hive")
+    assert home.json("query", "SELECT * FROM d.h ORDER BY k")["rows"] == [[1, 5], [2, 6], [3, 5]]

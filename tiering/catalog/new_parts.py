@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from itertools import combinations
 from pathlib import Path
 
 from disks.base import Disk, Transaction
-from oplog.errors import Transient
+from oplog.errors import Locked, Transient
 from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
 from tiering.journal.kept_looks import PartSums
 from tiering.table import part as parts_format
 from tiering.table.part import PART_FILE, Part, range_of
@@ -21,6 +24,24 @@ INSERT_CLAIM = "insert-from-"
 
 DIGEST_CLAIM = "digest-"
 """A claim of this name, a partition and a digest says: a part of these bytes is being committed."""
+_LOOK_AGAIN_SECONDS = 0.02
+
+
+@contextmanager
+def digests_claimed(
+    context: Context, definition: TableDefinition, blocks: Iterable[tuple[str, Iterable[str]]]
+) -> Iterator[None]:
+    """While it lasts nobody else on this machine commits a part with a block of these, each a partition and digests.
+    Waits for whoever is committing one now."""
+    names = {f"{DIGEST_CLAIM}{partition}-{digest}" for partition, digests in blocks for digest in digests}
+    with ExitStack() as claimed:
+        while True:
+            try:
+                claimed.enter_context(context.journal.claim(definition.uuid, names, "insert"))
+                break
+            except Locked:
+                time.sleep(_LOOK_AGAIN_SECONDS)
+        yield
 
 
 def stage_part(

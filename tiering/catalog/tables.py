@@ -21,6 +21,7 @@ from tiering.config.settings import PolicyConfig
 from tiering.journal.journal import Journal
 from tiering.journal.records import Drop, PartsDrop, TableDrop
 from tiering.table import schema, tombstones
+from tiering.table.names import alike, check_told_apart
 from tiering.table.places import is_reservation
 from tiering.table.schema import (
     CONVERTED_FILE,
@@ -35,6 +36,7 @@ from tiering.table.schema import (
 def create(context: Context, definition: TableDefinition, *, if_not_exists: bool = False) -> TableDefinition:
     """Create the table on every disk of its policy. Raises `AlreadyExists` unless `if_not_exists`."""
     check(context, definition)
+    check_told_apart((column.name for column in definition.columns), "columns", "give one of them another name")
     with context.journal.claim("tables", [definition.full_name], "create table"):
         context.catalog.refresh()
         _require_policy_disks(context, definition, f"creating {definition.full_name}")
@@ -393,6 +395,8 @@ def check_change(context: Context, old: TableDefinition, new: TableDefinition) -
     """Whether the new definition may take the old one's place. Raises as `check` does, and `Refused` for a policy
     without a disk that holds parts of the table: no rule could move them, and nothing would say so."""
     check(context, new)
+    if alike(column.name for column in old.columns) is None:  # else an older version made them: one may go
+        check_told_apart((column.name for column in new.columns), "columns", "give one of them another name")
     from tiering.table.widening import check_parts  # which needs Arrow, as few commands do
 
     check_parts(old, new, (stored.part for stored in context.catalog.parts(old, include_outdated=True)))

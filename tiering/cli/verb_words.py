@@ -29,6 +29,7 @@ _KINDS = {
 """Parameter -> what it names."""
 _EXCEPTIONS = {
     ("table create", "table"): "",
+    ("table create", "rename_column"): "",
     ("clickhouse convert", "table"): "",
     ("unpin", "part"): "pinned part",
     ("unpin", "partition"): "pinned partition",

@@ -154,8 +154,12 @@ class Table:
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         """The table as a relation of the connection, which reads only the parts and columns that its query needs.
 
-        It is the table as it is now, and keeps removed parts on the SSD while it lives, as `dataset` does.
+        It is the table as it is now, and keeps removed parts on the SSD while it lives, as `dataset` does. Raises
+        `UsageError` where columns differ in case alone.
         """
+        from tiering.query.sql.planning import check_columns
+
+        check_columns(self.definition)
         return connection.from_arrow(self.dataset())
 
     def _check_complete(self) -> None:

@@ -27,12 +27,12 @@ from oplog.errors import Conflict, NotFound, Refused
 from oplog.kinds import Inserted
 from tiering.catalog import blocks, reachability
 from tiering.catalog.context import Context
-from tiering.catalog.new_parts import INSERT_CLAIM
+from tiering.catalog.new_parts import INSERT_CLAIM, digests_claimed
 from tiering.engine import replicated
 from tiering.engine.recovery import begin_disks
 from tiering.insert.uploaded.once import OnceABatch, OnceAJob
 from tiering.insert.uploaded.once_files import OnceFiles
-from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart, write_parts
+from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart, write_insert
 from tiering.insert.uploaded.replaced import ATTEMPTS, check_replaceable, held_to_replace, parts_to_replace
 from tiering.parquet.column_ranges import combine_ranges
 from tiering.policy.placement import ordered_volumes
@@ -136,6 +136,7 @@ def commit(context: Context, options: WriteOptions, job: WriteJob | None, parts:
         claim = f"{INSERT_CLAIM}{floor}-{secrets.token_hex(6)}"
         stack.enter_context(context.journal.claim(definition.uuid, [claim], "insert"))
         described = _described(context, definition, job, parts, floor)
+        stack.enter_context(digests_claimed(context, definition, [(part.partition.id, part.digests) for part in parts]))
         for left in reversed(range(1 if options.replaces == "nothing" and options.once is None else ATTEMPTS)):
             try:
                 revision, gone = _commit(context, disk, definition, options, job, described)
@@ -163,7 +164,7 @@ def replace_partitions(
     """Write the rows in this process, and put them in the place of the partitions that they are in. A dry run reads
     them, and says what would go; it raises what would stop the write now."""
     if not dry_run:
-        return commit(context, options, job, write_parts(batches, job, 0, 0))
+        return commit(context, options, job, write_insert(batches, job))
     rows, partitions = 0, set[str]()
     for batch in batches:
         table = pa.Table.from_batches([cast_batch(batch, job.definition, first_row=rows)])
@@ -238,11 +239,21 @@ def _described(
             schema_version=job.definition.schema_version,
             files=files,
             columns=combine_ranges(files, job.definition),
-            # Of this job alone: to append the same rows again is no mistake here.
-            digests=(hashlib.sha256(f"{job.token}{part.directory}{bytes_of}".encode()).hexdigest(),),
+            digests=_remembered(part, f"{job.token}{part.directory}{bytes_of}", definition),
         )
         found.append((part, made))
     return found
+
+
+def _remembered(part: WrittenPart, own: str, definition: TableDefinition) -> tuple[str, ...]:
+    """The digests of an insert's blocks, and where they are not all of the part's, one of this job alone: so nobody
+    takes a part that has these for one that has all rows. A task of Spark that appends the same rows makes no mistake.
+    """
+    window = definition.settings.deduplication_window
+    if 0 < len(part.digests) <= window:
+        return part.digests
+    alone = hashlib.sha256(own.encode()).hexdigest()
+    return (alone, *part.digests[-window + 1 :]) if window > 1 else (alone,)
 
 
 def _commit(

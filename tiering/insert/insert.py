@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-import time
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -38,12 +37,12 @@ from msgspec.structs import replace
 from disks.base import Transaction
 from disks.effects import op
 from disks.workers.progress import Task
-from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NotFound
+from oplog.errors import Conflict, Damaged, FrostlineError, NotFound
 from oplog.kinds import Inserted
 from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.catalog.new_parts import DIGEST_CLAIM, INSERT_CLAIM, check_plain, stage_part
+from tiering.catalog.new_parts import INSERT_CLAIM, check_plain, digests_claimed, stage_part
 from tiering.insert.concurrency import OtherInserts
 from tiering.insert.row_blocks import row_blocks, row_digest
 from tiering.parquet.column_ranges import column_range, combine_ranges
@@ -54,7 +53,6 @@ from tiering.table.part import DataFile, Part, PartName
 from tiering.table.schema import TableDefinition
 from tiering.table.transforms import Partition, partition_values_json
 
-_LOOK_AGAIN_SECONDS = 0.02
 _LOOKS = 5
 _FIRST_GUESS = 0.5
 """Size on disk as a share of the size in memory, until the first part tells."""
@@ -282,14 +280,8 @@ class Inserting:
         if not self.definition.settings.deduplication_window:
             yield
             return
-        names = {f"{DIGEST_CLAIM}{new.partition.id}-{new.digest}" for new in written}
-        with ExitStack() as claimed:
-            while True:
-                try:
-                    claimed.enter_context(self.context.journal.claim(self.definition.uuid, names, "insert"))
-                    break
-                except Locked:
-                    time.sleep(_LOOK_AGAIN_SECONDS)
+        blocks = [(new.partition.id, (new.digest,)) for new in written]
+        with digests_claimed(self.context, self.definition, blocks):
             if self._ask_buckets({new.disk for new in written}) or self.company.is_possible():
                 self._learn({new.partition.id for new in written})
             yield

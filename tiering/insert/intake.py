@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from oplog.errors import UsageError
 from tiering.insert.bad_rows import BadRows, salvage
+from tiering.insert.hive import PathColumn, path_columns, with_path_columns
 from tiering.insert.reshaping import Reshaping
 from tiering.insert.source_files import InputSource
 from tiering.table.schema import TableDefinition
@@ -32,6 +33,11 @@ class Intake(msgspec.Struct):
     """Of formats whose rows need not have all columns: the paths that were met."""
     rows: int = 0
     """Read so far, with those that could not be taken."""
+    path_columns: dict[str, PathColumn] = msgspec.field(default_factory=dict)
+    """What the file's path says of its rows."""
+
+    def __post_init__(self) -> None:
+        self.path_columns = path_columns(self.source, self.reshaping)
 
     @property
     def definition(self) -> TableDefinition:
@@ -86,7 +92,7 @@ class Intake(msgspec.Struct):
     def check_columns(self, schema: pa.Schema) -> None:
         """Raise `UsageError` for columns that do not fit: no row is to blame for that."""
         none = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema.names)
-        check_names(self._shaped(none).schema.names, self.definition, where=self._where)
+        check_names(self._shaped(none, 0).schema.names, self.definition, where=self._where)
 
     def check_seen(self) -> None:
         """Raise `UsageError` for a path that somebody named and that no row so far had."""
@@ -100,8 +106,15 @@ class Intake(msgspec.Struct):
     def _where(self) -> str:
         return f"{self.source.label}: "
 
-    def _shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _shaped(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        if self.path_columns:
+            is_json = self.seen is not None
+            batch = with_path_columns(
+                batch, self.path_columns, label=self.source.label, first_row=first_row, nulls_are_absent=is_json
+            )
         return self.reshaping.apply(batch, where=self._where, seen=self.seen)
 
     def _taken(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        return cast_batch(self._shaped(batch), self.definition, source=self.source.label, first_row=first_row)
+        return cast_batch(
+            self._shaped(batch, first_row), self.definition, source=self.source.label, first_row=first_row
+        )

@@ -45,6 +45,8 @@ class Reshaping(msgspec.Struct, frozen=True):
     """Fields of structs are columns called `struct.field`, as deep as they go, unless the table has the struct."""
     nulls: tuple[str, ...] = NULLS
     """What stands for no value in CSV, in every column, unless it is quoted."""
+    hive: bool = True
+    """Directories `key=value` of an input's path are columns of it."""
 
     def columns(self) -> dict[str, Column]:
         """Path in the input -> the table's column, as far as that is known before the input is."""
@@ -117,13 +119,16 @@ def parse_reshaping(
     default: Sequence[str] = (),
     flatten: bool = False,
     null: Sequence[str] | None = None,
+    hive: bool = True,
 ) -> Reshaping:
     """The reshaping of the words of `insert`, where no `null` is `NULLS`. Raises `UsageError` or `NotFound` for what
     does not fit the table."""
     if select is not None and rename:
-        raise UsageError("--select and --rename do not go together", hint="write the new name as 'a as b' in --select")
+        raise UsageError(
+            "--select and --rename-column do not go together", hint="write the new name as 'a as b' in --select"
+        )
     chosen = _parse_select(select) if select is not None else {}
-    renames = dict(_pair(text, ":", "--rename OLD:NEW") for text in rename)
+    renames = parse_renames(rename)
     for name in (*chosen.values(), *renames.values()):
         definition.column(name)
     _check_once([*chosen.values()] or [*renames.values()])
@@ -135,7 +140,22 @@ def parse_reshaping(
             raise UsageError(f"--default names column {name} twice", hint="name each column once")
         defaults[name] = msgspec.structs.replace(column, default=typed_default(column, value))
     nulls = NULLS if null is None else tuple(null)
-    return Reshaping(definition, chosen, renames, ignore_unknown, defaults, flatten, nulls)
+    return Reshaping(definition, chosen, renames, ignore_unknown, defaults, flatten, nulls, hive)
+
+
+def parse_renames(texts: Sequence[str]) -> dict[str, str]:
+    """Column of the input -> the table's column, of the words of `--rename-column`. Raises `UsageError`."""
+    return dict(_pair(text, ":", "--rename-column A:B") for text in texts)
+
+
+def renamed_schema(schema: pa.Schema, renames: Mapping[str, str], label: str) -> pa.Schema:
+    """The schema of a sample with the table's names. Raises `UsageError` for a column that it does not have, and for
+    two of one name."""
+    if missing := [name for name in renames if name not in schema.names]:
+        raise _missing(missing[0], schema.names, f"{label}: ")
+    names = [renames.get(name, name) for name in schema.names]
+    _check_once(names)
+    return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
 
 
 def flattened(batch: pa.RecordBatch, kept: Collection[str] = ()) -> pa.RecordBatch:

@@ -11,10 +11,9 @@ import pyarrow as pa
 from oplog.errors import UsageError
 from tiering.insert.bucket_sources import BucketSources
 from tiering.insert.reshaping import Reshaping
-from tiering.insert.sources import open_each
+from tiering.insert.sources import read_each, sample_sources
 from tiering.parquet.column_ranges import column_range
 from tiering.table.names import name_text
-from tiering.table.schema import TableDefinition
 from tiering.table.type_texts import arrow_type
 from tiering.table.types import from_json
 
@@ -33,18 +32,16 @@ class Suggestion(msgspec.Struct, frozen=True):
     last: date
 
 
-def suggest_partition(
-    path: str, definition: TableDefinition, *, flatten: bool = False, buckets: BucketSources | None = None
-) -> Suggestion | None:
+def suggest_partition(path: str, reshaping: Reshaping, buckets: BucketSources | None = None) -> Suggestion | None:
     """By the first rows of the file, and of several times by the first in the sort order, else in the file. None where
     there is no time; a sample whose rows cannot be read suggests nothing either."""
+    definition = reshaping.definition
     times = [column.name for column in definition.columns if _is_time(arrow_type(column.type))]
     names = [name for name in definition.order_by if name in times] or times
     if not names:
         return None
     try:
-        reshaping = Reshaping(definition, flatten=flatten)
-        streams = open_each([path], None, definition, reshaping=reshaping, buckets=buckets)
+        streams = read_each(sample_sources(path, buckets)[:1], reshaping)
         batch = next(next(streams), None)
     except UsageError:
         return None

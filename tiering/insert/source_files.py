@@ -105,6 +105,8 @@ class InputSource:
     """Between the fields of CSV, once its header was seen."""
     span: SourceSpan | None = None
     """Of Parquet: what to read of it, where that is not all."""
+    named: str = ""
+    """The path by which its directories are columns, where that is another one."""
 
     @property
     def label(self) -> str:
@@ -153,6 +155,16 @@ def _matches(path: str) -> list[str]:
     if not matches:
         raise NotFound(f"no such file: {path}", hint="check the path; quote globs so that they arrive here")
     return matches
+
+
+def files_below(directory: str) -> list[str]:
+    """The data files of a directory and of those in it, by their names. Names that begin with `.` or `_` are those of
+    programs that write such directories. Raises `NotFound` where there are none."""
+    below = [path for path in sorted(Path(directory).rglob("*")) if path.is_file()]
+    found = [str(path) for path in below if not any(step[0] in "._" for step in path.relative_to(directory).parts)]
+    if not found:
+        raise NotFound(f"no files in {directory}", hint="name a file, or a directory of files")
+    return found
 
 
 def source_of(path: str, file_format: str | None, opener: Callable[[], RemoteFile] | None = None) -> InputSource:

@@ -16,6 +16,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
+from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
@@ -26,11 +27,21 @@ from disks.workers.progress import Task
 from oplog.errors import UsageError
 from tiering.insert.bad_rows import BadRows
 from tiering.insert.bucket_sources import BucketSources
+from tiering.insert.hive import path_columns, with_path_fields
 from tiering.insert.intake import Intake
 from tiering.insert.json.source import guess_schema, read_json
 from tiering.insert.reshaping import NULLS, Reshaping
 from tiering.insert.source_csv import check_text, csv_head, read_csv
-from tiering.insert.source_files import ARROW_FILE, BLOCK_BYTES, STDIN, InputSource, find_sources, open_binary, reading
+from tiering.insert.source_files import (
+    ARROW_FILE,
+    BLOCK_BYTES,
+    STDIN,
+    InputSource,
+    files_below,
+    find_sources,
+    open_binary,
+    reading,
+)
 from tiering.table.schema import TableDefinition
 
 _BATCH_ROWS = 131_072
@@ -73,7 +84,10 @@ def read_each(
     bad: BadRows | None = None,
     task: Task | None = None,
 ) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The same of inputs that were found. `task` is told of their bytes as they are read."""
+    """The same of inputs that were found. `task` is told of their bytes as they are read. Raises `UsageError` at once
+    for a path whose directories do not fit the table."""
+    for source in sources:
+        path_columns(source, reshaping)
     return (_told(_read(source, reshaping, stdin, bad), source, task) for source in sources)
 
 
@@ -91,10 +105,20 @@ def typed_rows(batches: Iterable[pa.RecordBatch], reshaping: Reshaping, *, label
         yield from intake.batches(batch)
 
 
-def source_schema(path: str, buckets: BucketSources | None = None) -> pa.Schema:
-    """The columns of a file, for `--like`; of CSV and JSON they are guessed from the first megabytes. Of a glob, those
-    of the first."""
-    (source, *_) = find_sources([path], None, buckets)
+def sample_sources(path: str, buckets: BucketSources | None = None) -> list[InputSource]:
+    """The inputs of a sample: as of an insert, and the files below a directory."""
+    return find_sources(files_below(path) if Path(path).is_dir() else [path], None, buckets)
+
+
+def source_schema(path: str, buckets: BucketSources | None = None, *, hive: bool = True) -> pa.Schema:
+    """The columns of a file, for `--like`; of CSV and JSON they are guessed from the first megabytes. Of a glob or a
+    directory, those of the first; with `hive` also those that the paths of all have."""
+    sources = sample_sources(path, buckets)
+    schema = _schema_within(sources[0])
+    return with_path_fields(schema, [source.label for source in sources]) if hive else schema
+
+
+def _schema_within(source: InputSource) -> pa.Schema:
     with reading(source), ExitStack() as stack:
         if source.format == "parquet":
             return pq.read_schema(stack.enter_context(open_binary(source, None, seekable=True)))

@@ -23,7 +23,7 @@ from tiering.query.selection import begin_again, hold_leases, select_files
 from tiering.query.sql.engine import EngineOutgrown
 from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
-from tiering.query.sql.planning import declare_rows, plan_statement
+from tiering.query.sql.planning import check_columns, declare_rows, plan_statement
 from tiering.query.sql.session import SqlSession
 from tiering.query.sql.statement import Statement, read_statement
 from tiering.table.pruning import TRUE, Or, Predicate, partition_may_match
@@ -154,6 +154,8 @@ def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool, held: 
         statement = read_statement(session.connection, sql, allow_files=allow_files)
         resolved = _resolve(context, session, statement, resolve)
         definitions = {name: definition for name, (definition, _) in resolved.items()}
+        for definition in definitions.values():
+            check_columns(definition)
         empty = session.empty_tables if len(resolved) == len(statement.tables) else None  # else system tables are there
         reads, columns = plan_statement(session.connection, statement.text, definitions, empty)
         accesses = {name: reads.tables.get(name, _NOTHING) for name in resolved}

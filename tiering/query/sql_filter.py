@@ -27,9 +27,10 @@ def parse_filter(text: str, definition: TableDefinition) -> Predicate:
     # The engine takes longer to import than most reads without a condition take to plan.
     from tiering.query.sql.column_types import identifier
     from tiering.query.sql.plan import is_exact
-    from tiering.query.sql.planning import connect, plan_statement
+    from tiering.query.sql.planning import check_columns, connect, plan_statement
     from tiering.query.sql.statement import read_statement
 
+    check_columns(definition)
     name = definition.full_name
     quoted = ".".join(map(identifier, name.split(".", 1)))
     refused = UsageError(f"this filter is more than comparisons of columns with constants: {text.strip()}", hint=_HINT)

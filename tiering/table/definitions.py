@@ -18,7 +18,7 @@ import pyarrow as pa
 from oplog.errors import UsageError
 from tiering.config.units import parse_duration, parse_size
 from tiering.table.merge_modes import check_merge_mode, parse_merge_mode
-from tiering.table.names import check_name, name_text, split_pair, unquoted
+from tiering.table.names import check_name, check_told_apart, name_text, split_pair, unquoted
 from tiering.table.rule_texts import parse_partition_by, parse_ttl
 from tiering.table.schema import (
     Column,
@@ -30,6 +30,7 @@ from tiering.table.type_texts import arrow_type, split_outside, type_text
 from tiering.table.types import default_scalar
 from tiering.table.widening import check_partitions, holds_all, wider_words
 
+_OTHER_NAMES = "rename one of them: --rename-column '{}:NEW', at 'table create --like' and at 'insert'"
 _NULL = re.compile(r"\s+null\Z", re.IGNORECASE)
 
 
@@ -111,7 +112,7 @@ def _roomy(kind: pa.DataType) -> pa.DataType:
 
 def _way_in(field: pa.Field) -> str:
     if not pa.types.is_struct(field.type):
-        return f"--rename '{field.name}:NEW', and --ignore-unknown for what you leave out"
+        return f"--rename-column '{field.name}:NEW', and --ignore-unknown for what you leave out"
     return f"--select 'A, B, {field.name}.{field.type.field(0).name} as NEW'"
 
 
@@ -144,6 +145,7 @@ def define_table(
     numbered = tuple(
         msgspec.structs.replace(column, id=number) for number, column in enumerate(named.values(), start=1)
     )
+    check_told_apart(named, "columns", _OTHER_NAMES)
     definition = TableDefinition(
         uuid=str(uuids.uuid4()),
         database=database,
@@ -189,6 +191,7 @@ def add_column(definition: TableDefinition, text: str, *, default: str | None = 
     column = parse_column(text, column_id=_last_id(definition) + 1)
     if any(known.name == column.name for known in definition.columns):
         raise UsageError(f"table {definition.full_name} has a column {column.name} already", hint="choose another name")
+    _check_beside(column.name, (known.name for known in definition.columns))
     if default is not None:
         column = msgspec.structs.replace(column, default=typed_default(column, default))
     elif not column.nullable:
@@ -207,6 +210,7 @@ def rename_column(definition: TableDefinition, text: str) -> TableDefinition:
     definition.column(old)
     if any(known.name == new for known in definition.columns):
         raise UsageError(f"table {definition.full_name} has a column {new} already", hint="choose another name")
+    _check_beside(new, (known.name for known in definition.columns if known.name != old))
 
     def renamed(name: str) -> str:
         return new if name == old else name
@@ -220,6 +224,11 @@ def rename_column(definition: TableDefinition, text: str) -> TableDefinition:
         ttl=tuple(replace(rule, column=renamed(rule.column)) for rule in definition.ttl),
         merge_mode=str(parse_merge_mode(definition.merge_mode).renamed(old, new)),
     )
+
+
+def _check_beside(name: str, others: Iterable[str]) -> None:
+    for other in others:
+        check_told_apart((other, name), "columns", "choose another name")
 
 
 def rename_table(definition: TableDefinition, name: str) -> TableDefinition:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from string import ascii_lowercase, ascii_uppercase
 
 from oplog.errors import UsageError
 
@@ -16,6 +17,7 @@ NAME = re.compile(r'"(?:[^"]|"")+"')
 _PLAIN = re.compile(r"[^\W\d]\w*\Z")
 _BARE = re.compile(r"[^\s:,()<>\[\]\"=][^:,()<>\[\]\"=]*")
 _LONGEST = 255
+_FOLDED = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 
 def check_name(name: str) -> str:
@@ -29,6 +31,29 @@ def check_name(name: str) -> str:
     if any(unicodedata.category(character) == "Cc" for character in name):
         raise UsageError(f"not a column name: {name!r}", hint="control characters are no part of a name")
     return name
+
+
+def folded(name: str) -> str:
+    """The name as SQL compares it: letters of ASCII by no case, all others as they are."""
+    return name.translate(_FOLDED)
+
+
+def alike(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first two names that SQL takes for one; None where it tells all of them apart."""
+    known: dict[str, str] = {}
+    for name in names:
+        if (first := known.setdefault(folded(name), name)) != name:
+            return first, name
+    return None
+
+
+def check_told_apart(names: Iterable[str], what: str, hint: str) -> None:
+    """Raise `UsageError` where two names differ in case alone. `hint` may have the later one as `{}`."""
+    if (pair := alike(names)) is not None:
+        raise UsageError(
+            f"{what} {pair[0]} and {pair[1]} differ in case alone, and SQL takes them for one",
+            hint=hint.replace("{}", name_text(pair[1])),
+        )
 
 
 def name_text(name: str) -> str:

@@ -13,7 +13,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from oplog.errors import UsageError
-from tiering.table.names import NAME, check_name, name_text, read_name
+from tiering.table.names import NAME, check_name, check_told_apart, name_text, read_name
 
 _SIMPLE: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
@@ -195,13 +195,9 @@ def _not_inside(name: str) -> UsageError:
 
 def _distinct(kind: pa.StructType) -> pa.StructType:
     """The struct itself. Raises `UsageError` where its fields cannot be told apart by who reads it."""
-    names = [field.name.lower() for field in kind]
-    if twice := [field.name for field in kind if names.count(field.name.lower()) > 1]:
-        raise UsageError(
-            f"the fields {' and '.join(twice[:2])} of a struct differ in the case of their letters alone",
-            hint="rename one of them, or make columns of them with insert --select",
-        )
-    if not names:
+    hint = "rename one of them, or make columns of them with insert --select"
+    check_told_apart((field.name for field in kind), "the fields", hint)
+    if not kind.num_fields:
         raise UsageError("a struct without fields holds nothing", hint="leave it out, or keep it as a string")
     return kind
 

@@ -15,6 +15,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from oplog.errors import UsageError
+from tiering.table.names import folded, name_text
 from tiering.table.nested import cast_nested
 from tiering.table.schema import Column, TableDefinition
 from tiering.table.type_texts import arrow_type
@@ -134,6 +135,12 @@ def check_names(names: list[str], definition: TableDefinition, *, where: str) ->
         raise UsageError(f"{where}column {', '.join(twice)} occurs twice", hint="give every column its own name")
     known = {column.name for column in definition.columns}
     unknown = [name for name in names if name not in known]
+    similar = {folded(column.name): column.name for column in definition.columns}
+    if name := next((name for name in unknown if folded(name) in similar), None):
+        raise UsageError(
+            f"{where}column {name} differs in case alone from column {similar[folded(name)]} of {definition.full_name}",
+            hint=f"say what it is with --rename-column '{name_text(name)}:COLUMN', or leave it out with --select",
+        )
     if unknown:
         raise UsageError(
             f"{where}unknown columns: {', '.join(unknown)}",

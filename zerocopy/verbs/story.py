@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from typing import Any
 import yaml
 
 from oplog.errors import Damaged
-from tiering.cli.demo.story import MARKER, Story, clear, near
+from tiering.cli.demo.directory import begin, write_configuration
+from tiering.cli.demo.story import Story, near
 from tiering.engine.store import Store
 from zerocopy.execution import work
 from zerocopy.keeper import packaged
@@ -28,14 +29,14 @@ ROWS = 1000
 COUNT = f"SELECT count(*) AS hits, count(DISTINCT url) AS urls FROM {TABLE}"
 
 
-def run_story(directory: Path, replicas: int) -> dict[str, Any]:
-    """Run the demo in the directory; returns what all replicas have at its end. Raises when one has anything else, and
-    `UsageError` saying what to install where there is no ZooKeeper."""
+def run_story(directory: Path, replicas: int, confirm: Callable[[str], None]) -> dict[str, Any]:
+    """Run the demo in the directory; returns what all replicas have at its end. `confirm` is asked before anything but
+    an earlier demo is deleted there. Raises when a replica has anything else, and `UsageError` saying what to install
+    where there is no ZooKeeper."""
     started = time.monotonic()
     packaged.find_jars()
     packaged.find_java()
-    clear(directory)
-    (directory / MARKER).write_text("Made by 'frostline demo', which replaces this directory when it runs again.\n")
+    begin(directory, confirm)
     with ExitStack() as stack:
         port = stack.enter_context(_zookeeper(directory / "zookeeper"))
         story = _Replicas(directory, [chr(ord("a") + number) for number in range(replicas)], port)
@@ -121,7 +122,7 @@ class _Replicas(Story):
             "interserver": {"secret": "the-secret-of-a-demo", "port": 0},
             "macros": {"shard": "01", "replica": name},
         }
-        (home / "frostline.yaml").write_text(yaml.safe_dump(plain, sort_keys=False))
+        write_configuration(self.directory, home / "frostline.yaml", yaml.safe_dump(plain, sort_keys=False))
         (home / "frostline.yaml").chmod(0o600)
 
 

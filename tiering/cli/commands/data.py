@@ -47,7 +47,8 @@ def insert(
         ),
     ] = None,
     rename: Annotated[
-        list[str] | None, typer.Option(metavar="OLD:NEW", help="a column of another name; may be repeated")
+        list[str] | None,
+        typer.Option("--rename-column", "--rename", metavar="A:B", help="input column A goes into B; may be repeated"),
     ] = None,
     ignore_unknown: Annotated[
         bool, typer.Option("--ignore-unknown", help="leave out columns that the table does not have")
@@ -67,6 +68,9 @@ def insert(
         tuple[int, str] | None,
         typer.Option(metavar="N FILE", help="keep up to N rows that cannot be taken in FILE; more: exit 8"),
     ] = None,
+    no_hive: Annotated[
+        bool, typer.Option("--no-hive", help="directories such as region=eu are no columns of the files in them")
+    ] = False,
     dedup_by: Annotated[
         Literal["block", "file", "none"],
         typer.Option(help="file: each is known again, whatever is beside it; none: what is there goes in again"),
@@ -128,6 +132,7 @@ def insert(
         default=default or (),
         flatten=flatten,
         null=null,
+        hive=not no_hive,
     )
     document: dict[str, Any]
     sources = find_sources(files, format, session.bucket_sources()) if files else []

@@ -9,6 +9,7 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 
 if TYPE_CHECKING:
+    from tiering.insert.reshaping import Reshaping
     from tiering.table.schema import TableDefinition
 
 TableName = Annotated[str, typer.Argument(metavar="DB.TABLE", help="the table")]
@@ -31,11 +32,19 @@ def create(
     session: Session,
     table: TableName,
     like: Annotated[
-        str | None, typer.Option(metavar="FILE", help="take the columns of this data file, also s3:// or https://")
+        str | None,
+        typer.Option(metavar="FILE", help="take the columns of a data file, also s3:// or https://, or of a directory"),
     ] = None,
     flatten: Annotated[
         bool, typer.Option("--flatten", help="of the sample's structs, the fields: as insert --flatten brings them")
     ] = False,
+    no_hive: Annotated[
+        bool, typer.Option("--no-hive", help="directories such as region=eu are no columns of the sample")
+    ] = False,
+    rename_column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A:B", help="the sample's column A is called B, as insert --rename-column brings it"),
+    ] = None,
     column: Annotated[
         list[str] | None, typer.Option(metavar="NAME:TYPE", help="a column, or another type than the sample's")
     ] = None,
@@ -72,8 +81,12 @@ def create(
     the others when none are given, and must be theirs when they are.
     """
     from oplog.errors import UsageError
+    from tiering.insert.reshaping import Reshaping, parse_renames
     from tiering.table.definitions import define_table
 
+    renames = parse_renames(rename_column or ())
+    if renames and like is None:
+        raise UsageError("--rename-column is for the columns of a sample", hint="add --like FILE")
     if replicated:
         _create_replica(
             session,
@@ -81,7 +94,7 @@ def create(
             {
                 "order_by": order_by,
                 "columns": column or (),
-                "like": _schema_of(session, like) if like else None,
+                "like": _schema_of(session, like, renames, flatten=flatten, hive=not no_hive) if like else None,
                 "partition_by": partition_by,
                 "ttl": ttl or (),
                 "merge_mode": merge_mode,
@@ -99,7 +112,7 @@ def create(
         order_by=order_by,
         policy=policy or _only_policy(session),
         columns=column or (),
-        like=_schema_of(session, like, flatten=flatten) if like else None,
+        like=_schema_of(session, like, renames, flatten=flatten, hive=not no_hive) if like else None,
         partition_by=partition_by,
         ttl=ttl or (),
         merge_mode=merge_mode,
@@ -120,7 +133,7 @@ def create(
             definition = created
     _answer(session, definition, f"{_would(session, 'Created')} table {definition.full_name} ({definition.uuid}).")
     if like:
-        _tell_of_sample(session, definition, like, flatten=flatten)
+        _tell_of_sample(session, like, Reshaping(definition, renames=renames, flatten=flatten, hive=not no_hive))
 
 
 def _create_replica(
@@ -376,18 +389,15 @@ def drop(session: Session, table: TableName) -> None:
     )
 
 
-def _tell_of_sample(session: Session, definition: Any, like: str, *, flatten: bool) -> None:
+def _tell_of_sample(session: Session, like: str, reshaping: "Reshaping") -> None:
     """Which columns it gave, and which partition it speaks for."""
     from tiering.insert.samples import suggest_partition
     from tiering.insert.source_files import label_of
 
+    definition = reshaping.definition
     chosen = ", ".join(f"{column.name} {column.type}" for column in definition.columns)
     session.output.note(f"Columns by {label_of(like)}: {chosen}.")
-    found = (
-        None
-        if definition.partition_by
-        else suggest_partition(like, definition, flatten=flatten, buckets=session.bucket_sources())
-    )
+    found = None if definition.partition_by else suggest_partition(like, reshaping, buckets=session.bucket_sources())
     if found is not None:
         session.output.note(
             f"Its first {counted(found.rows, 'row')} are of {found.first} to {found.last}: with --partition-by "
@@ -404,16 +414,16 @@ def _only_policy(session: Session) -> str:
     raise UsageError("which storage policy?", hint=f"say --policy with one of: {', '.join(policies)}")
 
 
-def _schema_of(session: Session, path: str, *, flatten: bool = False) -> Any:
-    from tiering.insert.reshaping import flattened
-    from tiering.insert.sources import source_schema
-
-    schema = source_schema(path, session.bucket_sources())
-    if not flatten:
-        return schema
+def _schema_of(session: Session, path: str, renames: dict[str, str], *, flatten: bool, hive: bool) -> Any:
     import pyarrow as pa
 
-    return flattened(pa.RecordBatch.from_pylist([], schema)).schema
+    from tiering.insert.reshaping import flattened, renamed_schema
+    from tiering.insert.source_files import label_of
+    from tiering.insert.sources import source_schema
+
+    schema = source_schema(path, session.bucket_sources(), hive=hive)
+    schema = flattened(pa.RecordBatch.from_pylist([], schema)).schema if flatten else schema
+    return renamed_schema(schema, renames, label_of(path))
 
 
 def _refuse_existing(session: Session, table: str) -> None:

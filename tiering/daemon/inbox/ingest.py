@@ -97,7 +97,7 @@ class TableIngest:
         hashed: list[tuple[Found, str]] = []
         for file in self._place.taken():
             try:
-                hashed.append((file, reading.digest_of(self._place.taken_path / file.name, self._stop)))
+                hashed.append((file, self._digest(file)))
             except FileChanged as error:
                 self._wait(file, error)
         known = self._store.context.journal.ingested.known(self._definition.uuid, [digest for _, digest in hashed])
@@ -246,9 +246,12 @@ class TableIngest:
         if file is None:
             raise NotFound("it is gone")
         path = self._place.taken_path / file.name
-        if reading.digest_of(path, self._stop) != expected.sha256:
+        if self._digest(file) != expected.sha256:
             raise Damaged("its bytes are others now")
         return reading.read(path, file, expected.sha256, self._definition, self._stop)
+
+    def _digest(self, file: Found) -> str:
+        return reading.digest_of(self._place.taken_path / file.name, file.name, self._definition, self._stop)
 
     # Ends
 

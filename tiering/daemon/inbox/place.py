@@ -1,6 +1,7 @@
 """One table's directory of the inbox, and every change to it.
 
-    <inbox>/<db.table>/NAME               files that land; taken when they are whole
+    <inbox>/<db.table>/NAME               files that land; taken when they are whole. `region=eu/NAME` too: directories
+                                          `key=value` are columns, and stand before the name wherever the file goes
     <inbox>/<db.table>/.taken/NAME        taken: nobody else's any more
     <inbox>/<db.table>/.batch.json        which of them are going in, and whether they are in
     <inbox>/<db.table>/done/, failed/     afterwards, each with NAME.report.json
@@ -13,13 +14,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import msgspec
 
 from disks import effects
 from oplog.errors import AlreadyExists, NotFound, Refused
-from tiering.daemon.inbox.choice import Found, in_order, is_candidate
+from tiering.daemon.inbox.choice import Found, in_order, is_candidate, is_column
 from tiering.daemon.inbox.records import Batch, decode_batch, shown
 
 TAKEN, DONE, FAILED = ".taken", "done", "failed"
@@ -72,17 +73,20 @@ class TableInbox:
     def take(self, files: Iterable[Found]) -> None:
         """Take the files; one that is gone, or whose name is taken already, is left out. Durable when it returns."""
         self._make(TAKEN)
-        for file in files:
-            target = self.taken_path / file.name
+        moved = [file.name for file in files]
+        self._make_above(TAKEN, moved)
+        for name in moved:
+            target = self.taken_path / name
             if not os.path.lexists(target):
-                _rename(self.path / file.name, target)
-        self._sync(TAKEN)
+                _rename(self.path / name, target)
+        self._sync_above(("", TAKEN), moved)
 
     def put_back(self, name: str) -> None:
         """Let the file wait again: it is not whole after all. It stays taken where its name has landed anew."""
         if not os.path.lexists(self.path / name):
+            self._make_above("", [name])
             _rename(self.taken_path / name, self.path / name)
-            self._sync(TAKEN)
+            self._sync_above(("", TAKEN), [name])
 
     def batch(self) -> Batch | None:
         """What is going in; None when nothing is. Raises `Damaged`."""
@@ -111,6 +115,7 @@ class TableInbox:
         directories = sorted({file.directory for file in files})
         for directory in directories:
             self._make(directory)
+            self._make_above(directory, [file.name for file in files if file.directory == directory])
         names = {(file.directory, file.name): self._free(file.directory, file.name) for file in files}
         there = [file for file in files if os.path.lexists(self.taken_path / file.name)]
         for file in there:
@@ -118,17 +123,18 @@ class TableInbox:
             effects.remove_file(report, missing_ok=True)
             effects.write_new_file(report, file.report)
         for directory in directories:
-            effects.fsync_directory(self.path / directory)
+            self._sync_above((directory,), [file.name for file in there if file.directory == directory])
         for file in there:
             target = self.path / file.directory / names[file.directory, file.name]
             _rename(self.taken_path / file.name, target)
-        self._sync(TAKEN, *directories)
+        self._sync_above(("", TAKEN, *directories), [file.name for file in there])
 
     def retry(self, name: str, *, dry_run: bool = False) -> None:
         """Bring a failed file back to where it landed. Raises `NotFound`, and `AlreadyExists` for a name that has
         landed anew."""
         failed = self.path / FAILED
-        if os.sep in name or name.endswith(REPORT) or not _is_file(failed / name):
+        steps = name.split(os.sep)[:-1]
+        if not all(map(is_column, steps)) or name.endswith(REPORT) or not _is_file_below(failed, name):
             raise NotFound(f"no failed file {shown(name)!r} of {self.name}", hint="'frostline inbox status' lists them")
         if os.path.lexists(self.path / name):
             raise AlreadyExists(
@@ -137,8 +143,9 @@ class TableInbox:
         if dry_run:
             return
         effects.remove_file(failed / f"{name}{REPORT}", missing_ok=True)
+        self._make_above("", [name])
         _rename(failed / name, self.path / name)
-        self._sync(FAILED)
+        self._sync_above(("", FAILED), [name])
 
     def finished(self, directory: str) -> list[str]:
         """The files in `done/` or `failed/`, without their reports."""
@@ -151,11 +158,12 @@ class TableInbox:
     def _free(self, directory: str, name: str) -> str:
         """The name that the file gets there: its own, or with a number when an earlier file has it. A report alone is
         what a crash left of this very file."""
-        path, number, free = self.path / directory, 1, name
+        above, _, own = name.rpartition(os.sep)
+        path, number, free = self.path / directory / above, 1, own
         while os.path.lexists(path / free) or len(os.fsencode(f"{free}{REPORT}")) > _NAME_BYTES:
             number += 1
-            free = f"{os.fsdecode(os.fsencode(name)[: _NAME_BYTES - 40])}.{number}"
-        return free
+            free = f"{os.fsdecode(os.fsencode(own)[: _NAME_BYTES - 40])}.{number}"
+        return os.path.join(above, free)
 
     def _make(self, directory: str) -> None:
         path = self.path / directory
@@ -163,10 +171,23 @@ class TableInbox:
             raise Refused(f"{path} is a symbolic link: files do not leave the inbox", hint="remove the link")
         effects.make_directory(path)
 
-    def _sync(self, *directories: str) -> None:
+    def _make_above(self, directory: str, names: Iterable[str]) -> None:
+        """The directories of these names, in one of the inbox's."""
+        for above in _above(names):
+            self._make(os.path.join(directory, above))
+
+    def _sync_above(self, directories: Sequence[str], names: Iterable[str]) -> None:
+        """These directories of the inbox, and those of the names in them, as far as they are there."""
+        inner = _above(names)
         for directory in directories:
-            effects.fsync_directory(self.path / directory)
-        effects.fsync_directory(self.path)
+            for above in reversed(inner):
+                if (self.path / directory / above).is_dir():
+                    effects.fsync_directory(self.path / directory / above)
+        for directory in directories:
+            if directory:
+                effects.fsync_directory(self.path / directory)
+        if "" in directories:
+            effects.fsync_directory(self.path)
 
 
 def tables_of(root: Path) -> tuple[list[TableInbox], list[Strange]]:
@@ -187,10 +208,16 @@ def tables_of(root: Path) -> tuple[list[TableInbox], list[Strange]]:
     return [table for table in tables if not table.name.startswith(".")], strange
 
 
-def _files(path: Path, *, all_names: bool = False) -> tuple[list[Found], list[tuple[str, str]]]:
+def _files(path: Path, *, all_names: bool = False, above: str = "") -> tuple[list[Found], list[tuple[str, str]]]:
     found, strange = [], []
-    with os.scandir(path) as entries:
+    with os.scandir(path / above) as entries:
         for entry in entries:
+            name = os.path.join(above, entry.name)
+            if is_column(entry.name) and entry.is_dir(follow_symlinks=False):
+                inner = _files(path, all_names=all_names, above=name)
+                found += inner[0]
+                strange += inner[1]
+                continue
             if not all_names and not is_candidate(entry.name):
                 continue
             try:
@@ -198,9 +225,9 @@ def _files(path: Path, *, all_names: bool = False) -> tuple[list[Found], list[tu
             except FileNotFoundError:
                 continue
             if stat.S_ISREG(status.st_mode):
-                found.append(Found(entry.name, status.st_size, status.st_mtime_ns, status.st_ino))
-            elif not (stat.S_ISDIR(status.st_mode) and entry.name in (DONE, FAILED)):
-                strange.append((entry.name, _why_not(entry) or "not a file"))
+                found.append(Found(name, status.st_size, status.st_mtime_ns, status.st_ino))
+            elif not (stat.S_ISDIR(status.st_mode) and name in (DONE, FAILED)):
+                strange.append((name, _why_not(entry) or "not a file"))
     return found, strange
 
 
@@ -208,9 +235,17 @@ def _why_not(entry: os.DirEntry[str]) -> str:
     return "a symbolic link: it is not followed" if entry.is_symlink() else ""
 
 
-def _is_file(path: Path) -> bool:
+def _above(names: Iterable[str]) -> list[str]:
+    """The directories of the names, each after those that it lies in."""
+    found = {str(above) for name in names for above in PurePath(name).parents if above.name}
+    return sorted(found, key=lambda above: above.count(os.sep))
+
+
+def _is_file_below(path: Path, name: str) -> bool:
+    """Whether it is a file, in directories that are no links."""
     try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
+        above = [os.lstat(path / step).st_mode for step in _above([name])]
+        return all(map(stat.S_ISDIR, above)) and stat.S_ISREG(os.lstat(path / name).st_mode)
     except (FileNotFoundError, ValueError):
         return False
 

@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,10 @@ import pyarrow as pa
 
 from oplog.errors import FrostlineError, Transient
 from tiering.daemon.inbox.choice import Found
-from tiering.insert.sources import open_sources
+from tiering.insert.path_steps import path_steps
+from tiering.insert.reshaping import Reshaping
+from tiering.insert.source_files import find_sources
+from tiering.insert.sources import read_each
 from tiering.table.schema import TableDefinition
 
 KEPT_BYTES = 128 * 1024 * 1024
@@ -45,7 +49,7 @@ class Readable(msgspec.Struct, frozen=True):
         if self.batches is not None:
             yield from self.batches
             return
-        for batch in open_sources([str(self.path)], None, definition):
+        for batch in _rows(self.path, self.file, definition):
             _go_on_unless(stop)
             yield batch
         try:
@@ -56,8 +60,9 @@ class Readable(msgspec.Struct, frozen=True):
             ) from error
 
 
-def digest_of(path: Path, stop: threading.Event) -> str:
-    """SHA-256 of the bytes. Raises `FileChanged` for a file that is gone, and `InboxStops`."""
+def digest_of(path: Path, name: str, definition: TableDefinition, stop: threading.Event) -> str:
+    """SHA-256 of the bytes, and behind them of the table's columns that the directories of the name are: the same bytes
+    elsewhere are other rows. Raises `FileChanged` for a file that is gone, and `InboxStops`."""
     digest = hashlib.sha256()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -67,6 +72,10 @@ def digest_of(path: Path, stop: threading.Event) -> str:
         while data := stream.read(_BLOCK):
             _go_on_unless(stop)
             digest.update(data)
+    columns = {column.name for column in definition.columns}
+    for key, steps in sorted(path_steps(name).items()):
+        if key in columns:
+            digest.update(f"\0{key}\0{steps[0]}".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
@@ -76,7 +85,7 @@ def read(path: Path, file: Found, sha256: str, definition: TableDefinition, stop
     kept: list[pa.RecordBatch] | None = []
     rows = size_bytes = 0
     try:
-        for batch in open_sources([str(path)], None, definition):
+        for batch in _rows(path, file, definition):
             _go_on_unless(stop)
             rows += batch.num_rows
             size_bytes += batch.nbytes
@@ -89,6 +98,13 @@ def read(path: Path, file: Found, sha256: str, definition: TableDefinition, stop
         raise
     check_unchanged(path, file)
     return Readable(file, path, sha256, rows, None if kept is None else tuple(kept), size_bytes if kept else 0)
+
+
+def _rows(path: Path, file: Found, definition: TableDefinition) -> Iterator[pa.RecordBatch]:
+    """Of the directories of a path only those below the table's own are columns."""
+    (source,) = find_sources([str(path)])
+    for batches in read_each([replace(source, named=file.name)], Reshaping(definition)):
+        yield from batches
 
 
 def _go_on_unless(stop: threading.Event) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 from oplog.errors import FrostlineError
 from tiering.config.settings import InboxConfig
+from tiering.daemon.inbox.choice import is_column
 from tiering.daemon.inbox.inbox import Inbox, Round, root_of
 from tiering.daemon.inbox.place import Strange, TableInbox
 from tiering.engine.store import Store
@@ -207,8 +208,8 @@ def _events(root: Path, inbox: Inbox, wake: threading.Event) -> FileSystemEventH
 
         def _whole(self, path: bytes | str) -> None:
             steps = Path(os.fsdecode(path)).relative_to(root).parts
-            if len(steps) == 2:
-                inbox.closed(*steps)
+            if len(steps) >= 2 and all(map(is_column, steps[1:-1])):
+                inbox.closed(steps[0], os.path.join(*steps[1:]))
                 wake.set()
 
     return Handler()

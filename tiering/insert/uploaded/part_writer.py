@@ -20,6 +20,7 @@ from disks.effects import op
 from disks.host.scratch import task_scratch
 from disks.stores.address import StoreAddress
 from disks.stores.base import ObjectStore
+from tiering.insert.row_blocks import row_blocks, row_digest
 from tiering.parquet.encodings import choose_encodings
 from tiering.parquet.part_files import write_part_files
 from tiering.parquet.sorted_input import SortedFile
@@ -57,18 +58,29 @@ class WrittenPart(msgspec.Struct, frozen=True):
     files: tuple[UploadedFile, ...]
     directory: str
     """Where the files are said to lie until the part has its name: each blob carries it."""
+    digests: tuple[str, ...] = ()
+    """Of the blocks inside, by which an insert of the same rows knows them; none of what a task of Spark wrote."""
 
 
 def write_parts(batches: Iterable[pa.RecordBatch], job: WriteJob, task: int, attempt: int) -> list[WrittenPart]:
     """Write and upload all rows. Raises `UsageError` naming the column and row of a value that does not fit."""
+    return _write(_blocks(batches, job.definition, task), job, f"{task}-{attempt}", has_digests=False)
+
+
+def write_insert(batches: Iterable[pa.RecordBatch], job: WriteJob) -> list[WrittenPart]:
+    """The same in the blocks of an insert, whose digests the parts have."""
+    return _write(row_blocks(batches, job.definition), job, "0-0", has_digests=True)
+
+
+def _write(blocks: Iterable[pa.Table], job: WriteJob, task: str, *, has_digests: bool) -> list[WrittenPart]:
     scratch = task_scratch("frostline-write")
     try:
         runs: dict[str, list[_SortedFiles]] = defaultdict(list)
-        for number, block in enumerate(_blocks(batches, job.definition, task)):
-            for run in _written(block, job.definition, scratch.path / f"block-{number}"):
+        for number, block in enumerate(blocks):
+            for run in _written(block, job.definition, scratch.path / f"block-{number}", has_digests):
                 runs[run.partition.id].append(run)
         found = (_merged(runs[name], job.definition, scratch.path / f"part-{name}") for name in sorted(runs))
-        return [_uploaded(job.store.open(), job, run, f"{task}-{attempt}") for run in found]
+        return [_uploaded(job.store.open(), job, run, task) for run in found]
     finally:
         scratch.remove()
 
@@ -79,6 +91,7 @@ class _SortedFiles(msgspec.Struct, frozen=True):
     partition: Partition
     files: tuple[DataFile, ...]
     directory: Path
+    digests: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -100,7 +113,9 @@ def _blocks(batches: Iterable[pa.RecordBatch], definition: TableDefinition, task
         yield pa.Table.from_batches(pending)
 
 
-def _written(block: pa.Table, definition: TableDefinition, directory: Path) -> Iterator[_SortedFiles]:
+def _written(
+    block: pa.Table, definition: TableDefinition, directory: Path, has_digests: bool
+) -> Iterator[_SortedFiles]:
     """The block's rows by partition, below the directory, which is made here."""
     encodings = choose_encodings(block, definition)
     with op("fs.mkdir", directory):
@@ -109,7 +124,8 @@ def _written(block: pa.Table, definition: TableDefinition, directory: Path) -> I
         below = directory / partition.id
         with op("fs.mkdir", below):
             below.mkdir()
-        yield _SortedFiles(partition, write_part_files([rows], definition, below, encodings=encodings), below)
+        files = write_part_files([rows], definition, below, encodings=encodings)
+        yield _SortedFiles(partition, files, below, (row_digest(rows, definition),) if has_digests else ())
 
 
 def _merged(runs: list[_SortedFiles], definition: TableDefinition, directory: Path) -> _SortedFiles:
@@ -125,10 +141,11 @@ def _merged(runs: list[_SortedFiles], definition: TableDefinition, directory: Pa
         for file in run.files
     ]
     files = write_part_files(merged(sources, definition, directory), definition, directory)
-    return _SortedFiles(runs[0].partition, files, directory)
+    digests = tuple(digest for run in runs for digest in run.digests)
+    return _SortedFiles(runs[0].partition, files, directory, digests)
 
 
 def _uploaded(store: ObjectStore, job: WriteJob, run: _SortedFiles, task: str) -> WrittenPart:
     directory = f"{job.definition.directory}/incoming-{job.token}/{task}-{run.partition.id}"
     files = upload_files(store, run.files, run.directory, directory, revision=job.revision)
-    return WrittenPart(run.partition, run.rows, files, directory)
+    return WrittenPart(run.partition, run.rows, files, directory, run.digests)

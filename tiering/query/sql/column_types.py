@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from oplog.errors import UsageError
+from tiering.table.names import folded
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
@@ -119,16 +120,16 @@ def identifier(name: str) -> str:
 
 
 def engine_names(definition: TableDefinition) -> dict[str, str]:
-    """The columns as statements name them. The engine does not tell names apart that differ in their case alone: the
-    later ones get a number."""
-    taken = {column.name.lower() for column in definition.columns}
+    """The columns as statements of `scan` name them. The engine does not tell names apart that differ in their case
+    alone: the later ones get a number."""
+    taken = {folded(column.name) for column in definition.columns}
     names: dict[str, str] = {}
     used: set[str] = set()
     for column in definition.columns:
         name, number = column.name, 0
-        while name.lower() in used or (number and name.lower() in taken):
+        while folded(name) in used or (number and folded(name) in taken):
             number += 1
             name = f"{column.name}_{number}"
-        used.add(name.lower())
+        used.add(folded(name))
         names[column.name] = name
     return names

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from oplog.errors import UsageError
 from tiering.query.sql.column_types import column_sql_type, engine_names, identifier, literal, text
 from tiering.query.sql.errors import sql_error
 from tiering.query.sql.plain_answers import AnswerColumns
@@ -20,6 +19,7 @@ from tiering.query.sql.plan import (
     plan_reads,
 )
 from tiering.query.sql.statement import schema_of
+from tiering.table.names import check_told_apart, folded
 from tiering.table.schema import Column, TableDefinition
 
 if TYPE_CHECKING:
@@ -68,15 +68,15 @@ class EmptyTables:
                 self._made += 1
                 empty = f"empty_{self._made}"
                 _declare_empty(connection, name, definitions[name], empty)
-                if (former := self._known.pop(name.lower(), None)) is not None:
+                if (former := self._known.pop(folded(name), None)) is not None:
                     connection.execute(f"DROP TABLE temp.{former[2]}")
-                self._known[name.lower()] = name, definitions[name].columns, empty
+                self._known[folded(name)] = name, definitions[name].columns, empty
             connection.execute("COMMIT")
             connection.execute("BEGIN")
-        return {name: self._known[name.lower()][2] for name in definitions}
+        return {name: self._known[folded(name)][2] for name in definitions}
 
     def _has(self, name: str, definition: TableDefinition) -> bool:
-        known = self._known.get(name.lower())
+        known = self._known.get(folded(name))
         return known is not None and known[:2] == (name, definition.columns)
 
 
@@ -89,7 +89,7 @@ def plan_statement(
     """What the statement reads of the tables, by their full names, and the columns of its answer. Afterwards the tables
     are there, without rows. `kept`: those of the engine, where nothing is declared in its transaction. Raises
     `UsageError`."""
-    _check_distinct(definitions)
+    check_told_apart(definitions, "tables", "query them one after the other")
     if kept is not None:
         empty = kept.declared(connection, definitions)
     else:
@@ -225,8 +225,9 @@ def _schema(full_name: str) -> str:
     return f"memory.{identifier(schema_of(full_name.partition('.')[0]))}"
 
 
-def _check_distinct(names: Iterable[str]) -> None:
-    seen: dict[str, str] = {}
-    for name in names:
-        if (first := seen.setdefault(name.lower(), name)) != name:
-            raise UsageError(f"{first} and {name} differ in case alone", hint="query them one after the other")
+def check_columns(definition: TableDefinition) -> None:
+    """Raise `UsageError` where a name may mean two columns of the table, which an older version made: an answer would
+    be of the first one, whichever was meant."""
+    hint = f"rename one of them: frostline table alter {definition.full_name} --rename-column '{{}}:NEW'"
+    names = (column.name for column in definition.columns)
+    check_told_apart(names, f"columns of {definition.full_name}", hint + "; scan in Python tells them apart")

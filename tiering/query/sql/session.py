@@ -34,6 +34,7 @@ from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
 from tiering.query.sql.planning import EmptyTables, declare, selected
 from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, FilePlace, ScannedFiles
+from tiering.table.names import alike, folded
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
@@ -325,7 +326,8 @@ class SqlSession:
             names = _file_names(scan.definition, places)
             urls = [self._url(scan, file, places, serve_local) for file in members]
             # Where names are the same but for their case, the engine could take one column of a file for another.
-            for group in [urls] if _are_distinct(scan.definition) else [[url] for url in urls]:
+            are_alike = alike(column.name for column in scan.definition.columns) is not None
+            for group in [[url] for url in urls] if are_alike else [urls]:
                 yield (
                     f"read_parquet([{', '.join(map(text, group))}], can_have_nan = true, hive_partitioning = false, "
                     f"union_by_name = false) AS f({', '.join(map(identifier, names))})",
@@ -380,13 +382,13 @@ def _file_names(definition: TableDefinition, places: Mapping[int, FilePlace]) ->
     """What the columns of a file are called, as far as it needs them: by their names of today, which plans show."""
     names = engine_names(definition)
     today = {places[column.id].column: names[column.name] for column in definition.columns if column.id in places}
-    taken = {name.lower() for name in today.values()}
+    taken = {folded(name) for name in today.values()}
     found = []
     for place in range(max(known.column for known in places.values()) + 1):
         name = today.get(place, f"c{place}")
-        while place not in today and name.lower() in taken:
+        while place not in today and folded(name) in taken:
             name += "_"
-        taken.add(name.lower())
+        taken.add(folded(name))
         found.append(name)
     return found
 
@@ -394,10 +396,6 @@ def _file_names(definition: TableDefinition, places: Mapping[int, FilePlace]) ->
 def _opens_itself(file: SelectedFile) -> bool:
     """Whether the engine opens the file by its path."""
     return file.local_path is not None and not _GLOB_CHARACTERS & set(str(file.local_path))
-
-
-def _are_distinct(definition: TableDefinition) -> bool:
-    return len({column.name.lower() for column in definition.columns}) == len(definition.columns)
 
 
 def _is_of_arrow(error: Exception) -> bool:

@@ -18,6 +18,7 @@ import duckdb
 from oplog.errors import NotFound, UsageError
 from tiering.query.sql.errors import READ_ONLY_HINT, sql_error
 from tiering.query.sql.local_files import FILE_FUNCTIONS, with_paths
+from tiering.table.names import folded
 
 _TABLE_FUNCTIONS = {"generate_series", "json_each", "json_tree", "range", "repeat", "unnest"}
 _FORBIDDEN_FUNCTIONS = {"nextval", "pg_sleep", "setseed", "setval", "sleep_ms", "write_log"}
@@ -53,16 +54,11 @@ class Statement:
 
     def may_mean(self, column: str) -> bool:
         """Whether it may be about the column of this name. If not, and none is read, the column need not be there."""
-        return self.means_unnamed or _lowered(column.replace('"', '""')) in self._lowered_text
+        return self.means_unnamed or folded(column.replace('"', '""')) in self._folded_text
 
     @cached_property
-    def _lowered_text(self) -> bytes:
-        return _lowered(self.text)
-
-
-def _lowered(text: str) -> bytes:
-    """Of ASCII alone, as the engine compares names."""
-    return text.encode().lower()
+    def _folded_text(self) -> str:
+        return folded(self.text)
 
 
 def read_statement(connection: duckdb.DuckDBPyConnection, sql: str, *, allow_files: bool = False) -> Statement:

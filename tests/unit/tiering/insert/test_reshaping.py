@@ -115,7 +115,7 @@ class TestColumns:
             ({"select": "a as k,,b as n"}, UsageError, "not a list of columns"),
             ({"select": "a as k,b as k"}, UsageError, "filled twice"),
             ({"select": "a as k,a as n"}, UsageError, "names a twice"),
-            ({"rename": ["a"]}, UsageError, "OLD:NEW"),
+            ({"rename": ["a"]}, UsageError, "A:B"),
             ({"rename": ["a:nope"]}, NotFound, "nope"),
             ({"default": ["n"]}, UsageError, "COLUMN=VALUE"),
             ({"default": ["nope=1"]}, NotFound, "nope"),

@@ -185,8 +185,12 @@ def test_a_sample_does_not_bind_the_files_after_it() -> None:
 @pytest.mark.parametrize(
     ("field", "message", "way"),
     [
-        (("a\tb", pa.int64()), r"^column a.b: not a column name: 'a\\tb'", "--rename 'a\tb:NEW'"),
-        (("i", pa.month_day_nano_interval()), "^column i: tables cannot", "--rename 'i:NEW', and --ignore-unknown"),
+        (("a\tb", pa.int64()), r"^column a.b: not a column name: 'a\\tb'", "--rename-column 'a\tb:NEW'"),
+        (
+            ("i", pa.month_day_nano_interval()),
+            "^column i: tables cannot",
+            "--rename-column 'i:NEW', and --ignore-unknown",
+        ),
         (("d", pa.decimal256(39, 1)), "^column d: tables cannot hold", "float64 all, rounded"),
         (("b", pa.bool8()), "^column b: tables cannot hold", "its values are stored as int8"),
         (("v", pa.list_view(pa.int8())), "^column v: tables cannot hold", "write it as a list"),
