@@ -74,3 +74,8 @@ class Untrusted(Unreachable):
 
 class Truncated(Transient):
     """A body that ended early. Tried again like any `Transient`; when it stays so, the retry layer says `Damaged`."""
+
+
+class WrongAnswer(Transient):
+    """An answer that is not one to what was asked: a proxy's page, another request's, one that contradicts itself.
+    Nothing of it is used."""
