@@ -20,9 +20,10 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from oplog.errors import FrostlineError, NotFound, Refused, Transient, UsageError
+from spark_tiering.queries.references import quoted
 from spark_tiering.writing.file_shares import FileShare, IngestFile, rows_of, shares_of
 from spark_tiering.writing.mixed_files import are_mixed
-from spark_tiering.writing.ranges import are_carried, in_ranges, quoted, read_by_tasks, rows_or_error
+from spark_tiering.writing.ranges import are_carried, in_ranges, read_by_tasks, rows_or_error
 from tiering.insert.reshaping import NULLS, Reshaping
 from tiering.insert.source_files import find_sources, source_of
 from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart, write_parts

@@ -574,8 +574,8 @@ def test_an_empty_log_proves_nothing(bucket: Bucket, disk: ObjectDisk) -> None:
 def test_an_empty_listing_of_a_disk_that_the_cache_knows_is_no_good_news(
     bucket: Bucket, disk: ObjectDisk, tmp_path: Path
 ) -> None:
-    """P29, P32: a wrong prefix, or a listing without a key. On a new machine the first entry contradicts it; a disk that
-    was never written to is nothing to refuse."""
+    """P29, P32: a wrong prefix, or a listing without a key. On a new machine the first entry contradicts it; a disk
+    that was never written to is nothing to refuse."""
     put(disk, "a/live")
     bucket.hidden = lambda listing, key: True
     report = run(disk)
