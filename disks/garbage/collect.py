@@ -172,7 +172,7 @@ class _Collection:
         return list_ranges(self._remote, ranges, what=f"listing disk {self._disk.name}")
 
     def _check_never_written(self) -> None:
-        """A prefix that shows nothing of ours was never written to, unless the cache or the first entry knows better."""
+        """Nothing of ours was ever written here, unless the cache or the first entry knows better."""
         try:
             if self._disk.local_state_exists():
                 self._disk.refresh()

@@ -1,7 +1,7 @@
 """Names from outside that other programs could take for more than names: patterns, URLs, quotes, options, markup.
 
 Directories of disks and repositories hold what a shell, a URL, a glob and a SQL statement would read as theirs. Rows go
-their whole way there, and nothing beside it is touched. Guards I15 (loud), I1.
+their whole way there, and nothing beside it is touched. Guards I21, I1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Types and names of a bucket in statements of ClickHouse: written from what was parsed. Guards I15.
+"""Types and names of a bucket in statements of ClickHouse: written from what was parsed. Guards I21, P62.
 
 `STATEMENT` knows nothing of the grammar: it takes quoted names and texts out, and looks at what is left.
 """

@@ -1,4 +1,4 @@
-"""Names of columns, keys and texts that other languages could take for their own: each stands for itself (I15)."""
+"""Names of columns, keys and texts that other languages could take for their own: each stands for itself (I21)."""
 
 from __future__ import annotations
 

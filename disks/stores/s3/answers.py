@@ -141,11 +141,7 @@ def checked(asked: Asked, headers: Mapping[str, str], body: bytes) -> Document |
     if kind.may_list and document.root == _LISTING and document.text("Name"):
         _check_repeated(asked, document, "Name")
         return document
-    if document.root not in kind.roots:
-        raise wrong_answer(asked, f"it is {document.root[:_SHOWN]!r} instead of {kind.roots[0]}")
-    for required in kind.required:
-        if not document.text(required):
-            raise wrong_answer(asked, f"it has no {required}")
+    _check_root(asked, document)
     for repeated in kind.repeats:
         _check_repeated(asked, document, repeated)
     return document
@@ -177,6 +173,15 @@ def _check_headers(asked: Asked, headers: Mapping[str, str]) -> None:
     given = headers.get("content-range", "")
     if asked.byte_range is not None and given and not given.startswith(f"bytes {asked.byte_range.start}-"):
         raise wrong_answer(asked, f"it holds another range: {given[:_SHOWN]!r}")
+
+
+def _check_root(asked: Asked, document: Document) -> None:
+    kind = asked.kind
+    if document.root not in kind.roots:
+        raise wrong_answer(asked, f"it is {document.root[:_SHOWN]!r} instead of {kind.roots[0]}")
+    for required in kind.required:
+        if not document.text(required):
+            raise wrong_answer(asked, f"it has no {required}")
 
 
 def _check_repeated(asked: Asked, document: Document, element: str) -> None:

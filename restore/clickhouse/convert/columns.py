@@ -159,7 +159,7 @@ def _is_zone(argument: Argument) -> bool:
 def _is_moment(arguments: Sequence[Argument]) -> bool:
     """Of a DateTime64: its digits, and a time zone perhaps."""
     digits = _numbers(arguments[:1])
-    return bool(digits) and digits <= [9] and len(arguments) <= 2 and all(map(_is_zone, arguments[1:]))
+    return digits is not None and [0] <= digits <= [9] and len(arguments) <= 2 and all(map(_is_zone, arguments[1:]))
 
 
 def _timestamp(digits: int) -> Mapping:
