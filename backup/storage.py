@@ -242,6 +242,13 @@ class Storage:
         except NotFound:
             return False
 
+    def is_given_up(self, key: str) -> bool:
+        """Whether what lies at a header's key says that the backup was given up. False for one that is not there."""
+        try:
+            return header.is_revoked(document(self.store, self.store.head(key)), f"{self.name}{key}")
+        except (NotFound, Damaged, UnknownBackupFormat):
+            return False
+
     @contextmanager
     def reading(self, headers: Sequence[BackupHeader]) -> Iterator[None]:
         """Read backups, which nothing keeps from being deleted meanwhile: what is missing or refused then is

@@ -172,18 +172,36 @@ class OperationsLog:
         return max(first, *(parse_floor_key(key) or 0 for key in keys), 0)
 
     def first_revision(self) -> int | None:
-        """The oldest entry kept; None for an empty log. One or two requests. Refuses logs of another format."""
+        """The oldest entry kept; None for an empty log. One to four requests. Refuses logs of another format; raises
+        `Transient` where a listing is empty and the log is not."""
         if (first := next(self._listed(), None)) is not None:
             return first
-        if self.check_schema() and next(iter(self.store.list(SNAPSHOTS_PREFIX)), None) is not None:
+        if not self.check_schema():
+            return None
+        has_snapshots = next(iter(self.store.list(SNAPSHOTS_PREFIX)), None) is not None
+        if has_snapshots or self._has_first_entry():
             # A first writer may have been here since that listing: entries come before the snapshots of them.
             if (first := next(self._listed(), None)) is not None:
                 return first
+            if not has_snapshots:
+                raise Transient(
+                    f"log entry {self.store.name}{commit_key(1)} is there, and a listing of the log is empty",
+                    hint="listings of this store cannot be relied on now: run the command again",
+                )
             raise Damaged(
                 f"{self.store.name} holds snapshots but no log entry",
                 hint="the objects below operations/ were deleted; restore them from a backup of the bucket",
             )
         return None
+
+    def _has_first_entry(self) -> bool:
+        try:
+            self.peek(1)
+        except NotFound:
+            return False
+        except (Damaged, UsageError):
+            return True
+        return True
 
     def head(self, after: int = 0) -> int:
         """The newest revision, at least `after`; found by listing what follows it."""

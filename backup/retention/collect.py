@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from backup.create import attempts
 from backup.format import names
 from backup.format.header import BackupHeader
-from backup.retention.references import Named, named_by, roots
+from backup.retention.references import Named, check_roots, named_by, roots
 from backup.storage import Storage
 from disks.garbage.announcements import Announced, check_clocks, delete_announced, remove_stale
 from disks.garbage.collect import GUARD_FLOOR_SECONDS
@@ -69,6 +69,7 @@ class _Listing(msgspec.Struct):
     """One listing of a repository, sorted by what the names mean."""
 
     content: Blobs = msgspec.field(default_factory=Blobs)
+    headers: dict[str, ObjectInfo] = msgspec.field(default_factory=dict)
     unfinished: dict[str, ObjectInfo] = msgspec.field(default_factory=dict)
     claims: dict[str, ObjectInfo] = msgspec.field(default_factory=dict)
     records: list[ObjectInfo] = msgspec.field(default_factory=list)
@@ -106,7 +107,7 @@ class _Collection:
             if self._report.delete:
                 self._compare_clocks()
                 self._give_up(listing)
-            named = self._named()
+            named = self._named(listing)
             verdict = by_age(listing.content, named.sizes, self._rules.guard, self._now)
             count_verdict(verdict, self._report)
             uploads = self._old_uploads()
@@ -136,9 +137,13 @@ class _Collection:
                 listing.unfinished.pop(backup, None)
                 listing.claims.pop(backup, None)
 
-    def _named(self) -> Named:
+    def _named(self, listing: _Listing) -> Named:
+        """What the backups name. The whole listing showed headers and claims, too: those it shows count."""
+        seen = [(backup, item.key) for found in (listing.headers, listing.claims) for backup, item in found.items()]
         try:
-            return named_by(self._storage, roots(self._storage))
+            found = roots(self._storage)
+            check_roots(self._storage, seen, found)
+            return named_by(self._storage, found)
         except FrostlineError as error:
             raise SafetyStop(f"the references cannot be read whole: {error.message}") from error
 
@@ -178,8 +183,11 @@ class _Collection:
 
     def _named_since(self, named: Named) -> Collection[str]:
         """What backups name that were claimed or completed since the references were read."""
+        seen = [(backup, key) for backup, keys in named.backups.items() for key in keys]
         try:
-            fresh = [root for root in roots(self._storage) if root.id not in named.backups]
+            found = roots(self._storage)
+            check_roots(self._storage, seen, found)
+            fresh = [root for root in found if root.id not in named.backups]
             return named_by(self._storage, fresh).sizes
         except FrostlineError as error:
             raise SafetyStop(f"the references changed or cannot be read again: {error.message}") from error
@@ -193,7 +201,7 @@ class _Collection:
         """Take away what tells of what is no more: records of backups, marks of damage, marks and claims of backups
         that are complete."""
         complete = {header.id for header in self._storage.headers()[0]}
-        known = complete | named.backups | set(listing.unfinished)
+        known = complete | named.backups.keys() | set(listing.unfinished)
         old = [
             item.key
             for item in listing.records
@@ -226,6 +234,8 @@ def _sorted(objects: Iterable[ObjectInfo]) -> _Listing:
         key = item.key
         if names.parse_content_key(key) is not None:
             listing.content.add(item)
+        elif (parsed := names.parse_header_key(key)) is not None:
+            listing.headers[parsed[2]] = item
         elif (backup := names.parse_unfinished_key(key)) is not None:
             listing.unfinished[backup] = item
         elif (backup := names.parse_claim_key(key)) is not None:

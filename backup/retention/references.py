@@ -13,6 +13,7 @@ from backup.format.header import BackupHeader
 from backup.format.lists import FileList, InBucket
 from backup.format.names import Ref
 from backup.storage import BrokenBackup, Storage
+from disks.stores.checks import check_listed
 from oplog.errors import Damaged, NotFound
 
 _L = TypeVar("_L")
@@ -23,8 +24,8 @@ class Named(msgspec.Struct):
 
     sizes: dict[str, int] = msgspec.field(default_factory=dict)
     """Key -> the size that the lists give it. Each object once, however many backups name it."""
-    backups: set[str] = msgspec.field(default_factory=set)
-    """The ids of those that were read."""
+    backups: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)
+    """The ids of those that were read, each with the keys that its header and its claim have."""
 
 
 def named_by(storage: Storage, headers: Iterable[BackupHeader], *, strict: bool = True) -> Named:
@@ -33,7 +34,7 @@ def named_by(storage: Storage, headers: Iterable[BackupHeader], *, strict: bool 
     found, headers = Named(), list(headers)
     tables: dict[Ref, BackupHeader] = {}
     for header in headers:
-        found.backups.add(header.id)
+        found.backups[header.id] = (header.key, names.claim_key(header.id))
         tables.update({table.list: header for table in header.tables})
     partitions: dict[Ref, BackupHeader] = {}
     trees = {tree.list: header for header in headers for tree in header.trees}
@@ -92,3 +93,11 @@ def roots(storage: Storage) -> list[BackupHeader]:
             )
         found[root.id] = root
     return list(found.values())
+
+
+def check_roots(storage: Storage, seen: Iterable[tuple[str, str]], found: Iterable[BackupHeader]) -> None:
+    """Raise `WrongAnswer` when a backup that was seen before, by its header or its claim, is not among those that were
+    found, and is still there. A header that was given up, and all that is gone, need not be."""
+    ids = {root.id for root in found}
+    missing = [(backup, key) for backup, key in seen if backup not in ids]
+    check_listed(storage.store, [key for _, key in missing if not storage.is_given_up(key)], ())

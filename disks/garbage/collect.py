@@ -172,12 +172,14 @@ class _Collection:
         return list_ranges(self._remote, ranges, what=f"listing disk {self._disk.name}")
 
     def _check_never_written(self) -> None:
-        """A prefix without an object of ours was never written to; unless the cache knows better."""
-        if self._disk.local_state_exists():
-            try:
+        """Nothing of ours was ever written here, unless the cache or the first entry knows better."""
+        try:
+            if self._disk.local_state_exists():
                 self._disk.refresh()
-            except FrostlineError as error:
-                raise SafetyStop(f"the listing shows nothing, and the cache knows better: {error.message}") from error
+            else:
+                self._disk.log.first_revision()
+        except FrostlineError as error:
+            raise SafetyStop(f"the listing shows nothing, and something knows better: {error.message}") from error
 
     def _require(self, objection: str | None) -> None:
         if objection is not None:

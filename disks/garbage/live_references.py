@@ -6,6 +6,7 @@ source that cannot be read raises: a collection without all of its references de
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
 from datetime import datetime, timedelta
 
@@ -15,6 +16,7 @@ from disks.base import LoggedDisk
 from disks.garbage.kept_revisions import tables_at
 from disks.object_disk.history import TableAsOf, contradicted_by, named_blobs, named_in
 from disks.object_disk.references import FUTURE_TOLERANCE, Inventory, is_set_aside, retained_from
+from disks.stores.checks import WrongAnswer, check_listed
 from oplog import pins
 from oplog.errors import Damaged, NotFound
 from oplog.pins import Pin
@@ -37,6 +39,8 @@ class LiveReferences(msgspec.Struct, frozen=True):
     expired_pins: tuple[str, ...]
     proved: frozenset[int]
     """The snapshots that were read whole for this, and 0 for a log that was read from its beginning."""
+    pins: tuple[str, ...] = ()
+    """The keys of the pins that were read."""
 
 
 def is_live(pin: Pin, now: datetime) -> bool:
@@ -53,6 +57,8 @@ class Reach(msgspec.Struct, frozen=True):
     """Revisions below it that live pins keep, ascending."""
     expired: tuple[str, ...]
     live: tuple[Pin, ...]
+    pins: tuple[str, ...]
+    """The keys of all pins that were listed."""
 
     @property
     def stops(self) -> tuple[int, ...]:
@@ -72,11 +78,19 @@ def reach(disk: LoggedDisk, found: Inventory, *, now: datetime, retention: timed
         raise Damaged(
             f"{disk.store.name} holds no log entry, so nothing says which objects are garbage", hint="check the prefix"
         )
-    known_pins = pins.list_pins(disk.store)
+    listed, known_pins = _pins(disk, [item.key for item in found.pins])
     base = retained_from(found.commits, now=now, retention=retention)
     live = tuple(pin for pin in known_pins if is_live(pin, now))
     pinned = tuple(sorted({pin.revision for pin in live if pin.revision < base}))
-    return Reach(base, pinned, tuple(pin.name for pin in known_pins if not is_live(pin, now)), live)
+    return Reach(base, pinned, tuple(pin.name for pin in known_pins if not is_live(pin, now)), live, listed)
+
+
+def _pins(disk: LoggedDisk, seen: Iterable[str]) -> tuple[tuple[str, ...], list[Pin]]:
+    """The pins, and their keys. Raises `WrongAnswer` when one that was seen before is there and not listed."""
+    items = pins.listed(disk.store)
+    keys = tuple(item.key for item in items)
+    check_listed(disk.store, seen, keys)
+    return keys, [pin for item in items for pin in pins.read_listed(disk.store, item)]
 
 
 def collect_references(disk: LoggedDisk, found: Inventory, *, now: datetime, retention: timedelta) -> LiveReferences:
@@ -86,6 +100,7 @@ def collect_references(disk: LoggedDisk, found: Inventory, *, now: datetime, ret
     keys: set[str] = set()
     proved: set[int] = set()
     before: TableAsOf | None = None
+    end: tuple[int, str] | None = None
     with closing(tables_at(disk.log, found, asked.stops, open_end=True)) as tables:
         for past in tables:
             keys |= named_anew(past, found, gone_on=past is before)
@@ -100,11 +115,19 @@ def collect_references(disk: LoggedDisk, found: Inventory, *, now: datetime, ret
             _check_present(found, past, name)
             past.advance()
             keys |= _among(past.named, found)
-            head, digest = past.revision, past.digest
+            end = past.revision, past.digest
+    if end is None or end[0] < found.head:
+        raise WrongAnswer(
+            f"a listing of {name} shows log entry {found.head}, and another one does not",
+            hint="listings of this store cannot be relied on now: run the command again",
+        )
+    head, digest = end
     ends_at(disk, head)  # what is committed from now on, the look before each batch will see
     keys |= _live_keys(disk, found, head)
     asked.check(head, name)
-    return LiveReferences(frozenset(keys), asked.base, head, digest, asked.pinned, asked.expired, frozenset(proved))
+    return LiveReferences(
+        frozenset(keys), asked.base, head, digest, asked.pinned, asked.expired, frozenset(proved), asked.pins
+    )
 
 
 def named_anew(past: TableAsOf, found: Inventory, *, gone_on: bool) -> set[str]:
@@ -179,7 +202,7 @@ def _live_keys(disk: LoggedDisk, found: Inventory, head: int) -> set[str]:
 def renewed(disk: LoggedDisk, evidence: LiveReferences, *, now: datetime) -> set[str]:
     """What has come to be named since: the blobs of later commits. Raises `Damaged` when a pin appeared that the
     evidence does not cover, or when the log does not end where it seems to."""
-    for pin in pins.list_pins(disk.store):
+    for pin in _pins(disk, evidence.pins)[1]:
         if is_live(pin, now) and pin.revision < evidence.base and pin.revision not in evidence.pinned:
             raise Damaged(f"pin {pin.name} at revision {pin.revision} was taken while the collection ran")
     keys: set[str] = set()

@@ -54,6 +54,7 @@ def references_among(
         asked.pinned,
         asked.expired,
         frozenset({start}),
+        asked.pins,
     )
 
 

@@ -24,10 +24,11 @@ from disks.object_disk.sharing import marks_place
 from disks.object_disk.sharing.other_log import OtherLog, other_logs
 from disks.object_disk.sharing.retiring import heeded_logs
 from disks.object_disk.sharing.writers import newest_writer
+from disks.stores.checks import check_listed
 from disks.stores.wrappers.named_log import whole_prefix
 from oplog.entry import GENESIS_DIGEST
 from oplog.errors import Damaged
-from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
+from oplog.revision import LOGS_PREFIX, OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, SNAPSHOTS_PREFIX
 
 _EVERYTHING = timedelta(days=100 * 365)
 _EMPTY = LiveReferences(frozenset(), 0, 0, GENESIS_DIGEST, (), (), frozenset())
@@ -87,6 +88,7 @@ class Witnesses:
             raise Damaged(objection)
         self._own = collect_references(self._disk, found, now=self._now, retention=retention)
         names = heeded_logs(self._disk, now=self._now)
+        self._check_logs()
         for name in set(other_logs(self._disk)).difference(names):
             with closing(OtherLog(self._disk, name)) as log:
                 self._ended_at = max(self._ended_at, inventory(log.store.list(OPERATIONS_PREFIX)).head)
@@ -98,6 +100,12 @@ class Witnesses:
         if self._references is not None:
             self._held = frozenset(self._references.held())
         return self._own
+
+    def _check_logs(self) -> None:
+        """Raise `WrongAnswer` when a log that was there before has its mark still, and is not listed."""
+        prefix = whole_prefix(self._disk.store)
+        marks = {name: f"{LOGS_PREFIX}{name}/{SCHEMA_VERSION_KEY}" for name in self._begun}
+        check_listed(prefix, marks.values(), {marks.get(name, "") for name in other_logs(self._disk)})
 
     def _check_place(self) -> None:
         """Raise `Damaged` where objects may be held by marks that are not looked at here."""
@@ -145,6 +153,7 @@ class Witnesses:
     def renewed(self) -> set[str]:
         """What has come to be named since. Raises `FrostlineError`; `Damaged` when a log began that was not asked."""
         self._check_place()
+        self._check_logs()
         keys: set[str] = set()
         for one in self._all():
             keys |= renewed(one.log, one.evidence, now=self._now)

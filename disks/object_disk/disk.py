@@ -38,6 +38,7 @@ from disks.object_disk.table_disk import TableDisk
 from disks.object_disk.transaction import ObjectTransaction, Target
 from disks.object_disk.unproved import UnprovedEntries
 from disks.stores.base import ByteRange, ObjectStore
+from disks.stores.checks import WrongAnswer
 from disks.stores.time_budget import last_look
 from disks.stores.wrappers.named_log import whole_prefix
 from oplog import earlier, replay, snapshot
@@ -56,6 +57,8 @@ _T = TypeVar("_T")
 _COMMIT_ATTEMPTS = 100
 _COMMIT_SECONDS = 60.0
 """Both must be over before a writer that always comes second gives up."""
+_MOST_VAIN = 10
+"""So often an entry may be in the way that no listing shows; the waits between take some seconds together."""
 _EARLY_SNAPSHOTS = (1, 10, 100)
 """Revisions that get a snapshot although the first regular one is far: the first entries hold the tables themselves,
 and losing one of them must not make everything after it unreadable."""
@@ -282,13 +285,14 @@ class ObjectDisk(TableDisk, LoggedDisk):
             if self.cache.end_seen.age_seconds > max(self.retention_seconds / _OLD_HEAD_SHARE, _YOUNG_HEAD_SECONDS):
                 self.cache.catch_up(table)
             self._begin_log(table, basis)
-            began, unproved = Moment(), UnprovedEntries()
+            began, unproved, vain = Moment(), UnprovedEntries(), 0
             for lost in count():
                 if lost >= _COMMIT_ATTEMPTS and began.age_seconds >= _COMMIT_SECONDS:
                     raise Conflict(
                         f"disk {self.name}: {lost} other writers came first, one after the other",
                         hint="run the command again; fewer writers at a time help",
                     )
+                self.cache.turns.pause(vain)
                 self._wait_for_turn(table, unproved)
                 before = self._check_basis(table, basis, unproved)
                 try:
@@ -303,8 +307,16 @@ class ObjectDisk(TableDisk, LoggedDisk):
                         continue  # at once: who waits is behind again, and the others win without end
                     told = not unproved.entries
                     self._prove(table, unproved, getattr(error, "winner", None))
-                    if isinstance(error, Conflict) and told and table.head() == before:
+                    moved = table.head() != before
+                    if isinstance(error, Conflict) and told and not moved:
                         raise
+                    vain = 0 if moved else vain + 1
+                    if vain == _MOST_VAIN:
+                        raise WrongAnswer(
+                            f"disk {self.name}: log entry {before[0] + 1} of {self.store.name} is there, and its "
+                            "listings do not show it",
+                            hint="run the command again; 'frostline doctor' tries the store out",
+                        ) from error
                     continue
                 self.cache.note_entries([*unproved.entries, entry])
                 self.cache.end_seen = Moment()

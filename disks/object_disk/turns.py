@@ -11,12 +11,14 @@ the one behind it a little later; and waits in vain for no more than a share of 
 
 from __future__ import annotations
 
+import random
 import secrets
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from disks.stores.wrappers.retry import Backoff
 from oplog.entry import Commit
 
 _MOST_ENTRIES = 32
@@ -33,6 +35,7 @@ _LEAST_SECONDS, _MOST_SECONDS = 0.001, 1.0
 """What a commit takes, whatever was measured."""
 _VAIN_SHARE = 1 / 8
 _MOST_VAIN_WAITS = 4.0
+_IN_VAIN = Backoff(first_seconds=0.05, longest_seconds=5.0)
 _BETWEEN = "-"
 
 
@@ -43,14 +46,19 @@ def name_of(commit: Commit) -> str:
 
 
 class Turns:
-    """The turns of one who commits to one log. Used by one thread at a time. Clock and pause can be replaced."""
+    """The turns of one who commits to one log. Used by one thread at a time. Tests replace clock, pause and chance."""
 
     def __init__(
-        self, *, clock: Callable[[], float] | None = None, sleep: Callable[[float], None] | None = None
+        self,
+        *,
+        clock: Callable[[], float] | None = None,
+        sleep: Callable[[float], None] | None = None,
+        chance: Callable[[], float] | None = None,
     ) -> None:
         self.name = secrets.token_hex(8)
         """Of this writer, in the entries that it writes."""
         self._clock, self._sleep = clock or time.monotonic, sleep or time.sleep
+        self._chance = chance or random.random
         self._newest: deque[str] = deque(maxlen=_MOST_ENTRIES)
         """Who wrote the newest entries that were seen, the last one last."""
         self._revision = 0
@@ -106,6 +114,12 @@ class Turns:
             look()
         waited = self._clock() - max(began, self._changed)
         self._spare_seconds -= min(max(waited, self._patience_seconds), self._spare_seconds)
+
+    def pause(self, losses: int) -> None:
+        """Wait after so many lost races in a row that taught nothing: longer each time, by chance, up to some seconds.
+        Who has learned what came first does not wait here: it would be behind again."""
+        if losses:
+            self._sleep(_IN_VAIN.pause_seconds(losses, self._chance()))
 
     @property
     def _patience_seconds(self) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 
-from disks.stores.base import ByteRange
-from oplog.errors import Damaged, Transient
+from disks.stores.base import ByteRange, ObjectStore
+from oplog.errors import Damaged, NotFound, Transient
 
 _METADATA_NAME = re.compile("[a-z0-9-]+")
 _CLICKHOUSE_NAMES = frozenset({"from_path", "to_path", "src_path", "dst_path"})
@@ -74,3 +74,25 @@ class Untrusted(Unreachable):
 
 class Truncated(Transient):
     """A body that ended early. Tried again like any `Transient`; when it stays so, the retry layer says `Damaged`."""
+
+
+class WrongAnswer(Transient):
+    """An answer that is not one to what was asked: a proxy's page, another request's, one that contradicts itself.
+    Nothing of it is used."""
+
+
+def check_listed(store: ObjectStore, seen: Iterable[str], listed: Container[str]) -> None:
+    """Raise `WrongAnswer` when a listing does not show an object that another one showed, and that is still there. One
+    request for each object that is missing."""
+    for key in seen:
+        if key in listed:
+            continue
+        try:
+            store.head(key)
+        except NotFound:
+            continue
+        raise WrongAnswer(
+            f"{store.name}{key} is there, and a listing of {store.name} does not show it",
+            hint="listings of this store cannot be relied on now: run the command again; 'frostline doctor' tries the "
+            "store out",
+        )

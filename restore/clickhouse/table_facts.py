@@ -14,7 +14,9 @@ import msgspec
 from disks.stores.base import ObjectStore
 from disks.workers.parallel import Askers, in_parallel
 from oplog.clickhouse import columns
-from oplog.clickhouse.columns import SourceColumn, quoted
+from oplog.clickhouse.columns import SourceColumn
+from oplog.clickhouse.quoting import quoted_name
+from oplog.clickhouse.types import NotAType, parse, written
 from oplog.errors import Damaged, NotFound
 from restore.clickhouse.parts import ClickHousePart, ClickHouseTable, State
 
@@ -70,8 +72,8 @@ def draft_of(table: ClickHouseTable, facts: TableFacts) -> str:
     """A statement that attaches the table, once somebody has put in what stands between `<` and `>`."""
     rows = "an unknown number of" if facts.rows is None else f"{facts.rows:,}"
     place = f" UUID '{table.uuid}'" if table.directory.startswith("store/") else ""
-    width = ",\n".join(f"    {quoted(column.name)} {column.kind}" for column in facts.columns)
-    keys = ", ".join(map(quoted, facts.partition_columns))
+    width = ",\n".join(f"    {quoted_name(column.name)} {_type_text(column)}" for column in facts.columns)
+    keys = ", ".join(map(quoted_name, facts.partition_columns))
     partition = [f"PARTITION BY <an expression of {keys}>"] if keys else []
     return "\n".join(
         [
@@ -85,6 +87,13 @@ def draft_of(table: ClickHouseTable, facts: TableFacts) -> str:
             "SETTINGS storage_policy = '<policy>'",
         ]
     )
+
+
+def _type_text(column: SourceColumn) -> str:
+    try:
+        return written(parse(column.kind))
+    except NotAType:
+        return "<a type that is not understood here>"
 
 
 def _read(store: ObjectStore, part: ClickHousePart) -> tuple[int | None, list[SourceColumn]]:

@@ -202,6 +202,7 @@ def _dropped(session: Session, table: str) -> "tuple[LoggedDisk, str]":
     from restore.history.blame import identities
 
     store = session.store()
+    missing = NotFound(f"no table {table}", hint="'frostline table list' lists them; no disk has a log of dropped ones")
     for disk in store.object_disks():
         try:
             found = next(identities(store.context, {disk.name: disk.commits()}, table))

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from oplog.errors import UsageError
 from spark_tiering.queries.references import elements
+from tiering.query.sql.column_types import identifier, text
 from tiering.query.sql_filter import parse_filter
 from tiering.table.schema import TableDefinition
 from tiering.table.type_texts import arrow_type
@@ -125,7 +126,7 @@ def _condition(expression: Any, definition: TableDefinition) -> str:
         return f" {kind.lower()} ".join(f"({condition})" for condition in both if condition)
     if kind in ("IsNull", "IsNotNull"):
         column = _column(expression.child(), definition)
-        return f'"{column}" is {"not " if kind == "IsNotNull" else ""}null' if column else ""
+        return f"{identifier(column)} is {'not ' if kind == 'IsNotNull' else ''}null" if column else ""
     if kind in _COMPARISONS:
         left, right, operator = expression.left(), expression.right(), _COMPARISONS[kind]
         if not _column(left, definition):
@@ -136,7 +137,7 @@ def _condition(expression: Any, definition: TableDefinition) -> str:
     if kind == "StartsWith":
         column, prefix = _column(expression.left(), definition), _literal(expression.right(), "string")
         if column and prefix is not None and re.fullmatch(r"[^%_\\\x00]+", prefix):
-            return f'"{column}" like {_text(prefix + "%")}'
+            return f"{identifier(column)} like {text(prefix + '%')}"
     return ""
 
 
@@ -150,7 +151,7 @@ def _comparison(column: str, operator: str, values: Sequence[Any], definition: T
     if not all(constants):
         return ""
     right = f"({', '.join(constants)})" if operator == "in" else constants[0]
-    return f'"{column}" {operator} {right}'
+    return f"{identifier(column)} {operator} {right}"
 
 
 def _cut_comparison(column: str, operator: str, value: Any, kind: pa.TimestampType) -> str:
@@ -162,7 +163,7 @@ def _cut_comparison(column: str, operator: str, value: Any, kind: pa.TimestampTy
     bounds = {">": int(found) - 1} if operator in ("=", ">", ">=") else {}
     bounds |= {"<": int(found) + 1} if operator in ("=", "<", "<=") else {}
     texts = {side: _moment_text(bound, kind) for side, bound in bounds.items()}
-    return " and ".join(f'"{column}" {side} {bound}' for side, bound in texts.items() if bound)
+    return " and ".join(f"{identifier(column)} {side} {bound}" for side, bound in texts.items() if bound)
 
 
 def _column(expression: Any, definition: TableDefinition) -> str:
@@ -191,11 +192,11 @@ def _constant(expression: Any, kind: pa.DataType) -> str:
         return found if found is not None and low <= int(found) < high else ""
     if pa.types.is_string(kind):
         found = _literal(expression, "string")
-        return _text(found) if found is not None and "\x00" not in found else ""
+        return text(found) if found is not None and "\x00" not in found else ""
     if pa.types.is_date(kind):
         found = _literal(expression, "date")
         moment = _moment(int(found) * 86_400_000_000) if found is not None else None
-        return _text(moment.date().isoformat()) if moment is not None else ""
+        return text(moment.date().isoformat()) if moment is not None else ""
     if pa.types.is_timestamp(kind):
         found = _literal(expression, "timestamp" if kind.tz else "timestamp_ntz")
         # A finer constant would be rounded to the column's unit.
@@ -207,7 +208,7 @@ def _moment_text(microseconds: int, kind: pa.TimestampType) -> str:
     moment = _moment(microseconds)
     if moment is None:
         return ""
-    return _text(moment.replace(tzinfo=UTC).isoformat() if kind.tz else moment.isoformat())
+    return text(moment.replace(tzinfo=UTC).isoformat() if kind.tz else moment.isoformat())
 
 
 def _moment(microseconds: int) -> datetime | None:
@@ -215,7 +216,3 @@ def _moment(microseconds: int) -> datetime | None:
         return _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         return None
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"

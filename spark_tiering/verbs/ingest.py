@@ -139,7 +139,7 @@ def _ingest(
 
     own, done = ingest_session(runner.session), list[write_job.WriteResult]()
     size_bytes = sum(file.size_bytes for batch in batches for file in batch)
-    progress = session.progress()
+    progress, batch = session.progress(), batches[0] if batches else ()
     try:
         with progress.task(f"ingesting rows into {table}", size_bytes=size_bytes) as task:
             for batch in batches:

@@ -20,10 +20,11 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from oplog.errors import FrostlineError, NotFound, Refused, Transient, UsageError
+from spark_tiering.queries.references import quoted
 from spark_tiering.writing.file_shares import FileShare, IngestFile, rows_of, shares_of
 from spark_tiering.writing.mixed_files import are_mixed
 from spark_tiering.writing.path_columns import spark_type, with_path_columns
-from spark_tiering.writing.ranges import are_carried, in_ranges, quoted, read_by_tasks, rows_or_error
+from spark_tiering.writing.ranges import are_carried, in_ranges, read_by_tasks, rows_or_error
 from tiering.insert.hive import path_columns
 from tiering.insert.reshaping import NULLS, Reshaping
 from tiering.insert.source_files import find_sources, source_of
@@ -309,8 +310,8 @@ def _selected(rows: DataFrame, select: Mapping[str, str]) -> DataFrame:
             raise UsageError(
                 f"the files have no column {path}", hint=f"their columns are: {', '.join(sorted(names)[:20])}"
             )
-        quoted = [".".join(steps[:first]), *steps[first:]]
-        expressions.append(functions.col(".".join(f"`{step.replace('`', '``')}`" for step in quoted)).alias(name))
+        column = ".".join(map(quoted, [".".join(steps[:first]), *steps[first:]]))
+        expressions.append(functions.col(column).alias(name))
     return rows.select(*expressions)
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from oplog.errors import FrostlineError, Transient, UsageError
 from spark_tiering.arrow_types import carried_schema, carried_type, conform
+from spark_tiering.queries.references import quoted
 from spark_tiering.writing.file_shares import FileShare, rows_of
 from tiering.insert.reshaping import Reshaping
 from tiering.table.schema import PartitionField, TableDefinition
@@ -114,8 +115,3 @@ def _partition(rows: DataFrame, field: PartitionField) -> Expression | None:
         case "truncate" | "identity":
             return value
     return None
-
-
-def quoted(name: str) -> str:
-    """A column's name, as Spark reads it in an expression."""
-    return f"`{name.replace('`', '``')}`"

@@ -219,4 +219,16 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         f"{_FILES}::test_a_file_of_a_merge_is_known_while_its_part_is_there",
         replaced("tiering.insert.as_they_are", "_is_there", lambda run, found: False),
     ),
+    (
+        "keys as URLs",
+        "a key that a listing shows is read as part of a URL, and may be another object's",
+        "tests/property/test_names_in_statements.py::test_a_key_that_a_listing_shows_is_the_object_that_is_read",
+        replaced("tiering.insert.bucket_sources", "quote", lambda place: place),
+    ),
+    (
+        "names as conditions",
+        "the name of a column ends at the first quote in it",
+        "tests/property/test_names_in_statements.py::test_a_condition_of_spark_is_about_the_column_it_names",
+        replaced("spark_tiering.queries.required", "identifier", '"{}"'.format),
+    ),
 )

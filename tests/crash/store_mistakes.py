@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.crash.seeding import replaced
+from oplog.errors import NotFound
+from tests.crash.seeding import nothing, replaced
 
 _LOCK = "tests/integration/test_object_lock.py"
 _DOCTOR = "tests/integration/test_doctor.py"
 _LOCAL = "tests/unit/disks/local/test_local_disk.py"
+_ANSWERS = "tests/integration/test_wrong_answers.py"
+_CONTRADICTIONS = "tests/unit/disks/garbage/test_contradictions.py"
 _HTTP = "tests/unit/disks/stores/test_http.py"
 
 
@@ -293,5 +296,35 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "tests/unit/disks/stores/test_stores_directory.py::"
         "test_a_process_with_the_id_of_a_killed_writer_keeps_no_leftover",
         replaced("disks.stores.directory", "is_alive", lambda pid, start: True),
+    ),
+    (
+        "answers: any root",
+        "whatever document comes with 200 is the answer to the request",
+        f"{_ANSWERS}::test_no_wrong_answer_is_believed[DeleteObjects-HTML]",
+        replaced("disks.stores.s3.answers", "_check_root", nothing),
+    ),
+    (
+        "answers: of any request",
+        "a listing of another bucket or prefix, or from another key on, is believed",
+        f"{_ANSWERS}::test_a_listing_that_is_about_something_else",
+        replaced("disks.stores.s3.answers", "_check_repeated", nothing),
+    ),
+    (
+        "answers: 404 of anybody",
+        "a proxy's 404 says that the object does not exist",
+        f"{_ANSWERS}::test_a_404_of_a_web_server_is_no_missing_object[GetObject]",
+        replaced("disks.stores.s3.errors", "bare_404", lambda place, key, text: NotFound(text)),
+    ),
+    (
+        "gc: pins of one listing",
+        "a collection goes on after its listings have contradicted each other",
+        f"{_CONTRADICTIONS}::test_a_pin_that_one_listing_shows_and_another_does_not",
+        replaced("disks.garbage.live_references", "check_listed", nothing),
+    ),
+    (
+        "commit: no pause",
+        "who loses to an entry that no listing shows puts the next one at once",
+        f"{_CONTRADICTIONS}::TestCommits::test_it_waits_longer_each_time",
+        replaced("disks.object_disk.turns:Turns", "pause", nothing),
     ),
 )

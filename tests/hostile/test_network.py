@@ -9,7 +9,7 @@
 | answers with other headers of encryption (SSE) | nothing goes by them |
 | sends the checksum of the whole object beside a range (rclone) | the rows: each page is compared |
 | answers each request with an endless header, a negative length, TLS | exit 5 |
-| answers each request with a page of HTML | exit 1: what cannot be read |
+| answers each request with a page of HTML | exit 5: what is not believed |
 """
 
 from __future__ import annotations
@@ -277,10 +277,11 @@ def test_a_page_of_somebody_else(table: Frostline, ministack: Server, monkeypatc
 
     with serving(answering) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        table("query", "select count(*) from d.t", code=1)
-        assert "cannot be read" in table.error
-        table("restore", "s3", "--apply", code=2)
-        assert "please log in" in table.error
+        table("query", "select count(*) from d.t", code=5)
+        assert "is not believed: it is 'html' instead of ListBucketResult" in table.error
+        table("restore", "s3", "--apply", code=5)
+        assert "is not believed" in table.error
+        assert total_hot(table) == 100
     monkeypatch.setenv("AWS_ENDPOINT_URL", ministack.endpoint_url)
     assert total(table) == [200, 19900]
 

@@ -4,6 +4,7 @@ meddles with what passes, or a file that is damaged. Guards P23, P34, P35, P56, 
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -74,7 +75,7 @@ def keys(server: Server, bucket: str) -> list[str]:
     [
         ("ministack", {"abort-uploads-rule": "note"}),
         pytest.param("ceph", {"abort-uploads-rule": "note", "metadata-underscore": "note"}, marks=pytest.mark.ceph),
-        ("rclone", {"abort-uploads-rule": "note", "conditional-put": "warning", "sha256": "note"}),
+        ("rclone", {"lifecycle": "unknown", "conditional-put": "warning", "sha256": "note"}),
     ],
 )
 def test_a_good_store_has_no_problem_and_is_left_as_it_was(
@@ -238,6 +239,7 @@ class TestMeddling:
             if "list-type=2" in found.path and b"doctor/" in found.body:
                 start, end = found.body.find(b"<Contents>"), found.body.rfind(b"</Contents>") + len(b"</Contents>")
                 found.body = found.body[:start] + found.body[end:]
+                found.body = re.sub(rb"<KeyCount>\d+</KeyCount>", b"", found.body)
 
         with meddling(ministack, answer=answer) as server:
             found = doctor(server, ministack.new_bucket(), code=4)

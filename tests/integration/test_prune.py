@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,12 +17,16 @@ from backup.create.create import _Making
 from backup.format import names
 from backup.retention.collect import ABANDONED
 from backup.retention.prune import PruneRequest
+from backup.retention.references import named_by
 from backup.retention.rules import KeepRules
 from backup.storage import Storage
 from disks.effects import set_hook
 from disks.garbage.report import GcReport
 from disks.garbage.rules import GcRules
+from disks.stores.base import ObjectInfo
 from disks.stores.directory import DirectoryStore
+from disks.stores.open import open_store
+from disks.stores.wrappers.wrapped import WrappedStore
 from oplog import pins
 from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, Refused, Retained
 from tests import worm
@@ -31,6 +36,7 @@ from tests.crash.harness import ForkServer
 from tests.servers import Server
 
 ALL = GcRules(delete=True, max_delete_fraction=1.0)
+Emptied = Callable[[Callable[[int, str], bool]], list[str]]
 LAST = PruneRequest(KeepRules(last=1), ALL)
 not_locked = pytest.mark.skipif(worm.ACTIVE, reason="the store keeps what is younger than its retention")
 
@@ -474,3 +480,65 @@ def test_a_collection_of_a_repository_that_is_in_use_by_two(tmp_path: Path) -> N
     with here.repository() as repository:
         preview = repository.prune(PruneRequest(KeepRules(last=1), ALL, dry_run=True))
     assert preview.dropped == []
+
+
+class TestContradictions:
+    """Listings that contradict each other within one run delete nothing (I4, I12)."""
+
+    @pytest.fixture
+    def emptied(self, monkeypatch: pytest.MonkeyPatch) -> Emptied:
+        """From now on listings of the repository are empty where the function says so, of their number and prefix; the
+        prefixes that were asked for."""
+
+        def at(is_empty: Callable[[int, str], bool]) -> list[str]:
+            asked: list[str] = []
+
+            class Forgetful(WrappedStore):
+                def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+                    asked.append(prefix)
+                    if is_empty(len(asked), prefix):
+                        return iter(())
+                    return self.inner.list(prefix, start_after=start_after)
+
+            monkeypatch.setattr("backup.repository.open_store", lambda *a, **b: Forgetful(open_store(*a, **b)))
+            return asked
+
+        return at
+
+    def test_headers_that_one_listing_shows_and_another_does_not(self, here: Machine, emptied: Emptied) -> None:
+        here.create("one")
+        before = content(here)
+        emptied(lambda number, prefix: prefix == names.BACKUPS_PREFIX)
+        report = collect(here)
+        assert "is there, and a listing" in str(report.refused)
+        assert report.deleted == 0
+        emptied(lambda number, prefix: False)
+        assert content(here) == before
+
+    @pytest.mark.in_turn
+    @pytest.mark.parametrize("forever", [False, True], ids=["one listing", "all from one on"])
+    def test_no_empty_listing_makes_garbage(self, here: Machine, emptied: Emptied, forever: bool) -> None:
+        """For each of the listings that a collection with all limits widened asks for."""
+        here.create("one")
+        change(here, 5000)
+        here.create("two")
+        with here.repository() as repository:
+            repository.delete("one")
+        kept = {key for key in content(here) if key in named(here)}
+        for strike in range(1, 60):
+            asked = emptied(lambda number, prefix, strike=strike: number == strike or (forever and number > strike))  # type: ignore[misc]
+            with suppress(FrostlineError):
+                collect(here)
+            count = len(asked)
+            emptied(lambda number, prefix: False)
+            assert kept <= content(here).keys(), f"listing {strike} was believed"
+            if count < strike:
+                assert all_whole(here) == ["two"]
+                return
+        pytest.fail("a collection asks for more listings than are tried")
+
+
+def named(machine: Machine) -> set[str]:
+    """What the complete backups name."""
+    with machine.repository() as repository:
+        return set(named_by(repository.storage, repository.storage.headers()[0]).sizes)

@@ -253,27 +253,39 @@ def test_errors_inside_a_batch_delete_are_per_key(monkeypatch: pytest.MonkeyPatc
         b"<DeleteResult><Error><Key>prefix/b</Key><Code>AccessDenied</Code><Message>locked</Message></Error>"
         b"<Error><Key>prefix/c</Key><Code>InternalError</Code><Message>oops</Message></Error></DeleteResult>"
     )
-    with scripted(monkeypatch, answer(200, body=body)) as (store, _):
+    versioning = answer(200, body=b"<VersioningConfiguration/>")
+    with scripted(monkeypatch, versioning, answer(200, body=body)) as (store, _):
         answers = store.delete(["a", "b", "c"])
     assert answers["a"] is None
     assert isinstance(answers["b"], AccessDenied)
     assert isinstance(answers["c"], Transient)
 
 
-def test_listing_out_of_order_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def listed(*keys: str) -> bytes:
+    """The answer to a listing of the prefix."""
     item = "<Contents><Key>prefix/{}</Key><Size>1</Size><LastModified>2026-11-21T03:00:00Z</LastModified></Contents>"
-    body = f"<ListBucketResult>{item.format('b')}{item.format('a')}</ListBucketResult>".encode()
-    with scripted(monkeypatch, answer(200, body=body)) as (store, _), pytest.raises(Damaged, match="order"):
+    head = "<Name>bucket</Name><Prefix>prefix/</Prefix><IsTruncated>false</IsTruncated>"
+    return answer(200, body=f"<ListBucketResult>{head}{''.join(map(item.format, keys))}</ListBucketResult>".encode())
+
+
+def test_listing_out_of_order_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, listed("b", "a")) as (store, _), pytest.raises(Transient, match="order"):
         list(store.list())
 
 
+def test_a_listing_that_ignores_where_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    says = "begins at 'prefix/a', not after 'prefix/b'"
+    with scripted(monkeypatch, listed("a", "b", "c")) as (store, _), pytest.raises(Transient, match=says):
+        list(store.list(start_after="b"))
+
+
+def test_a_listing_that_begins_with_the_key_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, listed("b", "c")) as (store, _):
+        assert [info.key for info in store.list(start_after="b")] == ["c"]
+
+
 def test_foreign_keys_in_a_listing_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    item = "<Contents><Key>prefix/{}</Key><Size>1</Size><LastModified>2026-11-21T03:00:00Z</LastModified></Contents>"
-    found = "".join(item.format(key) for key in ("", "../../etc/passwd", "a//b", "good", "marker/"))
-    with scripted(monkeypatch, answer(200, body=f"<ListBucketResult>{found}</ListBucketResult>".encode())) as (
-        store,
-        _,
-    ):
+    with scripted(monkeypatch, listed("", "../../etc/passwd", "a//b", "good", "marker/")) as (store, _):
         assert [info.key for info in store.list()] == ["good"]
 
 

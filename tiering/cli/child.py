@@ -20,6 +20,7 @@ from tiering.cli import main as command_line
 from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.session import Session
+from tiering.config.escaping import visible
 from tiering.config.log_lines import LogStream
 from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.jobs.runs import JobFiles, RunOrder, RunReport
@@ -48,7 +49,7 @@ def main() -> None:
             if report.result != "stopped":
                 place.write(report)
     except FrostlineError as error:
-        print(f"frostline: job {order.job}: {error.message}", file=sys.stderr)
+        print(f"frostline: job {order.job}: {visible(error.message)}", file=sys.stderr)
     sys.stderr.flush()
     os._exit(code)  # threads of an engine may still compute for nobody
 

@@ -10,6 +10,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 from disks.host.ranged_file import RangedFile
 from disks.stores.base import ByteRange
@@ -52,7 +53,10 @@ class BucketSources:
 
     def _matching(self, bucket: str, pattern: str, start: str) -> list[str]:
         place = start.rpartition("/")[0]
-        matches = re.compile(_regular(pattern)).fullmatch
+        try:
+            matches = re.compile(_regular(pattern)).fullmatch
+        except re.error as error:
+            raise UsageError(f"not a glob of keys: {pattern!r}: {error}", hint="quote `[` as `[[]`") from error
         with self._store(bucket, place) as store:
             keys = [f"{place}/{info.key}".lstrip("/") for info in store.list(start[len(place) :].lstrip("/"))]
         return [key for key in keys if matches(key) and not key.endswith("/")]
@@ -62,7 +66,8 @@ class BucketSources:
         return lambda: BucketFile(self._store(bucket, place), name, f"{SCHEME}{bucket}/{key}")
 
     def _store(self, bucket: str, place: str) -> MeteredStore:
-        return open_store(bucket_at(self._config, f"{SCHEME}{bucket}/{place}"), limiter=self._limiter)
+        """`place` is part of a key, which may hold what a URL reads as its own."""
+        return open_store(bucket_at(self._config, f"{SCHEME}{bucket}/{quote(place)}"), limiter=self._limiter)
 
 
 class RemoteFile(RangedFile):
@@ -115,4 +120,4 @@ def _regular(pattern: str) -> str:
 
 def _characters(piece: str) -> str:
     is_set = piece.startswith("[") and len(piece) > 1
-    return piece.replace("[!", "[^", 1) if is_set else re.escape(piece)
+    return piece.replace("\\", "\\\\").replace("[!", "[^", 1) if is_set else re.escape(piece)

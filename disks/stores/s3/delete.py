@@ -15,10 +15,11 @@ from xml.etree import ElementTree
 import msgspec
 
 from disks.effects import op
-from disks.stores.s3.errors import S3Place, error_of_answer, error_of_xml
+from disks.stores.checks import WrongAnswer
+from disks.stores.s3.errors import S3Place, error_of_answer
 from disks.stores.s3.requests import S3Requests
 from disks.stores.wrappers.metered import Meter
-from oplog.errors import AccessDenied, FrostlineError, NotFound, Retained, Transient
+from oplog.errors import AccessDenied, FrostlineError, NotFound, Retained
 
 _HEADS_SIDE_BY_SIDE = 16
 _STATUS = {"AccessDenied": 403, "InternalError": 500, "SlowDown": 503}
@@ -94,31 +95,37 @@ def retained_error(place: S3Place, key: str, headers: Mapping[str, str], *, now:
 def _has_object_lock(bucket: Bucket) -> bool:
     bucket.meter.add("GET")
     try:
-        found = bucket.requests.read_setting("object-lock")
+        found = bucket.requests.read_object_lock()
     except FrostlineError:
         return False
-    return _text(found, "ObjectLockEnabled") == "Enabled"
+    return found is not None and found.text("ObjectLockEnabled") == "Enabled"
 
 
 def keeps_versions(requests: S3Requests) -> bool:
     """Whether a plain delete would only add a marker. A store that does not say is taken to keep none; one that cannot
     say now raises its error, which is worth another try."""
     try:
-        found = requests.read_setting("versioning")
+        found = requests.read_versioning()
     except FrostlineError as error:
         if error.retryable:
             raise
         return False
-    return _text(found, "Status") in ("Enabled", "Suspended")
+    return found is not None and found.text("Status") in ("Enabled", "Suspended")
 
 
 def _send(bucket: Bucket, keys: Sequence[str], versions: Mapping[str, str]) -> Answers:
     answers: Answers = dict.fromkeys(keys)
     with op("store.delete", *keys):
         bucket.meter.add("DELETE")
-        found = bucket.requests.post("delete", _wanted(bucket.prefix, keys, versions))
-    for failed in _failures(bucket.place, found):
-        key, code = failed.get("Key", "").removeprefix(bucket.prefix), failed.get("Code", "")
+        found = bucket.requests.delete(_wanted(bucket.prefix, keys, versions))
+    for failed in found.all("Error"):
+        full, code = failed.get("Key", ""), failed.get("Code", "")
+        key = full.removeprefix(bucket.prefix)
+        if key not in answers or full != bucket.prefix + key:
+            raise WrongAnswer(
+                f"{bucket.place.name}: the answer to a delete is about {full[:80]!r}, which was not to be deleted",
+                hint="it may be that of another request: run the command again",
+            )
         if code not in ("NoSuchKey", "NoSuchVersion"):
             status = _STATUS.get(code, 400)
             answers[key] = error_of_answer(bucket.place, key, status, code, failed.get("Message", ""))
@@ -136,32 +143,3 @@ def _wanted(prefix: str, keys: Sequence[str], versions: Mapping[str, str]) -> by
     ElementTree.SubElement(root, "Quiet").text = "true"
     body: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return body
-
-
-def _failures(place: S3Place, body: bytes) -> list[dict[str, str]]:
-    """The keys that were not deleted, each with what the server says. A server that began to answer before it knew says
-    200 and then that all of it failed."""
-    try:
-        root = ElementTree.fromstring(body)
-    except ElementTree.ParseError as error:
-        raise Transient(f"{place.name}: the answer to a delete is not S3's XML: {error}") from error
-    if _plain(root) == "Error":
-        raise error_of_xml(place, "", 500, body)
-    if _plain(root) != "DeleteResult":
-        raise Transient(f"{place.name}: the answer to a delete is {_plain(root)!r} instead of DeleteResult")
-    failed = [element for element in root if _plain(element) == "Error"]
-    return [{_plain(child): child.text or "" for child in element} for element in failed]
-
-
-def _text(body: bytes, name: str) -> str:
-    """The text of the first element of this name, whatever its namespace."""
-    try:
-        return next(
-            (element.text or "" for element in ElementTree.fromstring(body).iter() if _plain(element) == name), ""
-        )
-    except ElementTree.ParseError:
-        return ""
-
-
-def _plain(element: ElementTree.Element) -> str:
-    return element.tag.rpartition("}")[2]

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from disks.stores.checks import Unreachable, Untrusted, wrong_sha256
+from disks.stores.checks import Unreachable, Untrusted, WrongAnswer, wrong_sha256
 from oplog.errors import (
     AccessDenied,
     AlreadyExists,
@@ -45,6 +45,8 @@ _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "In
 
 
 _UNTRUSTED = re.compile(r"certificate verify failed: ([^(\n]*[^(\n ])")
+
+NOT_THE_STORE = "a proxy or another server may stand in for the store: check the network and endpoint_url"
 
 
 class S3Place(msgspec.Struct, frozen=True):
@@ -165,7 +167,16 @@ def error_of_xml(place: S3Place, key: str, status: int, body: bytes) -> Frostlin
                 text = element.text or ""
     except ElementTree.ParseError:
         pass
+    if status == 404 and not code and body:
+        return bare_404(place, key, text)
     return error_of_answer(place, key, status, code, text)
+
+
+def bare_404(place: S3Place, key: str, text: str) -> WrongAnswer:
+    """A store says what is missing. A 404 that says nothing of S3 may be a proxy's."""
+    return WrongAnswer(
+        f"{place.name}{key}: {place.endpoint_url} answers 404 without an error of S3: {text[:60]!r}", hint=NOT_THE_STORE
+    )
 
 
 def error_of_client(place: S3Place, key: str, error: Exception) -> FrostlineError:
@@ -178,11 +189,17 @@ def error_of_client(place: S3Place, key: str, error: Exception) -> FrostlineErro
         NoCredentialsError,
         SSLError,
     )
+    from botocore.parsers import ResponseParserError
 
+    if isinstance(error, ResponseParserError):
+        fault = f"the answer of {place.endpoint_url} is not believed: it is not XML of S3"
+        return WrongAnswer(f"{place.name}{key}: {fault}", hint=NOT_THE_STORE)
     if isinstance(error, ClientError):
         details = error.response.get("Error", {})
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         code = str(details.get("Code", ""))
+        if status == 404 and code in ("", "404"):
+            return bare_404(place, key, str(details.get("Message", "")))
         return error_of_answer(place, key, status, "" if code.isdigit() else code, str(details.get("Message", "")))
     if isinstance(error, NoCredentialsError):
         return no_credentials(place)

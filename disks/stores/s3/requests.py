@@ -19,17 +19,17 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Protocol
 from urllib.parse import quote, unquote_plus, urlsplit
-from xml.etree import ElementTree
 
 import msgspec
 
 from disks.stores.base import ByteRange
-from disks.stores.checks import Truncated
+from disks.stores.checks import Truncated, WrongAnswer
+from disks.stores.s3.answers import KINDS, Asked, Document, checked, wrong_answer
 from disks.stores.s3.errors import S3Place, error_of_xml, not_answered, unreachable
 from disks.stores.s3.http import Connections, NotConnected
 from disks.stores.s3.http_answers import CutOff, HttpAnswer
 from disks.stores.time_budget import time_budget_seconds
-from oplog.errors import Damaged, FrostlineError, Transient
+from oplog.errors import Transient
 
 EMPTY_SHA256 = hashlib.sha256(b"").digest()
 _ALGORITHM = "AWS4-HMAC-SHA256"
@@ -87,13 +87,14 @@ class S3Requests:
     def put(
         self, key: str, body: memoryview, sha256: bytes, headers: Mapping[str, str], *, query: str = ""
     ) -> Mapping[str, str]:
-        """PUT the body with its known digest, below the prefix; the answer's headers."""
+        """PUT the body with its known digest, below the prefix; the answer's headers. `query`: that of a part."""
         sent = {
             "x-amz-sdk-checksum-algorithm": "SHA256",
             _CHECKSUM: base64.b64encode(sha256).decode(),
             **headers,
         }
-        answer = self._send("PUT", key, query, sent, body, sha256.hex())
+        asked = self._asked("UploadPart" if query else "PutObject", key)
+        answer, _ = self._send(asked, "PUT", query, sent, body, sha256.hex())
         return answer.headers
 
     def get(self, key: str, byte_range: ByteRange | None) -> HttpAnswer:
@@ -105,7 +106,8 @@ class S3Requests:
         wanted = {_CHECKSUM_MODE: "ENABLED"}
         if byte_range is not None:
             wanted = {"range": f"bytes={byte_range.start}-{byte_range.stop - 1}"}
-        answer = self._send("GET", key, "", wanted, None, EMPTY_SHA256.hex())
+        asked = self._asked("GetObject", key, byte_range=byte_range)
+        answer, _ = self._send(asked, "GET", "", wanted, None, EMPTY_SHA256.hex())
         if byte_range is None and not _is_as_kept(answer):
             raise Transient(f"{self._place.name}{key}: the bytes that arrived are not those that the store keeps")
         if "content-length" not in answer.headers and "transfer-encoding" not in answer.headers:
@@ -117,30 +119,46 @@ class S3Requests:
         query = f"encoding-type=url&list-type=2&max-keys=1000&prefix={_quoted(prefix)}"
         if start_after:
             query += f"&start-after={_quoted(start_after)}"
-        answer = self._send("GET", "", query, {}, None, EMPTY_SHA256.hex())
-        try:
-            return _parse_page(answer.body)
-        except (ElementTree.ParseError, KeyError, ValueError) as error:
-            raise Transient(f"{self._place.name}: the listing is not S3's XML: {error}") from error
+        asked = Asked(KINDS["ListObjectsV2"], self._place, prefix=prefix, start_after=start_after)
+        _, document = self._send(asked, "GET", query, {}, None, EMPTY_SHA256.hex())
+        assert document is not None
+        return _parse_page(asked, document)
 
     def head(self, key: str) -> Mapping[str, str]:
         """The headers of one object."""
+        asked = self._asked("HeadObject" if key else "HeadBucket", key)
         answer = self._exchange("HEAD", key, "", {_CHECKSUM_MODE: "ENABLED"}, None, EMPTY_SHA256.hex())
         if answer.status == 400:  # an answer to HEAD has no body: a GET says what is wrong, such as an expired token
-            self._send("GET", key, "", {"range": "bytes=0-0"}, None, EMPTY_SHA256.hex())
+            self._send(self._asked("GetObject", key), "GET", "", {"range": "bytes=0-0"}, None, EMPTY_SHA256.hex())
+        if answer.status == 404 and answer.headers.get("content-type", "").startswith("text/html"):
+            raise wrong_answer(asked, "it is a page of HTML with status 404")
         if answer.status >= 300:
             raise error_of_xml(self._place, key, answer.status, answer.body)
+        checked(asked, answer.headers, b"")
         return answer.headers
 
-    def read_setting(self, name: str) -> bytes:
-        """What the bucket says about one of its settings."""
-        return self._send("GET", "", name, {}, None, EMPTY_SHA256.hex()).body
+    def read_versioning(self) -> Document | None:
+        """What the bucket says about its versions."""
+        return self._read_setting("GetBucketVersioning", "versioning")
 
-    def post(self, query: str, body: bytes) -> bytes:
-        """POST the body to the bucket; the answer's. Some servers want its MD5, and look at nothing else."""
+    def read_object_lock(self) -> Document | None:
+        """What the bucket says about its Object Lock."""
+        return self._read_setting("GetObjectLockConfiguration", "object-lock")
+
+    def _read_setting(self, operation: str, query: str) -> Document | None:
+        """None where the server does not know the question."""
+        _, found = self._send(self._asked(operation, ""), "GET", query, {}, None, EMPTY_SHA256.hex())
+        return found if found is not None and found.root == KINDS[operation].roots[0] else None
+
+    def delete(self, body: bytes) -> Document:
+        """POST the list of keys to delete to the bucket; what the server says of them. Some servers want the body's
+        MD5, and look at nothing else."""
         checksum = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         sent = {"content-type": "application/xml", "content-md5": checksum}
-        return self._send("POST", "", query, sent, memoryview(body), hashlib.sha256(body).hexdigest()).body
+        asked, digest = self._asked("DeleteObjects", ""), hashlib.sha256(body).hexdigest()
+        _, found = self._send(asked, "POST", "delete", sent, memoryview(body), digest)
+        assert found is not None
+        return found
 
     def clock_skew(self) -> timedelta | None:
         """How far the server's clock is ahead, from the Date of an answer of any status; None when it sends none."""
@@ -157,13 +175,26 @@ class S3Requests:
     def close(self) -> None:
         self._connections.close()
 
+    def _asked(self, operation: str, key: str, *, byte_range: ByteRange | None = None) -> Asked:
+        """`key` is below the prefix; empty for the bucket itself."""
+        return Asked(KINDS[operation], self._place, self._prefix + key if key else "", byte_range=byte_range)
+
     def _send(
-        self, method: str, key: str, query: str, headers: Mapping[str, str], body: memoryview | None, payload_hash: str
-    ) -> HttpAnswer:
+        self,
+        asked: Asked,
+        method: str,
+        query: str,
+        headers: Mapping[str, str],
+        body: memoryview | None,
+        payload_hash: str,
+    ) -> tuple[HttpAnswer, Document | None]:
+        """The answer, and its document where it has one. Raises the error of a status, and `WrongAnswer` for an answer
+        to something else."""
+        key = asked.key.removeprefix(self._prefix)
         answer = self._exchange(method, key, query, headers, body, payload_hash)
         if answer.status >= 300:
             raise error_of_xml(self._place, key, answer.status, answer.body)
-        return answer
+        return answer, checked(asked, answer.headers, answer.body)
 
     def _exchange(
         self, method: str, key: str, query: str, headers: Mapping[str, str], body: memoryview | None, payload_hash: str
@@ -254,39 +285,53 @@ def _canonical_query(query: str) -> str:
     return "&".join(sorted(part if "=" in part else f"{part}=" for part in query.split("&"))) if query else ""
 
 
-def _parse_page(body: bytes) -> Page:
-    root = ElementTree.fromstring(body)
-    space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
-    encoded = root.findtext(f"{space}EncodingType") == "url"
-    items = []
-    for element in root.iterfind(f"{space}Contents"):
-        fields = {child.tag[len(space) :]: child.text or "" for child in element}
-        key = unquote_plus(fields["Key"]) if encoded else fields["Key"]
-        items.append(ListedKey(key, int(fields["Size"]), datetime.fromisoformat(fields["LastModified"])))
-    return items, root.findtext(f"{space}IsTruncated") == "true"
+def _parse_page(asked: Asked, document: Document) -> Page:
+    encoded = document.text("EncodingType") == "url"
+    items, listed = [], document.all("Contents")
+    for fields in listed:
+        try:
+            key = unquote_plus(fields["Key"]) if encoded else fields["Key"]
+            item = ListedKey(key, int(fields["Size"]), datetime.fromisoformat(fields["LastModified"]))
+        except (KeyError, ValueError) as error:
+            raise wrong_answer(asked, f"it lists an object without key, size or time ({error})") from None
+        if not key.startswith(asked.prefix) or item.size_bytes < 0:
+            raise wrong_answer(asked, f"it lists {key[:80]!r} of {item.size_bytes} bytes below {asked.prefix!r}")
+        items.append(item)
+    count = document.text("KeyCount")
+    if count is not None and count != str(len(items)):
+        raise wrong_answer(asked, f"it counts {count[:20]!r} keys and lists {len(items)}")
+    truncated = document.text("IsTruncated")
+    if truncated not in ("true", "false"):
+        raise wrong_answer(asked, f"IsTruncated is {truncated!r}")
+    return items, truncated == "true"
 
 
 def pages(fetch: Callable[[str, str], Page], prefix: str, start_after: str, name: str) -> Iterator[ListedKey]:
-    """Every key after `start_after`, page by page. A server that does not list in key order is refused loudly.
+    """Every key after `start_after`, page by page. A server that begins with that key itself is put up with. Raises
+    `WrongAnswer` for one that lists earlier keys, or not in key order.
 
     Pages go on from the last key instead of a token: a listing can then be taken up again after any failure.
     """
     last = start_after.encode()
     truncated = True
     while truncated:
+        asked_after = last
         items, truncated = fetch(prefix, last.decode())
+        if items and asked_after and items[0].key.encode() == asked_after:
+            del items[0]
         if truncated and not items:
-            raise Transient(f"{name}: an empty page of a listing says that more follow")
+            raise WrongAnswer(f"{name}: an empty page of a listing says that more follow")
         for item in items:
             encoded = item.key.encode()
             if encoded <= last and last:
-                raise _out_of_order(name, item.key)
+                raise _out_of_order(name, item.key, "after" if last == asked_after else "in order", last.decode())
             last = encoded
             yield item
 
 
-def _out_of_order(name: str, key: str) -> FrostlineError:
-    return Damaged(
-        f"{name}: the listing is not in key order at {key!r}",
-        hint="this kind of bucket (such as a directory bucket) cannot hold a disk",
+def _out_of_order(name: str, key: str, rule: str, last: str) -> WrongAnswer:
+    why = f"is not in key order at {key!r}" if rule == "in order" else f"begins at {key!r}, not after {last!r}"
+    return WrongAnswer(
+        f"{name}: the listing {why}",
+        hint="a bucket that lists so (such as a directory bucket) cannot hold a disk: 'frostline doctor' tries it out",
     )

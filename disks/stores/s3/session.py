@@ -13,6 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from disks.config import ObjectDiskConfig
 from disks.stores.base import S3Connection
+from disks.stores.s3.answers import KINDS, Asked, checked
 from disks.stores.s3.errors import S3Place, no_credentials
 from disks.stores.s3.requests import Credentials, S3Requests
 from oplog.errors import AccessDenied, UsageError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _RENEWED_LATELY_SECONDS = 5.0
 """Workers that all find the same token expired renew it once."""
 _renewing = threading.Lock()
+_ASKED = "frostline_asked"
+"""Where the context of a request of boto3 holds what was asked."""
 
 
 @lru_cache(maxsize=1)
@@ -38,6 +41,11 @@ class _StaticCredentials:
     access_key: str
     secret_key: str = field(repr=False)
     token: str | None = field(repr=False)
+
+
+def _remember_asked(params: dict[str, Any], context: dict[str, Any], **_: object) -> None:
+    """For the check of the answer."""
+    context[_ASKED] = params
 
 
 def _endpoint_of_environment() -> str | None:
@@ -192,7 +200,25 @@ class S3Session:
         client: S3Client = self._session.create_client(
             "s3", config=settings, endpoint_url=self._given_endpoint, verify=self.ca_bundle
         )
+        client.meta.events.register("provide-client-params.s3", _remember_asked)
+        client.meta.events.register("after-call.s3", self._check_answer)
         return client
+
+    def _check_answer(self, http_response: Any, model: Any, context: dict[str, Any], **_: object) -> None:
+        """Raises as `answers.checked` does. A setting that the server does not know is one that it does not have."""
+        if http_response.status_code >= 300:
+            return
+        asked, kind = context[_ASKED], KINDS[model.name]
+        headers = {name.lower(): value for name, value in http_response.headers.items()}
+        document = checked(
+            Asked(kind, self.place, key=asked.get("Key", ""), prefix=asked.get("Prefix", "")),
+            headers,
+            http_response.content,
+        )
+        if document is not None and document.root not in kind.roots:
+            from botocore.exceptions import ClientError
+
+            raise ClientError({"Error": {"Code": "NotImplemented"}}, model.name)
 
     @cached_property
     def requests(self) -> S3Requests:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 _Answer = TypeVar("_Answer")
+_NOT_IMPLEMENTED = 501
 _READABLE_CLASSES = {"STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR", "REDUCED_REDUNDANCY"}
 """Storage classes from which a GET reads at once; the others need a restore first."""
 
@@ -39,8 +40,13 @@ def _asked(question: Callable[[], _Answer], absent: dict[str, _Answer] | None = 
         code = str(error.response.get("Error", {}).get("Code", ""))
         if absent and code in absent:
             return absent[code]
-        if code in ("SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout"):
-            raise
+        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        if (
+            (status == 404 and code in ("", "404"))
+            or status in (408, 429)
+            or (status >= 500 and status != _NOT_IMPLEMENTED)
+        ):
+            raise  # nobody answered the question
         return NotAnswered(f"the store answers {code or 'with an error'}")
 
 

@@ -404,10 +404,11 @@ class S3Store(ObjectStore):
     @contextmanager
     def _client_errors(self, key: str) -> Iterator[None]:
         from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
 
         try:
             yield
-        except (ClientError, BotoCoreError) as error:
+        except (ClientError, BotoCoreError, ResponseParserError) as error:
             raise error_of_client(self._s3.place, key, error) from error
 
 

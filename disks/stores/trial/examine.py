@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.bucket_settings import BucketSettings, NotAnswered
+from disks.stores.checks import WrongAnswer
 from disks.stores.questions import (
     GONE,
     IN_ORDER,
@@ -225,6 +226,8 @@ def _asked(question: Callable[[], bool | tuple[bool | None, str]], *, missing: s
         return _denied(error)
     except NotFound as error:
         return ProbeResult(False, missing or error.message)
+    except WrongAnswer as error:
+        return ProbeResult(False, error.message)
     except FrostlineError as error:
         return ProbeResult(None, error.message)
     except Exception as error:  # noqa: BLE001  a trial must not end the examination, whatever a client library raises

@@ -20,9 +20,10 @@ import pyarrow.parquet as pq
 from disks.stores.base import ByteRange, ObjectStore
 from disks.workers.progress import SILENT, Progress
 from oplog.clickhouse.checksums import FILE_NAME as CHECKSUMS
-from oplog.clickhouse.columns import SourceColumn, quoted
+from oplog.clickhouse.columns import SourceColumn
+from oplog.clickhouse.quoting import quoted_name, quoted_text
 from oplog.errors import Damaged, FrostlineError, Refused, UsageError
-from restore.clickhouse.convert.columns import mapping_of, text_condition
+from restore.clickhouse.convert.columns import declared_type, mapping_of, text_condition
 from restore.clickhouse.convert.process import ask_engine
 from restore.clickhouse.convert.source import SourcePart, SourceTable
 from restore.clickhouse.parts import ClickHousePart
@@ -52,23 +53,25 @@ class ConversionPlan(msgspec.Struct, frozen=True):
         return pa.schema(fields)
 
     def request(self, place: Path, parts: Sequence[tuple[SourcePart, Path, Path]]) -> dict[str, Any]:
-        """What is asked of the engine for parts with the same columns, each with its directory and its target."""
+        """What is asked of the engine for parts with the same columns, each with its directory and its target.
+        Statements are written here alone: no text of a part is in them but between quotes."""
         there = parts[0][0].columns
         names = {column.name for column in there}
         select, texts = [], []
         for column in self.columns:
             cast = mapping_of(column).cast
-            value = quoted(column.name) if column.name in names else _text(self.defaults[column.name])
-            expression = f"CAST({value}, {_text(cast)})"
-            select.append((column.name, expression))
+            name = quoted_name(column.name)
+            value = name if column.name in names else quoted_text(self.defaults[column.name])
+            expression = f"CAST({value}, {quoted_text(cast)})"
+            select.append(f"{expression} AS {name}")
             if (condition := text_condition(expression, cast)) is not None:
                 texts.append((column.name, condition))
         return {
             "place": str(place),
-            "columns": [(column.name, column.kind) for column in there],
-            "select": select,
+            "columns": ", ".join(f"{quoted_name(column.name)} {declared_type(column)}" for column in there),
+            "select": ", ".join(select),
             "texts": texts,
-            "parts": [(str(directory), str(target)) for _, directory, target in parts],
+            "parts": [(str(directory), quoted_text(str(target))) for _, directory, target in parts],
         }
 
 
@@ -213,7 +216,3 @@ def _bring(store: ObjectStore, part: ClickHousePart, directory: Path) -> None:
             for key, size in file.blobs:
                 for start in range(0, size, _PIECE_BYTES):
                     out.write(store.get(key, ByteRange(start, min(size, start + _PIECE_BYTES))))
-
-
-def _text(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

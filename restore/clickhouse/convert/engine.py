@@ -2,10 +2,11 @@
 
     python engine.py < request.json > answer.json
 
-The request: `place` (an empty directory), `columns` (name, type of ClickHouse's), `select` (name, expression), `texts`
-(name, a condition that holds where the bytes are UTF-8), `parts` (the directory of a part's files, which is used up,
-and the Parquet file to write). The answer: `parts`, for each its rows as they lie there (`all`), those that no
-lightweight DELETE marked (`rows`), and the names of texts that are none (`bad`); or `error`.
+The request: `place` (an empty directory), `columns` (the table's, as CREATE TABLE has them), `select` (what a SELECT
+has), `texts` (name, a condition that holds where the bytes are UTF-8), `parts` (the directory of a part's files, which
+is used up, and the Parquet file to write, as a literal). Nothing is quoted here. The answer: `parts`, for each its rows
+as they lie there (`all`), those that no lightweight DELETE marked (`rows`), and the names of texts that are none
+(`bad`); or `error`.
 """
 
 from __future__ import annotations
@@ -42,32 +43,22 @@ def _converted(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _part(
-    ask: Callable[[str], list[Any]], table: str, request: dict[str, Any], directory: str, target: str
+    ask: Callable[[str], list[Any]], table: str, request: dict[str, Any], directory: str, literal: str
 ) -> dict[str, Any]:
-    columns = ", ".join(f"{_name(name)} {kind}" for name, kind in request["columns"])
-    ask(f"CREATE TABLE convert.{table} ({columns}) ENGINE = MergeTree ORDER BY tuple()")
+    ask(f"CREATE TABLE convert.{table} ({request['columns']}) ENGINE = MergeTree ORDER BY tuple()")
     ((place,),) = ask(f"SELECT data_paths[1] FROM system.tables WHERE database = 'convert' AND name = '{table}'")
     os.rename(directory, os.path.join(place, "detached", "all_1_1_0"))
     ask(f"ALTER TABLE convert.{table} ATTACH PART 'all_1_1_0'")
     wrong = ", ".join(f"countIf(NOT ({condition}))" for _, condition in request["texts"])
     ((everything,),) = ask(f"SELECT count() FROM convert.{table} SETTINGS apply_deleted_mask = 0")
     ((rows, *counts),) = ask(f"SELECT count(){', ' if wrong else ''}{wrong} FROM convert.{table}")
-    select = ", ".join(f"{expression} AS {_name(name)}" for name, expression in request["select"])
     ask(
-        f"SELECT {select} FROM convert.{table} INTO OUTFILE '{_quoted(target)}' FORMAT Parquet "
+        f"SELECT {request['select']} FROM convert.{table} INTO OUTFILE {literal} FORMAT Parquet "
         "SETTINGS output_format_parquet_string_as_string = 1"
     )
     ask(f"DROP TABLE convert.{table}")
     bad = [name for (name, _), count in zip(request["texts"], counts) if int(count)]  # noqa: B905  for Python 3.9
     return {"all": int(everything), "rows": int(rows), "bad": bad}
-
-
-def _name(name: str) -> str:
-    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
 if __name__ == "__main__":

@@ -574,13 +574,18 @@ def test_an_empty_log_proves_nothing(bucket: Bucket, disk: ObjectDisk) -> None:
 def test_an_empty_listing_of_a_disk_that_the_cache_knows_is_no_good_news(
     bucket: Bucket, disk: ObjectDisk, tmp_path: Path
 ) -> None:
-    """P29, P32: a wrong prefix, or 200 with an empty body; a disk that was never written to is nothing to refuse."""
+    """P29, P32: a wrong prefix, or a listing without a key. On a new machine the first entry contradicts it; a disk
+    that was never written to is nothing to refuse."""
     put(disk, "a/live")
     bucket.hidden = lambda listing, key: True
     report = run(disk)
     assert report.refused is not None
     assert "knows better" in report.refused
-    assert run(ObjectDisk("cold", bucket, tmp_path / "fresh")).refused is None
+    fresh = run(ObjectDisk("cold", bucket, tmp_path / "fresh"))
+    assert fresh.refused is not None
+    assert "a listing of the log is empty" in fresh.refused
+    assert len(bucket.blobs) == 1
+    assert run(ObjectDisk("cold", Bucket(), tmp_path / "never")).refused is None
 
 
 def test_share_cap_refuses_and_byte_cap_ends_early(bucket: Bucket, disk: ObjectDisk) -> None:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from disks.stores.s3 import delete
+from disks.stores.s3.answers import KINDS, Asked, Document, checked
 from disks.stores.s3.errors import S3Place
 from disks.stores.wrappers.metered import Meter
 from oplog.errors import AccessDenied, FrostlineError, Transient
@@ -19,22 +20,26 @@ from tests.servers import Server
 SPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 
+PLACE = S3Place("s3://b/p/", "b", "http://s")
+
+
 class Answering:
-    """A server that gives one answer, and remembers what it was sent."""
+    """Requests to a server that gives one answer, and remembers what it was sent."""
 
     def __init__(self, answer: bytes) -> None:
         self.answer = answer
         self.sent = b""
 
-    def post(self, query: str, body: bytes) -> bytes:
-        assert query == "delete"
+    def delete(self, body: bytes) -> Document:
         self.sent = body
-        return self.answer
+        found = checked(Asked(KINDS["DeleteObjects"], PLACE), {}, self.answer)
+        assert found is not None
+        return found
 
 
 def deleted(answer: bytes, *keys: str) -> tuple[dict[str, FrostlineError | None], Any]:
     server = Answering(answer)
-    bucket = delete.Bucket(server, "p/", S3Place("s3://b/p/", "b", "http://s"), Meter())  # type: ignore[arg-type]
+    bucket = delete.Bucket(server, "p/", PLACE, Meter())  # type: ignore[arg-type]
     return delete.delete_current(bucket, keys), server
 
 
@@ -57,6 +62,8 @@ def test_each_key_that_stays_is_named_with_its_reason() -> None:
         b"<DeleteResult><Error><Key>p/a</Key>",
         b"<Error><Code>InternalError</Code><Message>all of it failed after 200 was said</Message></Error>",
         b"<Error><Code>SlowDown</Code></Error>",
+        b"<DeleteResult><Error><Key>p/other</Key><Code>AccessDenied</Code></Error></DeleteResult>",
+        b"<DeleteResult><Error><Key>a</Key><Code>AccessDenied</Code></Error></DeleteResult>",
     ],
 )
 def test_an_answer_that_tells_nothing_of_the_keys_is_no_success(answer: bytes) -> None:
