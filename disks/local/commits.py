@@ -4,7 +4,7 @@ The steps, and what a crash after each leaves:
     staging/<tx>/files/…        a directory that nobody owns: the next opening removes it
     staging/<tx>/record.json    the same
     rename to committed/<tx>    all of it, to be carried out before anybody looks         <- the commit point
-    the stamp takes its place   the same
+    its stamp takes its place   the same, and the disk shows the transaction as its last
     moves and removals          part of it is done; an inode that is not at its source was moved before
     the mark `moved`            the same, and no removal is repeated
     arrivals take their paths   those that are still in files/ have not
@@ -182,8 +182,10 @@ class LocalCommits:
                 f"{committed / RECORD} cannot be read: {error}",
                 hint="move the directory away and run 'frostline fsck'",
             ) from error
+        self.stamps.take(committed)  # before the rest: the file system makes it durable with that, and the sync is free
         with self.changes.noted(record.moved_paths(), [arrival.path for arrival in record.arrivals]):
             self._put_in_place(record, committed)
+        fsync_directory(self._own)
         self.stamps.prune()
         rename(committed, self.trash.path / committed.name)
         fsync_directory(self.committed)
@@ -198,7 +200,7 @@ class LocalCommits:
                 os.close(watching)
 
     def _move_and_arrive(self, record: CommitRecord, committed: Path, watching: int | None) -> None:
-        touched: set[str] = {str(self._own)} if self.stamps.take(committed) else set()
+        touched: set[str] = set()
         if not (committed / _MOVED).exists():
             self._do_moves(record.moves, committed, touched)
             if record.moves:

@@ -48,13 +48,11 @@ class Stamps:
             remove_file(staging / before)
         _write(staging, kept)
 
-    def take(self, committed: Path) -> bool:
-        """Give the disk the stamp that was staged with a committed transaction; whether there was one. The caller makes
-        the disk's own directory durable."""
-        staged = _names_in(committed)
-        for name in staged:
+    def take(self, committed: Path) -> None:
+        """Give the disk the stamp that was staged with a committed transaction, if it has not got it yet. The caller
+        makes the disk's own directory durable before the transaction counts as done."""
+        for name in _names_in(committed):
             rename(committed / name, self._own / name)
-        return bool(staged)
 
     def prune(self) -> None:
         """Remove the oldest where there are many."""
