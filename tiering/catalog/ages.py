@@ -60,8 +60,10 @@ class Ages:
         The buckets were looked at since `begin`."""
         before = self._seen  # of these stamps each revision was in its bucket before that was looked at
         for disk in disks.values():
-            if disk.logged is not None:
+            try:
                 self._seen = self._seen.joined(disk.seen())
+            except FrostlineError:  # its fault is told by whoever needs it
+                continue
         found: dict[str, str] = {}
         for name, disk in disks.items():
             if (identity := shown.get(name)) is None:

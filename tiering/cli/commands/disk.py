@@ -52,6 +52,7 @@ def adopt(session: Session, name: Name) -> None:
             f"{identities.place(name)} holds no disk that could be adopted",
             hint=f"mount it; if the place is new and empty on purpose: 'frostline disk replace {name}'",
         )
+    identities.compare_ages()  # how far have the logs seen it
     is_back = any(fault.disk == name and fault.kind == "given_up" for fault in identities.faults)
     adoption = Adoption.of(session, identities, name) if known is not None or is_back else None
     _decide(session, "adopt", name, identities, known, found, adoption)
