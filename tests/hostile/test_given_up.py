@@ -124,6 +124,20 @@ def test_a_lost_journal_asks_the_other_ssd(home: Path, frostline: Frostline) -> 
     refused(frostline)
 
 
+def test_the_journal_alone_knows_it(home: Path, frostline: Frostline) -> None:
+    """Nothing on other disks says it: they could not be told."""
+    configure(home, "one", "two", cold=False)
+    frostline("table", "create", "d.t", "--column", "k:int64", "--column", "n:int64", "--order-by", "k")
+    insert(frostline, 0)
+    insert(frostline, 1)
+    give_up(home, frostline, cold=False)
+    (note,) = home.rglob("given-up/*.json")
+    note.unlink()
+    (home / "away").rename(home / "two")
+    configure(home, "one", "two", cold=False)
+    refused(frostline)
+
+
 def test_another_machine_asks_the_bucket(home: Path, given_up: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the disk and the bucket, and rows in the bucket that were inserted again."""
     given_up("move", "d.t", "--partition", "all", "--to-disk", "s3", code=13)

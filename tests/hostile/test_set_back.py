@@ -5,12 +5,19 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from disks.base import Disk
+from disks.local.disk import LocalDisk
+from oplog.errors import FrostlineError
+from oplog.kinds import Inserted
 from tests.command_line import Frostline
+from tests.crash.harness import Failpoints, Mode, hooked
+from tiering.catalog.identity import Identities
+from tiering.journal.journal import Journal
 
 COUNT = "select count(*) from d.t"
 
@@ -179,6 +186,45 @@ class TestDisk:
         assert count(frostline) == 2
 
 
+@pytest.mark.parametrize("mode", ["raise_before", "raise_after"])
+def test_a_crash_at_any_effect_is_no_copy(tmp_path: Path, mode: Mode) -> None:
+    """Wherever a transaction of a local disk ends: neither the disk nor the journal looks older, and the next
+    transaction of another process is seen."""
+
+    def look(root: Path) -> Identities:
+        disk = LocalDisk("ssd", root / "ssd")
+        found = Identities({"ssd": disk}, {"ssd": str(root)}, Journal(root / "state"))
+        found.look()
+        return found
+
+    def write(disk: Disk, name: str) -> None:
+        with disk.transaction(Inserted()) as transaction:
+            transaction.create(f"store/{name}", name.encode())
+            transaction.commit()
+
+    counting = Failpoints()
+    write(look(tmp_path / "first").disks["ssd"], "before")
+    disk = look(tmp_path / "first").disks["ssd"]
+    with hooked(counting):
+        write(disk, "file")
+    assert "journal.commit" in counting.names
+    for at in range(1, len(counting.names) + 1):
+        root = tmp_path / f"{at}"
+        write(look(root).disks["ssd"], "before")
+        disk = look(root).disks["ssd"]
+        with hooked(Failpoints(mode, at)), suppress(OSError, FrostlineError):
+            write(disk, "file")
+        after = look(root)
+        assert [fault.error.message for fault in after.faults] == [], f"{mode} effect {at}, {counting.names[at - 1]}"
+        assert after.behind == ""
+        write(after.disks["ssd"], "another")
+        shutil.copytree(root / "ssd", root / "copy")
+        write(after.disks["ssd"], "last")
+        shutil.rmtree(root / "ssd")
+        (root / "copy").rename(root / "ssd")
+        assert [fault.kind for fault in look(root).faults] == ["older"]
+
+
 class TestState:
     def test_is_older_than_the_disk(self, copies: Copies, frostline: Frostline) -> None:
         """Numbers that were given since are not given again, though nothing shows them any more."""
@@ -294,3 +340,40 @@ class TestBucket:
         insert(frostline, "tue", 5)
         assert parts(frostline) - {"mon_1_1_0"} - given
         assert frostline.json("fsck")["ok"]
+
+
+class TestRepository:
+    """It refers to nothing but itself and to revisions that pins keep."""
+
+    @pytest.fixture
+    def repository(self, copies: Copies, frostline: Frostline, monkeypatch: pytest.MonkeyPatch) -> Frostline:
+        """It has a backup when everything is copied, and another one since."""
+        monkeypatch.setenv("FROSTLINE_BACKUP", f"file://{copies.home}/repository/")
+        frostline("backup", "init", f"file://{copies.home}/repository/")
+        frostline("backup", "create", "first")
+        shutil.rmtree(copies.home.with_name("older"))
+        copies.take()
+        insert(frostline, "tue", 3)
+        frostline("backup", "create", "second")
+        frostline("backup", "list")
+        return frostline
+
+    def test_is_older_than_the_state(
+        self, copies: Copies, repository: Frostline, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert caplog.text == ""
+        copies.set_back("repository")
+        repository("backup", "list")
+        assert "holds no backup of d.t as new as second" in caplog.text
+        repository("backup", "create", "third")
+        repository("backup", "verify", "third", "--read-data")
+        assert count(repository) == 4
+        assert repository.json("fsck")["ok"]
+
+    def test_everything_else_is_older(self, copies: Copies, repository: Frostline) -> None:
+        """The whole machine and its bucket went back: the backup has what is gone."""
+        copies.set_back("ssd", "state", "bucket")
+        assert count(repository) == 2
+        repository("backup", "restore", "second", "-t", "d.t", "--drop-existing", "-y")
+        assert count(repository) == 4
+        assert repository.json("fsck")["ok"]
