@@ -53,15 +53,14 @@ def _noted_before_the_commit() -> None:
 
 
 def _stamp_not_synced() -> None:
+    from disks.effects import fsync_directory
     from disks.local import commits
-
-    real = commits.fsync_directory
 
     def all_but_own(path: Any) -> None:
         if not str(path).endswith(".frostline"):
-            real(path)
+            fsync_directory(path)
 
-    commits.fsync_directory = all_but_own
+    commits.fsync_directory = all_but_own  # type: ignore[attr-defined]
 
 
 Mistake = tuple[str, str, str, Callable[[], Any]]
