@@ -187,8 +187,9 @@ class Identities:
         known, shown = self.known(name), self._shown.get(name)
         if known is None:
             known = KnownDisk(name=name, id=shown or "", kind=self._real[name].kind, place=self.place(name))
-        if verb != "adopt" and self._has_other_name(known):
-            known = msgspec.structs.replace(known, id="")  # the disk stays, under the other name
+        is_empty = known.counted and not any(held.parts for held in known.holdings.values())
+        if verb != "adopt" and (is_empty or self._has_other_name(known)):
+            known = msgspec.structs.replace(known, id="")  # it held nothing, or stays under the other name
         others = [
             disk
             for other, disk in self._real.items()
