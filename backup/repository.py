@@ -137,8 +137,9 @@ class Repository:
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
-    def backups(self) -> list[Listed]:
-        """Every backup, oldest first, then those that are not complete, then those whose header cannot be read."""
+    def backups(self, *, deleted: bool = False) -> list[Listed]:
+        """Every backup, oldest first, then those that are not complete, then those whose header cannot be read.
+        `deleted`: some were, just now."""
         headers, broken = self.storage.headers(remembered=True)
         listed = self.checked(headers)
         seen = [(item.header.name, item.verified, item.drilled) for item in listed if item.header is not None]
@@ -147,6 +148,7 @@ class Repository:
             {verified.backup: proof(name, verified) for name, verified, _ in seen if verified is not None},
             {drilled.backup: proof(name, drilled) for name, _, drilled in seen if drilled is not None},
             everything=True,
+            deleted=deleted,
         )
         return [
             *listed,
@@ -170,15 +172,16 @@ class Repository:
         drilled: Mapping[str, Proof] = NONE,
         *,
         everything: bool = False,
+        deleted: bool = False,
     ) -> None:
         """For `status`, which asks nobody."""
         repository = self.storage.id, self.url
-        last_seen.remember(self.config, repository, headers, verified, drilled, everything=everything)
+        last_seen.remember(self.config, repository, headers, verified, drilled, everything=everything, deleted=deleted)
 
     def _look(self) -> None:
         """After backups went: look at those that are left. What was done is done, seen or not."""
         with suppress(FrostlineError):
-            self.backups()
+            self.backups(deleted=True)
 
     def find(self, name: str) -> list[BackupHeader]:
         """The backup of this name or id, or the newest that can be read (`latest`, which says so where a header cannot

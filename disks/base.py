@@ -32,6 +32,7 @@ from oplog.kinds import CommitKind
 from oplog.log import Entry, OperationsLog
 from oplog.paths import is_safe
 from oplog.replay import FileRow
+from oplog.stamps import CommitStamp, KeptStamp, SeenStates, WriterState
 
 INLINE_LIMIT_BYTES = 64 * 1024
 """A metadata file up to this size rides inside its commit and needs no object: a `part.json` with the sparse index of a
@@ -401,6 +402,26 @@ class Disk(ABC):
         """From now on a transaction raises unless the place shows the id `known`. A disk without one gets it with its
         first transaction; `begin` is told the id once, before anything else is written."""
 
+    def stamps(self) -> Sequence[KeptStamp]:
+        """Those of the newest transactions here, the oldest first; none on disks that other machines write to as well,
+        and where no version that makes them has written. Writes nothing."""
+        return ()
+
+    def stamp_commits(  # noqa: B027 - nothing without a way to carry it
+        self, state: Callable[[], WriterState], committed: Callable[[CommitStamp], None]
+    ) -> None:
+        """From now on each transaction carries what `state` says right before it; `committed` is told its stamp when it
+        is durable."""
+
+    def seen(self) -> SeenStates:
+        """How far those who wrote to the disk have seen journals and other disks, as far as it is known here."""
+        return SeenStates()
+
+    def restamp(self, above: int) -> CommitStamp | None:
+        """Take the disk as it is for newer than all that anybody has seen of it: its only stamp, durably, has a number
+        above this one and above its own. None where it has none, or is read-only."""
+        return None
+
     def close(self) -> None:  # noqa: B027 - most disks have nothing to do
         """Release handles. The disk cannot be used afterwards."""
 
@@ -449,6 +470,10 @@ class LoggedDisk(BucketDisk):
         """The name of the log among those of its prefix; None where the prefix has no other. Where it has, the objects
         are not this disk's alone."""
         return log_of(self.store)
+
+    def revision_at_hand(self) -> int:
+        """The newest revision that this process knows of, without a request; 0 where it knows of none yet."""
+        return 0
 
     @abstractmethod
     def at(self, revision: int, *, briefly: bool = False) -> Disk:

@@ -16,6 +16,7 @@ import msgspec
 from oplog import bounds, kinds
 from oplog.errors import Damaged, UsageError
 from oplog.kinds import CommitKind
+from oplog.stamps import WriterState
 
 FORMAT = 3
 """Who reads format 3 heeds floors and fences, and proves the end of the log before it commits. A version that knows
@@ -97,6 +98,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """`TableDigest` of the file table right after it; empty where its writer did not know."""
     earlier: bytes = b""
     """The texts of the entries before it, every 64th time (`oplog.earlier`)."""
+    state: WriterState = WriterState()
+    """How far the disks and the journal of its writer were."""
     format: int = FORMAT
     """Of the entry it is written as."""
 
@@ -124,6 +127,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operations: tuple[Operation, ...] = ()
     table_digest: str = ""
     earlier: bytes = b""
+    state: WriterState = WriterState()
 
 
 class _Format(msgspec.Struct):
@@ -153,6 +157,7 @@ def encode(commit: Commit) -> bytes:
         operations=commit.operations,
         table_digest=commit.table_digest,
         earlier=commit.earlier,
+        state=commit.state,
     )
     return _encoder.encode(document)
 
@@ -177,6 +182,7 @@ def decode(data: bytes, *, name: str) -> Commit:
         operations=document.operations,
         table_digest=document.table_digest,
         earlier=document.earlier,
+        state=document.state,
         format=document.format,
     )
 
@@ -209,6 +215,7 @@ def _fault_in(document: _Document) -> str | None:
         or (bounds.fault_in_digest("previous", document.previous) if document.previous else None)
         or (bounds.fault_in_digest("table_digest", document.table_digest) if document.table_digest else None)
         or bounds.fault_in_time("time", document.time)
+        or document.state.fault()
         or next(filter(None, map(_fault_in_operation, document.operations)), None)
     )
 

@@ -132,6 +132,14 @@ class Fenced(_Kind, frozen=True, tag="fence"):
     """Its key."""
 
 
+class DiskGivenUp(_Kind, frozen=True, tag="give_up"):
+    """A person gave up another disk, or adopted one that had been given up."""
+
+    disk: str = ""
+    """Its id."""
+    adopted: bool = False
+
+
 class OtherKind(msgspec.Struct, frozen=True):
     """A kind that this version does not know: a later one's, or somebody else's. Nothing is decided by its details."""
 
@@ -153,6 +161,7 @@ KnownKind: TypeAlias = (
     | Repaired
     | SetAside
     | Fenced
+    | DiskGivenUp
 )
 CommitKind: TypeAlias = KnownKind | OtherKind
 

@@ -70,15 +70,17 @@ def remember(
     drilled: Mapping[str, Proof] = NONE,
     *,
     everything: bool = False,
+    deleted: bool = False,
 ) -> None:
     """Write down what was seen in the repository (its id and URL), proofs by the id of their backup. `everything`: it
     holds nothing else; otherwise what was seen before stays. Backups of single partitions do not count. Where this
-    machine has no state nothing is written; it is never an error."""
+    machine has no state nothing is written; it is never an error. It warns when a table's newest
+    backup that was seen here is not there any more, unless backups were just `deleted` from here."""
     if not config.state_directory.is_dir():
         return
     path = config.state_directory / "backup" / repository[0] / _FILE
-    before = None if everything else _read(path)
-    tables = {table.uuid: table for table in before.tables} if before is not None else {}
+    before = _read(path)
+    tables = {table.uuid: table for table in before.tables} if before is not None and not everything else {}
     for header in sorted(headers, key=lambda header: header.taken):
         if any(word.startswith("partition ") for word in header.scope):
             continue
@@ -98,6 +100,8 @@ def remember(
                     machine=header.machine,
                     taken=header.taken,
                 )
+    if before is not None and everything and not deleted:
+        _tell_older(repository[1], before.tables, tables)
     seen = LastSeen(repository[1], now(), tuple(sorted(tables.values(), key=lambda table: table.uuid)))
     try:
         make_directory(path.parent)
@@ -106,6 +110,17 @@ def remember(
         replace_file(path, msgspec.json.encode(seen))
     except (FrostlineError, OSError) as error:
         logger.debug("what was seen of %s is not kept: %s", repository[1], error)
+
+
+def _tell_older(repository: str, before: Iterable[SeenTable], tables: Mapping[str, SeenTable]) -> None:
+    for table in before:
+        newest = tables.get(table.uuid)
+        if newest is None or newest.taken < table.taken:
+            logger.warning(
+                "%s holds no backup of %s as new as %s of %s, which this machine saw there: it was deleted from another"
+                " machine, or the repository was set back to an older copy; 'frostline backup create' makes a new one",
+                *(without_passwords(repository), table.table, table.backup, _text(table.taken)),
+            )
 
 
 def proof(name: str, record: VerificationRecord | DrillRecord) -> Proof:

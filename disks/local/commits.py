@@ -4,6 +4,7 @@ The steps, and what a crash after each leaves:
     staging/<tx>/files/…        a directory that nobody owns: the next opening removes it
     staging/<tx>/record.json    the same
     rename to committed/<tx>    all of it, to be carried out before anybody looks         <- the commit point
+    its stamp takes its place   the same, and the disk shows the transaction as its last
     moves and removals          part of it is done; an inode that is not at its source was moved before
     the mark `moved`            the same, and no removal is repeated
     arrivals take their paths   those that are still in files/ have not
@@ -40,11 +41,13 @@ from disks.host.reserve import Reserve
 from disks.local.changes import Changes
 from disks.local.hidden import HiddenFiles, inode_of
 from disks.local.plan import CommitPlan, CommitRecord, LocalRename, has_chains
+from disks.local.stamps import Stamps
 from disks.local.transaction import RECORD, LocalTransaction
 from disks.local.trash import Trash
 from disks.local.tree import OWN_DIRECTORY, LocalTree, TreeNow, is_other_than_directory
 from oplog import paths
 from oplog.errors import Damaged, NoSpace
+from oplog.stamps import CommitStamp, WriterState
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +69,15 @@ class LocalCommits:
         self.committed = own / "committed"
         self.trash = Trash(own / "trash")
         self.changes = Changes(root, own)
+        self.stamps = Stamps(own)
+        self.writer_state: Callable[[], WriterState] = WriterState
+        """How far the state of this machine is, which each transaction carries."""
         self.hidden = HiddenFiles(root, own, self.trash, self.changes)
         self.tree = LocalTree(name, root, self.hidden)
         self.lock_timeout_seconds = lock_timeout_seconds
         self._name = name
         self._root = root
+        self._own = own
         self._commit_lock = own / "commit.lock"
         self._view_lock = own / "view.lock"
         self._reserve = reserve
@@ -111,12 +118,16 @@ class LocalCommits:
                 self.finish()
             yield self.tree
 
-    def commit(self, transaction: LocalTransaction) -> None:
-        """Check the transaction against the tree as it is, and make it visible. Raises `Conflict`."""
+    def commit(self, transaction: LocalTransaction) -> CommitStamp | None:
+        """Check the transaction against the tree as it is, and make it visible. Its stamp; None where it is committed,
+        but not in place yet. Raises `Conflict`."""
+        state = self.writer_state()
         with self.alone():
             self._roll_forward_pending()
             plan = transaction.plan(CommitPlan(TreeNow(self.tree)))
-            seal = partial(transaction.seal, plan)
+            stamp = self.stamps.next(state)
+            seal = partial(transaction.seal, plan, partial(self.stamps.stage, stamp))
+            in_place = True
             staging = self._rescued(seal) if transaction.only_removes else seal()
             committed = self.committed / staging.name
             with file_lock(self._view_lock, timeout_seconds=self.lock_timeout_seconds):
@@ -126,10 +137,12 @@ class LocalCommits:
                     self._roll_forward(committed)
                 except (OSError, NoSpace) as error:
                     # Committed and durable: whoever looks at the disk next tries again, and reports it.
+                    in_place = False
                     logger.error("disk %s: %s is committed but not in place yet: %s", self._name, staging.name, error)
             self.hidden.sweep()
             self.trash.empty_soon()
             self._reserve.make()
+        return stamp.stamp if in_place else None
 
     def make_room(self) -> None:
         """Give the reserve up, where the disk is full, for a transaction that frees more than it brings."""
@@ -169,8 +182,11 @@ class LocalCommits:
                 f"{committed / RECORD} cannot be read: {error}",
                 hint="move the directory away and run 'frostline fsck'",
             ) from error
+        self.stamps.take(committed)  # before the rest: the file system makes it durable with that, and the sync is free
         with self.changes.noted(record.moved_paths(), [arrival.path for arrival in record.arrivals]):
             self._put_in_place(record, committed)
+        fsync_directory(self._own)
+        self.stamps.prune()
         rename(committed, self.trash.path / committed.name)
         fsync_directory(self.committed)
         return record.kind

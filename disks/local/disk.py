@@ -10,6 +10,7 @@
 <root>/.frostline/sizes.db             what lies below directories of many parts (`disks.local.sizes`)
 <root>/.frostline/readers/<id>/        second names of files that other processes read (`disks.local.held_files`)
 <root>/.frostline/disk.json            the id of the disk, written by its first transaction
+<root>/.frostline/stamp-…              which transactions were the last ones (`disks.local.stamps`)
 <root>/.frostline/reserve              room for what makes room, when there is none (`disks.host.reserve`)
 <root>/.frostline/{commit,view,readers,trash}.lock
 """
@@ -49,6 +50,7 @@ from disks.local.tree import OWN_DIRECTORY, TreeNow, join, mark_of, read_range, 
 from disks.stores.base import ByteRange
 from oplog.errors import NotFound, ReadOnly, Refused
 from oplog.kinds import CommitKind, Dropped
+from oplog.stamps import CommitStamp, KeptStamp, WriterState
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +87,7 @@ class LocalDisk(Disk):
             name, path, reserve=Reserve(self._own, reserve_bytes), lock_timeout_seconds=lock_timeout_seconds
         )
         self._identity = IdentityGuard(name, str(path), self.identity, lambda: write_file(self._own), cheap=True)
+        self._committed: Callable[[CommitStamp], None] = lambda stamp: None
         self._hidden = self._commits.hidden
         self._trash = self._commits.trash
         self._sizes = KeptSizes(self._own / "sizes.db", self.state_of, self.changed_between)
@@ -279,7 +282,11 @@ class LocalDisk(Disk):
         self._commits.prepare()
         if isinstance(kind, Dropped):  # which leaves small marks of what it takes away
             self._commits.make_room()
-        return LocalTransaction(self._commits.staging, self._commits.commit, kind, reason)
+        return LocalTransaction(self._commits.staging, self._commit, kind, reason)
+
+    def _commit(self, transaction: LocalTransaction) -> None:
+        if (stamp := self._commits.commit(transaction)) is not None:
+            self._committed(stamp)
 
     def inspect(self) -> tuple[builtins.list[FileInfo], builtins.list[str]]:
         """As promised; never follows or opens what does not belong here."""
@@ -336,6 +343,19 @@ class LocalDisk(Disk):
 
     def watch(self, known: str | None, begin: Callable[[str], None]) -> None:
         self._identity.watch(known, begin)
+
+    def stamps(self) -> Sequence[KeptStamp]:
+        return self._commits.stamps.all()
+
+    def stamp_commits(self, state: Callable[[], WriterState], committed: Callable[[CommitStamp], None]) -> None:
+        self._commits.writer_state, self._committed = state, committed
+
+    def restamp(self, above: int) -> CommitStamp | None:
+        if self.read_only or self.identity() is None:
+            return None
+        state = self._commits.writer_state()
+        with self._commits.alone():
+            return self._commits.stamps.begin_after(above, state)
 
     def close(self) -> None:
         self._trash.wait()

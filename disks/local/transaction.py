@@ -135,8 +135,9 @@ class LocalTransaction(Transaction):
                     plan.remove(first)
         return plan
 
-    def seal(self, plan: CommitPlan) -> Path:
-        """Make the staged files and the record durable; the directory is ready to be renamed."""
+    def seal(self, plan: CommitPlan, stage: Callable[[Path], None]) -> Path:
+        """Make the staged files, the record and what `stage` puts beside them durable; the directory is ready to be
+        renamed."""
         staging = self._own_staging().path
         remove_tree(staging / "scratch")
         files = staging / "files"
@@ -145,6 +146,7 @@ class LocalTransaction(Transaction):
         record = staging / RECORD
         remove_file(record, missing_ok=True)
         write_new_file(record, msgspec.json.encode(plan.record(self._kind.word, self._reason)))
+        stage(staging)
         fsync_directory(staging)
         return staging
 

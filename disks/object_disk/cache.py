@@ -22,13 +22,22 @@ from disks.host.database_file import set_database_aside
 from disks.host.locks import file_lock
 from disks.host.moment import Moment
 from disks.identity import not_there, read_object
-from disks.object_disk.following import CONTRADICTED, UNPROVED, Contradiction, apply_entries, is_proved
+from disks.object_disk.following import (
+    CONTRADICTED,
+    UNPROVED,
+    Contradiction,
+    apply_entries,
+    is_proved,
+    remember_seen,
+    seen_states,
+)
 from disks.object_disk.last_look import LastLook
 from disks.object_disk.turns import Turns
 from oplog import snapshot
 from oplog.errors import Conflict, Damaged, NoSpace, NotFound, ReadOnly, UsageError
 from oplog.log import Entry, OperationsLog
 from oplog.revision import commit_key, snapshot_key
+from oplog.stamps import SeenStates
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +101,11 @@ class TableCache:
                 return self._identity_in(table)
             finally:
                 table.close()
+
+    def revision_at_hand(self) -> int:
+        """The revision of the table that `table` last gave; 0 before it gave one. Takes no lock."""
+        table = self._table
+        return table.head()[0] if table is not None and self._caught_up else 0
 
     def remember_identity(self, identity: str) -> None:
         """The table is that of the disk with this id."""
@@ -366,8 +380,12 @@ class TableCache:
         self.note(f"{why}; set aside as {aside.name} and rebuilt from {self._store.name}")
 
     def _clear(self, view: TableWriter) -> None:
+        """Empty it. What its log has told of other disks stays, for that holds whatever becomes of the rows."""
+        seen = seen_states(view) if view.state().get("store") == self._store.name else SeenStates()
         view.clear()
         view.remember(store=self._store.name)
+        if seen != SeenStates():
+            remember_seen(view, seen)
 
     def note(self, what: str) -> None:
         """Tell it: in the log of this process, and to who calls `recover` next."""

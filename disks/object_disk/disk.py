@@ -29,7 +29,15 @@ from disks.host.moment import Moment
 from disks.identity import IdentityGuard, put_object, read_object
 from disks.object_disk.basis import Basis
 from disks.object_disk.cache import IDENTITY, TableCache
-from disks.object_disk.following import CONTRADICTED, apply_entries, is_proved, newest_fence, note_fence
+from disks.object_disk.following import (
+    CONTRADICTED,
+    apply_entries,
+    is_proved,
+    newest_fence,
+    note_fence,
+    note_states,
+    seen_states,
+)
 from disks.object_disk.lease import Lease
 from disks.object_disk.sharing.marks import Marking
 from disks.object_disk.sharing.prefix import identify, log_in
@@ -49,6 +57,7 @@ from oplog.log import Entry
 from oplog.log_end import RevisionTaken, StrayEntry
 from oplog.replay import FileRow
 from oplog.revision import commit_key
+from oplog.stamps import CommitStamp, SeenStates, WriterState
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +116,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
         self._refreshed = -math.inf
         self._looked: float | None = None
         self._single_writer = single_writer
+        self._writer_state: Callable[[], WriterState] = WriterState
         self._lease = Lease(store, state_path / "lease.json", settle_seconds=lease_settle_seconds)
         self._writer = WriterClaim(store, name, state_path, retention_seconds) if self.log_name is not None else None
         self._identity = IdentityGuard(
@@ -279,6 +289,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
     def _commit(self, draft: Commit, basis: Basis) -> int:
         """Commit the draft at the next free revision. Raises `Conflict` when it does not fit the newest table, and what
         `Basis.check` raises."""
+        draft = msgspec.structs.replace(draft, state=self._writer_state())  # asks other disks: with no lock held
         with self.cache.lock:
             self.cache.remember()
             table = self.file_table
@@ -415,6 +426,19 @@ class ObjectDisk(TableDisk, LoggedDisk):
     def watch(self, known: str | None, begin: Callable[[str], None]) -> None:
         self._identity.watch(known, begin)
 
+    def stamp_commits(self, state: Callable[[], WriterState], committed: Callable[[CommitStamp], None]) -> None:
+        self._writer_state = state
+
+    def revision_at_hand(self) -> int:
+        return self.cache.revision_at_hand()
+
+    def seen(self) -> SeenStates:
+        def read(table: FileTable) -> SeenStates:
+            with table.read() as view:
+                return seen_states(view)
+
+        return self._reading(read)
+
     def _identity_before_commit(self) -> str | None:
         """Where no id is known here, whoever puts one finds out whether there is one."""
         return self.identity() if self._identity.is_known else self.cache.remembered_identity()
@@ -471,6 +495,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
         if "fence" not in view.state():
             view.remember(fence=str(revision))  # what was named so far was looked at
         note_fence(view, commit)
+        note_states(view, [commit.state])
         if settling:
             view.forget(CONTRADICTED)
         return Entry(commit, digest)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from disks.file_table.table import TableDamaged
 from disks.file_table.views import TableReader, TableWriter
 from oplog import replay
@@ -11,12 +13,16 @@ from oplog.entry import Commit
 from oplog.errors import Damaged
 from oplog.kinds import Fenced, Repaired
 from oplog.log import Entry
+from oplog.stamps import SeenStates, WriterState
 from oplog.table_digest import agrees
 
 UNPROVED = "unproved"
 """Remembered beside rows of a snapshot that no entry tells the files of, until one does: its revision."""
 CONTRADICTED = "contradicted"
 """Remembered beside rows that an entry contradicts, wherever one begins: the revision before it."""
+SEEN = "seen"
+"""Remembered beside the rows: how far writers have seen disks and journals."""
+_seen_decoder = msgspec.json.Decoder(SeenStates)
 
 
 class Contradiction(TableDamaged):
@@ -34,6 +40,7 @@ def apply_entries(view: TableWriter, entries: Iterable[Entry]) -> None:
     applied, _ = view.head()
     contradicted = CONTRADICTED in view.count_digest()
     assert view.digest is not None
+    states: list[WriterState] = []
     for entry in entries:
         if entry.commit.revision > applied:
             replay.apply(view, entry.commit)
@@ -47,6 +54,8 @@ def apply_entries(view: TableWriter, entries: Iterable[Entry]) -> None:
                 raise Contradiction(error.message, hint=error.hint) from error
             view.set_head(entry.commit.revision, entry.digest)
             note_fence(view, entry.commit)
+            states.append(entry.commit.state)
+    note_states(view, states)
 
 
 def settles(commit: Commit, view: TableWriter) -> bool:
@@ -59,6 +68,29 @@ def note_fence(view: TableWriter, commit: Commit) -> None:
     """Remember the newest fence beside the rows."""
     if isinstance(commit.kind, Fenced):
         view.remember(fence=str(commit.revision))
+
+
+def note_states(view: TableWriter, states: Iterable[WriterState]) -> None:
+    """Remember beside the rows how far these writers have seen disks and journals."""
+    before = seen = seen_states(view)
+    for state in states:
+        seen = seen.beside(state)
+    if seen != before:
+        remember_seen(view, seen)
+
+
+def remember_seen(view: TableWriter, seen: SeenStates) -> None:
+    """Remember this beside the rows."""
+    view.remember(**{SEEN: msgspec.json.encode(seen).decode()})
+
+
+def seen_states(view: TableReader) -> SeenStates:
+    """How far the entries that the table stands for have seen disks and journals, as far as that is known."""
+    text = view.state().get(SEEN)
+    try:
+        return _seen_decoder.decode(text) if text else SeenStates()
+    except msgspec.DecodeError:
+        return SeenStates()
 
 
 def newest_fence(view: TableReader) -> int:

@@ -36,6 +36,7 @@ from oplog.errors import FrostlineError, Transient
 from oplog.kinds import CommitKind
 from oplog.log import Entry
 from oplog.replay import FileRow
+from oplog.stamps import CommitStamp, KeptStamp, SeenStates, WriterState
 
 
 class WrappedDisk(Disk):
@@ -189,6 +190,18 @@ class WrappedDisk(Disk):
     def watch(self, known: str | None, begin: Callable[[str], None]) -> None:
         self.inner.watch(known, begin)
 
+    def stamps(self) -> Sequence[KeptStamp]:
+        return self.inner.stamps()
+
+    def stamp_commits(self, state: Callable[[], WriterState], committed: Callable[[CommitStamp], None]) -> None:
+        self.inner.stamp_commits(state, committed)
+
+    def seen(self) -> SeenStates:
+        return self.inner.seen()
+
+    def restamp(self, above: int) -> CommitStamp | None:
+        return self.inner.restamp(above)
+
     def close(self) -> None:
         self.inner.close()
 
@@ -230,6 +243,9 @@ class _WrappedLoggedDisk(_WrappedBucketDisk, LoggedDisk):
     @property
     def logged(self) -> LoggedDisk:
         return self
+
+    def revision_at_hand(self) -> int:
+        return self._log.revision_at_hand()
 
     def at(self, revision: int, *, briefly: bool = False) -> Disk:
         return self._outer.around(self._log.at(revision, briefly=briefly))

@@ -26,7 +26,8 @@ def check_copies(
     moving: Collection[tuple[str, str]] = (),
 ) -> None:
     """No part on two disks unless it is being moved (I1), no two active parts of a table that overlap (I2), and no part
-    whose place another one claims that was not made from it: rows would be in no answer, or twice (I1)."""
+    whose place another one claims that was not made from it, and no block in two: rows would be in no answer, or twice
+    (I1)."""
     under_way = set(moving)
     for uuid, copies in found.copies.items():
         copies.sort()
@@ -51,6 +52,30 @@ def check_copies(
         for one, other in _overlaps(active):
             what = f"active parts {one.name} and {other.name} overlap: their rows would count twice"
             findings.add(Problem("I2", what, other.disk, table=uuid, part=str(other.name)))
+        if len(set(found.digests[uuid])) < len(found.digests[uuid]):
+            _check_doubled(uuid, [part for part in active if str(part.name) not in named], found, trees, findings)
+
+
+def _check_doubled(
+    uuid: str, active: Iterable[PartCopy], found: Survey, trees: Mapping[str, FileTree], findings: Findings
+) -> None:
+    """No block is in two active parts (I1): a disk that was given up and came back may have brought it again. Parts of
+    replicas are compared with what Keeper says of blocks."""
+    definition = found.newest(uuid)
+    if definition is None or definition.is_replicated:
+        return
+    first: dict[str, PartCopy] = {}
+    for copy in active:
+        if not copy.readable or (stored := _part(definition, copy, trees)) is None:
+            continue
+        known = next((first[digest] for digest in stored.part.digests if digest in first), None)
+        if known is not None:
+            what = (
+                f"rows of part {copy.name} on {copy.disk} are in part {known.name} on {known.disk} as well: they count "
+            )
+            what += f"twice; 'frostline disk adopt {copy.disk}' sets a part aside whose rows are on other disks"
+            findings.add(Problem("I1", what, copy.disk, table=uuid, part=str(copy.name)))
+        first.update((digest, copy) for digest in stored.part.digests if digest not in first)
 
 
 def _covered(parts: Iterable[PartCopy]) -> Iterator[tuple[PartCopy, PartCopy | None]]:

@@ -5,8 +5,10 @@ One pass over a disk's files in path order, one part at a time: memory holds a s
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -63,6 +65,8 @@ class Survey(msgspec.Struct):
     """Tables with a part that cannot be read: how many rows it has nobody knows."""
     damaged_definitions: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """(uuid, disk) whose table.json is there and cannot be read: reported once, as that."""
+    digests: dict[str, array[int]] = msgspec.field(default_factory=lambda: defaultdict(partial(array, "Q")))
+    """uuid -> the beginnings of the digests of the blocks in all of its parts"""
     set_aside: dict[str, None] = msgspec.field(default_factory=dict)
     """`disk:path` of the directories in `detached/`."""
 
@@ -177,6 +181,8 @@ def _survey_part(
         found.unsure.add(uuid)
     parts, rows = found.held[tree.disk].get(uuid, (0, 0))
     found.held[tree.disk][uuid] = parts + 1, rows + (part.rows if part is not None else 0)
+    if part is not None:
+        found.digests[uuid].extend(int(digest[:16], 16) for digest in part.digests)
     if part is not None and part.replaces:
         found.replaces[uuid, copy] = part.replaces
     found.holding[uuid].add(tree.disk)

@@ -11,7 +11,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from oplog.entry import Rename
-from oplog.kinds import BlocksAllocated, Dropped, Merged, Moved, OtherKind, Restored, Tidied, Undone, undone_revision
+from oplog.kinds import (
+    BlocksAllocated,
+    DiskGivenUp,
+    Dropped,
+    Merged,
+    Moved,
+    OtherKind,
+    Restored,
+    Tidied,
+    Undone,
+    undone_revision,
+)
 from oplog.replay import FileRow
 from restore.history.undo_alter import altered_definition, plan_alter
 from restore.history.undo_context import PartNote, Situation, UndoPlan
@@ -195,6 +206,11 @@ def _check_kind(situation: Situation, result: UndoPlan) -> None:
     if isinstance(commit.kind, BlocksAllocated) or _only_marks(situation):  # a way back of marks alone changed nothing
         result.refuse(
             "it gave block numbers to a machine, which may have used them", "unused numbers cost nothing: leave it"
+        )
+    if isinstance(commit.kind, DiskGivenUp):
+        result.refuse(
+            f"it is about disk {commit.kind.disk}, which is another one",
+            "'frostline disk adopt NAME' takes a disk back",
         )
     if isinstance(commit.kind, Moved) and result.creates:
         target = commit.kind.moved_to or "another disk"

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from disks.base import Disk
     from disks.workers.runner import Remote
     from restore.check.check import CheckOptions, CheckResult
-    from tiering.catalog.identity import Fault, Identities
+    from tiering.catalog.faults import Fault
+    from tiering.catalog.identity import Identities
     from tiering.config.settings import Config
     from tiering.engine.store import Store
     from tiering.journal.journal import Journal
@@ -98,8 +99,11 @@ def fsck(
             merges=lambda uuid: journal.work.merges(table_uuid=uuid),
             progress=session.progress(),
         )
+        identities.compare_ages()
         faults = [*identities.faults, *_lacking(identities, result, journal)]
     result.problems[:0] = [Problem("I16", fault.error.message, fault.disk) for fault in faults]
+    if identities.behind:
+        result.problems.insert(0, Problem("I18", identities.behind, names[0]))
     if len(names) == len(config.disks) and not identities.is_begun:
         session.output.note(BEGIN_OR_FIND)
         result.problems.insert(0, Problem("I16", session.no_store(), names[0]))

@@ -10,6 +10,8 @@ from tests.crash.seeding import nothing, replaced
 _CHECKS = "tests/hostile/test_disk_identity.py"
 _PLACES = "tests/hostile/test_one_place_twice.py"
 _DEMO = "tests/unit/tiering/cli/test_demo_directory.py"
+_SET_BACK = "tests/hostile/test_set_back.py"
+_GIVEN_UP = "tests/hostile/test_given_up.py"
 _DRAIN = "tests/unit/tiering/cli/test_disk_drain.py"
 
 
@@ -36,6 +38,30 @@ def _uncounted_is_empty() -> None:
         real(self, faults)
 
     Identities._unconfigured = counted_only  # type: ignore[method-assign]
+
+
+def _noted_before_the_commit() -> None:
+    from disks.local.disk import LocalDisk
+
+    real = LocalDisk._commit
+
+    def early(self: LocalDisk, transaction: Any) -> None:
+        commits = self._commits
+        self._committed(commits.stamps.next(commits.writer_state()).stamp)
+        real(self, transaction)
+
+    LocalDisk._commit = early  # type: ignore[method-assign]
+
+
+def _stamp_not_synced() -> None:
+    from disks.effects import fsync_directory
+    from disks.local import commits
+
+    def all_but_own(path: Any) -> None:
+        if not str(path).endswith(".frostline"):
+            fsync_directory(path)
+
+    commits.fsync_directory = all_but_own  # type: ignore[attr-defined]
 
 
 Mistake = tuple[str, str, str, Callable[[], Any]]
@@ -130,5 +156,71 @@ MISTAKES: tuple[Mistake, ...] = (
         "a user's table of which only the bucket knows goes with the demo",
         f"{_DEMO}::test_a_table_of_a_user_stops_it_wherever_it_is",
         replaced("tiering.cli.demo.directory", "_in_bucket", lambda prefix, directory: iter(())),
+    ),
+    (
+        "stamps not compared (I16)",
+        "a local disk that is older than the journal has seen it is taken as it is",
+        f"{_SET_BACK}::TestDisk::test_after_a_move_and_an_insert",
+        replaced("tiering.catalog.ages", "is_older", lambda stamps, seen: False),
+    ),
+    (
+        "a stamp is noted before its commit (I16)",
+        "the journal knows a transaction that a crash may keep from happening",
+        f"{_SET_BACK}::test_a_crash_at_any_effect_is_no_copy",
+        _noted_before_the_commit,
+    ),
+    (
+        "a stamp is not durable (I16)",
+        "a transaction counts as done before the disk shows it as its last",
+        "tests/crash/test_power_cut.py::test_whatever_a_power_cut_leaves[insert]",
+        _stamp_not_synced,
+    ),
+    (
+        "a journal that is behind goes on (I18)",
+        "a journal that was set back gives its numbers again",
+        f"{_SET_BACK}::TestState::test_twice",
+        replaced("tiering.catalog.ages:Ages", "judge_journal", nothing),
+    ),
+    (
+        "a log is not asked how far a disk was (I16)",
+        "a machine that was rolled back is of one moment, and nobody misses anything",
+        f"{_SET_BACK}::TestState::test_and_the_disk_are_older_than_the_bucket",
+        replaced("tiering.catalog.ages:Ages", "_local", lambda self, disk, identity: ""),
+    ),
+    (
+        "a disk is not asked how far a bucket was (I16)",
+        "a bucket that was set back with the state is taken as it is",
+        f"{_SET_BACK}::TestBucket::test_and_the_state_are_older_than_the_disk",
+        replaced("tiering.catalog.ages:Ages", "_bucket", lambda self, disk, identity, before: ""),
+    ),
+    (
+        "an id that was given up is forgotten (I16)",
+        "the journal takes a disk in again that somebody gave up",
+        f"{_GIVEN_UP}::test_the_journal_alone_knows_it",
+        replaced("tiering.journal.known_disks:KnownDisks", "given_up", lambda self: set()),
+    ),
+    (
+        "nobody else learns what was given up (I16)",
+        "other disks do not say that one was given up",
+        f"{_GIVEN_UP}::test_a_lost_journal_asks_the_bucket",
+        replaced("tiering.catalog.given_up", "note", lambda disks, identity, actor: []),
+    ),
+    (
+        "adopted with what is there twice",
+        "a disk that comes back keeps the parts whose rows are in others",
+        f"{_GIVEN_UP}::test_a_disk_that_comes_back_is_refused",
+        replaced("tiering.catalog.doubled", "doubled_parts", lambda catalog, disks, name: []),
+    ),
+    (
+        "what was dropped comes back with a disk",
+        "adopting a disk does not ask the logs what was dropped",
+        f"{_SET_BACK}::TestDisk::test_what_was_dropped_in_the_bucket_stays_dropped",
+        replaced("tiering.catalog.doubled", "_dropped", nothing),
+    ),
+    (
+        "rows in two parts are not named (I1)",
+        "fsck passes over blocks that are in two active parts",
+        f"{_GIVEN_UP}::test_fsck_names_rows_that_are_there_twice",
+        replaced("restore.check.copies", "_check_doubled", nothing),
     ),
 )

@@ -73,9 +73,17 @@ def placement(store: Store) -> dict[str, str]:
     return {f"{stored.definition.full_name}/{stored.part.name}": stored.disk for stored in store.parts()}
 
 
+def no_alarm(store: Store) -> Iterator[str]:
+    """I16: nothing that a crash leaves looks like a disk, or a journal, that was set back to an older copy."""
+    yield from (f"I16 {fault.error.message}" for fault in store.faults())
+    if store.context.identities is not None and store.context.identities.behind:
+        yield f"I16 {store.context.identities.behind}"
+
+
 def check(store: Store, site: Site, *watching: Store) -> list[str]:
     """Every invariant that holds at rest, after recovery; also as those see it that were open before."""
     return [
+        *no_alarm(store),
         *readable_once(store),
         *journal_is_true(store),
         *no_overlap(store),

@@ -444,10 +444,10 @@ def test_an_older_copy_of_a_disk_is_missed(home: Path, frostline: Frostline, mer
     (home / "copy").rename(home / "ssd")
     for verb in (("query", COUNT), ("merge", "d.t", "--final"), ("tick",)):
         frostline(*verb, code=5)
-        assert "100 of 300 rows of d.t" in frostline.error
+        assert "older copy" in frostline.error
     found = frostline.json("fsck", code=4)["problems"]
     assert [(one["invariant"], one["disk"]) for one in found] == [("I16", "ssd")]
-    assert frostline.json("--partial", "query", COUNT)["rows"] == [[200]]
+    assert frostline.json("--partial", "query", COUNT)["rows"] == [[0]]
     shutil.rmtree(home / "ssd")
     (home / "ssd.newer").rename(home / "ssd")
     assert count(frostline) == 300

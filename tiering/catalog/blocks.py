@@ -79,8 +79,6 @@ def take(context: Context, definition: TableDefinition, index: int) -> None:
 def unused(context: Context, definition: TableDefinition) -> int:
     """The first range of which nobody has given a number, as far as is known here."""
     taken = context.journal.block_ranges(definition.uuid) | {range_of(context.journal.next_block(definition.uuid))}
-    for disk in _disks(context, definition):
-        taken |= _marks(disk, definition)
     return max(_first_unused(context, definition), 1 + max(taken))
 
 
@@ -282,8 +280,11 @@ def _reserve(context: Context, definition: TableDefinition, disk: Disk) -> int:
 
 
 def _first_unused(context: Context, definition: TableDefinition) -> int:
-    """The range after all that this machine owns or sees parts of."""
+    """The range after all that this machine owns or sees parts or marks of. A journal that is an older copy of itself
+    does not know the last that it took, and parts of it may be gone."""
     used = {range_of(number) for number in _in_sight(context, definition)}
+    for disk in _disks(context, definition):
+        used |= _marks(disk, definition)
     return max(used | owned(context, definition), default=-1) + 1
 
 

@@ -1,7 +1,8 @@
 """Is each disk the one that its name stands for? Compares what the places show with what the journal knows.
 
 A disk is *fresh* when it has no id and the journal does not know it; *broken* when the journal knows another id than
-the place shows, or when two names show one. A broken disk is taken out (`BrokenDisk`), so nothing can be written there.
+the place shows, when two names show one, when a person gave it up, or when it is older than somebody has seen it. A
+broken disk is taken out (`BrokenDisk`), so nothing can be written there.
 Tables that may have parts there are not whole: nothing of them is answered (unless a gap is asked for), merged, moved.
 A journal that is new knows nothing, and takes the disks as they are.
 """
@@ -9,7 +10,7 @@ A journal that is new knows nothing, and takes the disks as they are.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 
 import msgspec
@@ -21,7 +22,11 @@ from disks.stores.time_budget import time_budget
 from disks.wrappers.broken import BrokenDisk
 from oplog.entry import GENESIS_DIGEST
 from oplog.errors import DiskUnreachable, FrostlineError, NoSpace, ReadOnly, Refused, Transient
+from oplog.stamps import CommitStamp, WriterState
 from oplog.table_digest import TableDigest
+from tiering.catalog import given_up
+from tiering.catalog.ages import Ages
+from tiering.catalog.faults import Fault, is_older_copy, named, parts_lacking, was_given_up
 from tiering.journal.journal import Journal
 from tiering.journal.known_disks import Holding, KnownDisk
 from tiering.table.places import STORE_DIRECTORY, directory_of
@@ -30,20 +35,6 @@ from tiering.table.schema import TABLE_FILE
 logger = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 4.0
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """One disk that is not what it was, or not all of it. `tables` are those that had parts there, by uuid."""
-
-    disk: str
-    kind: str
-    """`missing`, `other`, `twice` or `unconfigured`."""
-    error: FrostlineError
-    tables: frozenset[str] = frozenset()
-    whole_disk: bool = True
-    """The disk is taken out; else only these tables are not whole."""
-    any_table: bool = False
-    """Somebody wrote there since the parts were counted: any table may have some."""
 
 
 class Identities:
@@ -58,12 +49,26 @@ class Identities:
         self._journal = journal
         self._known: dict[str, KnownDisk] = {}
         self._shown: dict[str, str] = {}
+        self._given_up: set[str] = set()
+        self._unsure: set[str] = set()
+        """Disks of which nobody could tell whether they were given up."""
+        self._ages = Ages(journal)
+        self._written: dict[str, str] = {}
+        """The ids of disks that this process writes to."""
+
+    @property
+    def behind(self) -> str:
+        """What shows that the journal is an older copy of itself, in a sentence; it goes on from there. Else empty."""
+        return self._ages.behind
 
     def look(self) -> None:
         """Compare all disks with what is known. Notes ids that are new here; writes to no disk."""
         self._known = self._journal.disks.all()
+        self._given_up = self._journal.disks.given_up()
+        self._ages.begin()
         found = {name: self._examine(name, disk) for name, disk in self._real.items()}
         faults = {fault.disk: fault for fault in found.values() if fault is not None}
+        self._look_for_notes(faults)
         self._twice(faults)
         self._unconfigured(faults)
         for name, disk in self._real.items():
@@ -73,6 +78,7 @@ class Identities:
                 continue
             self.disks[name] = disk
             self._take(name, disk)
+        self._try(self._ages.judge_journal)
         self.faults = tuple(faults.values())
 
     def compare(self, holdings: Mapping[str, Mapping[str, Holding]], unsure: Iterable[str]) -> None:
@@ -111,7 +117,7 @@ class Identities:
                 if uuid not in unsure and _is_less(held.get(uuid), before)
             }
             if lost and self._is_current(known):
-                yield self._lacking(name, lost, held)
+                yield parts_lacking(name, self.place(name), lost, held)
 
     def known(self, name: str) -> KnownDisk | None:
         """What the journal knows of the disk."""
@@ -125,6 +131,15 @@ class Identities:
         """The id that the place itself has now: what this machine keeps of a bucket is not asked."""
         logged = self._real[name].logged
         return self.shown(name) if logged is None else read_object(logged.store)
+
+    @property
+    def journal(self) -> Journal:
+        """What is known of them."""
+        return self._journal
+
+    def with_real(self, name: str) -> dict[str, Disk]:
+        """The disks, this one as its place shows it, whatever is wrong with it."""
+        return {**self.disks, name: self._real[name]}
 
     def kept(self, name: str) -> Mapping[str, Disk]:
         """The disks with this one as this machine keeps it, whatever lies at its place; none where it keeps nothing."""
@@ -160,15 +175,37 @@ class Identities:
         except FrostlineError:
             return False
 
-    def decide(self, verb: str, name: str, actor: str) -> None:
+    def decide(self, verb: str, name: str, actor: str) -> list[str]:
         """Note what a person says of the disk; the next `look` goes by it. What this machine keeps of a bucket that is
-        given up goes first: it would be taken for what the bucket has."""
+        given up goes first: it would be taken for what the bucket has. In sentences, which disks could not be told that
+        another one was given up, or was adopted."""
         if verb == "replace" and (logged := self._real[name].logged) is not None:
             logged.replace_cache(tuple, 0, GENESIS_DIGEST, table_digest=TableDigest().hex, proved=True)
             self._shown.pop(name, None)
         if verb == "adopt" and (logged := self._real[name].logged) is not None:
             take_over(logged)
-        self._journal.disks.decide(verb, self._known[name], self._shown.get(name), self.place(name), actor)
+        known, shown = self.known(name), self._shown.get(name)
+        if known is None:
+            known = KnownDisk(name=name, id=shown or "", kind=self._real[name].kind, place=self.place(name))
+        is_empty = known.counted and not any(held.parts for held in known.holdings.values())
+        if verb != "adopt" and (is_empty or self._has_other_name(known)):
+            known = msgspec.structs.replace(known, id="")  # it held nothing, or stays under the other name
+        others = [
+            disk
+            for other, disk in self._real.items()
+            if other != name and other in self._shown and _can_be_told(self.disks[other]) and disk.clickhouse is None
+        ]
+        stamp, furthest = None, 0
+        if verb == "adopt" and shown is not None:
+            furthest = self._ages.furthest(shown)
+            disk = self._real[name]
+            disk.stamp_commits(self._state, lambda stamp: None)
+            stamp = disk.restamp(furthest) or next((one.stamp for one in reversed(disk.stamps())), None)
+        self._journal.disks.decide(verb, known, shown, self.place(name), actor, stamp=stamp, accepted=furthest)
+        failures = given_up.withdraw(others, shown, actor) if verb == "adopt" and shown is not None else []
+        if known.id not in ("", shown):
+            failures += given_up.note(others, known.id, actor)
+        return failures
 
     def is_fresh(self, name: str) -> bool:
         """Whether nobody has written to the disk yet, as far as can be told."""
@@ -195,13 +232,47 @@ class Identities:
             return Fault(name, "other", error, self._tables(name))
         if shown is not None:
             self._shown[name] = shown
+            if shown in self._given_up:
+                return Fault(name, "given_up", was_given_up(name, self.place(name), shown), self._tables(name))
         known = self._known.get(name)
         if known is not None and not known.id and self._is_elsewhere(name, known):
             return self._without_its_tables(name, known, shown)
         if known is None or not known.id or shown == known.id:
-            return None
+            why = self._ages.why_older(disk, shown) if shown is not None else ""
+            return self._older(name, why) if why else None
         reason = not_there(name, self._places.get(name, ""), known.id, shown)
         return Fault(name, "missing" if shown is None else "other", reason, self._tables(name))
+
+    def _look_for_notes(self, faults: dict[str, Fault]) -> None:
+        """Ask the other disks about those that this machine does not know yet: were they given up? While one of them
+        cannot be asked, it does not get to know them, and asks again at the next look."""
+        self._unsure.clear()
+        known = {disk.id for disk in self._known.values()}
+        for name, shown in self._shown.items():
+            if shown in known or name in faults:
+                continue
+            others = [disk for other, disk in self._real.items() if other != name and other not in faults]
+            noted = given_up.is_noted(others, shown)
+            if noted:
+                error = was_given_up(name, self.place(name), shown)
+                faults[name] = Fault(name, "given_up", error, self._tables(name))
+            elif noted is None or len(others) + 1 < len(self._places):
+                self._unsure.add(name)
+
+    def compare_ages(self) -> bool:
+        """After the buckets were looked at: take out the disks that are older than the logs, or other disks, have seen
+        them. Whether there are such."""
+        usable = {name: disk for name, disk in self.disks.items() if disk.broken is None and not disk.unreachable}
+        found = self._ages.compare(usable, self._shown)
+        self._try(self._ages.judge_journal)
+        for name, why in found.items():
+            fault = self._older(name, why)
+            self.disks[name] = BrokenDisk(self._real[name], fault.error)
+            self.faults = (*self.faults, fault)
+        return bool(found)
+
+    def _older(self, name: str, why: str) -> Fault:
+        return Fault(name, "older", is_older_copy(name, self.place(name), why), self._tables(name))
 
     def _is_elsewhere(self, name: str, known: KnownDisk) -> bool:
         """Whether a disk that has no id is not known by its place either, and the tables that had parts on it are not
@@ -215,7 +286,7 @@ class Identities:
 
     def _without_its_tables(self, name: str, known: KnownDisk, shown: str | None) -> Fault:
         error = (DiskUnreachable if shown is None else Refused)(
-            f"disk {name} is not at {self._places.get(name, '')}: none of {_named(known.holdings.values())} is there,"
+            f"disk {name} is not at {self._places.get(name, '')}: none of {named(known.holdings.values())} is there,"
             f" which it had at {known.place}",
             hint=f"correct the configuration; if it is meant: 'frostline disk adopt {name}'",
         )
@@ -237,7 +308,7 @@ class Identities:
             tables = self._tables(name)
             if name in self._places or not (tables or not known.counted) or self._has_other_name(known):
                 continue
-            held = f"parts of {_named(known.holdings.values())} lay there" if known.counted else "it was written to"
+            held = f"parts of {named(known.holdings.values())} lay there" if known.counted else "it was written to"
             error = Refused(
                 f"disk {name} ({known.place}) is not configured any more, and {held}",
                 hint=f"bring it back into the configuration; if it is gone for good: 'frostline disk forget {name}'",
@@ -246,33 +317,40 @@ class Identities:
 
     def _has_other_name(self, known: KnownDisk) -> bool:
         """Whether the disk is there after all: it was renamed."""
-        return bool(known.id) and known.id in self._shown.values()
+        return bool(known.id) and any(shown == known.id for name, shown in self._shown.items() if name != known.name)
 
     def _take(self, name: str, disk: Disk) -> None:
         """A disk that is well: note what is new of it, and watch its writes."""
         known, shown, place = self._known.get(name), self._shown.get(name), self._places.get(name, "")
-        if shown is not None and (known is None or (known.id, known.place) != (shown, place)):
+        if (
+            shown is not None
+            and name not in self._unsure
+            and (known is None or (known.id, known.place) != (shown, place))
+        ):
             known = known or KnownDisk(name=name, id=shown, kind=disk.kind, place=place)
             known = self._known[name] = msgspec.structs.replace(known, id=shown, place=place)
             self._try(partial(self._journal.disks.note, name, shown, disk.kind, place))
+        if shown is not None and (stamps := disk.stamps()):
+            self._try(partial(self._journal.disks.note_stamp, shown, stamps[-1].stamp))
         expected = known.id or None if known is not None else None
         disk.watch(expected, partial(self._begin, name, disk.kind, place))
+        disk.stamp_commits(self._state, partial(self._committed, name))
 
     def _begin(self, name: str, kind: str, place: str, identity: str) -> None:
+        self._written[name] = identity
         self._journal.disks.begin_writing(name, identity, kind, place)
 
-    def _lacking(self, name: str, lost: Mapping[str, Holding], held: Mapping[str, Holding]) -> Fault:
-        what = ", ".join(_difference(held.get(uuid), before) for uuid, before in lost.items())
-        error = DiskUnreachable(
-            f"parts are missing from disk {name} ({self._places.get(name, '')}): {what}",
-            hint=f"bring them back; if they are gone for good: 'frostline disk adopt {name}'",
-        )
-        return Fault(name, "missing", error, frozenset(lost), whole_disk=False)
+    def _committed(self, name: str, stamp: CommitStamp) -> None:
+        if (identity := self._written.get(name)) is not None:
+            self._try(partial(self._journal.disks.note_stamp, identity, stamp))
+
+    def _state(self) -> WriterState:
+        return self._ages.state(self._real, {**self._shown, **self._written})
 
     def _count(self, known: KnownDisk, held: Mapping[str, Holding]) -> None:
         self._try(partial(self._journal.disks.count, known.name, known.changes, held))
 
-    def _try(self, write: partial[None]) -> None:
+    def _try(self, write: Callable[[], None]) -> None:
         """What is only noted for the next time may fail: reading needs no journal that can be written."""
         try:
             write()
@@ -286,16 +364,9 @@ class Identities:
         return frozenset(known.holdings) if known is not None else frozenset()
 
 
+def _can_be_told(disk: Disk) -> bool:
+    return disk.broken is None and not disk.read_only and not disk.unreachable
+
+
 def _is_less(now: Holding | None, before: Holding) -> bool:
     return now is None or now.parts < before.parts or now.rows < before.rows
-
-
-def _difference(now: Holding | None, before: Holding) -> str:
-    parts, rows = (now.parts, now.rows) if now is not None else (0, 0)
-    if parts < before.parts:
-        return f"{before.parts - parts} of {before.parts} of {before.table}"
-    return f"those with {before.rows - rows:,} of {before.rows:,} rows of {before.table}: is it an older copy?"
-
-
-def _named(holdings: Iterable[Holding]) -> str:
-    return ", ".join(sorted({holding.table for holding in holdings}))

@@ -15,7 +15,7 @@ from oplog.errors import DiskUnreachable
 from tiering.catalog import blocks
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
-from tiering.catalog.identity import Fault
+from tiering.catalog.faults import Fault
 from tiering.journal.known_disks import Holding
 from tiering.table.places import locate
 from tiering.table.schema import TableDefinition
@@ -51,6 +51,8 @@ def compare(context: Context) -> None:
     """Compare what the catalog read with what was known to be on each disk."""
     if context.identities is None:
         return
+    if context.identities.compare_ages():  # a disk was taken out, which the catalog has read
+        context.catalog.refresh()
     found = holdings(context.catalog)
     dropping = {unfinished.drop.table_uuid for unfinished in context.journal.drops()}
     places = (locate(broken.path) for broken in context.catalog.broken)

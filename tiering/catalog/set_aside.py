@@ -20,8 +20,9 @@ from tiering.table.part import PART_FILE, Part
 from tiering.table.places import part_name
 from tiering.table.schema import TableDefinition
 
-_NAME = re.compile(r"(missing|altered|broken|incomplete|unexpected)_(.+?)(?:_try[0-9]+)?/?\Z")
-"""What a repair calls a part that it sets aside; whatever else lies there, somebody put there."""
+_NAME = re.compile(r"(missing|altered|broken|incomplete|unexpected|partly)_(.+?)(?:_try[0-9]+)?/?\Z")
+"""What a repair calls a part that it sets aside, and an adoption one of which only some rows are in other parts (or of
+whose name there is another one). Whatever else lies there is missed by nobody, or somebody put it there."""
 
 
 class SetAsidePart(msgspec.Struct, frozen=True):

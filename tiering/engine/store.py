@@ -29,7 +29,7 @@ from oplog.kinds import TableAltered
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import Catalog, DroppedTable, StoredPart
 from tiering.catalog.context import Context, wall_clock
-from tiering.catalog.identity import Fault
+from tiering.catalog.faults import Fault
 from tiering.catalog.set_aside import SetAsidePart, find_set_aside
 from tiering.config.reading import checked, load
 from tiering.config.settings import Config

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from oplog.errors import Locked, UsageError
+from tiering.journal import generation
 from tiering.journal.capacity import Capacity
 from tiering.journal.ingested import Ingested
 from tiering.journal.known_disks import KnownDisks
@@ -71,6 +72,7 @@ class Journal:
                 "INSERT INTO blocks VALUES (?, ?) ON CONFLICT (table_uuid) DO UPDATE SET next = excluded.next",
                 (table_uuid, first + count),
             )
+            generation.advance(connection)
             return int(first)
 
     def next_block(self, table_uuid: str) -> int:
@@ -93,6 +95,21 @@ class Journal:
                     "next = max(next, excluded.next)",
                     (table_uuid, first_block),
                 )
+            generation.advance(connection)
+
+    def generation(self) -> tuple[str, int]:
+        """The id of the journal, and how far it is; "" before anything was noted."""
+        return generation.of(self.file)
+
+    def go_on_from(self, seen: int) -> bool:
+        """The journal was seen at this generation. Where it is behind, it is an older copy of itself: it goes on after
+        that one, and gives no more of the block numbers that it may have given. Whether it was."""
+        with self.file.write("go_on_from", seen) as connection:
+            if generation.of(self.file)[1] >= seen:
+                return False
+            connection.execute("DELETE FROM blocks")
+            generation.advance(connection, seen)
+            return True
 
     def block_ranges(self, table_uuid: str) -> set[int]:
         """The ranges of block numbers that are this machine's."""

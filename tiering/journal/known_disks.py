@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from oplog.stamps import CommitStamp
+from tiering.journal import generation
 from tiering.journal.opened import JournalFile, now_text
 
 _TABLES = """
@@ -18,6 +20,9 @@ CREATE TABLE IF NOT EXISTS disk_writers (
 CREATE TABLE IF NOT EXISTS disk_decisions (
   id INTEGER PRIMARY KEY AUTOINCREMENT, created TEXT NOT NULL, actor TEXT NOT NULL, verb TEXT NOT NULL,
   name TEXT NOT NULL, known TEXT NOT NULL, found TEXT NOT NULL, place TEXT NOT NULL, holdings TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS disk_stamps (
+  id TEXT PRIMARY KEY, number INTEGER NOT NULL, token TEXT NOT NULL DEFAULT '',
+  accepted INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
 """
 
 
@@ -81,6 +86,7 @@ class KnownDisks:
                 (name, identity, kind, place, now_text()),
             )
             connection.execute("INSERT INTO disk_writers VALUES (?, ?, ?, ?)", (name, *self._file.owner))
+            generation.advance(connection)
 
     def count(self, name: str, changes: int, holdings: Holdings) -> None:
         """What the disk holds, as it was read after `changes` was. Nothing when somebody writes, or has begun since."""
@@ -95,9 +101,53 @@ class KnownDisks:
                 (msgspec.json.encode(dict(holdings)).decode(), now_text(), name),
             )
 
-    def decide(self, verb: str, disk: KnownDisk, found: str | None, place: str, actor: str) -> None:
+    def stamps(self) -> dict[str, CommitStamp]:
+        """By the id of a local disk: the last transaction there that this machine has seen."""
+        if not self._file.has_table("disk_stamps"):
+            return {}
+        rows = self._file.read("SELECT * FROM disk_stamps WHERE token != ''")
+        return {row["id"]: CommitStamp(row["number"], row["token"]) for row in rows}
+
+    def note_stamp(self, identity: str, stamp: CommitStamp) -> None:
+        """The disk was seen with this as its last transaction. Nothing where a later one is known. Without an fsync: it
+        is durable with the next change that is."""
+        with self._file.write("note_stamp", identity, durable=False) as connection:
+            _make(connection)
+            connection.execute(
+                "INSERT INTO disk_stamps (id, number, token) VALUES (?1, ?2, ?3) ON CONFLICT (id)"
+                " DO UPDATE SET number = ?2, token = ?3 WHERE number < ?2",
+                (identity, stamp.number, stamp.token),
+            )
+
+    def accepted(self) -> dict[str, int]:
+        """By the id of a disk: up to which number (of a bucket: revision) a person has said that it does not count that
+        somebody has seen the disk further than it is."""
+        if not self._file.has_table("disk_stamps"):
+            return {}
+        return {row["id"]: row["accepted"] for row in self._file.read("SELECT * FROM disk_stamps WHERE accepted > 0")}
+
+    def given_up(self) -> set[str]:
+        """The ids of disks that a person gave up, and that nobody has adopted since."""
+        if not self._file.has_table("disk_decisions"):
+            return set()
+        rows = self._file.read(
+            "SELECT DISTINCT known FROM disk_decisions WHERE known != '' AND known NOT IN (SELECT id FROM disks)"
+        )
+        return {row["known"] for row in rows}
+
+    def decide(
+        self,
+        verb: str,
+        disk: KnownDisk,
+        found: str | None,
+        place: str,
+        actor: str,
+        *,
+        stamp: CommitStamp | None = None,
+        accepted: int = 0,
+    ) -> None:
         """What a person says of a disk: `adopt` takes the id that was found, `replace` and `forget` forget the disk,
-        also that it was drained."""
+        also that it was drained. An adopted disk is taken at this stamp, though it was seen up to `accepted`."""
         with self._file.write("decide_disk", disk.name) as connection:
             _make(connection)
             holdings = msgspec.json.encode(disk.holdings).decode()
@@ -113,6 +163,11 @@ class KnownDisks:
                 connection.execute(
                     "INSERT INTO disks (name, id, kind, place, updated) VALUES (?, ?, ?, ?, ?)",
                     (disk.name, found or "", disk.kind, place, now_text()),
+                )
+                connection.execute("DELETE FROM disk_stamps WHERE id = ?", (found or "",))
+                connection.execute(
+                    "INSERT INTO disk_stamps VALUES (?, ?, ?, ?)",
+                    (found or "", stamp.number if stamp else 0, stamp.token if stamp else "", accepted),
                 )
 
 

@@ -49,12 +49,12 @@ class MergeResult(msgspec.Struct, frozen=True):
 def next_name(context: Context, definition: TableDefinition, inputs: Sequence[StoredPart]) -> PartName:
     """The name of the part that covers the inputs, and that no part had before. Raises as `output_name`.
 
-    The inputs of a merge come back only by an undo or a restore, and these leave the level of what was made of them.
+    The inputs of a merge come back only by an undo, a restore or an adopted disk, and these leave the level of what was
+    made of them.
     """
     marks = (
-        highest_level(disk.list(definition.directory))
+        highest_level(disk.files_in(definition.directory, "levels-"))
         for disk in map(context.disk, context.catalog.policy_disks(definition))
-        if disk.logged is not None
     )
     name = output_name(inputs)
     return replace(name, level=max(name.level, 1 + max(marks, default=-1)))

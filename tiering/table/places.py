@@ -11,6 +11,7 @@ from oplog.errors import UsageError
 from tiering.table.part import PartName
 
 STORE_DIRECTORY = "store"
+GIVEN_UP_DIRECTORY = "given-up"
 _RESERVATION = re.compile(r"(?:/|\A)(?:blocks|levels)-\d+\.json\Z", re.ASCII)
 _LEVELS = re.compile(r"levels-(\d+)\.json\Z", re.ASCII)
 
@@ -58,6 +59,11 @@ def name_at(path: str) -> tuple[str, PartName] | None:
         return None
     name = part_name(segments[3])
     return (segments[2], name) if name is not None else None
+
+
+def given_up_path(identity: str) -> str:
+    """The file that says, on the other disks, that the disk with this id was given up."""
+    return f"{GIVEN_UP_DIRECTORY}/{identity}.json"
 
 
 def is_reservation(path: str) -> bool:

@@ -11,6 +11,7 @@ from oplog.errors import FrostlineError, NotFound, PartlyDone, Refused, UsageErr
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session, actor, fail_if_partly
 from tiering.cli.frame.verb import new_app, verb
+from tiering.cli.reports.adoption import Adoption
 from tiering.cli.reports.moves import move_document, print_moves, print_report
 
 if TYPE_CHECKING:
@@ -34,11 +35,12 @@ def register(app: typer.Typer) -> None:
 
 
 def adopt(session: Session, name: Name) -> None:
-    """Take the disk that lies at the place now for the one that the name stands for.
+    """Take the disk at the place for the one that the name stands for: another one, one given up, or an older copy.
 
-    Nothing on the disk changes. What this machine knew of its parts is forgotten, and counted anew by the next command.
+    Parts whose rows are in other active parts, or that were dropped since, are set aside in detached/; nothing is
+    deleted. What this machine knew of the disk's parts is forgotten, and counted again by the next command.
 
-    Exit 13: nothing lies there, or it has two names.
+    Exit 13: nothing lies there, or it has two names. Exit 5: a bucket that tells which rows are elsewhere is away.
     """
     identities, known = _configured(session, name)
     found = identities.shown(name)
@@ -50,7 +52,10 @@ def adopt(session: Session, name: Name) -> None:
             f"{identities.place(name)} holds no disk that could be adopted",
             hint=f"mount it; if the place is new and empty on purpose: 'frostline disk replace {name}'",
         )
-    _decide(session, "adopt", name, identities, known, found)
+    identities.compare_ages()  # how far have the logs seen it
+    is_back = any(fault.disk == name and fault.kind == "given_up" for fault in identities.faults)
+    adoption = Adoption.of(session, identities, name) if known is not None or is_back else None
+    _decide(session, "adopt", name, identities, known, found, adoption)
 
 
 def replace(session: Session, name: Name) -> None:
@@ -75,7 +80,7 @@ def forget(session: Session, name: Name) -> None:
     """
     if name in session.loaded.config.disks:
         raise Refused(f"disk {name} is configured", hint=f"take it out first, or 'frostline disk replace {name}'")
-    identities = session.identities([])
+    identities = session.identities(list(session.loaded.config.disks))  # the disk may be there under another name
     known = identities.known(name)
     if known is None:
         raise NotFound(f"this machine knows no disk {name}", hint="'frostline disks' lists them")
@@ -292,30 +297,55 @@ def _configured(session: Session, name: str) -> "tuple[Identities, KnownDisk | N
 
 
 def _decide(
-    session: Session, what: str, name: str, identities: "Identities", known: "KnownDisk | None", found: str | None
+    session: Session,
+    what: str,
+    name: str,
+    identities: "Identities",
+    known: "KnownDisk | None",
+    found: str | None,
+    adoption: "Adoption | None" = None,
 ) -> None:
-    if known is None:
+    if known is None and adoption is None:
         session.nothing_to_do(f"This machine knows nothing of disk {name}: there is nothing to {what}.")
         if session.options.json:
             session.output.document({"disk": name, "changed": False, "dry_run": session.dry_run})
         return
-    holdings, is_all = _held(session, identities, known)
+    holdings, is_all = _held(session, identities, known) if known is not None else ({}, False)
     held = [
         {"table": holding.table, "uuid": uuid, "parts": holding.parts, "rows": holding.rows}
         for uuid, holding in holdings.items()
     ]
     document: dict[str, Any] = {
         "disk": name,
-        "known": {"id": known.id or None, "place": known.place, "tables": held, "counted": is_all},
+        "known": {
+            "id": (known.id if known is not None else "") or None,
+            "place": known.place if known is not None else "",
+            "tables": held,
+            "counted": is_all,
+        },
         "found": {"id": found, "place": identities.place(name)},
         "changed": not session.dry_run,
         "dry_run": session.dry_run,
     }
+    if adoption is not None:
+        document["found"]["tables"] = adoption.tables
+        document["set_aside"] = [
+            {
+                "table": one.part.definition.full_name,
+                "part": one.part.facts.name,
+                "reason": one.reason,
+                "what": one.text(),
+            }
+            for one in adoption.doubled
+        ]
     if not session.options.json:
         _print(session, document)
     session.confirm(_question(what, name, sum(holding.parts for holding in holdings.values()), is_all))
     if not session.dry_run:
-        identities.decide(what, name, actor())
+        if adoption is not None:
+            adoption.set_aside()
+        for sentence in identities.decide(what, name, actor()):
+            session.output.note(sentence)
     if session.options.json:
         session.output.document(document)
     else:
@@ -353,9 +383,14 @@ def _question(what: str, name: str, parts: int, is_all: bool) -> str:
 def _print(session: Session, document: dict[str, Any]) -> None:
     line = session.output.line
     known, found = document["known"], document["found"]
-    line(f"known  disk {known['id'] or 'without an id'} at {known['place']}")
+    if known["place"]:
+        line(f"known  disk {known['id'] or 'without an id'} at {known['place']}")
     for held in known["tables"]:
         line(f"       {held['table']}: {counted(held['parts'], 'part')}, {held['rows']:,} rows when last counted")
-    if not known["counted"]:
+    if known["place"] and not known["counted"]:
         line("       and it was written to since: parts may have come, and may have gone")
     line(f"found  {'disk ' + found['id'] if found['id'] else 'no disk'} at {found['place'] or 'no place'}")
+    for held in found.get("tables", ()):
+        line(f"       {held['table']}: {counted(held['parts'], 'part')}, {held['rows']:,} rows")
+    for one in document.get("set_aside", ()):
+        line(f"aside  {one['what']}")

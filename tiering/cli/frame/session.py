@@ -24,7 +24,8 @@ if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from disks.workers.progress import Progress
     from disks.workers.runner import ClusterRunner
     from tiering.catalog.catalog import DroppedTable
-    from tiering.catalog.identity import Fault, Identities
+    from tiering.catalog.faults import Fault
+    from tiering.catalog.identity import Identities
     from tiering.catalog.set_aside import SetAsidePart
     from tiering.config.reading import LoadedConfig
     from tiering.config.settings import Config

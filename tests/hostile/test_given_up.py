@@ -1,0 +1,226 @@
+"""I16, I11: a disk that was given up stays given up until somebody adopts it, and adopting it doubles no row."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import Frostline
+
+COUNT = "select count(*) from d.t"
+
+
+def count(frostline: Frostline, *more: str) -> int:
+    return int(frostline.json("query", COUNT, *more)["rows"][0][0])
+
+
+def insert(frostline: Frostline, number: int) -> None:
+    Path(f"{number}.csv").write_text(f"k,n\n{number},{100 + number}\n")
+    frostline("insert", "d.t", f"{number}.csv")
+
+
+def configure(home: Path, *hot: str, state: str = "state", cold: bool = True) -> None:
+    """These local disks, and a bucket."""
+    disks = {name: {"type": "local", "path": f"{home}/{name}"} for name in hot}
+    volumes = [{"name": "hot", "disks": list(hot)}]
+    if cold:
+        disks["s3"] = {"type": "object_disk", "url": f"file://{home}/bucket/store/"}
+        volumes.append({"name": "cold", "disks": ["s3"]})
+    document = {"state_path": f"{home}/{state}", "disks": disks, "policies": {"p": {"volumes": volumes}}}
+    Path("frostline.yaml").write_text(json.dumps(document))
+
+
+@pytest.fixture
+def store(home: Path, frostline: Frostline) -> Frostline:
+    """Two rows in two parts, one on each of two SSDs."""
+    configure(home, "one", "two")
+    frostline("table", "create", "d.t", "--column", "k:int64", "--column", "n:int64", "--order-by", "k")
+    insert(frostline, 0)
+    insert(frostline, 1)
+    assert {part["disk"] for part in frostline.json("parts")["parts"]} == {"one", "two"}
+    return frostline
+
+
+@pytest.fixture
+def given_up(home: Path, store: Frostline) -> Frostline:
+    """Disk `two` was given up, what lay there was inserted again, and the disk is back in the configuration."""
+    give_up(home, store)
+    (home / "away").rename(home / "two")
+    configure(home, "one", "two")
+    return store
+
+
+def give_up(home: Path, store: Frostline, *, cold: bool = True) -> None:
+    (home / "two").rename(home / "away")
+    configure(home, "one", cold=cold)
+    store("disk", "forget", "two", "-y")
+    assert count(store) == 1
+    insert(store, 0)
+    insert(store, 1)
+    assert count(store) == 2
+
+
+def refused(store: Frostline) -> None:
+    for verb in (
+        ("query", COUNT),
+        ("insert", "d.t", "0.csv"),
+        ("merge", "d.t", "--final"),
+        ("table", "drop", "d.t", "-y"),
+    ):
+        store(*verb, code=13)
+        assert "was given up" in store.error
+    assert store.json("query", COUNT, "--partial")["rows"] == [[2]]
+    (problem,) = store.json("fsck", code=4)["problems"]
+    assert problem["invariant"] == "I16"
+
+
+def adopted(store: Frostline) -> None:
+    """Adopting it sets its part aside, and nothing is there twice or missing."""
+    planned = store.json("disk", "adopt", "two", "-n")["set_aside"]
+    assert [one["reason"] for one in planned] == ["duplicate"]
+    refused(store)
+    assert store.json("disk", "adopt", "two", "-y")["set_aside"] == planned
+    assert count(store) == 2
+    document = store.json("query", COUNT)
+    assert "parts_set_aside" not in document
+    store("merge", "d.t", "--final")
+    assert count(store) == 2
+    assert store.json("fsck")["ok"]
+
+
+def test_a_disk_that_comes_back_is_refused(given_up: Frostline) -> None:
+    refused(given_up)
+    adopted(given_up)
+
+
+def test_taken_out_again_nothing_is_missed(home: Path, given_up: Frostline) -> None:
+    configure(home, "one")
+    assert count(given_up) == 2
+    assert given_up.json("fsck")["ok"]
+
+
+def test_a_lost_journal_asks_the_bucket(home: Path, given_up: Frostline) -> None:
+    shutil.rmtree(home / "state")
+    refused(given_up)
+    adopted(given_up)
+    shutil.rmtree(home / "state")
+    assert count(given_up) == 2
+
+
+def test_a_lost_journal_asks_the_other_ssd(home: Path, frostline: Frostline) -> None:
+    configure(home, "one", "two", cold=False)
+    frostline("table", "create", "d.t", "--column", "k:int64", "--column", "n:int64", "--order-by", "k")
+    insert(frostline, 0)
+    insert(frostline, 1)
+    give_up(home, frostline, cold=False)
+    (home / "away").rename(home / "two")
+    configure(home, "one", "two", cold=False)
+    shutil.rmtree(home / "state")
+    refused(frostline)
+
+
+def test_the_journal_alone_knows_it(home: Path, frostline: Frostline) -> None:
+    """Nothing on other disks says it: they could not be told."""
+    configure(home, "one", "two", cold=False)
+    frostline("table", "create", "d.t", "--column", "k:int64", "--column", "n:int64", "--order-by", "k")
+    insert(frostline, 0)
+    insert(frostline, 1)
+    give_up(home, frostline, cold=False)
+    (note,) = home.rglob("given-up/*.json")
+    note.unlink()
+    (home / "away").rename(home / "two")
+    configure(home, "one", "two", cold=False)
+    refused(frostline)
+
+
+def test_another_machine_asks_the_bucket(home: Path, given_up: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the disk and the bucket, and rows in the bucket that were inserted again."""
+    given_up("move", "d.t", "--partition", "all", "--to-disk", "s3", code=13)
+    configure(home, "one")
+    given_up("move", "d.t", "--partition", "all", "--to-disk", "s3")
+    configure(home, "two", state="second")
+    given_up("query", COUNT, code=13)
+    given_up("disk", "adopt", "two", "-y")
+    assert count(given_up) == 2
+
+
+def test_a_restore_keeps_it(home: Path, given_up: Frostline) -> None:
+    configure(home, "one")
+    given_up("restore", "s3", "--revision", "1", "--apply", "-y")
+    shutil.rmtree(home / "state")
+    configure(home, "one", "two")
+    refused(given_up)
+
+
+def test_an_undo_does_not_take_it_back(given_up: Frostline) -> None:
+    (revision,) = [one["revision"] for one in given_up.json("log", "s3")["entries"] if one["kind"] == "give_up"]
+    given_up("undo", "s3", str(revision), "-y", code=13)
+
+
+def test_a_disk_that_was_replaced_is_adopted(home: Path, store: Frostline) -> None:
+    """The other way to give a disk up: a new one at its place, and then the old one again."""
+    (home / "two").rename(home / "away")
+    store("disk", "replace", "two", "-y")
+    insert(store, 0)
+    insert(store, 1)
+    assert count(store) == 2
+    (home / "two").rename(home / "new") if (home / "two").exists() else None
+    (home / "away").rename(home / "two")
+    store("query", COUNT, code=13)
+    store("disk", "adopt", "two", "-y")
+    assert store.json("query", "select k from d.t order by k")["rows"] == [[0], [1]]
+    assert store.json("fsck")["ok"]
+
+
+def test_a_renamed_disk_is_not_given_up(home: Path, store: Frostline) -> None:
+    (home / "two").rename(home / "three")
+    configure(home, "one", "three")
+    assert count(store) == 2
+    store("disk", "forget", "two", "-y")
+    assert count(store) == 2
+    shutil.rmtree(home / "state")
+    assert count(store) == 2
+
+
+def test_some_of_its_rows_are_elsewhere(home: Path, store: Frostline) -> None:
+    """A merged part of which one block was inserted again: setting it aside is told with every answer."""
+    store("move", "d.t", "--partition", "all", "--to-disk", "two")
+    store("merge", "d.t", "--final")
+    where = {part["disk"] for part in store.json("parts")["parts"]}
+    if where != {"two"}:
+        store("move", "d.t", "--partition", "all", "--to-disk", "two")
+    (home / "two").rename(home / "away")
+    configure(home, "one")
+    store("disk", "forget", "two", "-y")
+    insert(store, 0)
+    (home / "away").rename(home / "two")
+    configure(home, "one", "two")
+    (aside,) = store.json("disk", "adopt", "two", "-y")["set_aside"]
+    assert aside["reason"] == "partly"
+    document = store.json("query", COUNT)
+    assert document["rows"] == [[1]]
+    assert len(document["parts_set_aside"]) == 1
+    insert(store, 1)
+    assert "parts_set_aside" not in store.json("query", COUNT)
+
+
+def test_fsck_names_rows_that_are_there_twice(home: Path, given_up: Frostline) -> None:
+    """As a version before this one left them: adopting the disk once more sets them aside."""
+    identity = json.loads((home / "two" / ".frostline" / "disk.json").read_bytes())["id"]
+    with closing(sqlite3.connect(home / "state" / "journal.db", isolation_level=None)) as journal:
+        journal.execute(
+            "INSERT INTO disks (name, id, kind, place, updated) VALUES ('two', ?, 'local', ?, '')",
+            (identity, f"{home}/two"),
+        )
+    assert count(given_up) == 3
+    problems = given_up.json("fsck", code=4)["problems"]
+    assert {problem["invariant"] for problem in problems} == {"I1"}
+    assert any("disk adopt" in problem["what"] for problem in problems)
+    given_up("disk", "adopt", "two", "-y")
+    assert count(given_up) == 2
+    assert given_up.json("fsck")["ok"]

@@ -1,0 +1,122 @@
+"""Is a disk, or the journal, older than somebody has seen it? Each may be set back to a copy, alone or with others.
+
+    a local disk    by the journal, which notes each transaction there, and by the logs
+    a bucket        by the stamps of local disks; and by its file table, when that is opened
+    the journal     by the stamps of local disks and by the logs
+
+What is compared was seen before: a stamp is read from the journal before the disk is asked for its own, a revision from
+a stamp before the bucket is. So that somebody who writes meanwhile is never taken for a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from disks.base import Disk
+from oplog.errors import FrostlineError
+from oplog.stamps import CommitStamp, SeenStates, WriterState, is_older
+from tiering.journal.journal import Journal
+
+
+class Ages:
+    """What was seen of the disks of a store, and of its journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.behind = ""
+        """What shows that the journal is an older copy of itself; it goes on from there."""
+        self._journal = journal
+        self._stamps: dict[str, CommitStamp] = {}
+        self._accepted: dict[str, int] = {}
+        self._seen = SeenStates()
+
+    def begin(self) -> None:
+        """A new look: what the journal says, before any disk is asked."""
+        self._stamps = self._journal.disks.stamps()
+        self._accepted = self._journal.disks.accepted()
+        self._seen = SeenStates()
+
+    def why_older(self, disk: Disk, identity: str) -> str:
+        """What shows that the disk with this id is older than the journal has seen it; empty when it is not. Notes what
+        its stamps say of others."""
+        kept = disk.stamps()
+        for one in kept:
+            self._seen = self._seen.beside(one.state)
+        if (seen := self._stamps.get(identity)) is None or not is_older([one.stamp for one in kept], seen):
+            return ""
+        return _text([one.stamp for one in kept], seen, "this machine")
+
+    def judge_journal(self) -> None:
+        """Let the journal go on from where it was seen, when that is further than it is."""
+        journal, generation = self._journal.generation()
+        if (seen := self._seen.journals.get(journal, 0)) > generation and self._journal.go_on_from(seen):
+            self.behind = (
+                f"the journal is an older copy of itself: it is at {generation}, and was seen at {seen}. Pauses, pins"
+                " and history since are gone, and block numbers begin in a range of their own"
+            )
+            self._journal.file.notices.append(self.behind)
+
+    def compare(self, disks: Mapping[str, Disk], shown: Mapping[str, str]) -> dict[str, str]:
+        """The disks, of those that can be asked, that are older than logs and stamps have seen them, and what shows it.
+        The buckets were looked at since `begin`."""
+        before = self._seen  # of these stamps each revision was in its bucket before that was looked at
+        for disk in disks.values():
+            try:
+                self._seen = self._seen.joined(disk.seen())
+            except FrostlineError:  # its fault is told by whoever needs it
+                continue
+        found: dict[str, str] = {}
+        for name, disk in disks.items():
+            if (identity := shown.get(name)) is None:
+                continue
+            why = self._bucket(disk, identity, before) if disk.logged is not None else self._local(disk, identity)
+            if why:
+                found[name] = why
+        return found
+
+    def _local(self, disk: Disk, identity: str) -> str:
+        seen = self._seen.disks.get(identity)
+        if seen is None or seen.number <= self._accepted.get(identity, 0):
+            return ""
+        stamps = [one.stamp for one in disk.stamps()]
+        return _text(stamps, seen, "the log in a bucket") if is_older(stamps, seen) else ""
+
+    def _bucket(self, disk: Disk, identity: str, before: SeenStates) -> str:
+        seen = before.buckets.get(identity, 0)
+        logged = disk.logged
+        if logged is None or seen <= self._accepted.get(identity, 0) or logged.revision >= seen:
+            return ""
+        disk.refresh()  # a power cut may have taken what this machine had written down of it
+        if logged.revision >= seen:
+            return ""
+        return f"ends at revision {logged.revision}, and was seen at revision {seen} when another disk was written to"
+
+    def furthest(self, identity: str) -> int:
+        """The highest number (of a bucket: revision) that anybody has seen of the disk."""
+        known = self._stamps.get(identity)
+        seen = self._seen.disks.get(identity)
+        numbers = [stamp.number for stamp in (known, seen) if stamp is not None]
+        return max([0, *numbers, self._seen.buckets.get(identity, 0)])
+
+    def state(self, disks: Mapping[str, Disk], identities: Mapping[str, str]) -> WriterState:
+        """How far all of it is now. Sends no request."""
+        journal, generation = self._journal.generation()
+        stamps: dict[str, CommitStamp] = {}
+        buckets: dict[str, int] = {}
+        for name, identity in identities.items():
+            logged = disks[name].logged
+            try:
+                if logged is not None:
+                    if revision := logged.revision_at_hand():
+                        buckets[identity] = revision
+                elif kept := disks[name].stamps():
+                    stamps[identity] = kept[-1].stamp
+            except (FrostlineError, OSError):  # its fault is told by whoever needs it
+                continue
+        return WriterState(journal, generation, stamps, buckets)
+
+
+def _text(stamps: list[CommitStamp], seen: CommitStamp, who: str) -> str:
+    shown = f"transaction {stamps[-1].number}" if stamps else "no transaction"
+    if stamps and stamps[-1].number >= seen.number:
+        return f"has another transaction {seen.number} than {who} has seen there"
+    return f"shows {shown}, and {who} has seen transaction {seen.number} there"

@@ -1,0 +1,64 @@
+"""What may be wrong with a disk, and how it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from oplog.errors import DiskUnreachable, FrostlineError, Refused
+from tiering.journal.known_disks import Holding
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One disk that is not what it was, or not all of it. `tables` are those that had parts there, by uuid."""
+
+    disk: str
+    kind: str
+    """`missing`, `other`, `twice`, `unconfigured`, `given_up` or `older`."""
+    error: FrostlineError
+    tables: frozenset[str] = frozenset()
+    whole_disk: bool = True
+    """The disk is taken out; else only these tables are not whole."""
+    any_table: bool = False
+    """Somebody wrote there since the parts were counted: any table may have some."""
+
+
+def was_given_up(name: str, place: str, shown: str) -> Refused:
+    """The error for a disk that somebody gave up, and that is back."""
+    return Refused(
+        f"disk {name} was given up: {place} holds disk {shown}, which somebody gave up here or on another machine; its"
+        " rows may have been inserted again since",
+        hint=f"take it out of the configuration, or 'frostline disk adopt {name}': it sets aside what is there twice",
+    )
+
+
+def is_older_copy(name: str, place: str, why: str) -> DiskUnreachable:
+    """The error for a disk that is older than somebody has seen it."""
+    return DiskUnreachable(
+        f"disk {name} was set back to an older copy: {place} {why}; what came since is missing, and what went since is"
+        " back",
+        hint=f"bring the newer one back; or 'frostline disk adopt {name}', which goes on with this one as it is",
+    )
+
+
+def parts_lacking(name: str, place: str, lost: Mapping[str, Holding], held: Mapping[str, Holding]) -> Fault:
+    """The fault of a disk that holds less of these tables than was counted."""
+    what = ", ".join(_difference(held.get(uuid), before) for uuid, before in lost.items())
+    error = DiskUnreachable(
+        f"parts are missing from disk {name} ({place}): {what}",
+        hint=f"bring them back; if they are gone for good: 'frostline disk adopt {name}'",
+    )
+    return Fault(name, "missing", error, frozenset(lost), whole_disk=False)
+
+
+def _difference(now: Holding | None, before: Holding) -> str:
+    parts, rows = (now.parts, now.rows) if now is not None else (0, 0)
+    if parts < before.parts:
+        return f"{before.parts - parts} of {before.parts} of {before.table}"
+    return f"those with {before.rows - rows:,} of {before.rows:,} rows of {before.table}: is it an older copy?"
+
+
+def named(holdings: Iterable[Holding]) -> str:
+    """The tables of these, for people."""
+    return ", ".join(sorted({holding.table for holding in holdings}))

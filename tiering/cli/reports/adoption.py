@@ -1,0 +1,88 @@
+"""What a disk that is to be adopted holds, and which of its parts cannot stay where they are."""
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from oplog.errors import DiskUnreachable, FrostlineError, Transient
+from tiering.cli.frame.session import Session, actor
+
+if TYPE_CHECKING:
+    from disks.base import Disk
+    from tiering.catalog.catalog import Catalog
+    from tiering.catalog.doubled import DoubledPart
+    from tiering.catalog.identity import Identities
+    from tiering.journal.journal import Journal
+
+
+class Adoption:
+    """The disk `name` beside the other disks of the store, as they are now."""
+
+    def __init__(
+        self,
+        disk: "Disk",
+        journal: "Journal",
+        tables: list[dict[str, Any]],
+        doubled: "list[DoubledPart]",
+        levels: dict[str, int],
+    ) -> None:
+        self.tables = tables
+        self.doubled = doubled
+        self._disk = disk
+        self._journal = journal
+        self._levels = levels
+
+    @classmethod
+    def of(cls, session: Session, identities: "Identities", name: str) -> "Adoption | None":
+        """What is to be done of it; None, with a note, where the disk cannot be read as it is. Raises `DiskUnreachable`
+        when another disk does not answer: nobody knows then which rows are there twice."""
+        from tiering.catalog import tables
+        from tiering.catalog.catalog import Catalog
+
+        disks, journal = identities.with_real(name), identities.journal
+        catalog = Catalog(
+            session.config,
+            disks,
+            dropping=lambda: tables.being_dropped(journal),
+            merges=lambda uuid: journal.work.merges(table_uuid=uuid),
+        )
+        with closing(catalog):
+            try:
+                catalog.refresh()
+                if away := [disk.name for disk in disks.values() if disk.unreachable and disk.broken is None]:
+                    raise DiskUnreachable(
+                        f"adopting {name} needs disk {away[0]}: it tells which rows are there twice",
+                        hint="try again when the bucket answers",
+                    )
+                return cls._read(catalog, disks, journal, name)
+            except Transient:
+                raise
+            except FrostlineError as error:
+                session.output.note(
+                    f"the parts of disk {name} cannot be compared with those of other disks: {error.message};"
+                    " 'frostline fsck' names rows that are there twice"
+                )
+                return None
+
+    @classmethod
+    def _read(cls, catalog: "Catalog", disks: "dict[str, Disk]", journal: "Journal", name: str) -> "Adoption":
+        from tiering.catalog.doubled import doubled_parts, levels_given
+        from tiering.catalog.reachability import holdings
+
+        held = holdings(catalog).get(name, {})
+        found = [{"table": one.table, "uuid": uuid, "parts": one.parts, "rows": one.rows} for uuid, one in held.items()]
+        made = {table.uuid: levels_given(journal.work.merged_parts(table.uuid)[1]) for table in catalog.tables()}
+        levels = {uuid: level for uuid, level in made.items() if level}
+        return cls(disks[name], journal, found, doubled_parts(catalog, disks, name), levels)
+
+    def set_aside(self) -> None:
+        """Rename what cannot stay, in one commit. A name that was given to a merged part is not given again."""
+        from contextlib import ExitStack
+
+        from tiering.catalog.doubled import set_aside
+
+        with ExitStack() as claims:
+            for uuid in {one.part.definition.uuid for one in self.doubled}:
+                names = [one.part.facts.name for one in self.doubled if one.part.definition.uuid == uuid]
+                claims.enter_context(self._journal.claim(uuid, names, "adopt"))
+            if not self._disk.read_only:
+                set_aside(self._disk, self.doubled, self._levels, actor())
