@@ -45,6 +45,7 @@ from tests.crash import (
     sharing_bugs_mistakes,
     store_mistakes,
     transfer_mistakes,
+    ttl_mistakes,
 )
 from tests.simulation import mistakes as simulated_mistakes
 
@@ -360,6 +361,7 @@ MUTANTS: dict[str, Mutant] = {
                 *inbox_mistakes.MISTAKES,
                 *full_disk_mistakes.MISTAKES,
                 *transfer_mistakes.MISTAKES,
+                *ttl_mistakes.MISTAKES,
                 *backup_mistakes.MISTAKES,
                 *store_mistakes.MISTAKES,
                 *insert_mistakes.MISTAKES,

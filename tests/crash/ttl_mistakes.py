@@ -1,0 +1,75 @@
+"""Seeded mistakes in what TTL rules do with rows that have no time, for `tests.crash.mutants`. Name, meaning, check, how it
+is put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from tests.crash.seeding import replaced
+
+_ROWS = "tests/property/test_ttl_rows.py"
+_UNDATED = "tests/integration/test_undated_rows.py"
+
+
+def _stated_otherwise(change: Callable[[Any], Any]) -> Callable[[], None]:
+    """The rules read other statistics than `part.json` has."""
+
+    def apply() -> None:
+        from tiering.policy import ttl
+
+        original = ttl._undated
+        ttl._undated = lambda known, rows, rule: original(change(known), rows, rule)
+
+    return apply
+
+
+def _no_nulls(known: Any) -> Any:
+    return replace(known, nulls=0)
+
+
+def _oldest_is_newest(known: Any) -> Any:
+    return known if known.min is not None else replace(known, min=known.max)
+
+
+def _rows_without_a_time_go() -> None:
+    from tiering.merge import rows
+
+    original = rows._is_live
+
+    def is_live(times: Any, last_due: Any) -> Any:
+        import pyarrow.compute as pc
+
+        return pc.and_(original(times, last_due), pc.is_valid(times))
+
+    rows._is_live = is_live
+
+
+MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "ttl: a null is due",
+        "a part is deleted with its rows that have no time",
+        f"{_ROWS}::test_a_part_is_deleted_when_each_row_is",
+        _stated_otherwise(_no_nulls),
+    ),
+    (
+        "ttl: unknown is none",
+        "a part is deleted though its statistics do not say whether each row has a time",
+        f"{_ROWS}::test_what_statistics_leave_open_keeps_the_part",
+        _stated_otherwise(_oldest_is_newest),
+    ),
+    (
+        "ttl: merges drop nulls",
+        "a merge leaves out rows without a time",
+        f"{_ROWS}::test_a_merge_deletes_the_rows_that_are_due",
+        _rows_without_a_time_go,
+    ),
+    (
+        "ttl: no merge for the rest",
+        "the due rows of a part that keeps others wait for a merge with other parts",
+        f"{_UNDATED}::test_a_pass_deletes_the_rows_that_are_due_and_no_others",
+        replaced("tiering.merge.planning", "_expirations", lambda *arguments: ()),
+    ),
+)
