@@ -1,5 +1,5 @@
-"""Seeded mistakes in what TTL rules do with rows that have no time, for `tests.crash.mutants`. Name, meaning, check, how it
-is put in."""
+"""Seeded mistakes in what TTL rules do with rows without a time, and moves with the copies that they leave, for
+`tests.crash.mutants`. Name, meaning, check, how it is put in."""
 
 from __future__ import annotations
 

@@ -35,16 +35,13 @@ FIRST_PLAUSIBLE = 365 * DAY * SECOND
 FIRST, LAST = -719_162 * DAY * SECOND, (2_932_897 * DAY - 1) * SECOND
 """The first day of the year 1, and the last second of 9999."""
 
-ACTIONS = [
-    action
-    for kind in typing.get_args(typing.get_type_hints(TtlRule)["action"])
-    for action in {
-        MoveToVolume: [MoveToVolume(volume="cold")],
-        MoveToDisk: [MoveToDisk(disk="s3"), MoveToDisk(disk="gone", if_exists=True)],
-        Delete: [Delete()],
-        Recompress: [Recompress(codec="zstd", level=9)],
-    }[kind]
-]
+_EXAMPLES: dict[type, list[Any]] = {
+    MoveToVolume: [MoveToVolume(volume="cold")],
+    MoveToDisk: [MoveToDisk(disk="s3"), MoveToDisk(disk="gone", if_exists=True)],
+    Delete: [Delete()],
+    Recompress: [Recompress(codec="zstd", level=9)],
+}
+ACTIONS = [action for kind in typing.get_args(typing.get_type_hints(TtlRule)["action"]) for action in _EXAMPLES[kind]]
 POLICIES = {
     "p": PolicyConfig(volumes=(VolumeConfig(name="hot", disks=("ssd",)), VolumeConfig(name="cold", disks=("s3",))))
 }
@@ -93,8 +90,8 @@ class Case(NamedTuple):
     def part(self) -> Part:
         ranges = FileRanges(self.definition)
         ranges.add(self.table)
-        known = {"rows": len(self.rows), "size_bytes": 1, "created": self.now, "columns": ranges.result()}
-        return Part(table="u", name="all_1_1_0", **known)
+        rows, columns = len(self.rows), ranges.result()
+        return Part(table="u", name="all_1_1_0", rows=rows, size_bytes=1, created=self.now, columns=columns)
 
     def is_due(self, rule: TtlRule, row: int | None) -> bool:
         """The oracle: whether the time of the row, and then the rule's wait, is over."""

@@ -174,7 +174,7 @@ def _without_deleted(table: pa.Table, deleted: str) -> pa.Table:
 
 
 def _units(moment: datetime, kind: pa.DataType) -> int:
-    """The moment in the type's unit since 1970, rounded down, as far as 64 bits go. Arrow's cast to nanoseconds wraps."""
+    """The moment in the type's unit since 1970, rounded down, as far as 64 bits go. Casts to nanoseconds wrap."""
     micros = (moment - _EPOCH) // timedelta(microseconds=1)
     unit = "day" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
     return min(micros * 1000 // _NANOSECONDS[unit], 2**63 - 1)
