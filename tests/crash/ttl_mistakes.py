@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.crash.seeding import replaced
+from tests.crash.seeding import nothing, replaced
 
 _ROWS = "tests/property/test_ttl_rows.py"
 _UNDATED = "tests/integration/test_undated_rows.py"
@@ -47,6 +47,15 @@ def _rows_without_a_time_go() -> None:
     rows._is_live = is_live
 
 
+_COPIES = "tests/integration/test_source_copies.py"
+
+
+def _copies_stay() -> None:
+    from tiering.catalog.source_copies import VALID
+
+    replaced("tiering.catalog.source_copies:SourceCopies", "state", lambda self, definition, part: VALID)()
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "ttl: a null is due",
@@ -71,5 +80,41 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "the due rows of a part that keeps others wait for a merge with other parts",
         f"{_UNDATED}::test_a_pass_deletes_the_rows_that_are_due_and_no_others",
         replaced("tiering.merge.planning", "_expirations", lambda *arguments: ()),
+    ),
+    (
+        "copies: never outdated",
+        "a copy that a move left counts though a commit took the part off the bucket",
+        f"{_COPIES}::test_what_another_machine_takes_away_stays_away",
+        _copies_stay,
+    ),
+    (
+        "copies: outdated on a return",
+        "a part that came back to this machine is taken for a copy of what was dropped",
+        f"{_COPIES}::test_a_part_that_moved_back_stays",
+        replaced("tiering.catalog.source_copies", "_returns", lambda *arguments: False),
+    ),
+    (
+        "copies: outdated by an undo of the move",
+        "the part that an undo of its move leaves on this machine alone is taken for a copy",
+        f"{_COPIES}::test_the_undo_of_the_move_leaves_the_part_here",
+        replaced("tiering.catalog.source_copies", "_returns", lambda *arguments: False),
+    ),
+    (
+        "copies: outdated by damage",
+        "a copy goes because a check set its damaged original aside",
+        f"{_COPIES}::test_a_damaged_original_leaves_the_copy_valid",
+        replaced("tiering.catalog.source_copies", "_is_damaged", lambda *arguments: False),
+    ),
+    (
+        "copies: forgotten with the journal",
+        "a new journal lists no copies",
+        f"{_COPIES}::test_what_another_machine_takes_away_stays_away",
+        replaced("tiering.move.recovery", "_list_copies", nothing),
+    ),
+    (
+        "copies: outdated by an earlier life",
+        "a part of a restored backup is taken for a copy of what was dropped before",
+        f"{_COPIES}::test_a_restored_backup_brings_rows_that_the_log_says_were_dropped",
+        replaced("tiering.catalog.source_copies", "_began_again", lambda *arguments: False),
     ),
 )

@@ -224,6 +224,33 @@ def test_a_bucket_that_cannot_be_reached_hides_it_as_well(
     assert copies(b) == 0
 
 
+def test_a_cold_merge_of_another_machine_takes_both_copies(homes: Homes) -> None:
+    a, b = homes
+    b.insert(3)
+    keep(b)
+    assert copies(b) == 2
+    a("merge", "d.t", "--cold", "--final")
+    assert b.keys() == a.keys() == [1, 2, 3]
+    assert copies(b) == 0
+
+
+def test_a_restored_backup_brings_rows_that_the_log_says_were_dropped(homes: Homes, tmp_path: Path) -> None:
+    """The table was made there again since: how its parts came to the SSD, an older commit does not know."""
+    _, b = homes
+    b("undo", "s3", str(b.head()))  # the backup has the part on the SSD
+    with b.configuration.open("a") as file:
+        file.write(f"backup: {{repository: '{(tmp_path / 'backups').as_uri()}'}}\n")
+    b("backup", "init")
+    b("backup", "create", "one")
+    keep(b)
+    dropped(b)
+    b("table", "drop", "d.t")
+    b("backup", "restore", "one")
+    assert (b.keys(), copies(b)) == ([1, 2], 1)
+    shutil.rmtree(b.path / "state")
+    assert (b.keys(), copies(b)) == ([1, 2], 1)
+
+
 def test_a_table_that_is_dropped_takes_the_copy_with_it(homes: Homes) -> None:
     a, b = homes
     a("table", "drop", "d.t")
