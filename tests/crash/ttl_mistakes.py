@@ -111,10 +111,4 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         f"{_COPIES}::test_what_another_machine_takes_away_stays_away",
         replaced("tiering.move.recovery", "_list_copies", nothing),
     ),
-    (
-        "copies: outdated by an earlier life",
-        "a part of a restored backup is taken for a copy of what was dropped before",
-        f"{_COPIES}::test_a_restored_backup_brings_rows_that_the_log_says_were_dropped",
-        replaced("tiering.catalog.source_copies", "_began_again", lambda *arguments: False),
-    ),
 )

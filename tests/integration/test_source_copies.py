@@ -84,6 +84,7 @@ GONE: list[tuple[Callable[[Home], None], list[int]]] = [
 ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("loses_journal", [False, True], ids=["journal", "no journal"])
 @pytest.mark.parametrize(("change", "keys"), GONE, ids=lambda value: getattr(value, "__name__", ""))
 def test_what_another_machine_takes_away_stays_away(
@@ -99,6 +100,7 @@ def test_what_another_machine_takes_away_stays_away(
     assert "recovered" not in b.error, "a second opening does nothing"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("change", [dropped, replaced, detached, restored])
 def test_an_undo_brings_the_rows_back_once(homes: Homes, change: Callable[[Home], None]) -> None:
     a, b = homes
@@ -110,6 +112,7 @@ def test_an_undo_brings_the_rows_back_once(homes: Homes, change: Callable[[Home]
     assert b.keys() == a.keys() == [1, 2]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("change", [dropped, detached])
 def test_a_copy_that_nobody_looked_at_is_valid_after_an_undo(homes: Homes, change: Callable[[Home], None]) -> None:
     a, b = homes
@@ -142,12 +145,12 @@ def test_a_part_that_moved_back_stays(homes: Homes, loses_journal: bool) -> None
     there = a.head()
     b.to_bucket()
     b.to_bucket("ssd")
-    if loses_journal:
-        shutil.rmtree(b.path / "state")
     assert (b.keys(), a.keys()) == ([1, 2], [])
     a("restore", "s3", "--revision", str(there), "--apply")
     assert b.keys() == a.keys() == [1, 2]
     dropped(a)
+    if loses_journal:
+        shutil.rmtree(b.path / "state")
     assert b.keys() == [1, 2], "it had come home before"
     assert copies(b) == 1
 
@@ -235,7 +238,7 @@ def test_a_cold_merge_of_another_machine_takes_both_copies(homes: Homes) -> None
 
 
 def test_a_restored_backup_brings_rows_that_the_log_says_were_dropped(homes: Homes, tmp_path: Path) -> None:
-    """The table was made there again since: how its parts came to the SSD, an older commit does not know."""
+    """The bucket has seen the table, so it comes back under another uuid: older commits are not about its parts."""
     _, b = homes
     b("undo", "s3", str(b.head()))  # the backup has the part on the SSD
     with b.configuration.open("a") as file:

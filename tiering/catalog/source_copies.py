@@ -15,10 +15,9 @@ import msgspec
 from msgspec.structs import replace
 
 from disks.base import Disk, LoggedDisk
-from disks.file_table.commits import Commits
 from oplog.entry import Commit, Rename
 from oplog.errors import DiskUnreachable, FrostlineError, Transient
-from oplog.kinds import Moved, SetAside, TableCreated, Undone
+from oplog.kinds import Moved, SetAside, Undone
 from tiering.policy.part_events import event
 from tiering.table.schema import TableDefinition
 
@@ -43,6 +42,11 @@ class CopyState(msgspec.Struct, frozen=True):
     """Of the commit that says so. What the journal alone knows is newer: it is about this machine's last move."""
     is_proved: bool = False
     """Whether the logs say so; else the journal alone does, while a bucket cannot be asked."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the logs tell all of it."""
+        return self.is_proved and self.kind != "unexplained"
 
 
 VALID = CopyState("valid", is_proved=True)
@@ -107,15 +111,25 @@ class SourceCopies:
         return CopyState("unexplained", "no log says what became of it", is_proved=True) if kept else VALID
 
     def _state_in(self, bucket: LoggedDisk, definition: TableDefinition, part: str, *, kept: bool) -> CopyState | None:
-        directory, commits = definition.part_directory(part), bucket.commits()
-        history = [entry.commit for entry in commits.touching(directory, until=bucket.revision)]
+        directory = definition.part_directory(part)
+        history = [entry.commit for entry in bucket.commits().touching(directory, until=bucket.revision)]
         state = state_after(history, directory, self._is_shared, kept=kept)
-        if state is None or (state.kind == "outdated" and _began_again(commits, definition, history[-1])):
-            return None
-        return replace(state, why=f"{state.why}, by revision {history[-1].revision} of {bucket.name}")
+        return (
+            None
+            if state is None
+            else replace(state, why=f"{state.why}, by revision {history[-1].revision} of {bucket.name}")
+        )
 
     def _is_shared(self, disk: str) -> bool:
         return disk in self._disks and self._disks[disk].capabilities.shared
+
+
+_IS_GONE: Mapping[bool | None, Literal["valid", "outdated", "unexplained"]] = {
+    True: "outdated",
+    False: "valid",
+    None: "unexplained",
+}
+"""Of a part that a commit took off the bucket for good: by whether what is here is a copy of that, if it is known."""
 
 
 def state_after(
@@ -127,7 +141,7 @@ def state_after(
     What counts is whose the copy is: this machine's own part from a move back on, the bucket's from an arrival on.
     A part that a restore, an undo or an attach brings back in between changes nothing of that.
     """
-    is_copy = kept
+    is_copy = True if kept else None
     last: CopyState | None = None
     for commit in history:
         seen = event(commit, directory)
@@ -135,7 +149,7 @@ def state_after(
             continue
         if seen.arrived:
             last = None
-            is_copy = is_copy or seen.verb in ("inserted", "merged", "moved in")
+            is_copy = True if seen.verb in ("inserted", "merged", "moved in") else is_copy
         elif _returns(commit, directory, is_shared):
             is_copy, last = False, CopyState("valid", seen.text, commit.time, True)
         elif isinstance(commit.kind, Moved):
@@ -143,7 +157,7 @@ def state_after(
         elif _is_damaged(commit, directory):
             last = CopyState("valid", "set aside as damaged", commit.time, True)
         else:
-            last = CopyState("outdated" if is_copy else "unexplained", seen.text, commit.time, True)
+            last = CopyState(_IS_GONE[is_copy], seen.text, commit.time, True)
     return last
 
 
@@ -165,12 +179,6 @@ def _is_damaged(commit: Commit, directory: str) -> bool:
         isinstance(step, Rename) and step.source == directory and step.target.rpartition("/")[2] != name
         for step in commit.operations
     )
-
-
-def _began_again(commits: Commits, definition: TableDefinition, gone: Commit) -> bool:
-    """Whether the table was made there again since, as a restored backup is: then its parts came by other ways."""
-    made = [number for path, number in commits.definitions() if path == definition.directory and number > gone.revision]
-    return any(isinstance(entry.commit.kind, TableCreated) for entry in commits.read(made).values())
 
 
 class _Nothing:

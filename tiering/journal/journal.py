@@ -20,7 +20,7 @@ from tiering.journal.known_disks import KnownDisks
 from tiering.journal.known_replicas import ReplicaRecords
 from tiering.journal.opened import JournalFile, now_text, time_of
 from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, Drop, UnfinishedDrop, decode_drop, encode_drop
-from tiering.journal.source_copies import SourceCopyRecords
+from tiering.journal.source_copies import SOURCE_COPIES, SourceCopyRecords
 from tiering.journal.wishes import Wishes
 from tiering.journal.work import WorkRecords
 
@@ -231,7 +231,8 @@ class Journal:
         that comes back must not give them again."""
         with self.file.write("forget_table", table_uuid) as connection:
             connection.execute(_UNSEEN)
-            for table in ("pins", "pauses", "claims", "unseen"):
+            connection.execute(SOURCE_COPIES)
+            for table in ("pins", "pauses", "claims", "unseen", "source_copies"):
                 connection.execute(f"DELETE FROM {table} WHERE table_uuid = ?", (table_uuid,))
 
     def trim(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tiering.journal.opened import JournalFile
 
-_TABLE = (
+SOURCE_COPIES = (
     "CREATE TABLE IF NOT EXISTS source_copies (table_uuid TEXT NOT NULL, part TEXT NOT NULL,"
     " PRIMARY KEY (table_uuid, part)) WITHOUT ROWID"
 )
@@ -36,7 +36,7 @@ class SourceCopyRecords:
         if not rows and not all_listed:
             return
         with self._file.write("add_source_copies", len(rows)) as connection:
-            connection.execute(_TABLE)  # a journal of an earlier version has none
+            connection.execute(SOURCE_COPIES)  # a journal of an earlier version has none
             connection.executemany("INSERT OR IGNORE INTO source_copies VALUES (?, ?)", rows)
             if all_listed:
                 connection.execute("INSERT OR REPLACE INTO meta VALUES (?, 'all')", (_LISTED,))

@@ -20,6 +20,7 @@ from tiering.catalog.context import Context
 from tiering.journal.records import MoveRecord
 from tiering.move.report import FailedMove, MovedPart
 from tiering.policy.plan import Move
+from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
 
 logger = logging.getLogger(__name__)
@@ -95,7 +96,8 @@ def _settle(context: Context, record: MoveRecord) -> list[str]:
     definition = next((table for table in context.catalog.tables() if table.uuid == record.table_uuid), None)
     directory = definition.part_directory(record.part) if definition is not None else ""
     if definition is None or not _on_target(context, record, directory):
-        context.journal.source_copies.add([(record.table_uuid, record.part)])  # it may have been there since
+        if definition is not None:  # it may have been there, and gone again
+            context.journal.source_copies.add([(record.table_uuid, record.part)])
         if record.state == "committed":  # dropped or moved on since; the copy on the target is not ours to miss
             return _close(context, record, f"closed {what}: the part is not on {record.target} any more")
         context.journal.work.set_move(record.id, "abandoned", error="interrupted before its commit")
@@ -245,15 +247,14 @@ def _tidy_copies(context: Context) -> list[str]:
         listed = context.catalog.copies.parts(definition)
         if not listed or any(disk.unreachable for disk in context.disks.values()):
             continue
-        local = [
-            stored for stored in context.catalog.parts(definition, include_outdated=True) if stored.label in listed
-        ]
-        local = [stored for stored in local if context.catalog.copies.is_local(stored.disk)]
-        for part in listed - {stored.label for stored in local}:
+        copies = context.catalog.copies
+        found = [one for one in context.catalog.parts(definition, include_outdated=True) if one.label in listed]
+        local = {stored.label: stored for stored in found if copies.is_local(stored.disk)}
+        for part in sorted(listed - local.keys()):
             done += _guarded(context, definition.uuid, part, partial(_forget_copy, context, definition, part))
-        for stored in local:
-            if stored.state != "duplicate":
-                done += _guarded(context, definition.uuid, stored.label, partial(_tidy_copy, context, stored))
+        for part in sorted(local.keys() - {stored.label for stored in found if not copies.is_local(stored.disk)}):
+            if copies.state(definition, part).is_settled:
+                done += _guarded(context, definition.uuid, part, partial(_tidy_copy, context, definition, part))
     return done
 
 
@@ -264,23 +265,21 @@ def _forget_copy(context: Context, definition: TableDefinition, part: str) -> li
     return []
 
 
-def _tidy_copy(context: Context, stored: StoredPart) -> list[str]:
-    """Of a part on a disk of this machine. Asks the buckets once more, under the claim of the part."""
-    definition, part = stored.definition, stored.label
-    for disk in context.disks.values():
-        disk.refresh()
-    if any(disk.exists(stored.directory) for disk in context.disks.values() if disk.capabilities.shared):
-        return []
+def _tidy_copy(context: Context, definition: TableDefinition, part: str) -> list[str]:
+    """Of a part that disks of this machine have and no bucket. Asks the buckets once more, under the claim of it."""
+    context.catalog.refresh()
+    stored_parts = context.catalog.partition(definition, PartName.parse(part).partition, include_outdated=True)
+    found = [stored for stored in stored_parts if stored.label == part]
     state = context.catalog.copies.state(definition, part)
-    if not state.is_proved or state.kind == "unexplained":
+    if not state.is_settled or not all(context.catalog.copies.is_local(stored.disk) for stored in found):
         return []
     done: list[str] = []
     if state.kind == "outdated":
-        disk = context.disk(stored.disk)
-        if disk.read_only:
+        if any(context.disk(stored.disk).read_only for stored in found):
             return []
-        copying.remove_copies(context, [stored], reason=f"a copy of a part that was {state.why}")
-        done = [f"removed {part} of {definition.full_name} from {stored.disk}: the part was {state.why}"]
+        copying.remove_copies(context, found, reason=f"a copy of a part that was {state.why}")
+        disks = ", ".join(stored.disk for stored in found)
+        done = [f"removed {part} of {definition.full_name} from {disks}: the part was {state.why}"]
     context.journal.source_copies.forget([(definition.uuid, part)])
     return done
 
