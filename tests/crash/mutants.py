@@ -234,7 +234,7 @@ def _source_kept() -> None:
     """The second transaction of a move is forgotten: the part stays on both disks."""
     from tiering.move import mover
 
-    mover._remove_from = lambda disk, items, actor: None
+    mover._remove_from = lambda disk, items, actor: []
 
 
 MUTANTS: dict[str, Mutant] = {
