@@ -25,7 +25,7 @@ from disks.object_disk.references import inventory
 from oplog import replay
 from oplog.entry import Commit, Create, changed_paths
 from oplog.errors import Conflict, Damaged, NotFound, Refused
-from oplog.kinds import TableAltered, Undone
+from oplog.kinds import Moved, TableAltered, Undone
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
 from restore.history.undo_context import Situation, UndoPlan
@@ -186,7 +186,11 @@ def _carry_out(context: Context, disk: LoggedDisk, change: Change) -> tuple[Undo
                     transaction.create(path, b"{}")
             if pin is not None:
                 pin.check()
-            return decided, transaction.commit()
+            made = transaction.commit()
+        if isinstance(change.commit.kind, Moved):  # the copies that were left behind are the parts again
+            back = ((note.table_uuid, note.part) for note in decided.parts_removed)
+            context.journal.source_copies.forget(back)
+        return decided, made
 
 
 def _refuse(decided: UndoPlan) -> None:

@@ -46,6 +46,7 @@ from tests.crash import (
     sharing_bugs_mistakes,
     store_mistakes,
     transfer_mistakes,
+    ttl_mistakes,
 )
 from tests.simulation import mistakes as simulated_mistakes
 
@@ -234,7 +235,7 @@ def _source_kept() -> None:
     """The second transaction of a move is forgotten: the part stays on both disks."""
     from tiering.move import mover
 
-    mover._remove_from = lambda disk, items, actor: None
+    mover._remove_from = lambda disk, items, actor: []
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -361,6 +362,7 @@ MUTANTS: dict[str, Mutant] = {
                 *inbox_mistakes.MISTAKES,
                 *full_disk_mistakes.MISTAKES,
                 *transfer_mistakes.MISTAKES,
+                *ttl_mistakes.MISTAKES,
                 *backup_mistakes.MISTAKES,
                 *store_mistakes.MISTAKES,
                 *insert_mistakes.MISTAKES,

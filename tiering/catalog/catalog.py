@@ -19,6 +19,7 @@ from disks.workers.progress import SILENT, Progress
 from oplog.errors import Conflict, Damaged, DiskUnreachable, FrostlineError, NotFound, Transient
 from tiering.catalog.lineage import Lineage, Merges, no_merges
 from tiering.catalog.looks.stored import Broken, PartState, StoredPart
+from tiering.catalog.source_copies import NOTHING_LISTED, Listed, SourceCopies
 from tiering.catalog.table_parts import TableParts, TablePartsReader
 from tiering.config.settings import Config
 from tiering.journal.kept_looks import PartSums
@@ -83,17 +84,22 @@ class Catalog:
         dropping: Callable[[], Iterable[str]] = tuple,
         merges: Merges = no_merges,
         kept: KeptParts | None = None,
+        copies: Listed = NOTHING_LISTED,
         progress: Progress = SILENT,
         stand_still: bool = False,
     ) -> None:
-        """`kept`: what was read before, by any process of this machine. `stand_still`: the disks never change, as those
-        of the past: what parts say that is not kept is read again where it is asked for."""
+        """`kept`: what was read before, by any process of this machine. `copies`: those that moves left here.
+        `stand_still`: the disks never change, as those of the past: what parts say that is not kept is read again where
+        it is asked for."""
         self.kept = kept
         self.lineage = Lineage(disks, merges)
+        self.copies = SourceCopies(disks, copies)
         self.config = config
         self._disks = disks
         self._dropping = dropping
-        self._reader = TablePartsReader(config, disks, self.lineage, kept, progress=progress, stand_still=stand_still)
+        self._reader = TablePartsReader(
+            config, disks, self.lineage, self.copies, kept, progress=progress, stand_still=stand_still
+        )
         self._last = _Snapshot()
         self._outdated = False
         self._outdates = 0
@@ -130,6 +136,7 @@ class Catalog:
             self._is_anew = anew
             self._outdated = False
             snapshot = _Snapshot(dropping=frozenset(self._dropping()))
+            self.copies.look()
             for disk in self._disks.values():
                 self._read_tables(disk, snapshot)
             self._take_out_dropped(snapshot)
@@ -177,6 +184,11 @@ class Catalog:
         """Parts in a bucket that say that they take the place of others, and nothing shows it: one sentence each. All
         are active."""
         return [_unproved(*parts) for table in self._now.parts.values() for parts in table.unproved.values()]
+
+    @property
+    def unexplained(self) -> list[str]:
+        """Copies of a bucket's part of which no log says why the bucket lacks it: one sentence each. All are active."""
+        return [text for table in self._now.parts.values() for text in table.unexplained]
 
     def claims_unproved(self, disk: str, directory: str) -> str | None:
         """The sentence about the part there, if it is one of these: it must not come to a disk whose parts are

@@ -21,6 +21,7 @@ from tiering.catalog.lineage import Lineage, claims
 from tiering.catalog.looks.look import Looked
 from tiering.catalog.looks.reader import PartReader
 from tiering.catalog.looks.stored import Broken, PartState, StoredPart
+from tiering.catalog.source_copies import SourceCopies
 from tiering.config.settings import Config
 from tiering.journal.kept_looks import PartSums
 from tiering.journal.kept_parts import KeptParts
@@ -48,6 +49,7 @@ class TableParts:
         self.definition = definition
         self.looks = looks
         self.unproved: Unproved = {}
+        self.unexplained: list[str] = []
         self.are_all_active = True
         """Known also before they are read."""
         self._reader = reader
@@ -119,6 +121,7 @@ class _Settled(msgspec.Struct, frozen=True):
 
     generations: tuple[int, ...]
     dropping: frozenset[str]
+    copies: frozenset[str]
     parts: list[StoredPart]
     are_all_active: bool
 
@@ -130,6 +133,7 @@ class TablePartsReader:
     config: Config
     disks: Mapping[str, Disk]
     lineage: Lineage
+    copies: SourceCopies
     kept: KeptParts | None
     lock: threading.RLock = field(default_factory=threading.RLock)
     progress: Progress = SILENT
@@ -175,7 +179,7 @@ class TablePartsReader:
         """Find out which parts are active; without reading them where that is known."""
         if not any(look.is_unread for look in table.looks):
             self._settle(table, dropping)
-        elif dropping or not self._is_settled(table):
+        elif dropping or self.copies.parts(table.definition) or not self._is_settled(table):
             self.read(table, dropping)
 
     def _look_again(self, table: TableParts) -> None:
@@ -214,19 +218,20 @@ class TablePartsReader:
     def _settle(self, table: TableParts, dropping: frozenset[str]) -> None:
         definition = table.definition
         generations = tuple(look.generation for look in table.looks)
-        settled = self._settled.get(definition.uuid)
-        if settled is not None and (settled.generations, settled.dropping) == (generations, dropping):
+        settled, copies = self._settled.get(definition.uuid), self.copies.parts(definition)
+        basis = generations, dropping, copies
+        if settled is not None and (settled.generations, settled.dropping, settled.copies) == basis:
             table.settle(settled.parts, are_all_active=settled.are_all_active)
             return
         found = [stored for look in table.looks for stored in look.parts.values()]
         if dropping:
             found = [stored for stored in found if stored.directory not in dropping]
-        parts, is_certain = self._with_states(table, found)
+        parts, is_certain = self._with_states(table, found, copies)
         are_all_active = is_certain and not dropping and all(stored.state == "active" for stored in parts)
         table.settle(parts, are_all_active=are_all_active)
         self._settled.pop(definition.uuid, None)
         if is_certain:
-            self._settled[definition.uuid] = _Settled(generations, dropping, parts, are_all_active)
+            self._settled[definition.uuid] = _Settled(generations, dropping, copies, parts, are_all_active)
         if are_all_active and self.kept is not None and not self.stand_still:
             self._keep_settled(table, self.kept)
 
@@ -258,7 +263,9 @@ class TablePartsReader:
             self.kept.settle(directory, looks)
         return True
 
-    def _with_states(self, table: TableParts, found: list[StoredPart]) -> tuple[list[StoredPart], bool]:
+    def _with_states(
+        self, table: TableParts, found: list[StoredPart], copies: frozenset[str]
+    ) -> tuple[list[StoredPart], bool]:
         """The parts in name order, each with its state; and whether that follows from what is found alone."""
         policy = self.config.policies.get(table.definition.policy)
         disks = [disk for volume in ordered_volumes(policy) for disk in volume.disks] if policy else []
@@ -266,6 +273,8 @@ class TablePartsReader:
         found.sort(key=lambda stored: (stored.name, heat.get(stored.disk, len(heat)), stored.disk))
         hidden = _may_be_hidden(found)
         outdated = self._outdated_among(hidden, found, table.unproved) if hidden else set()
+        alone = self._without_original(found, copies) if copies else []
+        outdated |= self._outdated_copies(table, alone)
         last: PartName | None = None
         result: list[StoredPart] = []
         for stored in found:
@@ -274,7 +283,27 @@ class TablePartsReader:
                 state = "duplicate"
             last = stored.name
             result.append(stored if state == "active" else msgspec.structs.replace(stored, state=state))
-        return result, not hidden
+        return result, not (hidden or alone)
+
+    def _without_original(self, found: list[StoredPart], copies: frozenset[str]) -> list[StoredPart]:
+        """The parts that may be copies of a bucket's, which no bucket has."""
+        in_buckets = {stored.name for stored in found if not self.copies.is_local(stored.disk)}
+        return [stored for stored in found if stored.label in copies and stored.name not in in_buckets]
+
+    def _outdated_copies(self, table: TableParts, alone: list[StoredPart]) -> set[tuple[str, str]]:
+        """Disk and directory of those whose original a commit took away for good."""
+        table.unexplained.clear()
+        outdated: set[tuple[str, str]] = set()
+        for stored in alone:
+            state = self.copies.state(table.definition, stored.label)
+            if state.kind == "outdated":
+                outdated.add((stored.disk, stored.directory))
+            elif state.kind == "unexplained":
+                table.unexplained.append(
+                    f"{stored.label} of {table.definition.full_name} on {stored.disk} is a copy of a part that its "
+                    f"bucket lacks ({state.why}): it is kept and counts; if its rows are to go, drop its partition"
+                )
+        return outdated
 
     def _outdated_among(
         self, hidden: list[StoredPart], found: list[StoredPart], unproved: Unproved

@@ -53,6 +53,7 @@ def make_context(
             dropping=lambda: tables.being_dropped(journal),
             merges=lambda uuid: journal.work.merges(table_uuid=uuid),
             kept=KeptParts(state / "catalog.db"),
+            copies=journal.source_copies,
             progress=progress or SILENT,
         ),
         journal=journal,

@@ -21,6 +21,7 @@ from tiering.journal.known_disks import KnownDisks
 from tiering.journal.known_replicas import ReplicaRecords
 from tiering.journal.opened import JournalFile, now_text, time_of
 from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, Drop, UnfinishedDrop, decode_drop, encode_drop
+from tiering.journal.source_copies import SOURCE_COPIES, SourceCopyRecords
 from tiering.journal.wishes import Wishes
 from tiering.journal.work import WorkRecords
 
@@ -45,6 +46,8 @@ class Journal:
         """The disks that this machine knows."""
         self.replicas = ReplicaRecords(self.file)
         """What Keeper last said of replicated tables."""
+        self.source_copies = SourceCopyRecords(self.file)
+        """The parts of which this machine may hold a copy beside the one in a bucket."""
         self.ingested = Ingested(self.file)
         """The files that the inbox brought in."""
         self._released: set[str] = set()
@@ -245,7 +248,8 @@ class Journal:
         that comes back must not give them again."""
         with self.file.write("forget_table", table_uuid) as connection:
             connection.execute(_UNSEEN)
-            for table in ("pins", "pauses", "claims", "unseen"):
+            connection.execute(SOURCE_COPIES)
+            for table in ("pins", "pauses", "claims", "unseen", "source_copies"):
                 connection.execute(f"DELETE FROM {table} WHERE table_uuid = ?", (table_uuid,))
 
     def trim(self) -> None:

@@ -18,6 +18,7 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import first_block_on_its_way
 from tiering.config.units import format_size
+from tiering.journal.kept_looks import PartSums
 from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.merge.selection import MAX_PARTS, OLD, MergePlan, MergeStay, explain_rest, select_final, select_merges
 from tiering.policy import ttl
@@ -26,7 +27,7 @@ from tiering.policy.placement import size_limit
 from tiering.policy.plan import Reason
 from tiering.table.part import Part, PartFacts, PartName, range_of
 from tiering.table.pruning import Predicate, may_match
-from tiering.table.schema import Recompress, TableDefinition, TtlRule
+from tiering.table.schema import Delete, Recompress, TableDefinition, TtlRule
 
 LARGE_ENOUGH = 0.75
 """Of the target size. Parts that miss it by little would be rewritten with every run, and gain nothing."""
@@ -56,8 +57,9 @@ def plan_merges(
         if cold is not None and limit is not None:
             plans = [portion for plan in plans for portion in _in_portions(plan, limit)]
         plans = [plan for plan in plans if len(plan.parts) >= rules.min_inputs]
-        rest = _not_in(plans, parts, rules)
-        return [*plans, *(_forgetting(context, definition, rest) if request.drop_deleted else ())]
+        if request.drop_deleted:
+            plans += _forgetting(context, definition, _not_in(plans, parts, rules))
+        return [*plans, *_expirations(context, definition, _not_in(plans, parts, rules))]
     late = list(_late_merges(parts, definition, rules, limit))
     merges = select_merges(
         parts,
@@ -71,12 +73,13 @@ def plan_merges(
     merges = [*late, *(plan for plan in merges if len(plan.parts) >= rules.min_inputs)]
     if request.drop_deleted:
         merges += _forgetting(context, definition, _not_in(merges, parts, rules))
+    merges += _expirations(context, definition, _not_in(merges, parts, rules))
     return [*merges, *_recompressions(context, definition, _not_in(merges, parts, rules))]
 
 
 def parts_to_look_at(context: Context, definition: TableDefinition) -> list[StoredPart]:
     """The parts of the partitions of which `plan_merges`, asked for what is worth it, can take some: none is looked at
-    in a partition that has one part on each volume that merges."""
+    in a partition that has one part on each volume that merges, and of which no rule deletes rows."""
     sums = context.catalog.sums(definition)
     if sums is None or any(isinstance(rule.action, Recompress) for rule in definition.ttl):
         return context.catalog.parts(definition)
@@ -87,7 +90,15 @@ def parts_to_look_at(context: Context, definition: TableDefinition) -> list[Stor
         if volume is not None and volume not in resting:
             counts.update({(volume, name): partition.parts for name, partition in whole.partitions.items()})
     several = {name for (_, name), parts in counts.items() if parts > 1}
-    return context.catalog.partitions(definition, several)
+    return context.catalog.partitions(definition, several | _expiring(definition, sums, context.clock()))
+
+
+def _expiring(definition: TableDefinition, sums: Mapping[str, PartSums], now: datetime) -> set[str]:
+    """The partitions in which a rule that deletes may be due for a part."""
+    if not any(isinstance(rule.action, Delete) for rule in definition.ttl):
+        return set()
+    partitions = (item for whole in sums.values() for item in whole.partitions.items())
+    return {name for name, partition in partitions if partition.due is not None and partition.due <= now}
 
 
 def _resting(context: Context, definition: TableDefinition) -> frozenset[str]:
@@ -383,6 +394,15 @@ def _forgetting(context: Context, definition: TableDefinition, parts: Sequence[S
         known = stored.part.columns.get(column)
         if known is not None and (known.min or known.max) and holds_everything(context, definition, [stored]):
             yield MergePlan(stored.name.partition, (stored,), "deleted keys to forget")
+
+
+def _expirations(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> Iterator[MergePlan]:
+    """Parts to rewrite by themselves, because a rule deletes all of their rows but those that have no time."""
+    now = context.clock()
+    for stored in parts:
+        due = ttl.due_in_part(ttl.due_times(definition, stored.facts), now)
+        if due is not None:
+            yield MergePlan(stored.name.partition, (stored,), f"due: {ttl.rule_text(due.rule)}; {due.undated}")
 
 
 def _recompressions(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> Iterator[MergePlan]:

@@ -19,10 +19,10 @@ from tiering.policy.ttl import EARLIEST_PLAUSIBLE
 from tiering.table.merge_modes import MergeMode, parse_merge_mode
 from tiering.table.schema import Delete, TableDefinition
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_NANOSECOND = 1 - (1 << 63)
 _COMBINE_ROWS = 65_536
 _COMBINE_BYTES = 32 * 1024 * 1024
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "day": 86_400 * 10**9}
 _HELD_ROWS = 4 * _COMBINE_ROWS
 """A run of more rows is made into one row before its end is seen."""
 
@@ -63,16 +63,24 @@ def _row_a_key(table: pa.Table, keys: Sequence[str], mode: MergeMode) -> pa.Tabl
 
 def live_rows(tables: Iterable[pa.Table], definition: TableDefinition, now: datetime) -> Iterator[pa.Table]:
     """The tables without rows that a TTL rule deletes. Rows without a time, or with one before 1971, stay."""
-    rules = [rule for rule in definition.ttl if isinstance(rule.action, Delete)]
+    rules = [
+        (rule.column, now - EARLIEST_PLAUSIBLE, rule.after)
+        for rule in definition.ttl
+        if isinstance(rule.action, Delete)
+    ]
     for table in tables:
         live = table
-        for rule in rules:
-            column = live.column(rule.column)
-            oldest_kept = _time_scalar(_before(now, rule.after), column.type)
-            implausible = _time_scalar(EARLIEST_PLAUSIBLE, column.type)
-            keep = pc.or_(pc.greater(column, oldest_kept), pc.less(column, implausible))
-            live = live.filter(pc.fill_null(keep, True))
+        for name, longest, after in rules:
+            if after <= longest:  # else only times that look missing are due
+                live = live.filter(_is_live(live.column(name), now - after))
         yield live
+
+
+def _is_live(times: pa.ChunkedArray, last_due: datetime) -> pa.ChunkedArray:
+    """Which rows stay, of those in which times up to the last are due."""
+    counts = times.cast(pa.int32() if pa.types.is_date32(times.type) else pa.int64()).cast(pa.int64())
+    after, before = _units(last_due, times.type), _units(EARLIEST_PLAUSIBLE, times.type)
+    return pc.fill_null(pc.or_(pc.greater(counts, after), pc.less(counts, before)), True)
 
 
 def whole_runs(
@@ -165,22 +173,8 @@ def _without_deleted(table: pa.Table, deleted: str) -> pa.Table:
     return table.filter(pc.fill_null(stays, True))
 
 
-def _before(moment: datetime, span: timedelta) -> datetime:
-    """So long before the moment, or the first that there is."""
-    try:
-        return moment - span
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)
-
-
-def _time_scalar(moment: datetime, kind: pa.DataType) -> pa.Scalar:
-    """The moment, or of nanoseconds the first that there is."""
-    utc = moment.astimezone(UTC)
-    if pa.types.is_date(kind):
-        return pa.scalar(utc.date(), kind)
-    if kind.unit == "ns":
-        microseconds = (utc - _EPOCH) // timedelta(microseconds=1)
-        return pa.scalar(max(microseconds * 1000, _FIRST_NANOSECOND), pa.int64()).cast(kind)
-    if kind.tz is None:
-        return pa.scalar(utc.replace(tzinfo=None), pa.timestamp("us")).cast(kind, safe=False)
-    return pa.scalar(utc, pa.timestamp("us", "UTC")).cast(kind, safe=False)
+def _units(moment: datetime, kind: pa.DataType) -> int:
+    """The moment in the type's unit since 1970, rounded down, as far as 64 bits go. Casts to nanoseconds wrap."""
+    micros = (moment - _EPOCH) // timedelta(microseconds=1)
+    unit = "day" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
+    return min(micros * 1000 // _NANOSECONDS[unit], 2**63 - 1)

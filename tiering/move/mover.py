@@ -293,13 +293,15 @@ class _BatchMover:
     def _finish(self, items: list[MoveItem]) -> None:
         """Take the parts off their sources: each is on the target, whole and durable."""
         done = [item for item in items if item.move.keep_source]
+        self._list_copies(done)
         by_source: dict[str, list[MoveItem]] = {}
         for item in items:
             if not item.move.keep_source:
                 by_source.setdefault(item.move.source, []).append(item)
         for name, group in by_source.items():
             try:
-                _remove_from(self.context.disk(name), group, self.context.actor)
+                gone = _remove_from(self.context.disk(name), group, self.context.actor)
+                self._list_copies(gone)  # of a bucket: they did not come here for good, its log decides
             except (FrostlineError, OSError) as error:
                 for item in group:
                     self.outcomes.fail_committed(item, still_on(name, error))
@@ -307,24 +309,32 @@ class _BatchMover:
             done += group
         self.outcomes.done(done)
 
+    def _list_copies(self, items: list[MoveItem]) -> None:
+        """Of these this machine has copies that may become outdated, if the part is in a bucket."""
+        self.context.journal.source_copies.add(
+            (item.move.table_uuid, item.move.part)
+            for item in items
+            if any(self.context.disk(name).capabilities.shared for name in (item.move.source, item.move.target))
+        )
 
-def _remove_from(disk: Disk, items: list[MoveItem], actor: str) -> None:
-    """One transaction that removes the parts; what somebody else removed already is left out."""
+
+def _remove_from(disk: Disk, items: list[MoveItem], actor: str) -> list[MoveItem]:
+    """One transaction that removes the parts. Returns those that somebody else had removed already."""
     target = items[0].move.target
     reason = f"moved to {target}"
-    present = [item.directory for item in items]
+    present = items
     for _ in range(3):
         try:
             with disk.transaction(Moved(moved_to=target), reason=reason, actor=actor) as transaction:
-                for directory in present:
-                    transaction.remove(directory)
+                for item in present:
+                    transaction.remove(item.directory)
                 transaction.commit()
-                return
+                return [item for item in items if item not in present]
         except Conflict:
             disk.refresh()
-        present = [item.directory for item in items if disk.list(item.directory)]
+        present = [item for item in items if disk.list(item.directory)]
         if not present:
-            return
+            return items
     raise Conflict(f"the parts on {disk.name} keep changing", hint="run the command again")
 
 

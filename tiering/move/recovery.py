@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
 
 from disks.base import Disk
-from oplog.errors import Conflict, FrostlineError, Locked, NotFound
+from oplog.errors import Conflict, FrostlineError, Locked, NoSpace, NotFound, ReadOnly
 from oplog.kinds import Moved
 from tiering.catalog import copying, reachability
 from tiering.catalog.catalog import StoredPart
@@ -20,6 +20,7 @@ from tiering.catalog.context import Context
 from tiering.journal.records import MoveRecord
 from tiering.move.report import FailedMove, MovedPart
 from tiering.policy.plan import Move
+from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ def recover(context: Context) -> list[str]:
     Moves whose disks cannot be read now are left for the next time, with a warning in the log.
     """
     done = context.journal.take_notices()
+    _list_copies(context)
     whole = {definition.uuid for definition in reachability.whole_tables(context)}
     broken = {definition.uuid for definition in context.catalog.tables()} - whole
     for record in context.journal.work.orphaned_moves():
@@ -41,7 +43,10 @@ def recover(context: Context) -> list[str]:
         done += _guarded(context, record.table_uuid, record.part, partial(_settle, context, record))
     if done:
         context.catalog.refresh(disks=())
-    return done + _settle_duplicates(context)
+    done += _settle_duplicates(context)
+    if tidied := _tidy_copies(context):
+        context.catalog.refresh(disks=())
+    return done + tidied
 
 
 def finish_earlier(context: Context, moves: Sequence[Move]) -> tuple[list[Move], list[MovedPart | FailedMove]]:
@@ -91,14 +96,16 @@ def _settle(context: Context, record: MoveRecord) -> list[str]:
     definition = next((table for table in context.catalog.tables() if table.uuid == record.table_uuid), None)
     directory = definition.part_directory(record.part) if definition is not None else ""
     if definition is None or not _on_target(context, record, directory):
+        if definition is not None:  # it may have been there, and gone again
+            context.journal.source_copies.add([(record.table_uuid, record.part)])
         if record.state == "committed":  # dropped or moved on since; the copy on the target is not ours to miss
             return _close(context, record, f"closed {what}: the part is not on {record.target} any more")
         context.journal.work.set_move(record.id, "abandoned", error="interrupted before its commit")
         return [f"abandoned {what}: it was interrupted before its commit"]
     if record.state != "committed":
         context.journal.work.set_move(record.id, "committed")
-    if not record.keep_source:
-        _remove(context, context.disk(record.source), directory, record.target)
+    if record.keep_source or not _remove(context, context.disk(record.source), directory, record.target):
+        context.journal.source_copies.add([(record.table_uuid, record.part)])  # kept, or somebody else took it off
     return _close(context, record, f"finished {what}")
 
 
@@ -187,12 +194,94 @@ def _origin(disk: Disk, copy: StoredPart) -> tuple[str, bool] | None:
     return None
 
 
-def _remove(context: Context, disk: Disk, directory: str, target: str) -> None:
+def _remove(context: Context, disk: Disk, directory: str, target: str) -> bool:
+    """Take the part off the disk; whether it was there."""
     if not disk.list(directory):
-        return
+        return False
     with disk.transaction(Moved(moved_to=target), reason=f"moved to {target}", actor=context.actor) as transaction:
         transaction.remove(directory)
         transaction.commit()
+    return True
+
+
+def _list_copies(context: Context) -> None:
+    """With a journal that is new, or of an older version: list the parts here that a bucket has had, by its log."""
+    journal = context.journal.source_copies
+    if journal.are_listed() or context.faults or any(disk.unreachable for disk in context.disks.values()):
+        return
+    local = {name for name in context.disks if context.catalog.copies.is_local(name)}
+    tables = [table for table in context.catalog.tables() if _has_parts_on(context, table, local)]
+    if not tables:
+        return
+    listed = [(table.uuid, part) for table in tables for part in _had_by_buckets(context, table, local)]
+    try:
+        journal.add(listed, all_listed=True)
+    except (NoSpace, ReadOnly) as error:
+        logger.warning("copies of parts that buckets had are listed later: %s", error.message)
+    if listed:
+        context.catalog.refresh(disks=())
+
+
+def _has_parts_on(context: Context, definition: TableDefinition, disks: Container[str]) -> bool:
+    sums = context.catalog.sums(definition)
+    if sums is None:
+        return any(stored.disk in disks for stored in context.catalog.parts(definition, include_outdated=True))
+    return any(whole.parts for disk, whole in sums.items() if disk in disks)
+
+
+def _had_by_buckets(context: Context, definition: TableDefinition, disks: Container[str]) -> Iterator[str]:
+    """The parts on these disks that the log of a bucket tells of."""
+    everything = context.catalog.parts(definition, include_outdated=True)
+    here = {stored.directory: stored.label for stored in everything if stored.disk in disks}
+    for disk in context.disks.values():
+        if disk.logged is not None and not definition.is_replicated:
+            known = disk.logged.commits().directories(f"{definition.directory}/")
+            yield from (here[directory] for directory in known if directory in here)
+
+
+def _tidy_copies(context: Context) -> list[str]:
+    """Take copies off this machine's disks whose originals a commit took off the bucket for good, and forget what is no
+    copy any more."""
+    done: list[str] = []
+    for definition in reachability.whole_tables(context):
+        listed = context.catalog.copies.parts(definition)
+        if not listed or any(disk.unreachable for disk in context.disks.values()):
+            continue
+        copies = context.catalog.copies
+        found = [one for one in context.catalog.parts(definition, include_outdated=True) if one.label in listed]
+        local = {stored.label: stored for stored in found if copies.is_local(stored.disk)}
+        for part in sorted(listed - local.keys()):
+            done += _guarded(context, definition.uuid, part, partial(_forget_copy, context, definition, part))
+        for part in sorted(local.keys() - {stored.label for stored in found if not copies.is_local(stored.disk)}):
+            if copies.state(definition, part).is_settled:
+                done += _guarded(context, definition.uuid, part, partial(_tidy_copy, context, definition, part))
+    return done
+
+
+def _forget_copy(context: Context, definition: TableDefinition, part: str) -> list[str]:
+    directory, copies = definition.part_directory(part), context.catalog.copies
+    if not any(disk.exists(directory) for name, disk in context.disks.items() if copies.is_local(name)):
+        context.journal.source_copies.forget([(definition.uuid, part)])
+    return []
+
+
+def _tidy_copy(context: Context, definition: TableDefinition, part: str) -> list[str]:
+    """Of a part that disks of this machine have and no bucket. Asks the buckets once more, under the claim of it."""
+    context.catalog.refresh()
+    stored_parts = context.catalog.partition(definition, PartName.parse(part).partition, include_outdated=True)
+    found = [stored for stored in stored_parts if stored.label == part]
+    state = context.catalog.copies.state(definition, part)
+    if not state.is_settled or not all(context.catalog.copies.is_local(stored.disk) for stored in found):
+        return []
+    done: list[str] = []
+    if state.kind == "outdated":
+        if any(context.disk(stored.disk).read_only for stored in found):
+            return []
+        copying.remove_copies(context, found, reason=f"a copy of a part that was {state.why}")
+        disks = ", ".join(stored.disk for stored in found)
+        done = [f"removed {part} of {definition.full_name} from {disks}: the part was {state.why}"]
+    context.journal.source_copies.forget([(definition.uuid, part)])
+    return done
 
 
 def _guarded(context: Context, table_uuid: str, part: str, step: Callable[[], list[str]]) -> list[str]:

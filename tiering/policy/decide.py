@@ -226,14 +226,8 @@ class _Pass:
     def _delete(self, items: list[PolicyItem]) -> None:
         for item in items:
             due = ttl.due_delete(item.dues, self.now)
-            if due is None or due.newest is None:
-                continue
-            if due.newest < ttl.EARLIEST_PLAUSIBLE:
-                detail = (
-                    f"rule '{ttl.rule_text(due.rule)}' is due, but the newest row says {ttl.short_time(due.newest)}, "
-                    "which looks like a missing time: delete the part by hand if it is right"
-                )
-                item.stay = (Reason("implausible_time", detail), None)
+            if due is None:
+                self._keep_undated(item)
                 continue
             if self.options.clock_doubt:
                 detail = (
@@ -244,6 +238,23 @@ class _Pass:
                 continue
             item.deleted = Reason("ttl_delete", f"{due.describe(self.now)}: rule '{ttl.rule_text(due.rule)}'")
             self._release(item.at, item.size)
+
+    def _keep_undated(self, item: PolicyItem) -> None:
+        """Give a part that is not deleted whole, because rows in it have no time, its reason."""
+        due = ttl.due_in_part(item.dues, self.now)
+        if due is not None:
+            detail = (
+                f"{due.describe(self.now)}: rule '{ttl.rule_text(due.rule)}' keeps them, a merge deletes the others"
+            )
+            item.stay = (Reason("undated_rows", detail), None)
+            return
+        due = next((due for due in item.dues if due.deletes and due.is_due(self.now)), None)
+        if due is not None and due.newest is not None:
+            detail = (
+                f"rule '{ttl.rule_text(due.rule)}' is due, but the newest row says {ttl.short_time(due.newest)}, "
+                "which looks like a missing time: drop the part yourself if the time is right"
+            )
+            item.stay = (Reason("implausible_time", detail), None)
 
     def _due(self, items: list[PolicyItem]) -> list[tuple[PolicyItem, ttl.Due]]:
         """Those that a rule moves now, each with it; where what is left of a budget is for those that wait longest,

@@ -78,7 +78,8 @@ def next_due(item: PolicyItem, now: datetime) -> datetime | None:
 def next_goal(item: PolicyItem, now: datetime) -> str:
     """Where the rule brings it that acts on it next, or that is due and waits: a disk, or a volume that has several;
     or what else the rule does. Empty where none does."""
-    waiting = ttl.due_delete(item.dues, now) or ttl.winning_move(item.dues, now)
+    deleting = ttl.due_delete(item.dues, now) or ttl.due_in_part(item.dues, now)
+    waiting = deleting or ttl.winning_move(item.dues, now)
     acts = waiting is not None and is_told(waiting, item.at, item.policy)
     upcoming = waiting if acts else _upcoming(item, now)
     if upcoming is None:

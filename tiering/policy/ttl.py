@@ -1,7 +1,11 @@
 """When a part's TTL rules are due, from the column ranges in its `part.json`. Pure: `now` is an argument.
 
-A rule is due when the part's newest value plus the rule's time is not after `now`. Of several due rules that move, the
-one whose time came last wins; on a tie the later one in the table's list (ClickHouse's semantics).
+A rule goes by the rows that have a time: it is due when the part's newest time plus the rule's wait is not after `now`.
+A part without any time is never due. Of several due rules that move, the one whose time came last wins; on a tie the
+later one in the table's list (ClickHouse's semantics).
+
+A row without a time, or with one that looks missing, is never deleted: a part that has such a row, or may have one, is
+not deleted whole. A merge takes its due rows.
 """
 
 from __future__ import annotations
@@ -14,11 +18,11 @@ from typing import Any
 import msgspec
 
 from oplog.errors import NotFound
-from tiering.table.part import Part, PartFacts
+from tiering.table.part import ColumnRange, Part, PartFacts
 from tiering.table.schema import Delete, MoveToDisk, MoveToVolume, Recompress, TableDefinition, TtlRule
 
 EARLIEST_PLAUSIBLE = datetime(1971, 1, 1, tzinfo=UTC)
-"""A newest row before this is more likely a missing time than a fact: such a part is never deleted by a rule."""
+"""A time before this is more likely a missing time than a fact: no rule deletes such a row."""
 
 
 class Due(msgspec.Struct, frozen=True, gc=False):
@@ -26,8 +30,11 @@ class Due(msgspec.Struct, frozen=True, gc=False):
 
     rule: TtlRule
     newest: datetime | None = None
+    """Of the rows that have a time."""
     due: datetime | None = None
     missing: str = ""
+    undated: str = ""
+    """Of a rule that deletes: which rows it never deletes, because their time is missing, or may be. Empty if none."""
 
     def is_due(self, now: datetime) -> bool:
         return self.due is not None and self.due <= now
@@ -40,12 +47,18 @@ class Due(msgspec.Struct, frozen=True, gc=False):
     def deletes(self) -> bool:
         return isinstance(self.rule.action, Delete)
 
+    @property
+    def is_implausible(self) -> bool:
+        """Whether even the newest time looks like a missing one."""
+        return self.newest is not None and self.newest < EARLIEST_PLAUSIBLE
+
     def describe(self, now: datetime) -> str:
         """In words: `newest row 2013-01-31T23:00Z + 30d was due 2013-03-02T23:00Z`."""
         if self.newest is None or self.due is None:
             return f"rule '{rule_text(self.rule)}' cannot be computed: {self.missing}"
         verb = "was due" if self.due <= now else "is due"
-        return f"newest row {short_time(self.newest)} + {short_duration(self.rule.after)} {verb} {short_time(self.due)}"
+        text = f"newest row {short_time(self.newest)} + {short_duration(self.rule.after)} {verb} {short_time(self.due)}"
+        return f"{text}; {self.undated}" if self.undated else text
 
 
 def due_times(definition: TableDefinition, part: Part | PartFacts) -> tuple[Due, ...]:
@@ -63,9 +76,14 @@ def winning_move(dues: Iterable[Due], now: datetime) -> Due | None:
 
 
 def due_delete(dues: Iterable[Due], now: datetime) -> Due | None:
-    """The rule that deletes the whole part now: every row in it is past its time."""
-    found = [due for due in dues if due.deletes and due.is_due(now)]
-    return max(found, key=_time_of) if found else None
+    """The rule that deletes the whole part now: every row in it has a time, and is past it."""
+    return max((due for due in dues if due.deletes and not due.undated and due.is_due(now)), key=_time_of, default=None)
+
+
+def due_in_part(dues: Iterable[Due], now: datetime) -> Due | None:
+    """The rule that deletes rows of the part now, and keeps those whose time is missing: a merge carries it out."""
+    found = (due for due in dues if due.deletes and due.undated and due.is_due(now))
+    return max((due for due in found if not due.is_implausible), key=_time_of, default=None)
 
 
 def due_recompressions(dues: Iterable[Due], now: datetime) -> list[Due]:
@@ -133,23 +151,33 @@ def _due(definition: TableDefinition, part: Part | PartFacts, rule: TtlRule) -> 
     newest = _as_time(known.max)
     if newest is None:
         return Due(rule, missing=f"the newest {rule.column} is {known.max!r}, which is not a time")
+    undated = _undated(known, part.rows, rule) if isinstance(rule.action, Delete) else ""
     try:
-        return Due(rule, newest, newest + rule.after)
+        return Due(rule, newest, newest + rule.after, undated=undated)
     except OverflowError:
         return Due(rule, missing=f"{short_time(newest)} + {short_duration(rule.after)} is beyond the calendar")
 
 
+def _undated(known: ColumnRange, rows: int, rule: TtlRule) -> str:
+    """Which rows have no time that the rule may delete by, or may have none; empty if every row has one."""
+    if known.nulls:
+        return f"{min(known.nulls, rows)} of {rows} rows have no {rule.column}"
+    oldest = _as_time(known.min)
+    if oldest is None:
+        return f"the oldest {rule.column} is not known"
+    if oldest < EARLIEST_PLAUSIBLE:
+        return f"the oldest {rule.column} is {short_time(oldest)}, which looks like a missing time"
+    return ""
+
+
 def _as_time(value: Any) -> datetime | None:
-    if isinstance(value, datetime):
-        moment = value
-    elif isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            return None
-    else:
+    if not isinstance(value, str | datetime):
         return None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _time_of(due: Due) -> datetime:

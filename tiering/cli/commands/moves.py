@@ -46,7 +46,12 @@ def move(
     part: PartName = None,
     to_volume: Annotated[str | None, typer.Option(metavar="V", help="the target volume")] = None,
     to_disk: Annotated[str | None, typer.Option(metavar="D", help="the target disk")] = None,
-    keep_source: Annotated[bool, typer.Option("--keep-source", help="leave the copy at the source")] = False,
+    keep_source: Annotated[
+        bool,
+        typer.Option(
+            "--keep-source", help="leave the copy at the source; it is deleted once the part leaves the target for good"
+        ),
+    ] = False,
 ) -> None:
     """Move a partition or a part to a volume or disk now, whatever the policy says."""
     _exactly_one("--partition", partition, "--part", part)

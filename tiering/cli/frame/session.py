@@ -137,7 +137,8 @@ class Session:
                 self.output.note(_left_over(gone))
             for broken in self._store.context.catalog.broken:
                 self.output.note(f"broken: {broken.text}")
-            for sentence in self._store.context.catalog.unproved:
+            catalog = self._store.context.catalog
+            for sentence in (*catalog.unproved, *catalog.unexplained):
                 self.output.note(sentence)
         return self._store
 

@@ -149,7 +149,7 @@ def overdue(parts: Iterable[PlacedPart], policies: Mapping[str, PolicyConfig], n
 
 def _due_since(stored: PlacedPart, policies: Mapping[str, PolicyConfig], now: datetime) -> datetime | None:
     dues = ttl.due_times(stored.definition, stored.part)
-    if (gone := ttl.due_delete(dues, now)) is not None:
+    if (gone := ttl.due_delete(dues, now) or ttl.due_in_part(dues, now)) is not None:
         return gone.due
     moving = ttl.winning_move(dues, now)
     policy = policies.get(stored.definition.policy)

@@ -130,7 +130,7 @@ def test_rows_without_a_plausible_time_are_not_deleted() -> None:
     epoch = {"1": ColumnRange(min="1970-01-01T00:00:00Z", max="1970-01-01T00:00:00Z")}
     (stay,) = plan(placed(table((9, Delete())), columns=epoch)).stays
     assert stay.reason.kind == "implausible_time"
-    assert "by hand" in stay.reason.detail
+    assert "drop the part yourself" in stay.reason.detail
 
 
 def test_missing_statistics_are_explained() -> None:

@@ -1,0 +1,114 @@
+"""Seeded mistakes in what TTL rules do with rows without a time, and moves with the copies that they leave, for
+`tests.crash.mutants`. Name, meaning, check, how it is put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from tests.crash.seeding import nothing, replaced
+
+_ROWS = "tests/property/test_ttl_rows.py"
+_UNDATED = "tests/integration/test_undated_rows.py"
+
+
+def _stated_otherwise(change: Callable[[Any], Any]) -> Callable[[], None]:
+    """The rules read other statistics than `part.json` has."""
+
+    def apply() -> None:
+        from tiering.policy import ttl
+
+        original = ttl._undated
+        ttl._undated = lambda known, rows, rule: original(change(known), rows, rule)
+
+    return apply
+
+
+def _no_nulls(known: Any) -> Any:
+    return replace(known, nulls=0)
+
+
+def _oldest_is_newest(known: Any) -> Any:
+    return known if known.min is not None else replace(known, min=known.max)
+
+
+def _rows_without_a_time_go() -> None:
+    from tiering.merge import rows
+
+    original = rows._is_live
+
+    def is_live(times: Any, last_due: Any) -> Any:
+        import pyarrow.compute as pc
+
+        return pc.and_(original(times, last_due), pc.is_valid(times))
+
+    rows._is_live = is_live
+
+
+_COPIES = "tests/integration/test_source_copies.py"
+
+
+def _copies_stay() -> None:
+    from tiering.catalog.source_copies import VALID
+
+    replaced("tiering.catalog.source_copies:SourceCopies", "state", lambda self, definition, part: VALID)()
+
+
+MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "ttl: a null is due",
+        "a part is deleted with its rows that have no time",
+        f"{_ROWS}::test_a_part_is_deleted_when_each_row_is",
+        _stated_otherwise(_no_nulls),
+    ),
+    (
+        "ttl: unknown is none",
+        "a part is deleted though its statistics do not say whether each row has a time",
+        f"{_ROWS}::test_what_statistics_leave_open_keeps_the_part",
+        _stated_otherwise(_oldest_is_newest),
+    ),
+    (
+        "ttl: merges drop nulls",
+        "a merge leaves out rows without a time",
+        f"{_ROWS}::test_a_merge_deletes_the_rows_that_are_due",
+        _rows_without_a_time_go,
+    ),
+    (
+        "ttl: no merge for the rest",
+        "the due rows of a part that keeps others wait for a merge with other parts",
+        f"{_UNDATED}::test_a_pass_deletes_the_rows_that_are_due_and_no_others",
+        replaced("tiering.merge.planning", "_expirations", lambda *arguments: ()),
+    ),
+    (
+        "copies: never outdated",
+        "a copy that a move left counts though a commit took the part off the bucket",
+        f"{_COPIES}::test_what_another_machine_takes_away_stays_away",
+        _copies_stay,
+    ),
+    (
+        "copies: outdated on a return",
+        "a part that came back to this machine is taken for a copy of what was dropped",
+        f"{_COPIES}::test_a_part_that_moved_back_stays",
+        replaced("tiering.catalog.source_copies", "_returns", lambda *arguments: False),
+    ),
+    (
+        "copies: outdated by an undo of the move",
+        "the part that an undo of its move leaves on this machine alone is taken for a copy",
+        f"{_COPIES}::test_the_undo_of_the_move_leaves_the_part_here",
+        replaced("tiering.catalog.source_copies", "_returns", lambda *arguments: False),
+    ),
+    (
+        "copies: outdated by damage",
+        "a copy goes because a check set its damaged original aside",
+        f"{_COPIES}::test_a_damaged_original_leaves_the_copy_valid",
+        replaced("tiering.catalog.source_copies", "_is_damaged", lambda *arguments: False),
+    ),
+    (
+        "copies: forgotten with the journal",
+        "a new journal lists no copies",
+        f"{_COPIES}::test_what_another_machine_takes_away_stays_away",
+        replaced("tiering.move.recovery", "_list_copies", nothing),
+    ),
+)

@@ -1,0 +1,194 @@
+"""Copies of a bucket's parts on disks of this machine: what `move --keep-source`, or a move that was interrupted, left.
+
+Such a copy is valid while the bucket has the part. When a commit takes the part away, the copy is outdated, unless the
+commit returns the part to this machine (a move back, the undo of the move) or sets it aside because it is damaged. Only
+the log of the bucket proves that. The journal lists which parts may be such copies, so that few are looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Literal, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from disks.base import Disk, LoggedDisk
+from oplog.entry import Commit, Rename
+from oplog.errors import DiskUnreachable, FrostlineError, Transient
+from oplog.kinds import Moved, SetAside, Undone
+from tiering.policy.part_events import event
+from tiering.table.schema import TableDefinition
+
+
+class Listed(Protocol):
+    """What the journal knows of such copies."""
+
+    def parts(self) -> Mapping[str, Collection[str]]:
+        """The parts of which there may be one, by the uuid of their table."""
+
+    def kept_between(self, table_uuid: str, part: str) -> Collection[str]:
+        """The disks that have the part since its last move, if that left a copy; else none."""
+
+
+class CopyState(msgspec.Struct, frozen=True):
+    """What the buckets say of a part that a disk of this machine has and no bucket."""
+
+    kind: Literal["valid", "outdated", "unexplained"]
+    """Unexplained: a bucket had the part, and its log does not tell what became of it. The copy counts."""
+    why: str = ""
+    time: datetime = datetime.max.replace(tzinfo=UTC)
+    """Of the commit that says so. What the journal alone knows is newer: it is about this machine's last move."""
+    is_proved: bool = False
+    """Whether the logs say so; else the journal alone does, while a bucket cannot be asked."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the logs tell all of it."""
+        return self.is_proved and self.kind != "unexplained"
+
+
+VALID = CopyState("valid", is_proved=True)
+
+
+class SourceCopies:
+    """The copies that this machine's journal lists, and their states; each is looked up once a revision."""
+
+    def __init__(self, disks: Mapping[str, Disk], listed: Listed) -> None:
+        self._disks = disks
+        self._listed = listed
+        self._parts: Mapping[str, Collection[str]] = {}
+        self._states: dict[str, tuple[tuple[int | None, ...], CopyState]] = {}
+        """By the directory of the part: the revisions of the buckets, and the state then."""
+
+    def look(self) -> None:
+        """Read the list again."""
+        self._parts = self._listed.parts()
+
+    def parts(self, definition: TableDefinition) -> frozenset[str]:
+        """The parts of the table that may be such copies. Replicas agree in Keeper what leaves their disks."""
+        return frozenset() if definition.is_replicated else frozenset(self._parts.get(definition.uuid, ()))
+
+    def is_local(self, disk: str) -> bool:
+        """Whether no other machine has the disk."""
+        return not self._disks[disk].capabilities.shared
+
+    def state(self, definition: TableDefinition, part: str) -> CopyState:
+        """Of a part that no bucket here has."""
+        buckets = [logged for disk in self._disks.values() if (logged := disk.logged) is not None]
+        directory = definition.part_directory(part)
+        revisions = tuple(bucket.revision if bucket.broken is None else None for bucket in buckets)
+        known = self._states.get(directory)
+        if known is None or known[0] != revisions or not known[1].is_proved:
+            known = self._states[directory] = revisions, self._find(buckets, definition, part)
+        return known[1]
+
+    def is_outdated(self, definition: TableDefinition, part: str) -> bool:
+        """Whether it is such a copy, of a part that a commit took off its bucket for good."""
+        return part in self.parts(definition) and self.state(definition, part).kind == "outdated"
+
+    def _find(self, buckets: Iterable[LoggedDisk], definition: TableDefinition, part: str) -> CopyState:
+        if any(disk.broken is not None for disk in self._disks.values()):
+            return CopyState("valid")  # what lies there nobody knows
+        kept = any(map(self._is_shared, self._listed.kept_between(definition.uuid, part)))
+        states: list[CopyState] = []
+        for bucket in buckets:
+            try:
+                if bucket.unreachable:
+                    raise DiskUnreachable(bucket.unreachable)
+                state = self._state_in(bucket, definition, part, kept=kept)
+            except (
+                Transient
+            ) as error:  # the cached table knows that the bucket lacks the part, the journal that it had it
+                state = CopyState("outdated", error.message) if kept else None
+            except FrostlineError as error:
+                state = CopyState("unexplained", error.message)
+            if state is not None:
+                states.append(state)
+        if states:
+            return max(states, key=lambda state: (state.kind != "unexplained", state.time))
+        return CopyState("unexplained", "no log says what became of it", is_proved=True) if kept else VALID
+
+    def _state_in(self, bucket: LoggedDisk, definition: TableDefinition, part: str, *, kept: bool) -> CopyState | None:
+        directory = definition.part_directory(part)
+        history = [entry.commit for entry in bucket.commits().touching(directory, until=bucket.revision)]
+        state = state_after(history, directory, self._is_shared, kept=kept)
+        return (
+            None
+            if state is None
+            else replace(state, why=f"{state.why}, by revision {history[-1].revision} of {bucket.name}")
+        )
+
+    def _is_shared(self, disk: str) -> bool:
+        return disk in self._disks and self._disks[disk].capabilities.shared
+
+
+_IS_GONE: Mapping[bool | None, Literal["valid", "outdated", "unexplained"]] = {
+    True: "outdated",
+    False: "valid",
+    None: "unexplained",
+}
+"""Of a part that a commit took off the bucket for good: by whether what is here is a copy of that, if it is known."""
+
+
+def state_after(
+    history: Iterable[Commit], directory: str, is_shared: Callable[[str], bool], *, kept: bool
+) -> CopyState | None:
+    """The state of a copy after the commits of one bucket that touched the part, as far as they are kept. None where
+    they say nothing of it. `is_shared`: of the name of a disk; `kept`: the journal knows that it was left as a copy.
+
+    What counts is whose the copy is: this machine's own part from a move back on, the bucket's from an arrival on.
+    A part that a restore, an undo or an attach brings back in between changes nothing of that.
+    """
+    is_copy = True if kept else None
+    last: CopyState | None = None
+    for commit in history:
+        seen = event(commit, directory)
+        if seen is None:
+            continue
+        if seen.arrived:
+            last = None
+            is_copy = True if seen.verb in ("inserted", "merged", "moved in") else is_copy
+        elif _returns(commit, directory, is_shared):
+            is_copy, last = False, CopyState("valid", seen.text, commit.time, True)
+        elif isinstance(commit.kind, Moved):
+            last = None  # to another bucket, whose log tells the rest
+        elif _is_damaged(commit, directory):
+            last = CopyState("valid", "set aside as damaged", commit.time, True)
+        else:
+            last = CopyState(_IS_GONE[is_copy], seen.text, commit.time, True)
+    return last
+
+
+def _returns(commit: Commit, directory: str, is_shared: Callable[[str], bool]) -> bool:
+    """Whether the commit that takes the part away leaves it to this machine."""
+    match commit.kind:
+        case Moved(moved_to=target):
+            return not is_shared(target)
+        case Undone(undone=word):
+            return word == str(Moved.__struct_config__.tag)
+        case _:
+            return False
+
+
+def _is_damaged(commit: Commit, directory: str) -> bool:
+    """Whether a check set the part aside: under another name than a person does."""
+    name = directory.rpartition("/")[2]
+    return isinstance(commit.kind, SetAside) and any(
+        isinstance(step, Rename) and step.source == directory and step.target.rpartition("/")[2] != name
+        for step in commit.operations
+    )
+
+
+class _Nothing:
+    """Of a machine without a journal."""
+
+    def parts(self) -> Mapping[str, Collection[str]]:
+        return {}
+
+    def kept_between(self, table_uuid: str, part: str) -> Collection[str]:
+        return ()
+
+
+NOTHING_LISTED: Listed = _Nothing()
