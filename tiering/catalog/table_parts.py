@@ -23,7 +23,7 @@ from tiering.catalog.looks.reader import PartReader
 from tiering.catalog.looks.stored import Broken, PartState, StoredPart
 from tiering.config.settings import Config
 from tiering.journal.kept_looks import PartSums
-from tiering.journal.kept_parts import KeptParts
+from tiering.journal.kept_parts import KeptParts, looks_document
 from tiering.policy.placement import ordered_volumes
 from tiering.table import part as parts_format
 from tiering.table.part import PartName
@@ -305,7 +305,7 @@ def _identity(table: TableParts, *, before: bool = False) -> str | None:
     }
     if None in looks.values() or not any(look.kept for look in table.looks):
         return None
-    return msgspec.json.encode(looks, order="sorted").decode()
+    return looks_document.encode(looks).decode()
 
 
 def _ranges(table: TableParts) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from oplog import bounds
+from oplog.documents import Document
 from oplog.errors import Damaged, NotFound, UsageError
 from tiering.table.names import name_text
 
@@ -185,13 +186,9 @@ def split_table_name(text: str) -> tuple[str, str]:
     return database, name
 
 
-_encoder = msgspec.json.Encoder(order="deterministic")
-_decoder = msgspec.json.Decoder(TableDefinition)
-
-
 def encode(definition: TableDefinition) -> bytes:
-    """The bytes of `table.json`."""
-    return _encoder.encode(definition)
+    """The bytes of `table.json`. Raises `Refused` for a definition that could not be read back."""
+    return _document.encode(definition)
 
 
 def decode(data: bytes, *, path: str) -> TableDefinition:
@@ -199,10 +196,7 @@ def decode(data: bytes, *, path: str) -> TableDefinition:
     try:
         if len(data) > bounds.LARGEST_DOCUMENT_BYTES:
             raise UsageError(f"it has {len(data)} bytes")
-        definition = _decoder.decode(data)
-        fault = _fault_in(definition)
-        if fault is not None and definition.format == FORMAT:
-            raise UsageError(fault)
+        definition = _document.decode(data)
     except (UsageError, *bounds.UNREADABLE) as error:
         raise Damaged(
             f"{path} cannot be read: {error}", hint="every disk of the policy holds a copy; run 'frostline fsck'"
@@ -212,7 +206,9 @@ def decode(data: bytes, *, path: str) -> TableDefinition:
     return definition
 
 
-def _fault_in(definition: TableDefinition) -> str | None:
+def fault_in(definition: TableDefinition) -> str | None:
+    if definition.format != FORMAT:  # of a later version, which may say more
+        return None
     if not _UUID.match(definition.uuid):
         return f"{definition.uuid[:80]!r} is no uuid"
     split_table_name(definition.full_name)
@@ -235,3 +231,6 @@ def _fault_in(definition: TableDefinition) -> str | None:
             return fault
     late = (rule.after_seconds for rule in definition.ttl if not 0 <= rule.after_seconds <= _LONGEST_TTL_SECONDS)
     return next((f"a rule waits {seconds} seconds" for seconds in late), None)
+
+
+_document = Document("table.json", TableDefinition, fault=fault_in, order="deterministic")
