@@ -74,8 +74,9 @@ def create(
 ) -> Pin:
     """Pin the revision. Raises `AlreadyExists` when another pin has this name; asking again for the same is fine."""
     pin = Pin(name=name, revision=revision, holder=holder, created=now(), until=until, reason=reason)
+    marks = _mark_of(_key(name))
     data = _document.encode(pin)
-    if any(store.list(_mark_of(_key(name)))):
+    if any(store.list(marks)):
         raise AlreadyExists(f"a released pin named {name} is kept by Object Lock", hint="choose another name")
     try:
         store.put_if_absent(_key(name), data, sha256=hashlib.sha256(data).digest())
