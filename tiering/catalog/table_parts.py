@@ -303,9 +303,10 @@ def _identity(table: TableParts, *, before: bool = False) -> str | None:
     looks = {
         look.place.disk: str(look.after) if before and look.after is not None else look.identity for look in table.looks
     }
-    if None in looks.values() or not any(look.kept for look in table.looks):
+    known = {disk: look for disk, look in looks.items() if look is not None}
+    if len(known) < len(looks) or not any(look.kept for look in table.looks):
         return None
-    return looks_document.encode(looks).decode()
+    return looks_document.encode(known).decode()
 
 
 def _ranges(table: TableParts) -> Iterator[tuple[str, str]]:

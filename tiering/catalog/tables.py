@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from disks.base import Disk, Transaction
-from oplog.errors import AlreadyExists, Conflict, NotFound, ReadOnly, Refused, Transient, UsageError
+from oplog.errors import AlreadyExists, Conflict, Damaged, NotFound, ReadOnly, Refused, Transient, UsageError
 from oplog.kinds import Dropped, TableAltered, TableCreated
-from tiering.catalog import blocks, reachability, table_names
+from tiering.catalog import blocks, reachability, table_names, unreadable
 from tiering.catalog.catalog import DroppedTable, StoredPart
 from tiering.catalog.context import Context
 from tiering.config.settings import PolicyConfig
@@ -92,7 +92,7 @@ def replace(
     with context.journal.claim("tables", sorted({old.full_name, new.full_name}), "alter table"):
         context.catalog.refresh()
         _require_policy_disks(context, new, f"altering {old.full_name}")
-        if context.catalog.table(old.uuid).version != old.version:
+        if context.catalog.table_to_change(old.uuid).version != old.version:
             raise AlreadyExists(f"table {old.full_name} was altered meanwhile", hint="look at it again, then retry")
         renamed = old.full_name != new.full_name
         if renamed:
@@ -110,7 +110,7 @@ def replace(
                 kind=kind,
                 reason=reason,
                 disks=names,
-                beside={mark: b"{}"},
+                beside={mark: tombstones.mark(old)},
                 name_on=table_names.arbiter(context, new) if renamed else None,
                 name_from=new.uuid,
                 instead_of=table_names.path_where_owned(context, old) if renamed else None,
@@ -285,7 +285,10 @@ def _leave_tombstone(context: Context, disk: Disk, decided: TableDrop, transacti
     there = tombstones.definition_path(decided.table_uuid)
     if not disk.exists(there):
         return
-    definition = schema.decode(disk.read(there), path=f"{disk.name}:{there}")
+    try:
+        definition = schema.decode(disk.read(there), path=f"{disk.name}:{there}")
+    except Damaged:
+        definition = context.catalog.table_to_change(decided.table_uuid)
     last = msgspec.structs.replace(definition, version=max(definition.version, decided.version))
     if disk.exists(path):
         transaction.remove(path)
@@ -307,7 +310,10 @@ def _came_back(disk: Disk, decided: TableDrop) -> bool:
     path = tombstones.definition_path(decided.table_uuid)
     if not decided.version or not disk.exists(path):
         return False
-    return schema.decode(disk.read(path), path=f"{disk.name}:{path}").version > decided.version
+    try:
+        return schema.decode(disk.read(path), path=f"{disk.name}:{path}").version > decided.version
+    except Damaged:  # nobody can tell, and what is left of it is hidden until somebody can
+        return unreadable.version_of(disk, path) > decided.version
 
 
 def _marks_below(disk: Disk, decided: Drop, going: Collection[str]) -> dict[str, bytes]:
@@ -370,6 +376,11 @@ def _write_conversion(transaction: Transaction, disk: Disk, definition: TableDef
 def check(context: Context, definition: TableDefinition) -> None:
     """Whether the definition fits itself and the configuration. Raises `UsageError` or `NotFound`."""
     policy = context.config.policy(definition.policy)
+    if (fault := schema.fault_in(definition)) is not None:
+        raise UsageError(
+            f"the definition of {definition.full_name} cannot be stored: {fault}",
+            hint="nothing was changed; say another value",
+        )
     names = [column.name for column in definition.columns]
     if len(set(names)) != len(names):
         raise UsageError(f"table {definition.full_name} names a column twice", hint=f"columns: {', '.join(names)}")

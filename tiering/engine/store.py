@@ -160,7 +160,7 @@ class Store:
             if gone.definition.uuid == name:
                 tables.drop_what_is_left(self.context, gone, reason=f"drop table {gone.definition.full_name}")
                 return
-        definition = self.definition(name)
+        definition = self.definition_to_change(name)
         reachability.check_whole(self.context, definition, f"dropping {name}")
         if definition.is_replicated:
             replicated.work().drop(self.context, definition)
@@ -174,6 +174,10 @@ class Store:
     def definition(self, name: str) -> TableDefinition:
         """The table `db.name`. Raises `NotFound`."""
         return self.context.catalog.table(name)
+
+    def definition_to_change(self, name: str) -> TableDefinition:
+        """The same for an alter or a drop: of a table whose newest definition cannot be read the one before it."""
+        return self.context.catalog.table_to_change(name)
 
     def definitions(self) -> list[TableDefinition]:
         """All tables, by name."""

@@ -61,6 +61,13 @@ def definition_path(uuid: str) -> str:
     return f"{STORE_DIRECTORY}/{uuid[:3]}/{uuid}/{TABLE_FILE}"
 
 
+class Alteration(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What lies at `mark_of`. Older versions wrote `{}`."""
+
+    before: TableDefinition | None = None
+    """The definition that the version replaced: where the new one cannot be read, a change goes on from it."""
+
+
 def mark_of(definition: TableDefinition) -> str:
     """The file that exists once for each version after the first: of two machines that make it, one finds it taken."""
     return f"{definition.directory}/altered-{definition.version}.json"
@@ -68,6 +75,27 @@ def mark_of(definition: TableDefinition) -> str:
 
 def _fault_in(tombstone: Tombstone) -> str | None:
     return schema.fault_in(tombstone.definition) if tombstone.format == FORMAT else None
+
+
+def _fault_in_alteration(alteration: Alteration) -> str | None:
+    return schema.fault_in(alteration.before) if alteration.before is not None else None
+
+
+_alteration = Document("mark of a version of a table", Alteration, fault=_fault_in_alteration, order="deterministic")
+
+
+def mark(before: TableDefinition | None) -> bytes:
+    """The bytes of `mark_of` a definition that takes the place of this one."""
+    readable = before if before is not None and schema.fault_in(before) is None else None
+    return _alteration.encode(Alteration(readable))
+
+
+def read_mark(data: bytes) -> TableDefinition | None:
+    """The definition that was replaced; None where the mark does not say it."""
+    try:
+        return _alteration.decode(data).before
+    except bounds.UNREADABLE:
+        return None
 
 
 _document = Document("tombstone of a table", Tombstone, fault=_fault_in, order="deterministic")

@@ -271,7 +271,7 @@ def alter(
     if keeper_path is not None or replica is not None:
         raise UsageError("--keeper-path and --replica are for replicated tables", hint="add --replicated")
     store = session.store()
-    old = new = store.definition(table)
+    old = new = store.definition_to_change(table)
     for text in add_column or ():
         new = definitions.add_column(new, text, default=default)
     for text in rename_column or ():
@@ -359,7 +359,7 @@ def drop(session: Session, table: TableName) -> None:
 
     store = session.store()
     gone = {left.definition.uuid: left.definition for left in store.dropped()}
-    definition = gone.get(table) or store.definition(table)
+    definition = gone.get(table) or store.definition_to_change(table)
     parts = store.context.catalog.parts(definition)
     size_bytes = sum(stored.facts.size_bytes for stored in parts)
     local = sum(1 for stored in parts if not store.disk(stored.disk).capabilities.remote)
