@@ -69,14 +69,19 @@ class UnreadableTable(msgspec.Struct, frozen=True):
         if self.before.is_replicated:
             return f"Keeper has its definition: 'frostline replica restore {self.called}' writes it again; or {others}"
         return (
-            f"'frostline table alter {self.called} --setting deduplication_window=1000', or any other change, goes on "
-            f"from the definition before; 'frostline table drop {self.called}' drops it; or {others}"
+            f"'frostline table alter {self.called}' with any change goes on from the definition before, 'frostline undo' "
+            f"takes the change back, 'frostline table drop {self.called}' drops the table; or {others}"
         )
 
     @property
     def can_be_changed(self) -> bool:
         """Whether it is known what a change goes on from. Keeper has the definition of a replicated table."""
         return self.before is not None and not self.is_newer and not self.before.is_replicated
+
+    @property
+    def document(self) -> dict[str, str]:
+        """As `--json` has it."""
+        return {"table": self.called, "uuid": self.uuid, "what": self.text, "hint": self.hint}
 
     def error(self) -> Damaged:
         """What a verb that needs the table raises."""

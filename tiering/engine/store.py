@@ -31,6 +31,7 @@ from tiering.catalog.catalog import Catalog, DroppedTable, StoredPart
 from tiering.catalog.context import Context, wall_clock
 from tiering.catalog.identity import Fault
 from tiering.catalog.set_aside import SetAsidePart, find_set_aside
+from tiering.catalog.unreadable import UnreadableTable
 from tiering.config.reading import checked, load
 from tiering.config.settings import Config
 from tiering.engine import maintenance, replicated
@@ -178,6 +179,10 @@ class Store:
     def definition_to_change(self, name: str) -> TableDefinition:
         """The same for an alter or a drop: of a table whose newest definition cannot be read the one before it."""
         return self.context.catalog.table_to_change(name)
+
+    def unreadable(self) -> list[UnreadableTable]:
+        """Tables whose newest definition cannot be read: no answer has them."""
+        return self.context.catalog.unreadable()
 
     def definitions(self) -> list[TableDefinition]:
         """All tables, by name."""

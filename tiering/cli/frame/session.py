@@ -134,8 +134,7 @@ class Session:
                 self.output.note(f"recovered: {sentence}")
             for gone in self._store.dropped():
                 self.output.note(_left_over(gone))
-            for broken in self._store.context.catalog.broken:
-                self.output.note(f"broken: {broken.text}")
+            self._tell_broken(self._store)
             for sentence in self._store.context.catalog.unproved:
                 self.output.note(sentence)
         return self._store
@@ -155,6 +154,16 @@ class Session:
         store = self._store or self._looked
         assert store is not None
         return store
+
+    def _tell_broken(self, store: "Store") -> None:
+        tables = store.unreadable()
+        if tables:
+            self.output.beside["unreadable_tables"] = [table.document for table in tables]
+        for table in tables:
+            self.output.note(f"{table.text}; {table.hint}")
+        for broken in store.context.catalog.broken:
+            if not any(broken in table.broken for table in tables):
+                self.output.note(f"broken: {broken.text}")
 
     def _tell_no_store(self) -> None:
         self.output.beside["no_store"] = self.no_store()
