@@ -211,6 +211,7 @@ class _Making:
             disks=_disks(self._context, instant.tables),
             pinned=self._pinned(instant) if self._request.cold == "pin" else (),
             not_held=others,
+            left_out=instant.left_out,
             new_bytes=sent.new_bytes,
         )
         return plain.with_trees(trees)
@@ -336,6 +337,7 @@ def _result(header: BackupHeader, sent: Sent, plan: _Plan, began: float) -> Crea
         seconds=round(time.monotonic() - began, 3),
         verified=True,
         not_held=header.not_held,
+        left_out=header.left_out,
     )
 
 

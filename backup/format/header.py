@@ -72,6 +72,15 @@ class NotHeld(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
 
 
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A table that could not be read when the backup was made: nothing of it is in this backup."""
+
+    table: str
+    """Its name; its uuid where nothing told the name."""
+    uuid: str
+    why: str
+
+
 class BackupHeader(msgspec.Struct, frozen=True, kw_only=True):
     """One backup of one machine. Backups of several machines under one name are a set."""
 
@@ -95,6 +104,7 @@ class BackupHeader(msgspec.Struct, frozen=True, kw_only=True):
     disks: tuple[DiskEntry, ...] = ()
     pinned: tuple[PinnedDisk, ...] = ()
     not_held: tuple[NotHeld, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     new_bytes: int = 0
     """What was sent or copied for it."""
 

@@ -6,7 +6,7 @@ period counts only if it has a backup, and its newest one stays; so a machine th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -53,6 +53,10 @@ class Candidate(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     verified: bool = False
     """What was found last, by a verification or a drill, says that it is whole (`is_proved`)."""
+    tables: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Those it has: names by uuid."""
+    left_out: frozenset[str] = frozenset()
+    """The uuids of those it lacks, for they could not be read."""
 
 
 class RetentionChoice(msgspec.Struct, frozen=True):
@@ -87,7 +91,8 @@ _PERIODS: dict[str, Callable[[datetime], str]] = {
 
 def choose(backups: Iterable[Candidate], rules: KeepRules, now: datetime | None = None) -> list[RetentionChoice]:
     """Every backup with its reasons, the oldest first. The newest of a series that no rule keeps anything of stays, and
-    the newest that verified where none that stays has. One that says it was taken after `now` stays and counts for
+    the newest that verified where none that stays has; and the newest that has a table which a later one of the machine
+    had to leave out, and of these the newest that verified. One that says it was taken after `now` stays and counts for
     nothing: newer ones would go for it. Raises `UsageError` for rules that say nothing."""
     rules.check()
     series: dict[tuple[str, tuple[str, ...]], list[Candidate]] = {}
@@ -98,7 +103,33 @@ def choose(backups: Iterable[Candidate], rules: KeepRules, now: datetime | None 
         else:
             series.setdefault((backup.machine, backup.scope), []).append(backup)
     found += [choice for members in series.values() for choice in _of_series(members, rules)]
+    found = _with_tables(found)
     return sorted(found, key=lambda choice: (choice.backup.taken, choice.backup.id))
+
+
+def _with_tables(choices: Sequence[RetentionChoice]) -> list[RetentionChoice]:
+    """The choices, and what has to stay of tables that could not be read when later backups were made."""
+    newest_first = sorted((choice.backup for choice in choices), key=lambda one: (one.taken, one.id), reverse=True)
+    reasons: dict[str, list[str]] = {}
+    for place, later in enumerate(newest_first):
+        for uuid in sorted(later.left_out):
+            if any(one.machine == later.machine and uuid in one.tables for one in newest_first[:place]):
+                continue
+            having = [one for one in newest_first[place:] if one.machine == later.machine and uuid in one.tables]
+            newest, proved = having[:1], [one for one in having if one.verified][:1]
+            for backup in {one.id: one for one in (*newest, *proved)}.values():
+                why = f"the newest that {'verified and ' if backup not in newest else ''}has {backup.tables[uuid]}"
+                reasons.setdefault(backup.id, []).append(f"{why}: {later.name} had to leave it out")
+    return [
+        RetentionChoice(
+            choice.backup,
+            True,
+            tuple(dict.fromkeys([*(choice.reasons if choice.keep else ()), *reasons[choice.backup.id]])),
+        )
+        if choice.backup.id in reasons
+        else choice
+        for choice in choices
+    ]
 
 
 def _of_series(members: Sequence[Candidate], rules: KeepRules) -> list[RetentionChoice]:

@@ -69,8 +69,8 @@ class UnreadableTable(msgspec.Struct, frozen=True):
         if self.before.is_replicated:
             return f"Keeper has its definition: 'frostline replica restore {self.called}' writes it again; or {others}"
         return (
-            f"'frostline table alter {self.called}' with any change goes on from the definition before, 'frostline undo' "
-            f"takes the change back, 'frostline table drop {self.called}' drops the table; or {others}"
+            f"'frostline table alter {self.called}' with any change goes on from the definition before, 'frostline "
+            f"undo' takes the change back, 'frostline table drop {self.called}' drops the table; or {others}"
         )
 
     @property

@@ -32,7 +32,7 @@ class Holding(msgspec.Struct, frozen=True):
 
 Holdings = Mapping[str, Holding]
 """By the table's uuid."""
-_holdings = Document[Holdings]("what a disk held when it was last counted", dict[str, Holding])
+_holdings = Document[dict[str, Holding]]("what a disk held when it was last counted", dict[str, Holding])
 
 
 class KnownDisk(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ class KnownDisks:
         also that it was drained."""
         with self._file.write("decide_disk", disk.name) as connection:
             _make(connection)
-            holdings = _holdings.encode(disk.holdings).decode()
+            holdings = _holdings.encode(dict(disk.holdings)).decode()
             connection.execute(
                 "INSERT INTO disk_decisions (created, actor, verb, name, known, found, place, holdings)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import msgspec
 
@@ -159,5 +159,5 @@ def _fault_in_ranges(entry: DropRange) -> str | None:
 
 
 _document: Document[Entry] = Document(
-    "entry of the log of a replicated table", Entry, fault=_fault_in, order="deterministic"
-)  # type: ignore[arg-type]
+    "entry of the log of a replicated table", cast("type[Entry]", Entry), fault=_fault_in, order="deterministic"
+)
