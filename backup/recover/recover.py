@@ -30,7 +30,7 @@ from backup.storage import DeletedMeanwhile, Storage
 from backup.verify.buckets import PinnedBuckets
 from disks.effects import make_directory, remove_file
 from disks.host.locks import file_lock
-from oplog.errors import AlreadyExists, Conflict, NoSpace, NotFound, Refused, UsageError
+from oplog.errors import AlreadyExists, Conflict, Damaged, NoSpace, NotFound, Refused, UsageError
 from oplog.kinds import TableCreated
 from tiering.catalog import blocks, reachability, table_names, tables
 from tiering.catalog.context import Context
@@ -133,6 +133,10 @@ def _check_names(
             raise UsageError(f"{count} tables would become {name}", hint="give each a name of its own (--map-table)")
     for plan in plans:
         name = plan.definition.full_name
+        for unreadable in context.catalog.unreadable():
+            if unreadable.is_called(name):
+                beside = f"or restore beside it (--map-table {plan.source}:other.name)"
+                raise Damaged(unreadable.text, hint=f"drop it first ('frostline table drop {name}'), {beside}")
         tables.check(context, plan.definition)
         disks = map(context.disk, context.catalog.policy_disks(plan.definition))
         reachability.require(disks, f"restoring {name}")

@@ -192,7 +192,7 @@ def _coming(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:
         return
     wanted = succeeding(old, last)
     yield _row(wanted.path, schema.encode(wanted))
-    yield _row(tombstones.mark_of(wanted), tombstones.mark(last))
+    yield _row(tombstones.mark_of(wanted), tombstones.mark(wanted))
 
 
 def _staying_hidden(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:

@@ -24,6 +24,7 @@ from tiering.config.settings import Config
 from tiering.journal.kept_looks import PartSums
 from tiering.journal.kept_parts import KeptParts
 from tiering.policy.placement import ordered_volumes
+from tiering.table import tombstones
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
 
@@ -154,7 +155,7 @@ class Catalog:
     def check_readable(self, definition: TableDefinition) -> None:
         """Raise `Damaged` naming the first part of the table that cannot be read: its rows would be missing."""
         for broken in self.broken:
-            if broken.path.startswith(f"{definition.directory}/"):
+            if broken.path.startswith(f"{definition.directory}/") and not tombstones.is_definition(broken.path):
                 raise Damaged(
                     broken.text,
                     hint=f"rows of {definition.full_name} would be missing; run 'frostline fsck'",

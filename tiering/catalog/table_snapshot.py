@@ -105,7 +105,14 @@ def _take_out_unreadable(disks: Mapping[str, Disk], snapshot: Snapshot, copies: 
     """Where the newest definition of a table cannot be read, no older one takes its place."""
     place = locate(copies[0].broken.path)
     known = snapshot.tables.get(place.uuid) if place is not None else None
-    if (table := unreadable(disks, copies, known)) is None:
+    table = unreadable(disks, copies, known)
+    if table is None:
+        return
+    if isinstance(table, TableDefinition):
+        snapshot.tables[table.uuid] = table
+        snapshot.holders.setdefault(table.uuid, set()).update(copy.broken.disk for copy in copies)
+        if table is not known:
+            snapshot.copies[table.uuid] = set()
         return
     snapshot.tables.pop(table.uuid, None)
     stones = (_tombstone(disk, table.uuid) for disk in disks.values() if disk.capabilities.shared)

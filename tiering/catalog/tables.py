@@ -14,14 +14,15 @@ import msgspec
 from disks.base import Disk, Transaction
 from oplog.errors import AlreadyExists, Conflict, Damaged, NotFound, ReadOnly, Refused, Transient, UsageError
 from oplog.kinds import Dropped, TableAltered, TableCreated
-from tiering.catalog import blocks, reachability, table_names, unreadable
+from tiering.catalog import blocks, reachability, table_names
 from tiering.catalog.catalog import DroppedTable, StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.unreadable import UnreadableTable, version_of
 from tiering.config.settings import PolicyConfig
 from tiering.journal.journal import Journal
 from tiering.journal.records import Drop, PartsDrop, TableDrop
 from tiering.table import schema, tombstones
-from tiering.table.places import is_reservation
+from tiering.table.places import is_reservation, part_name, table_directory
 from tiering.table.schema import (
     CONVERTED_FILE,
     TABLE_FILE,
@@ -110,7 +111,7 @@ def replace(
                 kind=kind,
                 reason=reason,
                 disks=names,
-                beside={mark: tombstones.mark(old)},
+                beside={mark: tombstones.mark(new)},
                 name_on=table_names.arbiter(context, new) if renamed else None,
                 name_from=new.uuid,
                 instead_of=table_names.path_where_owned(context, old) if renamed else None,
@@ -142,6 +143,30 @@ def drop(context: Context, definition: TableDefinition, *, here_only: bool = Fal
         barred_by=definition.barred_by,
     )
     _carry_out(context, decided, names)
+
+
+def drop_unreadable(context: Context, table: UnreadableTable) -> int:
+    """Drop a table of which nothing says how it is defined; how many directories of parts it had. Raises `Damaged`
+    where a bucket has it, for other machines go by what a tombstone says of it."""
+    directory = table_directory(table.uuid)
+    if table.is_newer or any(
+        disk.capabilities.shared and disk.exists(tombstones.definition_path(table.uuid))
+        for disk in context.disks.values()
+    ):
+        raise table.error()
+    _require_holders(context, [directory], f"dropping {table.called}")
+    names = {
+        name for disk in context.disks.values() for name in disk.directories(directory) if part_name(name) is not None
+    }
+    decided = TableDrop(
+        table=table.called,
+        table_uuid=table.uuid,
+        reason=f"drop table {table.called}, whose definition cannot be read",
+        directories=(directory,),
+        version=table.version,
+    )
+    _carry_out(context, decided, sorted(names))
+    return len(names)
 
 
 def _carry_out(context: Context, decided: Drop, names: Iterable[str]) -> None:
@@ -313,7 +338,7 @@ def _came_back(disk: Disk, decided: TableDrop) -> bool:
     try:
         return schema.decode(disk.read(path), path=f"{disk.name}:{path}").version > decided.version
     except Damaged:  # nobody can tell, and what is left of it is hidden until somebody can
-        return unreadable.version_of(disk, path) > decided.version
+        return version_of(disk, path) > decided.version
 
 
 def _marks_below(disk: Disk, decided: Drop, going: Collection[str]) -> dict[str, bytes]:

@@ -1,8 +1,8 @@
 """Tables whose newest definition cannot be read: what is known of them, and what a change of them goes on from.
 
-A definition that cannot be read may be newer than one that another disk has, so none takes its place by itself. Its
-version is what it says or, where it says nothing, that of the newest `altered-<version>.json` beside it; that file has
-the definition that the version replaced.
+A definition that cannot be read may be newer than one that another disk has, so an older one does not take its place
+by itself. Its version is what it says or, where it says nothing, that of the newest `altered-<version>.json` beside it.
+That file has the same definition, and takes its place; those of lower versions have the definitions before.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class UnreadableTable(msgspec.Struct, frozen=True):
         """The next step."""
         if self.is_newer:
             return "upgrade frostline; nothing of the table was changed"
-        others = "bring it back with 'frostline backup restore' or 'frostline restore DISK --revision N'"
+        others = "bring an older state back with 'frostline restore DISK --revision N' or 'frostline backup restore'"
         if self.before is None:
-            return f"{others}, or put a copy of the file in its place"
+            return f"{others}, put a copy of the file in its place, or 'frostline table drop {self.called}'"
         if self.before.is_replicated:
             return f"Keeper has its definition: 'frostline replica restore {self.called}' writes it again; or {others}"
         return (
@@ -104,8 +104,9 @@ class UnreadableTable(msgspec.Struct, frozen=True):
 
 def unreadable(
     disks: Mapping[str, Disk], copies: Sequence[UnreadableCopy], known: TableDefinition | None
-) -> UnreadableTable | None:
-    """The table of these copies; None where the definition that is `known` of another disk is no older than they."""
+) -> UnreadableTable | TableDefinition | None:
+    """The table of these copies; its definition where one that is no older than they can be read: that which is `known`
+    of another disk, or that of a mark. None for a path that is no table's."""
     path = copies[0].broken.path
     place = locate(path)
     if place is None:
@@ -113,10 +114,12 @@ def unreadable(
     directory = path.rpartition("/")[0]
     marks = {name: _marks(disk, directory) for name, disk in disks.items()}
     versions = [version_of(disks[copy.broken.disk], path) for copy in copies]
-    if known is not None and known.version >= max(versions):
-        return None
+    marked = _marked(disks, directory, marks)
+    readable = max(filter(None, (known, marked)), key=lambda one: one.version, default=None)
+    if readable is not None and readable.version >= max(versions):
+        return readable
     meant = [found for copy in copies if (found := schema.meaning(copy.data)) is not None]
-    before = known or _before(disks, directory, marks) or max(meant, key=lambda one: one.version, default=None)
+    before = readable or max(meant, key=lambda one: one.version, default=None)
     if before is not None:
         before = msgspec.structs.replace(
             before,
@@ -146,10 +149,11 @@ def _marks(disk: Disk, directory: str) -> list[int]:
     return sorted((int(match[1]) for match in found if match), reverse=True)
 
 
-def _before(disks: Mapping[str, Disk], directory: str, marks: Mapping[str, Sequence[int]]) -> TableDefinition | None:
+def _marked(disks: Mapping[str, Disk], directory: str, marks: Mapping[str, Sequence[int]]) -> TableDefinition | None:
     """What the newest mark says that can be read."""
     for number, name in sorted(((number, name) for name, found in marks.items() for number in found), reverse=True):
         with suppress(FrostlineError):
-            if (before := tombstones.read_mark(disks[name].read(f"{directory}/altered-{number}.json"))) is not None:
-                return before
+            found = tombstones.read_mark(disks[name].read(f"{directory}/altered-{number}.json"))
+            if found is not None and found.directory == directory:
+                return found
     return None

@@ -161,6 +161,10 @@ class Store:
             if gone.definition.uuid == name:
                 tables.drop_what_is_left(self.context, gone, reason=f"drop table {gone.definition.full_name}")
                 return
+        for table in self.unreadable():
+            if table.is_called(name) and table.before is None:
+                tables.drop_unreadable(self.context, table)
+                return
         definition = self.definition_to_change(name)
         reachability.check_whole(self.context, definition, f"dropping {name}")
         if definition.is_replicated:

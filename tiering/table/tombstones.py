@@ -64,8 +64,8 @@ def definition_path(uuid: str) -> str:
 class Alteration(msgspec.Struct, frozen=True, omit_defaults=True):
     """What lies at `mark_of`. Older versions wrote `{}`."""
 
-    before: TableDefinition | None = None
-    """The definition that the version replaced: where the new one cannot be read, a change goes on from it."""
+    definition: TableDefinition | None = None
+    """That of the version: where `table.json` is damaged, it is taken from here."""
 
 
 def mark_of(definition: TableDefinition) -> str:
@@ -78,22 +78,21 @@ def _fault_in(tombstone: Tombstone) -> str | None:
 
 
 def _fault_in_alteration(alteration: Alteration) -> str | None:
-    return schema.fault_in(alteration.before) if alteration.before is not None else None
+    return schema.fault_in(alteration.definition) if alteration.definition is not None else None
 
 
 _alteration = Document("mark of a version of a table", Alteration, fault=_fault_in_alteration, order="deterministic")
 
 
-def mark(before: TableDefinition | None) -> bytes:
-    """The bytes of `mark_of` a definition that takes the place of this one."""
-    readable = before if before is not None and schema.fault_in(before) is None else None
-    return _alteration.encode(Alteration(readable))
+def mark(definition: TableDefinition) -> bytes:
+    """The bytes of `mark_of` the definition."""
+    return _alteration.encode(Alteration(definition))
 
 
 def read_mark(data: bytes) -> TableDefinition | None:
-    """The definition that was replaced; None where the mark does not say it."""
+    """The definition of the version; None where the mark does not say it."""
     try:
-        return _alteration.decode(data).before
+        return _alteration.decode(data).definition
     except bounds.UNREADABLE:
         return None
 

@@ -78,7 +78,7 @@ def catch_up(replica: Replica, reason: str) -> None:
                     kind=TableAltered(),
                     reason=reason,
                     disks=[name],
-                    beside={mark: tombstones.mark(replica.definition)},
+                    beside={mark: tombstones.mark(definition)},
                 )
         except Conflict:  # another replica was first on the shared disk
             context.disk(name).refresh()

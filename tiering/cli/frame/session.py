@@ -160,7 +160,7 @@ class Session:
         if tables:
             self.output.beside["unreadable_tables"] = [table.document for table in tables]
         for table in tables:
-            self.output.note(f"{table.text}; {table.hint}")
+            self.output.note(f"{table.text}; 'frostline doctor' says what to do")
         for broken in store.context.catalog.broken:
             if not any(broken in table.broken for table in tables):
                 self.output.note(f"broken: {broken.text}")
