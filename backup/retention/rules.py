@@ -6,8 +6,9 @@ period counts only if it has a backup, and its newest one stays; so a machine th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
 
@@ -53,10 +54,10 @@ class Candidate(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     verified: bool = False
     """What was found last, by a verification or a drill, says that it is whole (`is_proved`)."""
-    tables: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Those it has: names by uuid."""
-    left_out: frozenset[str] = frozenset()
-    """The uuids of those it lacks, for they could not be read."""
+    tables: frozenset[tuple[str, str]] = frozenset()
+    """Those it has, by uuid and name."""
+    left_out: frozenset[tuple[str, str]] = frozenset()
+    """Those it lacks, for they could not be read."""
 
 
 class RetentionChoice(msgspec.Struct, frozen=True):
@@ -112,14 +113,16 @@ def _with_tables(choices: Sequence[RetentionChoice]) -> list[RetentionChoice]:
     newest_first = sorted((choice.backup for choice in choices), key=lambda one: (one.taken, one.id), reverse=True)
     reasons: dict[str, list[str]] = {}
     for place, later in enumerate(newest_first):
-        for uuid in sorted(later.left_out):
-            if any(one.machine == later.machine and uuid in one.tables for one in newest_first[:place]):
+        for uuid, name in sorted(later.left_out):
+            has = partial(_has, later.machine, uuid, name)
+            if any(map(has, newest_first[:place])):
                 continue
-            having = [one for one in newest_first[place:] if one.machine == later.machine and uuid in one.tables]
-            newest, proved = having[:1], [one for one in having if one.verified][:1]
-            for backup in {one.id: one for one in (*newest, *proved)}.values():
-                why = f"the newest that {'verified and ' if backup not in newest else ''}has {backup.tables[uuid]}"
-                reasons.setdefault(backup.id, []).append(f"{why}: {later.name} had to leave it out")
+            having = list(filter(has, newest_first[place:]))
+            proved = [one for one in having if one.verified]
+            for backup, words in ((having[:1], "has"), (proved[:1], "verified and has")):
+                for one in backup:
+                    why = f"the newest that {words} {name}, which {later.name} had to leave out"
+                    reasons.setdefault(one.id, []).append(why)
     return [
         RetentionChoice(
             choice.backup,
@@ -130,6 +133,11 @@ def _with_tables(choices: Sequence[RetentionChoice]) -> list[RetentionChoice]:
         else choice
         for choice in choices
     ]
+
+
+def _has(machine: str, uuid: str, name: str, backup: Candidate) -> bool:
+    """Whether a backup of the machine has the table, or another one of its name, as a restore makes it."""
+    return backup.machine == machine and any(uuid == one or name == other for one, other in backup.tables)
 
 
 def _of_series(members: Sequence[Candidate], rules: KeepRules) -> list[RetentionChoice]:
