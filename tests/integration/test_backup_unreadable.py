@@ -1,4 +1,5 @@
-"""Backups of stores with a table that cannot be read: each says what it lacks, and none goes that alone has it. I12, I15."""
+"""Backups of stores with a table that cannot be read: each says what it lacks, and the last one that has it stays.
+I12, I15."""
 
 from __future__ import annotations
 
