@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tiering.config.units import counted
 
 if TYPE_CHECKING:
+    from backup.format.header import BackupHeader
     from backup.repository import Listed
 
 
@@ -31,6 +32,7 @@ def listed_document(item: Listed) -> dict[str, Any]:
             "cold": made.cold,
             "tags": made.tags,
             "scope": made.scope,
+            "left_out": left_out_documents(made),
             "verified": _verified(item),
             "drilled": _drilled(item),
         }
@@ -56,9 +58,15 @@ def listed_document(item: Listed) -> dict[str, Any]:
         "cold": None,
         "tags": [],
         "scope": [],
+        "left_out": [],
         "verified": None,
         "drilled": None,
     }
+
+
+def left_out_documents(made: BackupHeader) -> list[dict[str, str]]:
+    """The tables that the backup lacks, for they could not be read when it was made."""
+    return [{"table": table.table, "uuid": table.uuid, "why": table.why} for table in made.left_out]
 
 
 def _verified(item: Listed) -> dict[str, Any] | None:

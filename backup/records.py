@@ -8,7 +8,7 @@ from typing import TypeVar
 from backup.copies import CopiesSeen
 from backup.format import encoding, names
 from backup.format.encoding import UnknownBackupFormat
-from backup.format.header import DrillRecord, VerificationRecord
+from backup.format.header import DrillRecord, VerificationRecord, sealed
 from backup.objects import document, put_once
 from backup.storage import Storage
 from disks.stores.base import ObjectInfo
@@ -19,7 +19,7 @@ _R = TypeVar("_R", VerificationRecord, DrillRecord)
 
 def put(storage: Storage, record: VerificationRecord | DrillRecord) -> None:
     """Keep what a verification or a drill found."""
-    put_once(storage.store, names.record_key(record.prefix, record.backup, record.time), encoding.sealed(record))
+    put_once(storage.store, names.record_key(record.prefix, record.backup, record.time), sealed(record))
 
 
 def keys(

@@ -30,11 +30,15 @@ class Scope(msgspec.Struct, frozen=True):
             if not any(fnmatchcase(name, glob) for name in (*known, *self.others)):
                 shown = ", ".join((*known, *self.others))
                 raise NotFound(f"No such table: {glob}", hint=f"the tables are: {shown or 'none'}")
-        return [name for name in known if not self.tables or any(fnmatchcase(name, glob) for glob in self.tables)]
+        return [name for name in known if self.means(name)]
+
+    def means(self, name: str) -> bool:
+        """Whether a table of this name is meant."""
+        return not self.tables or any(fnmatchcase(name, glob) for glob in self.tables)
 
     def has_tree(self, name: str) -> bool:
         """Whether a directory that ClickHouse wrote is meant: it has no partitions that could be told apart."""
-        return not self.partitions and (not self.tables or any(fnmatchcase(name, glob) for glob in self.tables))
+        return not self.partitions and self.means(name)
 
     def has(self, partition: str) -> bool:
         """Whether the partition is meant."""

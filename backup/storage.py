@@ -28,6 +28,7 @@ from backup.format.header import (
     TreeEntry,
     UnfinishedBackup,
     VerificationRecord,
+    sealed,
 )
 from backup.format.lists import PartitionList, TableList, TreeList
 from backup.format.names import Ref
@@ -97,7 +98,7 @@ class Storage:
                 ) from None
         else:
             raise AlreadyExists(f"{existing.name} is a backup repository already", hint="use it as it is")
-        put_once(store, names.MARKER_KEY, encoding.sealed(marker))
+        put_once(store, names.MARKER_KEY, sealed(marker))
         return cls.open(store)
 
     # -- content -----------------------------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ class Storage:
     def put_header(self, made: BackupHeader) -> None:
         """The commit point of a backup: from now on it exists. Raises `Conflict` for one that was given up."""
         try:
-            put_once(self.store, made.key, encoding.sealed(made))
+            put_once(self.store, made.key, sealed(made))
         except AlreadyExists as error:
             raise Conflict(
                 f"backup {made.name} was given up while it was made: it was deleted, or took too long",
@@ -284,7 +285,7 @@ class Storage:
 
     def mark_unfinished(self, mark: UnfinishedBackup) -> None:
         """Say that a backup is being made."""
-        put_once(self.store, names.unfinished_key(mark.id), encoding.sealed(mark))
+        put_once(self.store, names.unfinished_key(mark.id), sealed(mark))
 
     def remove(self, keys: Sequence[str]) -> None:
         """Remove headers, marks or records. Raises the first error."""
@@ -295,7 +296,7 @@ class Storage:
     def claim(self, made: BackupHeader) -> None:
         """Say what a backup is about to name: from now on a collection leaves it alone. Whoever claims looks after it
         for what collections have announced, which look for claims after they did: so one of the two sees the other."""
-        put_once(self.store, names.claim_key(made.id), encoding.sealed(made))
+        put_once(self.store, names.claim_key(made.id), sealed(made))
 
     def claims(self) -> list[BackupHeader | BrokenBackup]:
         """The claims. Whoever looks for all that is named lists these first, and the headers afterwards: a claim stays
@@ -317,7 +318,7 @@ class Storage:
         maker goes on. False when the header is there already; then only mark and claim go."""
         revoked = Revoked(revoked=backup_id, time=datetime.now(UTC), actor=actor)
         try:
-            put_once(self.store, key, encoding.sealed(revoked))
+            put_once(self.store, key, sealed(revoked))
         except AlreadyExists:
             pass
         given_up = not self.is_complete(key)

@@ -20,6 +20,7 @@ import msgspec
 from disks import effects
 from disks.host.locks import OwnedDirectory
 from oplog import bounds
+from oplog.documents import Document
 from oplog.errors import AlreadyExists, Damaged, DiskUnreachable, NotFound, OutcomeUnknown, Refused
 from oplog.log_end import LogStore
 from oplog.mark import read_mark
@@ -37,24 +38,27 @@ class _Document(msgspec.Struct, frozen=True):
     id: str
 
 
-_decoder = msgspec.json.Decoder(_Document)
+def _fault_in(document: _Document) -> str | None:
+    is_fine = document.format != _FORMAT or _ID.match(document.id)
+    return None if is_fine else f"it holds no id of a disk: {document.id[:80]!r}"
+
+
+_document = Document("id of a disk", _Document, fault=_fault_in)
 
 
 def encode(identity: str) -> bytes:
     """The document that holds the id."""
-    return msgspec.json.encode(_Document(_FORMAT, identity))
+    return _document.encode(_Document(_FORMAT, identity))
 
 
 def decode(data: bytes, *, name: str) -> str:
     """The id in the document. Raises `Damaged`; `Refused` for a format that this version does not know."""
     try:
-        document = _decoder.decode(data[:_LIMIT_BYTES])
+        document = _document.decode(data[:_LIMIT_BYTES])
     except bounds.UNREADABLE as error:
         raise Damaged(f"{name}, the id of the disk, cannot be read: {error}", hint=_HINT) from error
     if document.format != _FORMAT:
         raise Refused(f"{name} has format {document.format}; this version knows {_FORMAT}", hint="upgrade frostline")
-    if not _ID.match(document.id):
-        raise Damaged(f"{name} holds no id of a disk: {document.id[:80]!r}", hint=_HINT)
     return document.id
 
 

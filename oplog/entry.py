@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from oplog import bounds, kinds
+from oplog.documents import Document
 from oplog.errors import Damaged, UsageError
 from oplog.kinds import CommitKind
 from oplog.stamps import WriterState
@@ -140,7 +141,11 @@ _decoder = msgspec.json.Decoder(_Document)
 
 
 def encode(commit: Commit) -> bytes:
-    """The commit's bytes, the same for equal commits."""
+    """The commit's bytes, the same for equal commits. Raises `Refused` for one that could not be read back."""
+    return _commit.encode(commit)
+
+
+def _write(commit: Commit) -> bytes:
     word, details = kinds.encode(commit.kind)
     document = _Document(
         format=commit.format,
@@ -232,6 +237,9 @@ def _fault_in_operation(operation: Operation) -> str | None:
                 or bounds.fault_in_size(f"the size of {path!r}", operation.size_bytes)
             )
     return bounds.fault_in_path(operation.path)
+
+
+_commit = Document("log entry", Commit, write=_write, read=lambda data: decode(data, name="written now"))
 
 
 def is_consistent(commit: Commit) -> bool:

@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from oplog import bounds
+from oplog.documents import Document
 from oplog.entry import now
 from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound, OutcomeUnknown, Retained, UsageError
 from oplog.log_end import ListedEntry, LogStore
@@ -44,8 +45,16 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-_encoder = msgspec.json.Encoder(order="deterministic")
-_decoder = msgspec.json.Decoder(Pin)
+def _fault_in(pin: Pin) -> str | None:
+    fault = (
+        bounds.fault_in_revision("revision", pin.revision)
+        or bounds.fault_in_time("created", pin.created)
+        or (bounds.fault_in_time("until", pin.until) if pin.until is not None else None)
+    )
+    return fault or (None if _NAME.match(pin.name) else "its name is none")
+
+
+_document = Document("pin", Pin, fault=_fault_in, order="deterministic")
 
 
 def why_not_kept(held: Iterable[Pin], name: str, revision: int) -> str | None:
@@ -65,8 +74,9 @@ def create(
 ) -> Pin:
     """Pin the revision. Raises `AlreadyExists` when another pin has this name; asking again for the same is fine."""
     pin = Pin(name=name, revision=revision, holder=holder, created=now(), until=until, reason=reason)
-    data = _encoder.encode(pin)
-    if any(store.list(_mark_of(_key(name)))):
+    marks = _mark_of(_key(name))
+    data = _document.encode(pin)
+    if any(store.list(marks)):
         raise AlreadyExists(f"a released pin named {name} is kept by Object Lock", hint="choose another name")
     try:
         store.put_if_absent(_key(name), data, sha256=hashlib.sha256(data).digest())
@@ -159,19 +169,9 @@ def _read(store: LogStore, key: str) -> Pin:
 
 def _decode(data: bytes, name: str) -> Pin:
     try:
-        pin = _decoder.decode(data)
+        return _document.decode(data)
     except bounds.UNREADABLE as error:
         raise _damaged(name, str(error)) from error
-    fault = (
-        bounds.fault_in_revision("revision", pin.revision)
-        or bounds.fault_in_time("created", pin.created)
-        or (bounds.fault_in_time("until", pin.until) if pin.until is not None else None)
-    )
-    if fault is None and not _NAME.match(pin.name):
-        fault = "its name is none"
-    if fault is not None:
-        raise _damaged(name, fault)
-    return pin
 
 
 def _damaged(name: str, why: str) -> Damaged:

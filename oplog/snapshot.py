@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections import deque
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import chain
@@ -16,6 +17,7 @@ import msgspec
 import zstandard
 
 from oplog import bounds
+from oplog.documents import not_written
 from oplog.entry import now
 from oplog.errors import AlreadyExists, Damaged, UsageError
 from oplog.log import OperationsLog
@@ -53,7 +55,16 @@ _OBJECT = ord("{")
 
 
 def encode(revision: int, digest: str, rows: Iterable[FileRow]) -> bytes:
-    """The snapshot's bytes; rows are taken one by one."""
+    """The snapshot's bytes; rows are taken one by one. Raises `Refused` for rows that could not be read back."""
+    data = _write(SnapshotHeader(revision=revision, digest=digest, time=now()), rows)
+    try:
+        deque(decode(data, name="written now")[1], maxlen=0)
+    except (Damaged, UsageError) as error:
+        raise not_written("snapshot", error.message) from error
+    return data
+
+
+def _write(header: SnapshotHeader, rows: Iterable[FileRow]) -> bytes:
     target = io.BytesIO()
     checksum = hashlib.sha256()
     files = 0
@@ -63,7 +74,7 @@ def encode(revision: int, digest: str, rows: Iterable[FileRow]) -> bytes:
             checksum.update(line)
             stream.write(line)
 
-        write(_encoder.encode(SnapshotHeader(revision=revision, digest=digest, time=now())) + b"\n")
+        write(_encoder.encode(header) + b"\n")
         for row in rows:
             write(line_of(row))
             files += 1

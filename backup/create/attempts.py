@@ -22,6 +22,7 @@ from backup.storage import Storage
 from disks.effects import fsync_directory, remove_tree, replace_file
 from disks.host.locks import OwnedDirectory, abandoned, sweep
 from oplog import pins
+from oplog.documents import Document
 from oplog.errors import FrostlineError
 from tiering.catalog.context import Context
 
@@ -39,7 +40,7 @@ class BackupAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """Those that it pins for good."""
 
 
-_decoder = msgspec.json.Decoder(BackupAttempt)
+_document = Document("note of a backup that is being made", BackupAttempt)
 
 
 def pin_name(backup_id: str) -> str:
@@ -56,7 +57,7 @@ def attempt(
     own = OwnedDirectory(directory)
     try:
         # durable before the mark and the pins: after a power cut too, the next backup knows what to take away
-        replace_file(own.path / _NOTE, msgspec.json.encode(made))
+        replace_file(own.path / _NOTE, _document.encode(made))
         fsync_directory(directory)
         storage.mark_unfinished(mark)
         yield own.path
@@ -73,7 +74,7 @@ def settle(storage: Storage, context: Context, directory: Path) -> None:
     """Take away what killed backups of this machine left: their pins and marks. What they sent stays, and is used."""
     for left in abandoned(directory):
         try:
-            made = _decoder.decode((left / _NOTE).read_bytes())
+            made = _document.decode((left / _NOTE).read_bytes())
         except (FileNotFoundError, msgspec.DecodeError):
             continue  # killed before it had begun
         _settle(storage, context, made)

@@ -38,7 +38,7 @@ from backup.create.request import (
 )
 from backup.create.sending import NewFile, Sender, Sent
 from backup.create.tree import PlacedFile, TreePart, partition_lists, totals
-from backup.format import encoding, names
+from backup.format import lists, names
 from backup.format.encoding import UnknownBackupFormat
 from backup.format.header import (
     BackupHeader,
@@ -179,7 +179,7 @@ class _Making:
 
     def _put_list(self, item: PartitionList | TableList | TreeList, read: Callable[[Ref], object]) -> Ref:
         """Put the list, unless it is there: read, for what is known of it may be a copy on this machine."""
-        data = encoding.packed_list(item)
+        data = lists.packed(item)
         known = self._known.lists.get(hashlib.sha256(data).hexdigest())
         if known is not None and known.size_bytes == len(data):
             with suppress(Damaged, NotFound, UnknownBackupFormat):
@@ -211,6 +211,7 @@ class _Making:
             disks=_disks(self._context, instant.tables),
             pinned=self._pinned(instant) if self._request.cold == "pin" else (),
             not_held=others,
+            left_out=instant.left_out,
             new_bytes=sent.new_bytes,
         )
         return plain.with_trees(trees)
@@ -336,6 +337,7 @@ def _result(header: BackupHeader, sent: Sent, plan: _Plan, began: float) -> Crea
         seconds=round(time.monotonic() - began, 3),
         verified=True,
         not_held=header.not_held,
+        left_out=header.left_out,
     )
 
 

@@ -17,7 +17,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
+from backup.format.header import LeftOut
 from backup.scope import Scope
 from disks.base import Disk, LoggedDisk
 from disks.effects import remove_tree
@@ -27,6 +29,7 @@ from tiering.catalog import copying, reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.looks.stored import LazyPart
+from tiering.catalog.unreadable import UnreadableTable
 from tiering.table.part import PART_FILE, PartFile, PartFiles, files_of
 from tiering.table.schema import TableDefinition
 
@@ -100,6 +103,8 @@ class Instant(msgspec.Struct):
     revisions: Mapping[str, int]
     held_open: ExitStack
     """What is closed when the instant is let go."""
+    left_out: tuple[LeftOut, ...] = ()
+    """The tables that are meant and cannot be read."""
     _past: dict[str, Disk] = msgspec.field(default_factory=dict)
     _blobs: dict[tuple[str, str], dict[str, str]] = msgspec.field(default_factory=dict)
     """By disk and table, the key of each file; `_described` has the bytes of each `part.json` in the same way, for one
@@ -188,6 +193,7 @@ def one_instant(context: Context, scope: Scope, has: Container[tuple[str, int]] 
 def _looked(context: Context, scope: Scope, has: Container[tuple[str, int]], stack: ExitStack) -> Instant | None:
     """What both looks saw, held by the stack; None when something changed in between."""
     first = look(context, scope)
+    lacking = left_out(context, scope)
     revisions = {disk.name: disk.revision for disk in _buckets(context, first)}
     pins = {disk.name: _pinned(context, disk, stack) for disk in _buckets(context, first)}
     try:
@@ -197,20 +203,19 @@ def _looked(context: Context, scope: Scope, has: Container[tuple[str, int]], sta
         return None
     taken = context.clock()
     second = look(context, scope)
-    if len(first) != len(second) or not all(map(TableNow.is_as, first, second)):
+    if lacking != left_out(context, scope) or len(first) != len(second) or not all(map(TableNow.is_as, first, second)):
         return None
     kept = {name: pin for name, pin in pins.items() if pin is not None}
-    return Instant(first, taken, held, documents, kept, revisions, stack)
+    return Instant(first, taken, held, documents, kept, revisions, stack, left_out=lacking)
 
 
 def look(context: Context, scope: Scope) -> list[TableNow]:
     """The chosen tables as all disks show them now, each readable as a whole."""
     context.catalog.refresh()
-    names = {definition.full_name: definition for definition in context.catalog.tables()}
     found: list[TableNow] = []
     partitions: set[str] = set()
-    for name in scope.chosen(names):
-        definition = context.catalog.table(name)
+    for definition in chosen_tables(context, scope):
+        name = definition.full_name
         reachability.check_whole(context, definition, f"backing up {name}")
         reachability.check_certain(context, definition)
         context.catalog.check_readable(definition)
@@ -222,6 +227,26 @@ def look(context: Context, scope: Scope) -> list[TableNow]:
         found.append(TableNow(definition, tuple(everything)))
     scope.check_partitions(partitions)
     return found
+
+
+def chosen_tables(context: Context, scope: Scope) -> list[TableDefinition]:
+    """The tables that are meant, by name. Raises `NotFound`, and `Damaged` where none of them can be read."""
+    names = {definition.full_name: definition for definition in context.catalog.tables()}
+    lacking = _unreadable(context, scope)
+    others = (*scope.others, *(table.called for table in lacking))
+    chosen = [context.catalog.table(name) for name in replace(scope, others=others).chosen(names)]
+    if lacking and not chosen and not scope.others:
+        raise lacking[0].error()
+    return chosen
+
+
+def left_out(context: Context, scope: Scope) -> tuple[LeftOut, ...]:
+    """Those that are meant and cannot be read."""
+    return tuple(LeftOut(table=table.called, uuid=table.uuid, why=table.text) for table in _unreadable(context, scope))
+
+
+def _unreadable(context: Context, scope: Scope) -> list[UnreadableTable]:
+    return [table for table in context.catalog.unreadable() if scope.means(table.called)]
 
 
 def _buckets(context: Context, tables: list[TableNow]) -> list[LoggedDisk]:

@@ -8,7 +8,7 @@ import time
 from msgspec.structs import replace
 
 from backup.create.clickhouse import trees_of, unknown_content, with_trees
-from backup.create.instant import look
+from backup.create.instant import left_out, look
 from backup.create.known import known_content
 from backup.create.request import (
     CreateRequest,
@@ -64,5 +64,6 @@ def preview(storage: Storage, context: Context, request: CreateRequest, began: f
         seconds=round(time.monotonic() - began, 3),
         verified=False,
         not_held=not_held(tables, ranges_of(context, tables)),
+        left_out=left_out(context, request.scope),
         dry_run=True,
     )

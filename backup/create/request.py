@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from backup.create.instant import TableNow
+from backup.create.instant import TableNow, chosen_tables
 from backup.format import names
-from backup.format.header import BackupHeader, Cold, NotHeld, UnfinishedBackup
+from backup.format.header import BackupHeader, Cold, LeftOut, NotHeld, UnfinishedBackup
 from backup.scope import Scope
 from backup.storage import Storage
 from oplog.entry import now
@@ -50,10 +50,16 @@ class CreateResult(msgspec.Struct, frozen=True):
     verified: bool
     """Every object that it names was asked for before it was complete."""
     not_held: tuple[NotHeld, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    """Tables that cannot be read: what was made lacks them."""
     dry_run: bool = False
 
     def document(self) -> dict[str, Any]:
-        return {**asdict(self), "not_held": [{"table": other.table, "owner": other.owner} for other in self.not_held]}
+        return {
+            **asdict(self),
+            "not_held": [{"table": other.table, "owner": other.owner} for other in self.not_held],
+            "left_out": [asdict(table) for table in self.left_out],
+        }
 
 
 def machine_of(context: Context) -> str:
@@ -93,8 +99,7 @@ def table_words(context: Context, scope: Scope) -> set[str]:
 
 
 def _words(context: Context, scope: Scope) -> set[str]:
-    tables = {definition.full_name: definition for definition in context.catalog.tables()}
-    return {word for name in scope.chosen(tables) for word in (name, tables[name].uuid)}
+    return {word for table in chosen_tables(context, scope) for word in (table.full_name, table.uuid)}
 
 
 def check_tiers(context: Context, request: CreateRequest) -> None:

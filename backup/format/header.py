@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
 from backup.format import encoding, names
 from backup.format.names import PLAIN_FORMAT, TREES_FORMAT, Ref
 from oplog import bounds
+from oplog.documents import Document
 from oplog.errors import Damaged
 from oplog.paths import is_safe
 
@@ -71,6 +72,15 @@ class NotHeld(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
 
 
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A table that could not be read when the backup was made: nothing of it is in this backup."""
+
+    table: str
+    """Its name; its uuid where nothing told the name."""
+    uuid: str
+    why: str
+
+
 class BackupHeader(msgspec.Struct, frozen=True, kw_only=True):
     """One backup of one machine. Backups of several machines under one name are a set."""
 
@@ -94,6 +104,7 @@ class BackupHeader(msgspec.Struct, frozen=True, kw_only=True):
     disks: tuple[DiskEntry, ...] = ()
     pinned: tuple[PinnedDisk, ...] = ()
     not_held: tuple[NotHeld, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     new_bytes: int = 0
     """What was sent or copied for it."""
 
@@ -229,12 +240,48 @@ def is_revoked(data: bytes, where: str) -> bool:
 
 def read_header(data: bytes, key: str, where: str) -> BackupHeader:
     """The header, from its key or from that of its claim. Raises `UnknownBackupFormat` or `Damaged`."""
+    header = _header(data, where)
+    if key not in (header.key, names.claim_key(header.id)):
+        raise _not_its_backup(where)
+    return header
+
+
+def _header(data: bytes, where: str) -> BackupHeader:
     header = encoding.unsealed(data, BackupHeader, where)
-    sound = key in (header.key, names.claim_key(header.id)) and all(names.is_ref(entry.list) for entry in header.listed)
+    sound = all(names.is_ref(entry.list) for entry in header.listed)
     sound = sound and all(is_safe(tree.directory) for tree in header.trees)
     if not sound or names.parse_header_key(header.key) is None:
-        raise Damaged(f"{where} is not the backup that its name says", hint="the backup cannot be used; others can")
+        raise _not_its_backup(where)
     return header
+
+
+def _not_its_backup(where: str) -> Damaged:
+    return Damaged(f"{where} is not the backup that its name says", hint="the backup cannot be used; others can")
+
+
+_S = TypeVar("_S", bound=msgspec.Struct)
+Sealed = Marker | UnfinishedBackup | Revoked | VerificationRecord | DrillRecord | BackupHeader
+
+
+def _sealed(name: str, kind: type[_S]) -> Document[_S]:
+    return Document(name, kind, write=encoding.sealed, read=lambda data: encoding.unsealed(data, kind, "it"))
+
+
+_DOCUMENTS: dict[type, Document[Any]] = {
+    Marker: _sealed("mark of a backup repository", Marker),
+    UnfinishedBackup: _sealed("mark of a backup that is being made", UnfinishedBackup),
+    Revoked: _sealed("mark of a backup that was given up", Revoked),
+    VerificationRecord: _sealed("record of a verification", VerificationRecord),
+    DrillRecord: _sealed("record of a drill", DrillRecord),
+    BackupHeader: Document(
+        "header of a backup", BackupHeader, write=encoding.sealed, read=lambda data: _header(data, "it")
+    ),
+}
+
+
+def sealed(document: Sealed) -> bytes:
+    """The bytes, with their own digest behind them. Raises `Refused` for a document that could not be read back."""
+    return _DOCUMENTS[type(document)].encode(document)
 
 
 def _check_times(**times: datetime) -> None:

@@ -4,7 +4,7 @@ name them."""
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -20,6 +20,7 @@ from backup.format.names import (
     is_sha256,
 )
 from oplog import bounds
+from oplog.documents import Document
 from oplog.errors import Damaged, FrostlineError, UsageError
 from oplog.paths import is_safe
 from tiering.config.settings import PolicyConfig, VolumeConfig
@@ -265,3 +266,24 @@ def _partition_of(name: str) -> str | None:
 def _check(fine: bool, where: str, what: str) -> None:
     if not fine:
         raise Damaged(f"{where} is no list of a backup: {what} cannot be", hint="'frostline backup verify' tells more")
+
+
+_DOCUMENTS: dict[type, Document[Any]] = {
+    PartitionList: Document(
+        "list of a partition in a backup",
+        PartitionList,
+        write=encoding.packed_list,
+        read=lambda data: read_partition(data, "it"),
+    ),
+    TreeList: Document(
+        "list of a directory in a backup", TreeList, write=encoding.packed_list, read=lambda data: read_tree(data, "it")
+    ),
+    TableList: Document(
+        "list of a table in a backup", TableList, write=encoding.packed_list, read=lambda data: read_table(data, "it")
+    ),
+}
+
+
+def packed(found: PartitionList | TableList | TreeList) -> bytes:
+    """The bytes of a list. Raises `Refused` for one that could not be read back."""
+    return _DOCUMENTS[type(found)].encode(found)

@@ -18,6 +18,7 @@ import msgspec
 from backup.format import encoding
 from backup.format.names import Sha256, is_sha256
 from oplog import bounds
+from oplog.documents import Document
 from oplog.errors import Damaged
 
 PACKED_FILE_BYTES = 1024 * 1024
@@ -39,7 +40,14 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int
 
 
-_decoder = msgspec.json.Decoder(list[Packed])
+def _fault_in(entries: list[Packed]) -> str | None:
+    for entry in entries:
+        if min(entry.offset, entry.length, entry.size_bytes) < 0 or not is_sha256(entry.sha256):
+            return "it names what cannot be in a pack"
+    return None
+
+
+_document = Document[list[Packed]]("index of a pack", list[Packed], fault=_fault_in)
 
 
 def build(files: Iterable[bytes]) -> tuple[bytes, list[Packed]]:
@@ -54,7 +62,7 @@ def build(files: Iterable[bytes]) -> tuple[bytes, list[Packed]]:
         entries.append(Packed(hashlib.sha256(data).hexdigest(), offset, len(kept), kept is not data, len(data)))
         pieces.append(kept)
         offset += len(kept)
-    index = compress(msgspec.json.encode(entries))
+    index = compress(_document.encode(entries))
     return b"".join([*pieces, index, len(index).to_bytes(4, "little"), _MAGIC]), entries
 
 
@@ -68,12 +76,11 @@ def index_length(tail: bytes, where: str) -> int:
 def read_index(index: bytes, pack_bytes: int, where: str) -> list[Packed]:
     """The files of a pack of so many bytes, from its index. Raises `Damaged`."""
     try:
-        entries = _decoder.decode(encoding.decompressed(index, _INDEX_LIMIT_BYTES, where))
+        entries = _document.decode(encoding.decompressed(index, _INDEX_LIMIT_BYTES, where))
     except bounds.UNREADABLE as error:
         raise Damaged(f"{where}: its index cannot be read: {error}") from error
     for entry in entries:
-        inside = entry.offset >= 0 and entry.length >= 0 and entry.offset + entry.length <= pack_bytes
-        if not inside or not is_sha256(entry.sha256) or entry.size_bytes < 0:
+        if entry.offset + entry.length > pack_bytes:
             raise Damaged(f"{where}: its index names what cannot be in it")
     return entries
 

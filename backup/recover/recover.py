@@ -30,7 +30,7 @@ from backup.storage import DeletedMeanwhile, Storage
 from backup.verify.buckets import PinnedBuckets
 from disks.effects import make_directory, remove_file
 from disks.host.locks import file_lock
-from oplog.errors import AlreadyExists, Conflict, NoSpace, NotFound, Refused, UsageError
+from oplog.errors import AlreadyExists, Conflict, Damaged, NoSpace, NotFound, Refused, UsageError
 from oplog.kinds import TableCreated
 from tiering.catalog import blocks, reachability, table_names, tables
 from tiering.catalog.context import Context
@@ -51,6 +51,7 @@ def restore(
     request = replace(request, scope=replace(request.scope, others=tuple(tree.name for _, tree in trees)))
     with storage.reading(headers):
         plans = _plans(storage, context, headers, request)
+    left_out += _lacking(headers, request)
     state = unrevealed.folder(context.config, storage.id)
     records = {plan.source: state / f"{_word(headers, plan, request)}.json" for plan in plans}
     _check_names(context, plans, request, records)
@@ -95,12 +96,26 @@ def _plans(
     }
     plans: list[TablePlan] = []
     partitions: set[str] = set()
+    lacking = _lacking(headers, request)
+    if lacking and not any(map(request.scope.means, (*known, *request.scope.others))):
+        raise NotFound(lacking[0], hint="'frostline backup list' shows what each backup lacks")
     for name in request.scope.chosen(known):
         found = [_source(storage, header, table) for header in headers for table in header.tables if table.name == name]
         partitions.update(item.partition for source in found for item in source.partitions)
         plans.append(plan_table(name, found, request, context.config, usable))
     request.scope.check_partitions(partitions)
     return plans
+
+
+def _lacking(headers: Sequence[BackupHeader], request: RestoreRequest) -> list[str]:
+    """What is asked for and could not be read when the backups were made, a sentence each."""
+    held = {table.uuid for header in headers for table in header.tables}
+    return [
+        f"the backup of {header.machine} lacks {table.table}: {table.why}; an older one may have it"
+        for header in headers
+        for table in header.left_out
+        if table.uuid not in held and request.scope.means(table.table)
+    ]
 
 
 def _source(storage: Storage, header: BackupHeader, table: TableEntry) -> BackupTable:
@@ -118,6 +133,10 @@ def _check_names(
             raise UsageError(f"{count} tables would become {name}", hint="give each a name of its own (--map-table)")
     for plan in plans:
         name = plan.definition.full_name
+        for unreadable in context.catalog.unreadable():
+            if unreadable.is_called(name):
+                beside = f"or restore beside it (--map-table {plan.source}:other.name)"
+                raise Damaged(unreadable.text, hint=f"drop it first ('frostline table drop {name}'), {beside}")
         tables.check(context, plan.definition)
         disks = map(context.disk, context.catalog.policy_disks(plan.definition))
         reachability.require(disks, f"restoring {name}")

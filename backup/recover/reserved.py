@@ -18,6 +18,7 @@ import msgspec
 from backup.format import names
 from disks.base import Disk
 from disks.effects import replace_file
+from oplog.documents import Document
 from oplog.errors import Conflict
 from oplog.kinds import Restored
 from tiering.catalog import table_names
@@ -28,6 +29,16 @@ from tiering.table import tombstones
 from tiering.table.schema import TableDefinition
 
 _FILE = "restoring.json"
+
+
+class Reservation(msgspec.Struct, frozen=True):
+    """`restoring.json`: which restore of which machine has the uuid."""
+
+    machine: str
+    restore: str
+
+
+_reservation = Document("reservation of a uuid by a restore", Reservation)
 
 
 def reservation_path(definition: TableDefinition) -> str:
@@ -61,13 +72,13 @@ def recorded(record: Path) -> str | None:
 
 def _note(context: Context, definition: TableDefinition, chosen: str, record: Path, *, reserved: bool) -> None:
     note = Unrevealed(chosen, definition.full_name, context.actor, context.clock(), reserved)
-    replace_file(record, msgspec.json.encode(note))
+    replace_file(record, unrevealed.document.encode(note))
 
 
 def _own(context: Context, record: Path) -> bytes:
     """What only this restore of this machine says."""
     machine = names.machine_word(socket.gethostname(), str(context.config.state_directory.absolute()))
-    return msgspec.json.encode({"machine": machine, "restore": record.stem})
+    return _reservation.encode(Reservation(machine, record.stem))
 
 
 def _said(disk: Disk, definition: TableDefinition) -> bytes | None:

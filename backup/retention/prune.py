@@ -128,6 +128,8 @@ def _candidates(storage: Storage, headers: Sequence[BackupHeader]) -> list[Candi
             taken=header.taken,
             tags=header.tags,
             verified=is_proved(verified.get(header.id), drilled.get(header.id)),
+            tables=frozenset((table.uuid, table.name) for table in header.tables),
+            left_out=frozenset((table.uuid, table.table) for table in header.left_out),
         )
         for header in headers
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
 
@@ -53,6 +54,10 @@ class Candidate(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     verified: bool = False
     """What was found last, by a verification or a drill, says that it is whole (`is_proved`)."""
+    tables: frozenset[tuple[str, str]] = frozenset()
+    """Those it has, by uuid and name."""
+    left_out: frozenset[tuple[str, str]] = frozenset()
+    """Those it lacks, for they could not be read."""
 
 
 class RetentionChoice(msgspec.Struct, frozen=True):
@@ -87,7 +92,8 @@ _PERIODS: dict[str, Callable[[datetime], str]] = {
 
 def choose(backups: Iterable[Candidate], rules: KeepRules, now: datetime | None = None) -> list[RetentionChoice]:
     """Every backup with its reasons, the oldest first. The newest of a series that no rule keeps anything of stays, and
-    the newest that verified where none that stays has. One that says it was taken after `now` stays and counts for
+    the newest that verified where none that stays has; and the newest that has a table which a later one of the machine
+    had to leave out, and of these the newest that verified. One that says it was taken after `now` stays and counts for
     nothing: newer ones would go for it. Raises `UsageError` for rules that say nothing."""
     rules.check()
     series: dict[tuple[str, tuple[str, ...]], list[Candidate]] = {}
@@ -98,7 +104,40 @@ def choose(backups: Iterable[Candidate], rules: KeepRules, now: datetime | None 
         else:
             series.setdefault((backup.machine, backup.scope), []).append(backup)
     found += [choice for members in series.values() for choice in _of_series(members, rules)]
+    found = _with_tables(found)
     return sorted(found, key=lambda choice: (choice.backup.taken, choice.backup.id))
+
+
+def _with_tables(choices: Sequence[RetentionChoice]) -> list[RetentionChoice]:
+    """The choices, and what has to stay of tables that could not be read when later backups were made."""
+    newest_first = sorted((choice.backup for choice in choices), key=lambda one: (one.taken, one.id), reverse=True)
+    reasons: dict[str, list[str]] = {}
+    for place, later in enumerate(newest_first):
+        for uuid, name in sorted(later.left_out):
+            has = partial(_has, later.machine, uuid, name)
+            if any(map(has, newest_first[:place])):
+                continue
+            having = list(filter(has, newest_first[place:]))
+            proved = [one for one in having if one.verified]
+            for backup, words in ((having[:1], "has"), (proved[:1], "verified and has")):
+                for one in backup:
+                    why = f"the newest that {words} {name}, which {later.name} had to leave out"
+                    reasons.setdefault(one.id, []).append(why)
+    return [
+        RetentionChoice(
+            choice.backup,
+            True,
+            tuple(dict.fromkeys([*(choice.reasons if choice.keep else ()), *reasons[choice.backup.id]])),
+        )
+        if choice.backup.id in reasons
+        else choice
+        for choice in choices
+    ]
+
+
+def _has(machine: str, uuid: str, name: str, backup: Candidate) -> bool:
+    """Whether a backup of the machine has the table, or another one of its name, as a restore makes it."""
+    return backup.machine == machine and any(uuid == one or name == other for one, other in backup.tables)
 
 
 def _of_series(members: Sequence[Candidate], rules: KeepRules) -> list[RetentionChoice]:

@@ -25,14 +25,17 @@ def list_backups(session: Session, to: To = None) -> None:
     rows = []
     items = [listed_document(item) for item in found]
     drilled = any(item["drilled"] for item in items)
+    lacking = any(item["left_out"] for item in items)
     for item in items:
         size = "" if item["bytes"] is None else format_size(item["bytes"])
         new = "" if item["new_bytes"] is None else format_size(item["new_bytes"])
         rows.append([item["name"], item["machine"], item["taken"] or "", item["parts"], size, new, item["cold"] or ""])
         rows[-1].append(item["state"] if item["state"] != "complete" else verified_text(item["verified"]))
         rows[-1] += [drilled_text(item["drilled"])] if drilled else []
+        rows[-1] += [", ".join(table["table"] for table in item["left_out"])] if lacking else []
     columns = ["backup", "machine", "taken", "parts", "size", "new", "cold", "verified"]
     columns += ["drilled"] if drilled else []
+    columns += ["lacks"] if lacking else []
     session.output.table(columns, rows, empty="no backups yet: frostline backup create")
 
 
@@ -106,6 +109,8 @@ def _print_shown(session: Session, document: dict[str, Any]) -> None:
         line(f"  disk {disk['name']}: {counted(disk['parts'], 'part')}")
     for item in document["pinned"]:
         line(f"  pinned: disk {item['disk']} at revision {item['revision']}, {item['url']}")
+    for item in document["left_out"]:
+        line(f"  LACKS: {item['table']}: {item['why']}")
     for item in document["not_held"]:
         line(f"  NOT HELD: what {item['owner']} has of {item['table']} on disks of its own")
     rows = [

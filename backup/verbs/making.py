@@ -58,6 +58,7 @@ def create(
     """
     from backup.create.request import CreateRequest
     from backup.scope import scope_of
+    from oplog.errors import PartlyDone
 
     store = session.store()
     with opened(session, to) as repository:
@@ -72,8 +73,14 @@ def create(
         made = repository.create(store, request)
         if session.options.json:
             session.output.document(made.document())
-            return
-        _print_created(session, made.document(), repository.name)
+        else:
+            _print_created(session, made.document(), repository.name)
+    if made.left_out:
+        named = ", ".join(table.table for table in made.left_out)
+        raise PartlyDone(
+            f"backup {made.name} lacks {named}: {made.left_out[0].why}",
+            hint="'frostline doctor' says how the table can be read again; then back it up",
+        )
 
 
 def _print_created(session: Session, made: dict[str, Any], where: str) -> None:
@@ -91,6 +98,8 @@ def _print_created(session: Session, made: dict[str, Any], where: str) -> None:
         line(f"  of that    {format_size(made['copied_server_side'])} copied inside the store")
     if made["pinned"]:
         line(f"  pinned     {format_size(made['pinned'])} that stay where they are")
+    for table in made["left_out"]:
+        line(f"  LACKS      {table['table']}, which cannot be read")
     for other in made["not_held"]:
         line(f"  NOT HELD   what {other['owner']} has of {other['table']} on disks of its own")
     line(f"Made in {made['seconds']:.1f} s." if done else "A preview: nothing was sent.")

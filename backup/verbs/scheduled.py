@@ -37,7 +37,9 @@ def _prune(config: Config, store: Store) -> Sequence[Sequence[str]]:
 
 
 def _tell_created(document: Mapping[str, Any]) -> Told:
-    return Told(f"{document.get('name')}: {document.get('parts')} parts, {document.get('new_bytes')} bytes sent")
+    lacking = ", ".join(table["table"] for table in document.get("left_out", ()))
+    lacks = f", lacks {lacking}, which cannot be read" if lacking else ""
+    return Told(f"{document.get('name')}: {document.get('parts')} parts, {document.get('new_bytes')} bytes sent{lacks}")
 
 
 def _tell_checked(document: Mapping[str, Any]) -> Told:
@@ -55,7 +57,7 @@ def _tell_pruned(document: Mapping[str, Any]) -> Told:
 
 
 KINDS = (
-    JobKind("backup", _tell_created, _create, shares=_REPOSITORY, done_event="backup"),
+    JobKind("backup", _tell_created, _create, shares=_REPOSITORY, found=frozenset({3}), done_event="backup"),
     JobKind("verification", _tell_checked, _verify, **_CHECKS),
     JobKind("drill", _tell_checked, _drill, **_CHECKS),
     JobKind("prune", _tell_pruned, _prune, shares=_REPOSITORY),

@@ -18,6 +18,7 @@ import msgspec
 from backup.format.header import BackupHeader, DrillRecord, VerificationRecord
 from backup.place import VARIABLE, repository_config, repository_url
 from disks.effects import make_directory, remove_file, replace_file
+from oplog.documents import Document
 from oplog.entry import now
 from oplog.errors import FrostlineError
 from tiering.config.secrets import without_passwords
@@ -59,7 +60,7 @@ class LastSeen(msgspec.Struct, frozen=True):
 
 
 NONE: Mapping[str, Proof] = {}
-_decoder = msgspec.json.Decoder(LastSeen)
+_kept = Document("last_seen.json", LastSeen)
 
 
 def remember(
@@ -107,7 +108,7 @@ def remember(
         make_directory(path.parent)
         for torn in path.parent.glob(f".{_FILE}.*"):  # one that was being written when its process ended
             remove_file(torn, missing_ok=True)
-        replace_file(path, msgspec.json.encode(seen))
+        replace_file(path, _kept.encode(seen))
     except (FrostlineError, OSError) as error:
         logger.debug("what was seen of %s is not kept: %s", repository[1], error)
 
@@ -163,7 +164,7 @@ def _last_seen(state: Path, name: str) -> LastSeen | None:
 
 def _read(path: Path) -> LastSeen | None:
     try:
-        return _decoder.decode(path.read_bytes())
+        return _kept.decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 

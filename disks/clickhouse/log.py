@@ -12,6 +12,7 @@ from oplog import entry
 from oplog.clickhouse import writing
 from oplog.clickhouse.names import SCHEMA_VERSION, parse_key
 from oplog.clickhouse.writing import LogStep
+from oplog.documents import Document
 from oplog.entry import Commit
 from oplog.errors import AlreadyExists, Damaged, Locked, NotFound, OutcomeUnknown
 from oplog.log import UnknownLogFormat
@@ -30,13 +31,13 @@ class LoggedTransaction(msgspec.Struct, frozen=True):
     def encode(self) -> str:
         """What the file table holds of it until it is done."""
         written = _Written(self.first, self.host, self.steps, msgspec.Raw(entry.encode(self.commit)))
-        return msgspec.json.encode(written).decode()
+        return _document.encode(written).decode()
 
     @classmethod
     def decode(cls, text: str, *, disk: str) -> Self:
         """The transaction that the file table of this disk holds. Raises `Damaged`."""
         try:
-            written = _decoder.decode(text)
+            written = _document.decode(text)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise Damaged(
                 f"disk {disk}: what it was about to log cannot be read: {error}",
@@ -59,7 +60,7 @@ class _Written(msgspec.Struct, frozen=True):
     """As an entry of a log of commits."""
 
 
-_decoder = msgspec.json.Decoder(_Written)
+_document = Document("entry of a log of ClickHouse that is about to be put", _Written)
 
 
 class ClickHouseLog:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from oplog import paths
+from oplog.documents import Document
 from oplog.entry import GENESIS_DIGEST
 from oplog.errors import Conflict
 from oplog.replay import FileRow
@@ -89,7 +90,7 @@ class TableReader:
             if more is None:
                 yield key, size_bytes
             else:
-                rest = _more_decoder.decode(more)
+                rest = _more.decode(more)
                 yield key, size_bytes - sum(size for _, size in rest)
                 yield from rest
 
@@ -340,12 +341,12 @@ class TableWriter(TableReader):
             del self._balance[key]
 
 
-_more_decoder = msgspec.json.Decoder(tuple[tuple[str, int], ...])
+_more = Document[tuple[tuple[str, int], ...]]("objects of a file", tuple[tuple[str, int], ...])
 
 
 def row_of(found: Any) -> FileRow:
     path, size_bytes, sha256, key, inline, blob_set, revision, more, read_only = found
-    blobs = () if more is None else _more_decoder.decode(more)
+    blobs = () if more is None else _more.decode(more)
     return FileRow(path, size_bytes, sha256.hex(), key, inline, blob_set, revision, blobs, bool(read_only))
 
 
@@ -353,7 +354,7 @@ def stored_row(row: FileRow) -> StoredRow:
     """The row as `insert_stored` takes it."""
     digest = bytes.fromhex(row.sha256)
     document = int(_is_document(row.path))
-    more = msgspec.json.encode(row.more).decode() if row.more else None
+    more = _more.encode(row.more).decode() if row.more else None
     read_only = int(row.read_only)
     return (
         row.path,

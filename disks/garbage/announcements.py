@@ -14,10 +14,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-import msgspec
-
 from disks.garbage.report import GcReport, SafetyStop
-from disks.object_disk.doomed import CONDEMNED, INTENT_LIFETIME, Announcement, end_of, read_announcement
+from disks.object_disk.doomed import CONDEMNED, INTENT_LIFETIME, Announcement, announcement, end_of, read_announcement
 from disks.object_disk.references import INTENTS_PREFIX, clock_objection, sane_time
 from disks.stores.base import ObjectInfo, ObjectStore
 from disks.stores.wrappers.named_log import log_of
@@ -148,6 +146,6 @@ def batches(keys: Sequence[str], size: int) -> Iterator[list[str]]:
 
 
 def _put(store: ObjectStore, key: str, keys: Sequence[str], now: datetime) -> str:
-    data = msgspec.json.encode(Announcement(time=now, keys=tuple(keys), log=log_of(store) or ""))
+    data = announcement.encode(Announcement(time=now, keys=tuple(keys), log=log_of(store) or ""))
     store.put(key, data, sha256=hashlib.sha256(data).digest())
     return key

@@ -27,6 +27,7 @@ import msgspec
 from disks.base import Mark
 from disks.effects import op, rename
 from oplog import paths
+from oplog.documents import Document
 from oplog.errors import FrostlineError
 
 _FILE_BYTES = 256 * 1024
@@ -49,7 +50,7 @@ class _Touched(msgspec.Struct, frozen=True, array_like=True):
     names: tuple[str, ...]
 
 
-_decoder = msgspec.json.Decoder(tuple[_Touched, ...])
+_document = Document("line of what commits touched", tuple[_Touched, ...])
 
 
 class Changes:
@@ -141,7 +142,7 @@ class Changes:
         return state if state is not None and state[3] == now_ns else None
 
     def _append(self, touched: Sequence[_Touched]) -> None:
-        data = msgspec.json.encode(touched)
+        data = _document.encode(tuple(touched))
         line = b"\n%08x %s\n" % (zlib.crc32(data), data)  # the first end of line ends what a power cut has torn
         try:
             if self._file.exists() and self._file.stat().st_size > _FILE_BYTES:
@@ -172,6 +173,6 @@ def _read(line: bytes) -> Sequence[_Touched]:
     """What a line says; nothing for one without its checksum, which leaves a gap."""
     try:
         data = line[9:]
-        return _decoder.decode(data) if int(line[:8], 16) == zlib.crc32(data) else ()
+        return _document.decode(data) if int(line[:8], 16) == zlib.crc32(data) else ()
     except (ValueError, msgspec.MsgspecError):
         return ()

@@ -40,7 +40,7 @@ from disks.host.locks import file_lock, try_file_lock
 from disks.host.reserve import Reserve
 from disks.local.changes import Changes
 from disks.local.hidden import HiddenFiles, inode_of
-from disks.local.plan import CommitPlan, CommitRecord, LocalRename, has_chains
+from disks.local.plan import CommitPlan, CommitRecord, LocalRename, commit_record, has_chains
 from disks.local.stamps import Stamps
 from disks.local.transaction import RECORD, LocalTransaction
 from disks.local.trash import Trash
@@ -56,7 +56,6 @@ _T = TypeVar("_T")
 MANY_ARRIVALS = 128
 """Of more files their directories become durable with the whole file system, where that tells of every failure."""
 _MOVED = "moved"
-_decoder = msgspec.json.Decoder(CommitRecord)
 
 
 class LocalCommits:
@@ -176,7 +175,7 @@ class LocalCommits:
 
     def _carry_out(self, committed: Path) -> str:
         try:
-            record = _decoder.decode((committed / RECORD).read_bytes())
+            record = commit_record.decode((committed / RECORD).read_bytes())
         except (msgspec.DecodeError, FileNotFoundError) as error:
             raise Damaged(
                 f"{committed / RECORD} cannot be read: {error}",

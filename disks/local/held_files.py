@@ -19,6 +19,7 @@ import msgspec
 
 from disks.effects import hard_link, make_directory, remove_tree, replace_file
 from disks.host.processes import is_alive, process_start, sight
+from oplog.documents import Document
 
 DIRECTORY = "readers"
 _NOTE = "until.json"
@@ -34,7 +35,7 @@ class _Until(msgspec.Struct, frozen=True):
     """Who can see the process; None in notes of an earlier version."""
 
 
-_decoder = msgspec.json.Decoder(_Until)
+_document = Document("note of files that tasks read", _Until)
 
 
 def hold_files(own: Path, files: Sequence[Path], *, until: datetime, process: int) -> list[Path]:
@@ -45,7 +46,7 @@ def hold_files(own: Path, files: Sequence[Path], *, until: datetime, process: in
     held = own / DIRECTORY / secrets.token_hex(8)
     make_directory(held)
     note = _Until(until, process, process_start(process), sight())
-    replace_file(held / _NOTE, msgspec.json.encode(note))
+    replace_file(held / _NOTE, _document.encode(note))
     names = [held / f"{number}-{file.name}" for number, file in enumerate(files)]
     for file, name in zip(files, names, strict=True):
         hard_link(file, name)
@@ -65,7 +66,7 @@ def let_go(own: Path) -> list[str]:
 
 def _is_over(held: Path) -> bool:
     try:
-        note = _decoder.decode((held / _NOTE).read_bytes())
+        note = _document.decode((held / _NOTE).read_bytes())
     except FileNotFoundError:
         # Somebody is making it just now, unless it is old.
         return _age_seconds(held) > 60

@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
 from disks.effects import fsync_directories, remove_empty_directories, remove_file, replace_file
 from disks.host.locks import try_file_lock
 from disks.local.changes import Changes
 from disks.local.trash import Trash
+from oplog.documents import Document
 
 
 class HiddenFiles:
@@ -69,7 +68,7 @@ class HiddenFiles:
         """Put the files out of sight durably, for the sweep after the last reader; empties `files`."""
         if files:
             record = self.directory / f"{transaction}-{secrets.token_hex(4)}.json"
-            replace_file(record, msgspec.json.encode(files))
+            replace_file(record, _document.encode(files))
             files.clear()
 
     def displace(self, path: str, transaction: str) -> None:
@@ -82,7 +81,7 @@ class HiddenFiles:
                 if inode_of(self._root / name) == hidden.pop(name):
                     self._trash.take(self._root / name, transaction)
             if displaced:
-                replace_file(record, msgspec.json.encode(hidden))
+                replace_file(record, _document.encode(hidden))
 
     def remove_torn_records(self) -> None:
         """Remove what a killed writer of a record left."""
@@ -148,5 +147,8 @@ def lstat(path: Path | str) -> os.stat_result | None:
         return None
 
 
+_document = Document[dict[str, int]]("record of files that are out of sight", dict[str, int])
+
+
 def _read(record: Path) -> dict[str, int]:
-    return msgspec.json.decode(record.read_bytes(), type=dict[str, int])
+    return _document.decode(record.read_bytes())

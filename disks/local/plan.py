@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from oplog import paths
+from oplog.documents import Document
 from oplog.errors import Conflict
 
 
@@ -47,6 +48,9 @@ class CommitRecord(msgspec.Struct, frozen=True):
             yield move.source
             if move.target is not None:
                 yield move.target
+
+
+commit_record = Document("record of a transaction on a local disk", CommitRecord)
 
 
 def has_chains(moves: tuple[LocalRename, ...]) -> bool:

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from disks.base import FileInfo, Transaction, check_path
 from disks.effects import (
     fsync_directory,
@@ -23,7 +21,7 @@ from disks.effects import (
 )
 from disks.host.locks import OwnedDirectory
 from disks.local.copied import copy_file
-from disks.local.plan import CommitPlan
+from disks.local.plan import CommitPlan, commit_record
 from disks.local.unsynced import UnsyncedFiles
 from oplog.errors import Conflict, Damaged, Refused
 from oplog.kinds import CommitKind
@@ -145,7 +143,7 @@ class LocalTransaction(Transaction):
             fsync_directory(files)
         record = staging / RECORD
         remove_file(record, missing_ok=True)
-        write_new_file(record, msgspec.json.encode(plan.record(self._kind.word, self._reason)))
+        write_new_file(record, commit_record.encode(plan.record(self._kind.word, self._reason)))
         stage(staging)
         fsync_directory(staging)
         return staging

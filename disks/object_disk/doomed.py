@@ -11,6 +11,7 @@ from disks.object_disk.references import INTENTS_PREFIX
 from disks.stores.base import ObjectInfo, ObjectStore
 from disks.stores.wrappers.named_log import log_of
 from oplog import bounds
+from oplog.documents import Document
 from oplog.errors import Damaged
 from oplog.revision import is_blob_key
 
@@ -30,7 +31,7 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Whose entries and snapshots are meant, where there are several logs: theirs have the same names."""
 
 
-_decoder = msgspec.json.Decoder(Announcement)
+announcement = Document("announcement of a collection", Announcement)
 
 
 class Announcer(Protocol):
@@ -67,6 +68,6 @@ def read_announcement(store: ObjectStore, item: ObjectInfo) -> Announcement:
     try:
         if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
             raise ValueError(f"it has {item.size_bytes} bytes")
-        return _decoder.decode(store.get(key))
+        return announcement.decode(store.get(key))
     except bounds.UNREADABLE as error:
         raise Damaged(f"{store.url(key)} cannot be read: {error}", hint="delete it if no gc runs") from error

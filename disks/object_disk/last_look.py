@@ -24,6 +24,7 @@ import msgspec
 from disks.effects import op, remove_file
 from disks.host.moment import Moment
 from disks.host.processes import boot_id
+from oplog.documents import Document
 from oplog.errors import FrostlineError
 
 _WRITTEN_SECONDS = 1.0
@@ -44,7 +45,7 @@ class _Look(msgspec.Struct, frozen=True):
 
 _NAME = "look"
 """Beside the rows of the file table: the name of the look that began last."""
-_decoder = msgspec.json.Decoder(_Look)
+_document = Document("note of the last look at a bucket", _Look)
 
 
 class LastLook:
@@ -77,7 +78,7 @@ class LastLook:
             inode = os.fstat(descriptor).st_ino
             look = _Look((began.wall, began.steady), Moment().wall, _boot(), inode, name, revision)
             with op("fs.write", self._file):
-                os.write(descriptor, msgspec.json.encode(look))
+                os.write(descriptor, _document.encode(look))
         except (OSError, FrostlineError):
             return
         finally:
@@ -98,7 +99,7 @@ class LastLook:
         none."""
         try:
             with self._file.open("rb") as file:
-                look = _decoder.decode(file.read())
+                look = _document.decode(file.read())
                 status = os.fstat(file.fileno())
         except (OSError, msgspec.MsgspecError):
             return math.inf

@@ -38,6 +38,7 @@ from disks.effects import make_directory, replace_file
 from disks.host.processes import boot_id
 from disks.stores.base import ObjectInfo, ObjectStore
 from oplog import bounds
+from oplog.documents import Document
 from oplog.entry import now
 from oplog.errors import Damaged, FrostlineError, Locked, NotFound, Overslept
 from oplog.revision import LEASES_PREFIX
@@ -79,8 +80,13 @@ class _Held(msgspec.Struct, frozen=True, kw_only=True):
     steady_until: float
 
 
-_claim_decoder = msgspec.json.Decoder(LeaseClaim)
-_held_decoder = msgspec.json.Decoder(_Held)
+def _fault_in(claim: LeaseClaim) -> str | None:
+    fault = bounds.fault_in_time("until", claim.until)
+    return fault or (bounds.fault_in_time("since", claim.since) if claim.since is not None else None)
+
+
+_claim = Document("lease", LeaseClaim, fault=_fault_in)
+_held = Document("lease as this machine remembers it", _Held)
 
 
 class Lease:
@@ -233,7 +239,7 @@ class Lease:
         until = _steady() + self._term.total_seconds()  # before the put, which may take its time
         _write(self._store, claim)
         make_directory(self._path.parent)
-        replace_file(self._path, msgspec.json.encode(_Held(claim=claim, boot=_boot(), steady_until=until)))
+        replace_file(self._path, _held.encode(_Held(claim=claim, boot=_boot(), steady_until=until)))
 
     def _remembered(self) -> _Held | None:
         try:
@@ -241,11 +247,11 @@ class Lease:
         except FileNotFoundError:
             return None
         try:
-            return _held_decoder.decode(data)
+            return _held.decode(data)
         except msgspec.DecodeError:
             pass
         try:  # of a version that went by the wall clock: it has run out, and is ended
-            return _Held(claim=_claim_decoder.decode(data), boot="", steady_until=0.0)
+            return _Held(claim=_claim.decode(data), boot="", steady_until=0.0)
         except msgspec.DecodeError:
             return None
 
@@ -281,17 +287,11 @@ def _read(store: ObjectStore, item: ObjectInfo) -> LeaseClaim:
     try:
         if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
             raise ValueError(f"it has {item.size_bytes} bytes")
-        claim = _claim_decoder.decode(store.get(item.key))
-        fault = bounds.fault_in_time("until", claim.until)
-        if claim.since is not None:
-            fault = fault or bounds.fault_in_time("since", claim.since)
-        if fault is not None:
-            raise ValueError(fault)
+        return _claim.decode(store.get(item.key))
     except bounds.UNREADABLE as error:
         raise Damaged(f"lease {store.name}{item.key} cannot be read: {error}", hint="delete it") from error
-    return claim
 
 
 def _write(store: ObjectStore, claim: LeaseClaim) -> None:
-    data = msgspec.json.encode(claim)
+    data = _claim.encode(claim)
     store.put(claim.key, data, sha256=hashlib.sha256(data).digest())

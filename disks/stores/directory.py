@@ -33,12 +33,19 @@ from disks.stores.checks import check_digest_length, check_metadata, check_range
 from disks.stores.payload import opened
 from disks.stores.wrappers.wrapped import unwrapped
 from oplog.bounds import check_received
+from oplog.documents import Document
 from oplog.errors import AccessDenied, AlreadyExists, Damaged, FrostlineError, NotFound, ReadOnly, Refused, Transient
 
 _INCOMING = ".incoming"
 _METADATA = ".metadata"
 _LOCK = "put.lock"
 _CHUNK_BYTES = 1024 * 1024
+_metadata = Document[dict[str, str]](
+    "metadata of an object in a directory bucket",
+    dict[str, str],
+    write=lambda metadata: json.dumps(metadata, sort_keys=True).encode(),  # names of files may be no text
+    read=json.loads,
+)
 _FOREIGN_LEFTOVER_SECONDS = 600
 _MAY_NOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM)
 _serial = itertools.count()
@@ -147,7 +154,7 @@ class DirectoryStore(ObjectStore):
         effects.make_directory(path.parent)
         with self._temporary() as (temporary, file):
             with op("fs.write", temporary):
-                file.write(json.dumps(dict(metadata), sort_keys=True).encode())
+                file.write(_metadata.encode(dict(metadata)))
             with op("fs.fsync", temporary):
                 os.fsync(file.fileno())
             effects.rename(temporary, path)
@@ -215,7 +222,7 @@ class DirectoryStore(ObjectStore):
             if not path.is_file() or path.is_symlink():
                 raise NotFound(f"no object {self.name}{key}")
             try:
-                metadata = json.loads((self._root / _METADATA / key).read_bytes())
+                metadata = _metadata.decode((self._root / _METADATA / key).read_bytes())
             except (FileNotFoundError, NotADirectoryError):
                 metadata = {}
             return _info(key, status, metadata)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Sequence
@@ -14,6 +13,8 @@ from pathlib import Path
 import msgspec
 
 from disks.effects import make_directory, replace_file
+from oplog import bounds
+from oplog.documents import Document
 from oplog.errors import UsageError
 
 _MEMORY = "fsck.json"
@@ -49,18 +50,20 @@ def choose(subset: Subset, sizes: Sequence[int], read: set[int], chance: random.
     return chance.choice(left) if left else None
 
 
+_document = Document[dict[str, dict[str, list[int]]]](
+    "fsck.json", dict[str, dict[str, list[int]]], order="deterministic"
+)
+"""By disk: number of shares -> those that this round has read."""
+
+
 class ShareHistory:
     """What `fsck.json` holds. A file that cannot be read is no harm: the next round begins."""
 
     def __init__(self, state: Path) -> None:
         self._path = state / _MEMORY
         try:
-            known = json.loads(self._path.read_bytes())
-            self._rounds: dict[str, dict[str, list[int]]] = {
-                str(disk): {str(shares): [int(one) for one in read] for shares, read in rounds.items()}
-                for disk, rounds in known.items()
-            }
-        except (OSError, ValueError, TypeError, AttributeError):
+            self._rounds = _document.decode(self._path.read_bytes())
+        except (OSError, *bounds.UNREADABLE):
             self._rounds = {}
 
     def read(self, disk: str, shares: int) -> set[int]:
@@ -75,5 +78,5 @@ class ShareHistory:
         read.add(share)
         self._rounds.setdefault(disk, {})[str(shares)] = sorted(read)
         make_directory(self._path.parent)
-        replace_file(self._path, json.dumps(self._rounds, sort_keys=True).encode())
+        replace_file(self._path, _document.encode(self._rounds))
         return len(read)

@@ -244,6 +244,11 @@ def _situation(context: Context, disk: LoggedDisk, change: Change) -> Situation:
         documents={**_documents(disk, map(now.__getitem__, filter(tombstones.is_definition, now))), **change.documents},
         parts=tuple(_parts(context, homes)),
         tables=tuple(context.catalog.tables()),
+        unreadable={
+            table.uuid: context.catalog.table_to_change(table.uuid)
+            for table in context.catalog.unreadable()
+            if table.uuid in homes and table.can_be_changed
+        },
         definitions_here=frozenset(definitions),
         tombstones={uuid: stone for uuid in homes if (stone := _tombstone(context, uuid)) is not None},
         elsewhere=Elsewhere(ways_back={uuid: ways_back_of(context, uuid) for uuid in homes}),
@@ -341,7 +346,8 @@ def _tombstone(context: Context, uuid: str) -> Tombstone | None:
 
 
 def _parts(context: Context, uuids: set[str]) -> Iterator[PresentPart]:
-    hidden = (gone.definition for gone in context.catalog.dropped())
+    hidden = [gone.definition for gone in context.catalog.dropped()]
+    hidden += [table.before for table in context.catalog.unreadable() if table.before is not None]
     for definition in (*context.catalog.tables(), *hidden):
         if definition.uuid in uuids:
             yield from present_parts(context, definition)

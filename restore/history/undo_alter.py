@@ -9,6 +9,7 @@ from __future__ import annotations
 from oplog.kinds import TableAltered
 from restore.history.undo_context import Situation, UndoPlan
 from restore.history.undo_first import undo_first_of_table
+from tiering.table.places import locate
 from tiering.table.schema import TABLE_FILE, TableDefinition
 from tiering.table.tombstones import essence, succeeding
 
@@ -22,6 +23,11 @@ def altered_definition(situation: Situation) -> str | None:
 def plan_alter(situation: Situation, result: UndoPlan, path: str) -> None:
     """The definition of before the alter, or why not."""
     old, new = situation.says(situation.before[path]), situation.says(situation.after[path])
+    place = locate(path)
+    base = situation.unreadable.get(place.uuid) if place is not None else None
+    if base is not None and isinstance(old, TableDefinition):
+        _plan_from(situation, result, path, old, base)
+        return
     if not isinstance(old, TableDefinition) or not isinstance(new, TableDefinition):
         result.refuse(f"{path} of before or after it cannot be read", "run 'frostline fsck'")
         return
@@ -38,6 +44,16 @@ def plan_alter(situation: Situation, result: UndoPlan, path: str) -> None:
     wanted = succeeding(old, current)
     result.alter = (current, wanted)
     _check_alter(situation, result, current, wanted)
+
+
+def _plan_from(situation: Situation, result: UndoPlan, path: str, old: TableDefinition, base: TableDefinition) -> None:
+    """The same where the newest definition cannot be read: that is the one the commit wrote, or another commit did."""
+    if situation.now.get(path) != situation.after[path]:
+        result.refuse(f"table {old.full_name} was altered again since", undo_first_of_table(situation, path))
+        return
+    wanted = succeeding(old, base)
+    result.alter = (base, wanted)
+    _check_alter(situation, result, base, wanted)
 
 
 def _check_alter(situation: Situation, result: UndoPlan, current: TableDefinition, wanted: TableDefinition) -> None:

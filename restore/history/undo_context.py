@@ -43,6 +43,8 @@ class Situation(msgspec.Struct, frozen=True):
     """The ways back of other disks that hide tables concerned."""
     newer: tuple[Commit, ...] = ()
     """All later commits that touched what is not as the commit left it, ascending; of very many the newest."""
+    unreadable: Mapping[str, TableDefinition] = msgspec.field(default_factory=dict)
+    """By uuid: of tables concerned whose newest definition cannot be read what a change of them goes on from."""
     actor: str = ""
     """Who undoes."""
     broken: tuple[str, ...] = ()

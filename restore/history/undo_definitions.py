@@ -178,7 +178,7 @@ def _create(result: UndoPlan, definition: TableDefinition, *, new_version: bool 
     result.definitions.append(definition)
     result.creates.append(_row(definition.path, schema.encode(definition)))
     if new_version:
-        result.creates.append(_row(tombstones.mark_of(definition), b"{}"))
+        result.creates.append(_row(tombstones.mark_of(definition), tombstones.mark(definition)))
 
 
 def _row(path: str, data: bytes) -> FileRow:

@@ -7,18 +7,19 @@ the definition of then becomes the version after the newest one, unless that say
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from disks.file_table.table import FileTable
 from disks.file_table.views import TableReader
+from oplog import bounds
 from oplog.errors import Damaged
 from oplog.replay import FileRow
 from restore.rebuild.plan import in_scope
+from tiering.catalog import table_names
 from tiering.table import schema, tombstones
-from tiering.table.places import GIVEN_UP_DIRECTORY, is_reservation
+from tiering.table.places import GIVEN_UP_DIRECTORY, is_reservation, locate
 from tiering.table.schema import TABLE_FILE, TableDefinition
 from tiering.table.tombstones import DROPPED_DIRECTORY, Tombstone, essence, succeeding
 
@@ -33,6 +34,8 @@ class _Said(msgspec.Struct):
     tombstones: dict[str, Tombstone] = msgspec.field(default_factory=dict)
     names: dict[str, FileRow] = msgspec.field(default_factory=dict)
     """By the uuid of the owner: the file that says who has the name."""
+    unreadable: dict[str, bytes] = msgspec.field(default_factory=dict)
+    """By uuid: a `table.json` that cannot be read."""
 
     @classmethod
     def by(cls, table: FileTable) -> _Said:
@@ -54,14 +57,22 @@ class _Said(msgspec.Struct):
     def _take(self, row: FileRow) -> None:
         try:
             if tombstones.is_definition(row.path):
-                definition = schema.decode(row.inline or b"", path=row.path)
-                self.definitions[definition.uuid] = definition
+                self._take_definition(row)
             elif uuid := tombstones.uuid_of(row.path):
                 self.tombstones[uuid] = tombstones.decode(row.inline or b"", path=row.path)
             else:
-                self.names[str(json.loads(row.inline or b"")["table"])] = row
-        except (Damaged, ValueError, KeyError, TypeError):
+                self.names[table_names.document.decode(row.inline or b"").table] = row
+        except (Damaged, *bounds.UNREADABLE):
             return
+
+    def _take_definition(self, row: FileRow) -> None:
+        data = row.inline or b""
+        try:
+            definition = schema.decode(data, path=row.path)
+            self.definitions[definition.uuid] = definition
+        except Damaged:
+            if (place := locate(row.path)) is not None:
+                self.unreadable[place.uuid] = data
 
 
 class SettledDefinition(msgspec.Struct):
@@ -172,6 +183,8 @@ def _coming(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:
     if (name := then.names.get(uuid)) is not None and (uuid not in now.names or now.names[uuid].path != name.path):
         yield name
     last = now.last(uuid)
+    if last is None and (data := now.unreadable.get(uuid)) is not None:  # the version after it, whatever it means
+        last = schema.meaning(data) or msgspec.structs.replace(old, version=schema.version_in(data) or old.version)
     if last is None or (uuid in now.definitions and last == old):
         return
     if uuid in now.definitions and essence(last) == essence(old):
@@ -179,7 +192,7 @@ def _coming(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:
         return
     wanted = succeeding(old, last)
     yield _row(wanted.path, schema.encode(wanted))
-    yield _row(tombstones.mark_of(wanted), b"{}")
+    yield _row(tombstones.mark_of(wanted), tombstones.mark(wanted))
 
 
 def _staying_hidden(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:

@@ -25,6 +25,7 @@ from disks.workers.object_copier import ObjectCopier, ObjectCopy, SourceDamaged,
 from disks.workers.parallel import in_parallel
 from disks.workers.progress import Progress, Silent, Task
 from disks.workers.runner import OpensStore, Remote, Runner
+from oplog.documents import Document
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from oplog.revision import blob_prefix, derived_blob_key
@@ -60,7 +61,7 @@ class CopyAttempt(msgspec.Struct, frozen=True, kw_only=True):
         return derived_blob_key(self.number, "\n".join([self.nonce, self.source, *(key for key, _ in blobs)]).encode())
 
 
-_decoder = msgspec.json.Decoder(CopyAttempt)
+_document = Document("restore.json", CopyAttempt)
 
 
 class CopiedObject(msgspec.Struct, frozen=True):
@@ -89,13 +90,13 @@ def begin_copy_journal(disk: LoggedDisk, source: str, *, fresh: bool = False) ->
         number=disk.revision + 1,
         started=now,
     )
-    replace_file(path, msgspec.json.encode(attempt))
+    replace_file(path, _document.encode(attempt))
     return attempt, False
 
 
 def _read(path: Path) -> CopyAttempt | None:
     try:
-        return _decoder.decode(path.read_bytes())
+        return _document.decode(path.read_bytes())
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
         return None  # nothing is lost but the copies of an interrupted run
 

@@ -16,7 +16,16 @@ _MEANWHILE = "tests/integration/test_backup_meanwhile.py"
 _DISASTERS = "tests/integration/test_backup_disasters.py"
 _DRILL = "tests/integration/test_drill.py"
 _CLICKHOUSE = "tests/integration/test_backup_clickhouse.py"
+_UNREADABLE = "tests/integration/test_backup_unreadable.py"
 _BAD_INPUT = "tests/hostile/test_backup_bad_input.py"
+
+
+def _none(*arguments: Any) -> list[Any]:
+    return []
+
+
+def _as_chosen(choices: Any) -> Any:
+    return choices
 
 
 def _header_first() -> None:
@@ -557,5 +566,17 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a collection goes on though another listing has shown backups that this one does not",
         f"{_PRUNE}::TestContradictions::test_headers_that_one_listing_shows_and_another_does_not",
         replaced("backup.retention.collect", "check_roots", nothing),
+    ),
+    (
+        "silent about a table (I12)",
+        "a backup says nothing of a table that could not be read",
+        f"{_UNREADABLE}::test_a_backup_says_what_it_lacks",
+        replaced("backup.create.instant", "_unreadable", _none),
+    ),
+    (
+        "the last backup with a table (I12)",
+        "backups that lack a table take the place of those that have it",
+        f"{_UNREADABLE}::test_the_last_backup_that_has_it_stays",
+        replaced("backup.retention.rules", "_with_tables", _as_chosen),
     ),
 )

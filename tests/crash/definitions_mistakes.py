@@ -10,6 +10,7 @@ from tests.crash.seeding import nothing, replaced
 _CHECKS = "tests/integration/test_definitions_hold.py"
 _RENAME = "tests/integration/test_table_rename.py"
 _BACK = "tests/integration/test_ways_back.py"
+_UNREADABLE = "tests/integration/test_unreadable_tables.py"
 _COVERS = "tests/integration/test_covered_by_sources.py"
 
 
@@ -35,6 +36,21 @@ def _always(*arguments: Any) -> bool:
     return True
 
 
+def _written(document: Any, value: Any) -> bytes:
+    return document._write(value)
+
+
+def _snapshot_written(revision: int, digest: str, rows: Any) -> bytes:
+    from oplog import snapshot
+    from oplog.entry import now
+
+    return snapshot._write(snapshot.SnapshotHeader(revision=revision, digest=digest, time=now()), rows)
+
+
+def _copy_believed(disk: Any, snapshot: Any, definition: Any, known: Any) -> None:
+    snapshot.copies[definition.uuid].add(disk.name)
+
+
 def _never(*arguments: Any) -> str:
     return ""
 
@@ -52,7 +68,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "tombstones not read (I17)",
         "a definition that a bucket lacks was not copied there yet, whatever the reason",
         f"{_CHECKS}::test_a_restore_to_before_a_table_holds_and_keeps_what_only_an_ssd_has",
-        replaced("tiering.catalog.catalog:Catalog", "_take_out_dropped", nothing),
+        replaced("tiering.catalog.table_snapshot", "_take_out_dropped", nothing),
     ),
     (
         "a restored table.json as it was (I17)",
@@ -113,5 +129,41 @@ MISTAKES: tuple[Mistake, ...] = (
         "a part moves to an SSD whoever inserted it",
         f"{_COVERS}::test_a_part_of_another_machine_stays_in_the_bucket",
         replaced("tiering.catalog.blocks", "why_bound", _never),
+    ),
+    (
+        "written without reading it back (I23)",
+        "a document is encoded, and nobody looks whether its reader takes it",
+        "tests/unit/test_documents.py::test_a_document_that_is_encoded_reads_back",
+        replaced("oplog.documents:Document", "encode", _written),
+    ),
+    (
+        "read back, and not compared (I23)",
+        "what a document reads back as may be something else",
+        "tests/unit/test_documents.py::test_a_document_that_is_encoded_reads_back",
+        replaced("oplog.documents", "_is_same", _always),
+    ),
+    (
+        "a snapshot that nobody read back (I23)",
+        "rows that a snapshot's reader refuses are in one",
+        "tests/unit/test_documents.py::test_a_snapshot_that_is_encoded_reads_back",
+        replaced("oplog.snapshot", "encode", _snapshot_written),
+    ),
+    (
+        "an older definition in the place of an unreadable one (I17)",
+        "a table.json that cannot be read says nothing, and an older copy of it counts",
+        f"{_UNREADABLE}::test_an_older_copy_does_not_take_its_place",
+        replaced("tiering.catalog.table_snapshot", "_take_out_unreadable", nothing),
+    ),
+    (
+        "marks without definitions (I17)",
+        "nothing but table.json says how a table is defined",
+        f"{_UNREADABLE}::test_a_damaged_definition_is_taken_from_its_mark",
+        replaced("tiering.table.tombstones", "read_mark", nothing),
+    ),
+    (
+        "of two copies the first (I17)",
+        "copies of one version are not compared",
+        f"{_UNREADABLE}::test_of_copies_that_differ_that_of_the_log_counts",
+        replaced("tiering.catalog.table_snapshot", "_take_copy", _copy_believed),
     ),
 )

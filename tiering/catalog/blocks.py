@@ -16,11 +16,14 @@ and that went into no other one, merged over: it may come back.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 
+import msgspec
+
 from disks.base import Disk, LoggedDisk
+from oplog import bounds
+from oplog.documents import Document
 from oplog.entry import Create, Remove
 from oplog.errors import Conflict, NotFound, Transient
 from oplog.kinds import BlocksAllocated, Merged, Tidied
@@ -39,6 +42,16 @@ def mark_path(definition: TableDefinition, index: int) -> str:
     return f"{definition.directory}/blocks-{index}.json"
 
 
+class RangeMark(msgspec.Struct, frozen=True):
+    """`blocks-<n>.json`: who took the range."""
+
+    first_block: int
+    owner: str
+
+
+_document = Document("mark of a block range", RangeMark)
+
+
 def mark(context: Context, index: int) -> bytes:
     """What is written there."""
     return mark_of(index, context.actor)
@@ -46,7 +59,7 @@ def mark(context: Context, index: int) -> bytes:
 
 def mark_of(index: int, owner: str) -> bytes:
     """What is written there for an owner."""
-    return json.dumps({"first_block": index * RANGE_BLOCKS, "owner": owner}).encode()
+    return _document.encode(RangeMark(index * RANGE_BLOCKS, owner))
 
 
 def first_free(context: Context, definition: TableDefinition) -> int:
@@ -116,9 +129,8 @@ def owners(context: Context, definition: TableDefinition) -> dict[int, str]:
     for disk in map(context.disk, context.catalog.policy_disks(definition)):
         for index in _marks(disk, definition):
             try:
-                said = json.loads(disk.read(mark_path(definition, index)))
-                found[index] = str(said["owner"])
-            except (NotFound, ValueError, KeyError, TypeError):
+                found[index] = _document.decode(disk.read(mark_path(definition, index))).owner
+            except (NotFound, *bounds.UNREADABLE):
                 found.setdefault(index, "")
     return found
 

@@ -11,25 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-import msgspec
-
 from disks.base import Disk
 from disks.stores.time_budget import time_budget
 from disks.workers.progress import SILENT, Progress
-from oplog.errors import Conflict, Damaged, DiskUnreachable, FrostlineError, NotFound, Transient
+from oplog.errors import Conflict, Damaged, DiskUnreachable, NotFound, Transient
 from tiering.catalog.lineage import Lineage, Merges, no_merges
 from tiering.catalog.looks.stored import Broken, PartState, StoredPart
 from tiering.catalog.source_copies import NOTHING_LISTED, Listed, SourceCopies
-from tiering.catalog.table_parts import TableParts, TablePartsReader
+from tiering.catalog.table_parts import TablePartsReader
+from tiering.catalog.table_snapshot import DroppedTable, Snapshot, read_tables
+from tiering.catalog.unreadable import UnreadableTable
 from tiering.config.settings import Config
 from tiering.journal.kept_looks import PartSums
 from tiering.journal.kept_parts import KeptParts
 from tiering.policy.placement import ordered_volumes
-from tiering.table import schema, tombstones
+from tiering.table import tombstones
 from tiering.table.part import PartName
-from tiering.table.places import STORE_DIRECTORY
-from tiering.table.schema import TABLE_FILE, TableDefinition
-from tiering.table.tombstones import Tombstone
+from tiering.table.schema import TableDefinition
 
 __all__ = ["Broken", "Catalog", "DroppedTable", "PartState", "StoredPart"]
 
@@ -38,35 +36,6 @@ _PATIENCE_SECONDS = 4.0
 _NAMED = 10
 
 _NONE_YET = "none yet: see 'frostline table create --help'; one that you have is found by --config or FROSTLINE_HOME"
-
-
-class DroppedTable(msgspec.Struct, frozen=True):
-    """A table that a bucket says is gone, and some disk still has: no verb sees it."""
-
-    definition: TableDefinition
-    tombstone: Tombstone | None
-    """None when it cannot be read: then nobody knows who took the table away."""
-    disks: tuple[str, ...]
-    """Those that have it."""
-
-
-class _Snapshot(msgspec.Struct):
-    """All the catalog knows, replaced as a whole by `refresh`."""
-
-    tables: dict[str, TableDefinition] = msgspec.field(default_factory=dict)
-    """by uuid"""
-    copies: dict[str, set[str]] = msgspec.field(default_factory=dict)
-    """uuid -> disks that hold the newest table.json"""
-    holders: dict[str, set[str]] = msgspec.field(default_factory=dict)
-    """uuid -> disks that hold any"""
-    dropped: dict[str, DroppedTable] = msgspec.field(default_factory=dict)
-    """by uuid"""
-    parts: dict[str, TableParts] = msgspec.field(default_factory=dict)
-    """by uuid"""
-    broken: list[Broken] = msgspec.field(default_factory=list)
-    """But for parts."""
-    dropping: frozenset[str] = frozenset()
-    """Directories of tables and parts whose drop is decided and not finished."""
 
 
 class Catalog:
@@ -100,7 +69,7 @@ class Catalog:
         self._reader = TablePartsReader(
             config, disks, self.lineage, self.copies, kept, progress=progress, stand_still=stand_still
         )
-        self._last = _Snapshot()
+        self._last = Snapshot()
         self._outdated = False
         self._outdates = 0
         self._known_at = -1
@@ -135,13 +104,11 @@ class Catalog:
         with self._reader.lock:
             self._is_anew = anew
             self._outdated = False
-            snapshot = _Snapshot(dropping=frozenset(self._dropping()))
             self.copies.look()
-            for disk in self._disks.values():
-                self._read_tables(disk, snapshot)
-            self._take_out_dropped(snapshot)
-            dropped = [table.definition for table in snapshot.dropped.values()]
-            for definition in (*snapshot.tables.values(), *dropped):
+            snapshot = read_tables(self._disks, frozenset(self._dropping()))
+            hidden = [table.definition for table in snapshot.dropped.values()]
+            hidden += [table.before for table in snapshot.unreadable.values() if table.before is not None]
+            for definition in (*snapshot.tables.values(), *hidden):
                 snapshot.parts[definition.uuid] = self._reader.look(definition, snapshot.dropping, anew=anew)
             self._reader.forget_all_but(snapshot.parts)
             self._last = snapshot
@@ -156,7 +123,7 @@ class Catalog:
         self._outdated = True
 
     @property
-    def _now(self) -> _Snapshot:
+    def _now(self) -> Snapshot:
         if self._outdated:
             with self._reader.lock:
                 if self._outdated:
@@ -164,7 +131,7 @@ class Catalog:
         return self._last
 
     @property
-    def _as_known(self) -> _Snapshot:
+    def _as_known(self) -> Snapshot:
         """The same for who asks for no part: what shows no change is not looked into, until somebody asks for more."""
         if self._outdated and self._known_at != self._outdates:
             with self._reader.lock:
@@ -200,7 +167,7 @@ class Catalog:
     def check_readable(self, definition: TableDefinition) -> None:
         """Raise `Damaged` naming the first part of the table that cannot be read: its rows would be missing."""
         for broken in self.broken:
-            if broken.path.startswith(f"{definition.directory}/"):
+            if broken.path.startswith(f"{definition.directory}/") and not tombstones.is_definition(broken.path):
                 raise Damaged(
                     broken.text,
                     hint=f"rows of {definition.full_name} would be missing; run 'frostline fsck'",
@@ -231,6 +198,9 @@ class Catalog:
             )
         if found:
             return found[0]
+        for table in self.unreadable():
+            if table.is_called(full_name):
+                raise table.error()
         for disk in self._disks.values():
             if disk.broken is not None:
                 raise type(disk.broken)(
@@ -243,6 +213,19 @@ class Catalog:
                 )
         known = ", ".join(table.full_name for table in self.tables()) or _NONE_YET
         raise NotFound(f"No such table: {full_name}", hint=f"the tables are: {known}")
+
+    def table_to_change(self, name: str) -> TableDefinition:
+        """The same for who replaces the definition, or drops the table: where the newest one cannot be read, the one
+        that a change goes on from. Raises `Damaged` where there is none."""
+        found = next((table for table in self.unreadable() if table.is_called(name)), None)
+        if found is None or self._called(name):
+            return self.table(name)
+        parts = self.parts(found.before, include_outdated=True) if found.before is not None else ()
+        return found.base(parts)
+
+    def unreadable(self) -> list[UnreadableTable]:
+        """Tables whose newest definition cannot be read, by name."""
+        return sorted(self._as_known.unreadable.values(), key=lambda table: (table.name, table.uuid))
 
     def _called(self, name: str) -> list[TableDefinition]:
         return [table for table in self._as_known.tables.values() if name in (table.full_name, table.uuid)]
@@ -330,48 +313,6 @@ class Catalog:
             f"table {definition.full_name} has no part {name}",
             hint=f"'frostline parts {definition.full_name}' lists them",
         )
-
-    def _read_tables(self, disk: Disk, snapshot: _Snapshot) -> None:
-        for shard in disk.list(STORE_DIRECTORY):
-            for path, data, _ in disk.small_files(f"{STORE_DIRECTORY}/{shard.rstrip('/')}", TABLE_FILE):
-                try:
-                    definition = schema.decode(data, path=f"{disk.name}:{path}")
-                    if definition.directory != path.rpartition("/")[0]:
-                        raise Damaged(f"{disk.name}:{path} describes another table: {definition.uuid}")
-                except FrostlineError as error:
-                    snapshot.broken.append(Broken(disk.name, path, error.message))
-                    continue
-                if definition.directory in snapshot.dropping:
-                    continue
-                snapshot.holders.setdefault(definition.uuid, set()).add(disk.name)
-                known = snapshot.tables.get(definition.uuid)
-                if known is None or definition.version > known.version:
-                    snapshot.tables[definition.uuid] = definition
-                    snapshot.copies[definition.uuid] = {disk.name}
-                elif definition.version == known.version:
-                    snapshot.copies[definition.uuid].add(disk.name)
-
-    def _take_out_dropped(self, snapshot: _Snapshot) -> None:
-        """Where the newest that any disk says of a table is a tombstone, there is no table."""
-        for disk in self._disks.values():
-            if not disk.capabilities.shared:
-                continue
-            lacking = {
-                tombstones.path_of(uuid): table
-                for uuid, table in snapshot.tables.items()
-                if disk.name not in snapshot.holders[uuid]
-            }
-            for path in sorted(disk.existing(lacking)):
-                table = lacking[path]
-                try:
-                    tombstone = tombstones.decode(disk.read(path), path=f"{disk.name}:{path}")
-                except FrostlineError as error:  # somebody dropped it: who, only a person can find out
-                    snapshot.broken.append(Broken(disk.name, path, error.message))
-                    tombstone = None
-                if tombstone is None or tombstone.version >= table.version:
-                    disks = tuple(sorted(snapshot.holders[table.uuid]))
-                    snapshot.dropped[table.uuid] = DroppedTable(table, tombstone, disks)
-                    del snapshot.tables[table.uuid]
 
 
 def _unproved(cover: StoredPart, *hidden: StoredPart) -> str:

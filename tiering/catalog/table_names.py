@@ -7,14 +7,24 @@ nothing. Tables that were made before there were such files have none; their nam
 
 from __future__ import annotations
 
-import json
+import msgspec
 
 from disks.base import Disk, Transaction
 from oplog import bounds
+from oplog.documents import Document
 from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound
 from tiering.catalog.context import Context
 from tiering.table import tombstones
 from tiering.table.schema import TableDefinition
+
+
+class NameOwner(msgspec.Struct, frozen=True):
+    """`names/<database>.<table>.json`: the uuid of the table that has the name."""
+
+    table: str
+
+
+document = Document("owner of a table's name", NameOwner)
 
 
 def path_of(full_name: str) -> str:
@@ -41,6 +51,9 @@ def require_free(context: Context, definition: TableDefinition) -> None:
     full_name = definition.full_name
     if any(table.full_name == full_name for table in context.catalog.tables() if table.uuid != definition.uuid):
         raise AlreadyExists(f"table {full_name} exists already", hint="choose another name, or drop that table first")
+    for table in context.catalog.unreadable():
+        if table.uuid != definition.uuid and table.is_called(full_name):
+            raise table.error()
     require_not_hidden(context, definition)
 
 
@@ -68,7 +81,7 @@ def claim(transaction: Transaction, disk: Disk, definition: TableDefinition, *, 
         raise Damaged(f"{disk.name}:{path} cannot be read: it says who has the name", hint="run 'frostline fsck'")
     if owner is not None and (owner == taking_from or _is_gone(disk, owner)):
         transaction.remove(path)
-    transaction.create(path, json.dumps({"table": definition.uuid}).encode())
+    transaction.create(path, document.encode(NameOwner(definition.uuid)))
 
 
 def path_where_owned(context: Context, definition: TableDefinition) -> str | None:
@@ -88,8 +101,8 @@ def owner_of(disk: Disk, full_name: str) -> str | None:
     if not disk.exists(path):
         return None
     try:
-        return str(json.loads(disk.read(path))["table"])
+        return document.decode(disk.read(path)).table
     except NotFound:
         return None
-    except (FrostlineError, KeyError, TypeError, *bounds.UNREADABLE):
+    except (FrostlineError, *bounds.UNREADABLE):
         return ""

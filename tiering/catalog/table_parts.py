@@ -24,7 +24,7 @@ from tiering.catalog.looks.stored import Broken, PartState, StoredPart
 from tiering.catalog.source_copies import SourceCopies
 from tiering.config.settings import Config
 from tiering.journal.kept_looks import PartSums
-from tiering.journal.kept_parts import KeptParts
+from tiering.journal.kept_parts import KeptParts, looks_document
 from tiering.policy.placement import ordered_volumes
 from tiering.table import part as parts_format
 from tiering.table.part import PartName
@@ -332,9 +332,10 @@ def _identity(table: TableParts, *, before: bool = False) -> str | None:
     looks = {
         look.place.disk: str(look.after) if before and look.after is not None else look.identity for look in table.looks
     }
-    if None in looks.values() or not any(look.kept for look in table.looks):
+    known = {disk: look for disk, look in looks.items() if look is not None}
+    if len(known) < len(looks) or not any(look.kept for look in table.looks):
         return None
-    return msgspec.json.encode(looks, order="sorted").decode()
+    return looks_document.encode(known).decode()
 
 
 def _ranges(table: TableParts) -> Iterator[tuple[str, str]]:

@@ -12,17 +12,18 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from disks.base import Disk, Transaction
-from oplog.errors import AlreadyExists, Conflict, NotFound, ReadOnly, Refused, Transient, UsageError
+from oplog.errors import AlreadyExists, Conflict, Damaged, NotFound, ReadOnly, Refused, Transient, UsageError
 from oplog.kinds import Dropped, TableAltered, TableCreated
 from tiering.catalog import blocks, reachability, table_names
 from tiering.catalog.catalog import DroppedTable, StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.unreadable import UnreadableTable, version_of
 from tiering.config.settings import PolicyConfig
 from tiering.journal.journal import Journal
 from tiering.journal.records import Drop, PartsDrop, TableDrop
 from tiering.table import schema, tombstones
 from tiering.table.names import alike, check_told_apart
-from tiering.table.places import is_reservation
+from tiering.table.places import is_reservation, part_name, table_directory
 from tiering.table.schema import (
     CONVERTED_FILE,
     TABLE_FILE,
@@ -94,7 +95,7 @@ def replace(
     with context.journal.claim("tables", sorted({old.full_name, new.full_name}), "alter table"):
         context.catalog.refresh()
         _require_policy_disks(context, new, f"altering {old.full_name}")
-        if context.catalog.table(old.uuid).version != old.version:
+        if context.catalog.table_to_change(old.uuid).version != old.version:
             raise AlreadyExists(f"table {old.full_name} was altered meanwhile", hint="look at it again, then retry")
         renamed = old.full_name != new.full_name
         if renamed:
@@ -112,7 +113,7 @@ def replace(
                 kind=kind,
                 reason=reason,
                 disks=names,
-                beside={mark: b"{}"},
+                beside={mark: tombstones.mark(new)},
                 name_on=table_names.arbiter(context, new) if renamed else None,
                 name_from=new.uuid,
                 instead_of=table_names.path_where_owned(context, old) if renamed else None,
@@ -144,6 +145,30 @@ def drop(context: Context, definition: TableDefinition, *, here_only: bool = Fal
         barred_by=definition.barred_by,
     )
     _carry_out(context, decided, names)
+
+
+def drop_unreadable(context: Context, table: UnreadableTable) -> int:
+    """Drop a table of which nothing says how it is defined; how many directories of parts it had. Raises `Damaged`
+    where a bucket has it, for other machines go by what a tombstone says of it."""
+    directory = table_directory(table.uuid)
+    if table.is_newer or any(
+        disk.capabilities.shared and disk.exists(tombstones.definition_path(table.uuid))
+        for disk in context.disks.values()
+    ):
+        raise table.error()
+    _require_holders(context, [directory], f"dropping {table.called}")
+    names = {
+        name for disk in context.disks.values() for name in disk.directories(directory) if part_name(name) is not None
+    }
+    decided = TableDrop(
+        table=table.called,
+        table_uuid=table.uuid,
+        reason=f"drop table {table.called}, whose definition cannot be read",
+        directories=(directory,),
+        version=table.version,
+    )
+    _carry_out(context, decided, sorted(names))
+    return len(names)
 
 
 def _carry_out(context: Context, decided: Drop, names: Iterable[str]) -> None:
@@ -287,7 +312,10 @@ def _leave_tombstone(context: Context, disk: Disk, decided: TableDrop, transacti
     there = tombstones.definition_path(decided.table_uuid)
     if not disk.exists(there):
         return
-    definition = schema.decode(disk.read(there), path=f"{disk.name}:{there}")
+    try:
+        definition = schema.decode(disk.read(there), path=f"{disk.name}:{there}")
+    except Damaged:
+        definition = context.catalog.table_to_change(decided.table_uuid)
     last = msgspec.structs.replace(definition, version=max(definition.version, decided.version))
     if disk.exists(path):
         transaction.remove(path)
@@ -309,7 +337,10 @@ def _came_back(disk: Disk, decided: TableDrop) -> bool:
     path = tombstones.definition_path(decided.table_uuid)
     if not decided.version or not disk.exists(path):
         return False
-    return schema.decode(disk.read(path), path=f"{disk.name}:{path}").version > decided.version
+    try:
+        return schema.decode(disk.read(path), path=f"{disk.name}:{path}").version > decided.version
+    except Damaged:  # nobody can tell, and what is left of it is hidden until somebody can
+        return version_of(disk, path) > decided.version
 
 
 def _marks_below(disk: Disk, decided: Drop, going: Collection[str]) -> dict[str, bytes]:
@@ -372,6 +403,11 @@ def _write_conversion(transaction: Transaction, disk: Disk, definition: TableDef
 def check(context: Context, definition: TableDefinition) -> None:
     """Whether the definition fits itself and the configuration. Raises `UsageError` or `NotFound`."""
     policy = context.config.policy(definition.policy)
+    if (fault := schema.fault_in(definition)) is not None:
+        raise UsageError(
+            f"the definition of {definition.full_name} cannot be stored: {fault}",
+            hint="nothing was changed; say another value",
+        )
     names = [column.name for column in definition.columns]
     if len(set(names)) != len(names):
         raise UsageError(f"table {definition.full_name} names a column twice", hint=f"columns: {', '.join(names)}")

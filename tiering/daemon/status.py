@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from oplog.documents import Document
 from tiering.daemon.hooks.outbox import HookStatus
 from tiering.daemon.kept_file import KeptFile
 from tiering.journal.locks import daemon_lock_path, lock_holder
@@ -99,7 +100,7 @@ class Watch(Protocol):
         """The daemon ends."""
 
 
-_decoder = msgspec.json.Decoder(DaemonStatus)
+_document = Document("status of the daemon", DaemonStatus)
 _LEAST_BYTES = 64 * 1024
 """With less than this free, a status cannot be written."""
 
@@ -121,7 +122,7 @@ def with_rounds(known: DaemonStatus, rounds: Iterable[Round], trouble: str, now:
 def read_status(state_directory: Path) -> DaemonStatus:
     """Whether a daemon runs on this store, and what it did. Never raises for a missing or half-written record."""
     try:
-        known = _decoder.decode((state_directory / STATUS_FILE).read_bytes())
+        known = _document.decode((state_directory / STATUS_FILE).read_bytes())
     except (OSError, msgspec.DecodeError):
         known = DaemonStatus()
     holder = lock_holder(daemon_lock_path(state_directory))
@@ -159,5 +160,5 @@ class StatusRecord:
 
     def _write(self) -> None:
         known = msgspec.structs.replace(self.now, unkept="")  # as it is if this is ever read
-        self._file.replace(msgspec.json.encode(known))
+        self._file.replace(_document.encode(known))
         self.now = msgspec.structs.replace(known, unkept=self._file.problem)

@@ -103,6 +103,7 @@ def _tick(context: Context, only: TickStep | None, sizes: Sizes, *, merges: bool
     report = TickReport()
     _note_time(context)
     report.problems += [fault.error.message for fault in context.faults]
+    report.problems += [table.text for table in context.catalog.unreadable()]
     if only in (None, "merges"):
         if merges:
             _merge_all(context, report, sizes)

@@ -31,6 +31,7 @@ from tiering.catalog.catalog import Catalog, DroppedTable, StoredPart
 from tiering.catalog.context import Context, wall_clock
 from tiering.catalog.faults import Fault
 from tiering.catalog.set_aside import SetAsidePart, find_set_aside
+from tiering.catalog.unreadable import UnreadableTable
 from tiering.config.reading import checked, load
 from tiering.config.settings import Config
 from tiering.engine import maintenance, replicated
@@ -160,7 +161,11 @@ class Store:
             if gone.definition.uuid == name:
                 tables.drop_what_is_left(self.context, gone, reason=f"drop table {gone.definition.full_name}")
                 return
-        definition = self.definition(name)
+        for table in self.unreadable():
+            if table.is_called(name) and table.before is None:
+                tables.drop_unreadable(self.context, table)
+                return
+        definition = self.definition_to_change(name)
         reachability.check_whole(self.context, definition, f"dropping {name}")
         if definition.is_replicated:
             replicated.work().drop(self.context, definition)
@@ -174,6 +179,14 @@ class Store:
     def definition(self, name: str) -> TableDefinition:
         """The table `db.name`. Raises `NotFound`."""
         return self.context.catalog.table(name)
+
+    def definition_to_change(self, name: str) -> TableDefinition:
+        """The same for an alter or a drop: of a table whose newest definition cannot be read the one before it."""
+        return self.context.catalog.table_to_change(name)
+
+    def unreadable(self) -> list[UnreadableTable]:
+        """Tables whose newest definition cannot be read: no answer has them."""
+        return self.context.catalog.unreadable()
 
     def definitions(self) -> list[TableDefinition]:
         """All tables, by name."""

@@ -16,6 +16,7 @@ import msgspec
 from disks.base import Disk, LoggedDisk
 from disks.effects import remove_file
 from disks.host import locks
+from oplog.documents import Document
 from oplog.errors import FrostlineError, Locked
 from oplog.kinds import Tidied
 from oplog.paths import is_safe
@@ -40,7 +41,7 @@ class Unrevealed(msgspec.Struct, frozen=True):
     """Nobody else restores a table of this uuid to this store's buckets; no part is brought before."""
 
 
-_decoder = msgspec.json.Decoder(Unrevealed)
+document = Document("note of a restore from a backup", Unrevealed)
 
 
 def folder(config: Config, repository: str) -> Path:
@@ -56,7 +57,7 @@ def drills(config: Config, repository: str) -> Path:
 def noted(path: Path) -> Unrevealed | None:
     """What is noted there; None for nothing, and for what cannot be read."""
     try:
-        return _decoder.decode(path.read_bytes())
+        return document.decode(path.read_bytes())
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 

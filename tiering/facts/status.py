@@ -132,6 +132,8 @@ def beside_document(store: Store) -> dict[str, Any]:
         ]
     if names := store.unreachable():
         beside["unreachable"] = names
+    if tables := store.unreadable():
+        beside["unreadable_tables"] = [table.document for table in tables]
     return beside
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from oplog.documents import Document
+
 CREATE = """
 CREATE TABLE looks (
   id INTEGER PRIMARY KEY AUTOINCREMENT, disk TEXT NOT NULL, directory TEXT NOT NULL, shape TEXT NOT NULL,
@@ -95,13 +97,23 @@ class FoundFiles:
         return found.digest
 
 
-_sums = msgspec.msgpack.Decoder(PartSums)
-_state = msgspec.msgpack.Decoder(tuple[int | str, ...])
+_sums = Document(
+    "sums of a kept look",
+    PartSums,
+    write=msgspec.msgpack.Encoder().encode,
+    read=msgspec.msgpack.Decoder(PartSums).decode,
+)
+_state = Document[tuple[int | str, ...]](
+    "state of a kept look",
+    tuple[int | str, ...],
+    write=msgspec.msgpack.Encoder().encode,
+    read=msgspec.msgpack.Decoder(tuple[int | str, ...]).decode,
+)
 
 
 def encoded(state: tuple[int | str, ...], rules: str, sums: PartSums) -> tuple[bytes, str, bytes, int]:
     """The columns of a look from its state on."""
-    state_data, sums_data = msgspec.msgpack.encode(state), msgspec.msgpack.encode(sums)
+    state_data, sums_data = _state.encode(state), _sums.encode(sums)
     return state_data, rules, sums_data, crc32_of(state_data, rules, sums_data)
 
 

@@ -28,6 +28,7 @@ from disks.effects import make_directory
 from disks.host.database_copy import check_openable, for_reading
 from disks.host.database_file import open_cache, remove_database
 from disks.host.database_transaction import transaction
+from oplog.documents import Document
 from oplog.errors import Damaged, FrostlineError
 from tiering.journal import kept_looks
 from tiering.journal.kept_looks import FORGET_LOOK, INSERT_LOOK, SELECT_LOOK, FoundFiles, KeptLook, PartSums
@@ -57,7 +58,9 @@ UNSETTLED: Mark = ()
 _T = TypeVar("_T")
 _TROUBLE = (sqlite3.Error, OSError, FrostlineError)
 _marks = msgspec.msgpack.Decoder(Mark)
-_looks = msgspec.json.Decoder(dict[str, str]).decode
+looks_document = Document[dict[str, str]](
+    "looks that a proof went by", dict[str, str], write=msgspec.json.Encoder(order="sorted").encode
+)
 
 
 class PartToKeep(msgspec.Struct, frozen=True):
@@ -168,7 +171,8 @@ class KeptParts:
             found = connection.execute("SELECT looks, crc32 FROM settled WHERE directory = ?", (directory,)).fetchone()
             if found is None or found[1] != zlib.crc32(f"{directory} {found[0]}".encode()):
                 return False
-            return bool(found[0] == looks or _looks(looks).items() <= _looks(found[0]).items())
+            known = looks_document.decode(found[0])
+            return bool(found[0] == looks or looks_document.decode(looks).items() <= known.items())
 
         return self._asked(asked) or False
 

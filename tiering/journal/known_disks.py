@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from oplog.documents import Document
 from oplog.stamps import CommitStamp
 from tiering.journal import generation
 from tiering.journal.opened import JournalFile, now_text
@@ -36,7 +37,7 @@ class Holding(msgspec.Struct, frozen=True):
 
 Holdings = Mapping[str, Holding]
 """By the table's uuid."""
-_decoder = msgspec.json.Decoder(dict[str, Holding])
+_holdings = Document[dict[str, Holding]]("what a disk held when it was last counted", dict[str, Holding])
 
 
 class KnownDisk(msgspec.Struct, frozen=True):
@@ -98,7 +99,7 @@ class KnownDisks:
             connection.execute("DELETE FROM disk_writers WHERE name = ?", (name,))
             connection.execute(
                 "UPDATE disks SET holdings = ?, counted = 1, updated = ? WHERE name = ?",
-                (msgspec.json.encode(dict(holdings)).decode(), now_text(), name),
+                (_holdings.encode(dict(holdings)).decode(), now_text(), name),
             )
 
     def stamps(self) -> dict[str, CommitStamp]:
@@ -150,7 +151,7 @@ class KnownDisks:
         also that it was drained. An adopted disk is taken at this stamp, though it was seen up to `accepted`."""
         with self._file.write("decide_disk", disk.name) as connection:
             _make(connection)
-            holdings = msgspec.json.encode(disk.holdings).decode()
+            holdings = _holdings.encode(dict(disk.holdings)).decode()
             connection.execute(
                 "INSERT INTO disk_decisions (created, actor, verb, name, known, found, place, holdings)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -180,7 +181,7 @@ def _make(connection: sqlite3.Connection) -> None:
 
 def _known(row: sqlite3.Row) -> KnownDisk:
     try:
-        holdings = _decoder.decode(row["holdings"])
+        holdings = _holdings.decode(row["holdings"])
     except msgspec.DecodeError:
         holdings = {}
     return KnownDisk(

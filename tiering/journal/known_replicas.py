@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Collection, Mapping
 
 import msgspec
 
+from oplog.documents import Document
 from tiering.journal.opened import JournalFile, now_text
 
 _TABLES = (
@@ -21,6 +21,9 @@ _TABLES = (
 )
 _MOST_WHOLE = 100
 """The newest parts of a table of which is remembered why they were fetched whole."""
+
+
+_names = Document("names of a table's replicas", tuple[str, ...])
 
 
 class KnownReplicas(msgspec.Struct, frozen=True):
@@ -68,7 +71,7 @@ class ReplicaRecords:
         if not self._file.has_table("replicas"):
             return KnownReplicas()
         for row in self._file.read("SELECT * FROM replicas WHERE table_uuid = ?", (table_uuid,)):
-            return KnownReplicas(row["number"], row["digest"], frozenset(json.loads(row["names"])))
+            return KnownReplicas(row["number"], row["digest"], frozenset(_names.decode(row["names"])))
         return KnownReplicas()
 
     def note_entry(self, table_uuid: str, number: int, digest: str, *, durable: bool = True) -> None:
@@ -88,7 +91,7 @@ class ReplicaRecords:
             connection.execute(
                 "INSERT INTO replicas VALUES (?1, -1, '', ?2, ?3) ON CONFLICT (table_uuid)"
                 " DO UPDATE SET names = ?2, updated = ?3",
-                (table_uuid, json.dumps(sorted(names)), now_text()),
+                (table_uuid, _names.encode(tuple(sorted(names))).decode(), now_text()),
             )
 
     def forget_entry(self, table_uuid: str) -> None:

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from oplog.documents import Document
 from oplog.errors import Damaged, UsageError
 
 MoveState = Literal["planned", "copying", "committed", "done", "abandoned", "failed", "cancelled"]
@@ -181,7 +182,7 @@ class _Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     barred_by: tuple[str, ...] = ()
 
 
-_decoder = msgspec.json.Decoder(_Payload)
+_document = Document("intent of a drop", _Payload)
 
 
 def encode_drop(drop: Drop) -> tuple[str, str]:
@@ -197,7 +198,7 @@ def encode_drop(drop: Drop) -> tuple[str, str]:
         here_only=drop.here_only,
         barred_by=drop.barred_by,
     )
-    return str(drop.__struct_config__.tag), msgspec.json.encode(payload).decode()
+    return str(drop.__struct_config__.tag), _document.encode(payload).decode()
 
 
 def decode_drop(kind: str, payload: str, *, journal: str) -> Drop | None:
@@ -205,7 +206,7 @@ def decode_drop(kind: str, payload: str, *, journal: str) -> Drop | None:
     if kind not in ("drop_table", "drop_parts"):
         return None
     try:
-        read = _decoder.decode(payload)
+        read = _document.decode(payload)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Damaged(
             f"the journal {journal} holds a {kind.replace('_', ' ')} that cannot be read: {error}",

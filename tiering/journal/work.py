@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
+from oplog.documents import Document
 from oplog.errors import NotFound, UsageError
 from tiering.journal.opened import JournalFile, now_text, time_of
 from tiering.journal.records import (
@@ -39,6 +40,12 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?14, 'plann
 """
 """One more attempt than the last one of the same move, when that failed."""
 
+
+_names = Document[tuple[str, ...]](
+    "inputs of a merge",
+    tuple[str, ...],
+    write=lambda names: json.dumps(list(names)).encode(),  # journals group by these texts
+)
 
 _PROGRESS = "CREATE TABLE IF NOT EXISTS progress (id INTEGER PRIMARY KEY, bytes INTEGER NOT NULL)"
 _NOTHING: Mapping[int, int] = {}
@@ -217,7 +224,16 @@ class WorkRecords:
                 "INSERT INTO merges (table_name, table_uuid, partition, inputs, output, reason, actor, rows_in, state,"
                 " pid, start, instance, created, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?)",
                 (
-                    *(table, table_uuid, partition, json.dumps(list(inputs)), output, reason, actor, rows_in),
+                    *(
+                        table,
+                        table_uuid,
+                        partition,
+                        _names.encode(tuple(inputs)).decode(),
+                        output,
+                        reason,
+                        actor,
+                        rows_in,
+                    ),
                     *(*self._file.owner, stamp, stamp),
                 ),
             )
@@ -260,7 +276,7 @@ class WorkRecords:
             (table_uuid,),
         )
         return {
-            tuple(json.loads(row["inputs"])): Failures(
+            _names.decode(row["inputs"]): Failures(
                 attempts=row["attempts"], error=row["error"], at=time_of(row["updated"])
             )
             for row in rows
@@ -329,5 +345,5 @@ def _move(row: sqlite3.Row, done: Mapping[int, int] = _NOTHING) -> MoveRecord:
 def _merge(row: sqlite3.Row) -> MergeRecord:
     fields = {key: row[key] for key in row.keys() if key not in _OWNER}  # noqa: SIM118
     fields["table"] = fields.pop("table_name")
-    fields["inputs"] = tuple(json.loads(row["inputs"]))
+    fields["inputs"] = _names.decode(row["inputs"])
     return MergeRecord(**{**fields, "created": time_of(row["created"]), "updated": time_of(row["updated"])})

@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 import uuid as uuids
 from collections.abc import Collection, Iterable, Sequence
+from math import isfinite
 from typing import Any, get_type_hints
 
 import msgspec
 import pyarrow as pa
 
+from oplog import bounds
 from oplog.errors import UsageError
 from tiering.config.units import parse_duration, parse_size
 from tiering.table.merge_modes import check_merge_mode, parse_merge_mode
@@ -31,6 +33,8 @@ from tiering.table.types import default_scalar
 from tiering.table.widening import check_partitions, holds_all, wider_words
 
 _OTHER_NAMES = "rename one of them: --rename-column '{}:NEW', at 'table create --like' and at 'insert'"
+_LONGEST_NUMBER = 100
+"""Digits; Python takes no more than some thousands."""
 _NULL = re.compile(r"\s+null\Z", re.IGNORECASE)
 
 
@@ -324,13 +328,14 @@ def _setting_value(key: str, value: str) -> int:
         number = parse_size(value)
     elif key.endswith("_seconds") and not value.isdecimal():
         number = int(parse_duration(value).total_seconds())
-    elif value.replace("_", "").isdecimal():
+    elif value.replace("_", "").isdecimal() and len(value) <= _LONGEST_NUMBER:
         number = int(value)
     else:
         raise UsageError(f"setting {key} must be a whole number, not {value!r}")
     lowest = 0 if key in ("min_part_age_to_move_seconds", "deduplication_window") else 1
-    if number < lowest or (key == "compression_level" and number > 22):
-        raise UsageError(f"setting {key} cannot be {value}", hint="1 to 22" if key == "compression_level" else "")
+    highest = 22 if key == "compression_level" else bounds.LARGEST_COUNT
+    if not lowest <= number <= highest:
+        raise UsageError(f"setting {key} cannot be {value}", hint=f"{lowest} to {highest:,}")
     return number
 
 
@@ -348,4 +353,6 @@ def typed_default(column: Column, text: str) -> Any:
     except (ValueError, KeyError) as error:
         raise UsageError(f"default {text!r} does not fit column {column.name} of type {column.type}") from error
     default_scalar(msgspec.structs.replace(column, default=value))
+    if isinstance(value, float) and not isfinite(value):
+        raise UsageError(f"default {text!r} of column {column.name} cannot be stored", hint="say a finite number")
     return value

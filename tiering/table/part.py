@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from oplog import bounds, paths
+from oplog.documents import Document
 from oplog.errors import Damaged, UsageError
 
 PART_FILE = "part.json"
@@ -164,13 +165,9 @@ def facts_of(part: Part, columns: Iterable[str]) -> PartFacts:
     return PartFacts(*known, ranges, part.partition_values)
 
 
-_encoder = msgspec.json.Encoder(order="deterministic")
-_decoder = msgspec.json.Decoder(Part)
-
-
 def encode(part: Part) -> bytes:
-    """The bytes of `part.json`."""
-    return _encoder.encode(part)
+    """The bytes of `part.json`. Raises `Refused` for a part that could not be read back."""
+    return _document.encode(part)
 
 
 def decode(data: bytes, *, path: str) -> Part:
@@ -178,11 +175,7 @@ def decode(data: bytes, *, path: str) -> Part:
     try:
         if len(data) > bounds.LARGEST_DOCUMENT_BYTES:
             raise UsageError(f"it has {len(data)} bytes")
-        part = _decoder.decode(data)
-        PartName.parse(part.name)
-        fault = _fault_in(part)
-        if fault is not None and part.format == FORMAT:
-            raise UsageError(fault)
+        part = _document.decode(data)
     except (UsageError, *bounds.UNREADABLE) as error:
         raise Damaged(
             f"{path} cannot be read: {error}" if data else f"{path} is empty",
@@ -194,6 +187,9 @@ def decode(data: bytes, *, path: str) -> Part:
 
 
 def _fault_in(part: Part) -> str | None:
+    PartName.parse(part.name)
+    if part.format != FORMAT:  # of a later version, which may say more
+        return None
     names = [file.name for file in part.files]
     if len(set(names)) != len(names):
         return "it names a file twice"
@@ -233,6 +229,9 @@ def _fault_in_columns(columns: dict[str, ColumnRange]) -> str | None:
         filter(None, (bounds.fault_in_count(f"the nulls of {name!r}", found.nulls) for name, found in columns.items())),
         None,
     )
+
+
+_document = Document("part.json", Part, fault=_fault_in, order="deterministic")
 
 
 class PartFile(msgspec.Struct, frozen=True, gc=False):

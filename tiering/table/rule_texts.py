@@ -8,7 +8,15 @@ from typing import get_args, get_type_hints
 from oplog.errors import UsageError
 from tiering.config.units import format_duration, parse_duration
 from tiering.table.names import name_text, read_names, unquoted
-from tiering.table.schema import Delete, MoveToDisk, MoveToVolume, PartitionField, Recompress, TtlRule
+from tiering.table.schema import (
+    LONGEST_TTL_SECONDS,
+    Delete,
+    MoveToDisk,
+    MoveToVolume,
+    PartitionField,
+    Recompress,
+    TtlRule,
+)
 from tiering.table.type_texts import split_outside
 
 _TRANSFORM = re.compile(r"(?P<name>[A-Za-z]+)\s*\((?P<arguments>.*)\)\Z", re.DOTALL)
@@ -35,6 +43,11 @@ def parse_ttl(text: str) -> TtlRule:
     if not match:
         raise UsageError(f"not a TTL rule: {text!r}", hint=_TTL_HINT)
     after = parse_duration(match["after"].removeprefix("after ").strip())
+    if after.total_seconds() > LONGEST_TTL_SECONDS:
+        raise UsageError(
+            f"the TTL is too long: {match['after']!r}",
+            hint=f"the longest is {LONGEST_TTL_SECONDS // 86400:,}d; rows that stay for ever need no rule",
+        )
     words = match["action"].split()
     return TtlRule(int(after.total_seconds()), unquoted(match["column"].rstrip(":")), _parse_action(words, text))
 

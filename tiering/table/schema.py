@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from oplog import bounds
+from oplog.documents import Document
 from oplog.errors import Damaged, NotFound, UsageError
 from tiering.table.names import name_text
 
@@ -24,8 +25,9 @@ CONVERTED_FILE = "converted.json"
 FORMAT = 1
 _UUID = re.compile(r"[A-Za-z0-9-]{3,100}\Z")
 _OF_REPLICAS = re.compile(r"(?:converted|replica|mover-\d{1,18})\.json\Z", re.ASCII)
+_VERSION = re.compile(rb'"version":(\d{1,18})[,}]')
 _KEEPER_PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}){1,20}\Z", re.ASCII)
-_LONGEST_TTL_SECONDS = 1 << 37
+LONGEST_TTL_SECONDS = 1 << 37
 """Four thousand years: a rule that outlives the calendar is a mistake, or worse."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 
@@ -185,13 +187,9 @@ def split_table_name(text: str) -> tuple[str, str]:
     return database, name
 
 
-_encoder = msgspec.json.Encoder(order="deterministic")
-_decoder = msgspec.json.Decoder(TableDefinition)
-
-
 def encode(definition: TableDefinition) -> bytes:
-    """The bytes of `table.json`."""
-    return _encoder.encode(definition)
+    """The bytes of `table.json`. Raises `Refused` for a definition that could not be read back."""
+    return _document.encode(definition)
 
 
 def decode(data: bytes, *, path: str) -> TableDefinition:
@@ -199,10 +197,7 @@ def decode(data: bytes, *, path: str) -> TableDefinition:
     try:
         if len(data) > bounds.LARGEST_DOCUMENT_BYTES:
             raise UsageError(f"it has {len(data)} bytes")
-        definition = _decoder.decode(data)
-        fault = _fault_in(definition)
-        if fault is not None and definition.format == FORMAT:
-            raise UsageError(fault)
+        definition = _document.decode(data)
     except (UsageError, *bounds.UNREADABLE) as error:
         raise Damaged(
             f"{path} cannot be read: {error}", hint="every disk of the policy holds a copy; run 'frostline fsck'"
@@ -212,7 +207,36 @@ def decode(data: bytes, *, path: str) -> TableDefinition:
     return definition
 
 
-def _fault_in(definition: TableDefinition) -> str | None:
+def meaning(data: bytes) -> TableDefinition | None:
+    """What a `table.json` that `decode` refuses means: its fields have their types, and one a value out of bounds. None
+    for what is no definition, and for one of a later version."""
+    try:
+        definition = _decoder.decode(data)
+    except bounds.UNREADABLE:
+        return None
+    numbers = (definition.version, definition.schema_version, definition.last_column_id)
+    is_sound = definition.format == FORMAT and not any(bounds.fault_in_count("", number) for number in numbers)
+    return definition if is_sound and _UUID.match(definition.uuid) else None
+
+
+def version_in(data: bytes) -> int | None:
+    """The version that a `table.json` says, however damaged it is; None where none can be found."""
+    match = _VERSION.search(data)
+    return int(match[1]) if match else None
+
+
+def is_of_later_version(data: bytes) -> bool:
+    """Whether a later version of Frostline wrote the `table.json`."""
+    try:
+        return _format_decoder.decode(data).format > FORMAT
+    except bounds.UNREADABLE:
+        return False
+
+
+def fault_in(definition: TableDefinition) -> str | None:
+    """What is wrong with a definition; None when nothing is. What has a fault is not read, and so never written."""
+    if definition.format != FORMAT:  # of a later version, which may say more
+        return None
     if not _UUID.match(definition.uuid):
         return f"{definition.uuid[:80]!r} is no uuid"
     split_table_name(definition.full_name)
@@ -233,5 +257,14 @@ def _fault_in(definition: TableDefinition) -> str | None:
     for what, count in counts.items():
         if fault := bounds.fault_in_count(what, count):
             return fault
-    late = (rule.after_seconds for rule in definition.ttl if not 0 <= rule.after_seconds <= _LONGEST_TTL_SECONDS)
+    late = (rule.after_seconds for rule in definition.ttl if not 0 <= rule.after_seconds <= LONGEST_TTL_SECONDS)
     return next((f"a rule waits {seconds} seconds" for seconds in late), None)
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+_document = Document("table.json", TableDefinition, fault=fault_in, order="deterministic")
+_decoder = msgspec.json.Decoder(TableDefinition)
+_format_decoder = msgspec.json.Decoder(_Format)

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from oplog import bounds
+from oplog.documents import Document
 from oplog.errors import Damaged, UsageError
 from tiering.table import schema
 from tiering.table.places import STORE_DIRECTORY, locate
@@ -60,28 +61,56 @@ def definition_path(uuid: str) -> str:
     return f"{STORE_DIRECTORY}/{uuid[:3]}/{uuid}/{TABLE_FILE}"
 
 
+class Alteration(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What lies at `mark_of`. Older versions wrote `{}`."""
+
+    definition: TableDefinition | None = None
+    """That of the version: where `table.json` is damaged, it is taken from here."""
+
+
 def mark_of(definition: TableDefinition) -> str:
     """The file that exists once for each version after the first: of two machines that make it, one finds it taken."""
     return f"{definition.directory}/altered-{definition.version}.json"
 
 
-_encoder = msgspec.json.Encoder(order="deterministic")
-_decoder = msgspec.json.Decoder(Tombstone)
+def _fault_in(tombstone: Tombstone) -> str | None:
+    return schema.fault_in(tombstone.definition) if tombstone.format == FORMAT else None
+
+
+def _fault_in_alteration(alteration: Alteration) -> str | None:
+    return schema.fault_in(alteration.definition) if alteration.definition is not None else None
+
+
+_alteration = Document("mark of a version of a table", Alteration, fault=_fault_in_alteration, order="deterministic")
+
+
+def mark(definition: TableDefinition) -> bytes:
+    """The bytes of `mark_of` the definition."""
+    return _alteration.encode(Alteration(definition))
+
+
+def read_mark(data: bytes) -> TableDefinition | None:
+    """The definition of the version; None where the mark does not say it."""
+    try:
+        return _alteration.decode(data).definition
+    except bounds.UNREADABLE:
+        return None
+
+
+_document = Document("tombstone of a table", Tombstone, fault=_fault_in, order="deterministic")
 
 
 def encode(tombstone: Tombstone) -> bytes:
-    """The bytes of the file."""
-    return _encoder.encode(tombstone)
+    """The bytes of the file. Raises `Refused` for a tombstone that could not be read back."""
+    return _document.encode(tombstone)
 
 
 def decode(data: bytes, *, path: str) -> Tombstone:
     """The tombstone of a file, with every field within its bounds. Raises `Damaged` naming the path."""
     try:
-        tombstone = _decoder.decode(data)
-        if tombstone.format == FORMAT:
-            schema.decode(schema.encode(tombstone.definition), path=path)
-            if not path.endswith(path_of(tombstone.definition.uuid)):
-                raise UsageError(f"it is about another table, {tombstone.definition.uuid}")
+        tombstone = _document.decode(data)
+        if tombstone.format == FORMAT and not path.endswith(path_of(tombstone.definition.uuid)):
+            raise UsageError(f"it is about another table, {tombstone.definition.uuid}")
     except (UsageError, *bounds.UNREADABLE) as error:
         raise Damaged(f"{path} cannot be read: {error}", hint="run 'frostline fsck'") from error
     if tombstone.format != FORMAT:

@@ -91,6 +91,8 @@ def _trouble(
 
     for fault in beside.get("broken_disks", ()):
         yield problem(fault["what"], "doctor")
+    for table in beside.get("unreadable_tables", ()):
+        yield problem(table["what"], f"table alter {table['table']}")
     for name in beside.get("unreachable", ()):
         yield problem(_as_last_seen(name), f"doctor {name}")
     for item in disks:

@@ -73,7 +73,12 @@ def catch_up(replica: Replica, reason: str) -> None:
             if _is_older(replica, name, definition.version):
                 mark = tombstones.mark_of(definition)
                 tables.write_definition(
-                    context, definition, kind=TableAltered(), reason=reason, disks=[name], beside={mark: b"{}"}
+                    context,
+                    definition,
+                    kind=TableAltered(),
+                    reason=reason,
+                    disks=[name],
+                    beside={mark: tombstones.mark(definition)},
                 )
         except Conflict:  # another replica was first on the shared disk
             context.disk(name).refresh()

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from disks.base import Disk
+from oplog.documents import Document
 from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NotFound
 from tiering.move import mover
 from tiering.move.report import FailedMove, MoveReport, SkippedMove
@@ -50,7 +51,7 @@ class MoveClaim(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[str, ...]
 
 
-_decoder = msgspec.json.Decoder(MoveClaim)
+_document = Document("claim of a move, in Keeper", MoveClaim)
 
 
 def execute(replica: Replica, moves: Sequence[Move]) -> MoveReport:
@@ -234,7 +235,7 @@ def _take(replica: Replica, held: _Held, version: int, mover_version: int, parts
     """Claim the parts, if since these versions neither a merge nor a drop was agreed upon, and nobody else moves."""
     table = replica.table
     claim = MoveClaim(id=uuid.uuid4().hex, replica=replica.name, token=replica.token, parts=parts)
-    data = msgspec.json.encode(claim)
+    data = _document.encode(claim)
     operations: list[Operation] = [
         Set(table.log, claim.id.encode(), version),
         Set(table.mover, data, mover_version),
@@ -271,7 +272,7 @@ def _claimed(replica: Replica) -> tuple[MoveClaim, int] | None:
     if not node.data:
         return None
     try:
-        return _decoder.decode(node.data), node.version
+        return _document.decode(node.data), node.version
     except msgspec.DecodeError as error:
         raise Damaged(
             f"{replica.table.mover} in Keeper cannot be read: {error}", hint="look with 'frostline keeper get'"

@@ -22,6 +22,7 @@ import msgspec
 
 from disks.base import LoggedDisk
 from disks.object_disk.sharing.prefix import store_identity
+from oplog.documents import Document
 from oplog.errors import AlreadyExists, Conflict, Damaged, FrostlineError, Locked, NotFound, OutcomeUnknown, Transient
 from oplog.kinds import Moved
 from tiering.catalog.lineage import content_digest
@@ -52,7 +53,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the part is there; else it is on its way, and the node goes with the session."""
 
 
-_decoder = msgspec.json.Decoder(Word)
+_document = Document("node that says who has a shared part", Word)
 
 
 class SharedPlace(msgspec.Struct, frozen=True):
@@ -135,7 +136,7 @@ def _to_disk(replica: Replica, disk: LoggedDisk, moves: Sequence[Move]) -> MoveR
 def _claim_all(replica: Replica, place: SharedPlace, parts: Sequence[str]) -> set[str]:
     """Claim as many of the parts at once as one request takes; none of these where something is said of one."""
     replica.keeper.make_path(place.path)
-    data = msgspec.json.encode(Word(replica=replica.name, log=place.log, id=uuid.uuid4().hex))
+    data = _document.encode(Word(replica=replica.name, log=place.log, id=uuid.uuid4().hex))
     claimed: set[str] = set()
     for portion in portions([[CreateNode(place.part(name), data, ephemeral=True)] for name in parts]):
         try:
@@ -187,7 +188,7 @@ def _lost(replica: Replica, place: SharedPlace, parts: Collection[str], session:
 
 def say(replica: Replica, place: SharedPlace, claimed: set[str], there: set[str]) -> None:
     """End the claims: of what is there now it is said who has it."""
-    done = msgspec.json.encode(Word(replica=replica.name, log=place.log, id=uuid.uuid4().hex, done=True))
+    done = _document.encode(Word(replica=replica.name, log=place.log, id=uuid.uuid4().hex, done=True))
     changes: list[list[Operation]] = []
     for name in sorted(claimed):
         said: list[Operation] = [DeleteNode(place.part(name))]
@@ -318,6 +319,6 @@ def _witness(last: Operation) -> Witness | None:
 
 def _read(data: bytes, path: str) -> Word:
     try:
-        return _decoder.decode(data)
+        return _document.decode(data)
     except msgspec.DecodeError as error:
         raise Damaged(f"{path} in Keeper cannot be read: {error}", hint="look with 'frostline keeper get'") from error

@@ -18,6 +18,7 @@ import msgspec
 
 from disks.effects import make_directory, replace_file
 from oplog import bounds
+from oplog.documents import Document
 from oplog.errors import Conflict, Damaged
 from zerocopy.keeper.client import Keeper
 from zerocopy.marks import census, place
@@ -45,7 +46,7 @@ class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
     """By the name of the machine's log."""
 
 
-_decoder = msgspec.json.Decoder(Verdicts)
+_document = Document("verdicts of audits, in Keeper", Verdicts)
 
 
 def read(keeper: Keeper, nodes: StoreNodes) -> tuple[Verdicts, int] | None:
@@ -54,7 +55,7 @@ def read(keeper: Keeper, nodes: StoreNodes) -> tuple[Verdicts, int] | None:
     if node is None:
         return None
     try:
-        return (_decoder.decode(node.data) if node.data else Verdicts()), node.version
+        return (_document.decode(node.data) if node.data else Verdicts()), node.version
     except bounds.UNREADABLE as error:
         raise Damaged(f"{nodes.path} in Keeper cannot be read: {error}", hint=_AGAIN) from error
 
@@ -83,7 +84,7 @@ def _write(
         before, version = read(keeper, nodes) or (Verdicts(), 0)
         if not may(before.audits.get(log)):
             break
-        data = msgspec.json.encode(Verdicts(audits={**before.audits, log: verdict}))
+        data = _document.encode(Verdicts(audits={**before.audits, log: verdict}))
         try:
             keeper.set(nodes.path, data, version)
         except Conflict:

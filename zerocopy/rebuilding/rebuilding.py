@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from oplog.documents import Document
 from oplog.errors import AlreadyExists, Conflict, Damaged, NotFound, ReadOnly, Refused, Transient
 from tiering.catalog import reachability
 from tiering.catalog.catalog import StoredPart
@@ -49,17 +50,17 @@ class Restoring(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: tuple[str, ...] = ()
 
 
-_decoder = msgspec.json.Decoder(Restoring)
+_document = Document("node that says who a table waits for", Restoring)
 
 
 def restoring(names: Collection[str]) -> bytes:
     """What `restoring` holds while these replicas are waited for."""
-    return msgspec.json.encode(Restoring(waits_for=tuple(sorted(names))))
+    return _document.encode(Restoring(waits_for=tuple(sorted(names))))
 
 
 def _decode(nodes: TableNodes, data: bytes) -> Restoring:
     try:
-        return _decoder.decode(data)
+        return _document.decode(data)
     except msgspec.DecodeError as error:
         raise Damaged(
             f"{nodes.restoring} in Keeper cannot be read: {error}", hint="remove it by hand, then retry"

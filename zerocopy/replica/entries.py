@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import msgspec
 
 from oplog import bounds
+from oplog.documents import Document
 from oplog.errors import Damaged, UsageError
 from tiering.table.part import PartName
 
@@ -109,13 +110,10 @@ class Alter(_Entry, frozen=True, kw_only=True, tag="alter"):
 
 Entry: TypeAlias = Get | Merge | DropRange | Alter
 
-_encoder = msgspec.json.Encoder(order="deterministic")
-_decoder = msgspec.json.Decoder(Entry)
-
 
 def encode(entry: Entry) -> bytes:
-    """The bytes of the entry."""
-    return _encoder.encode(entry)
+    """The bytes of the entry. Raises `Refused` for one that could not be read back."""
+    return _document.encode(entry)
 
 
 def whole_range(partition: str, first: int, last: int) -> str:
@@ -126,28 +124,28 @@ def whole_range(partition: str, first: int, last: int) -> str:
 def decode(data: bytes, *, path: str) -> Entry:
     """The entry of a node, with every name a part's name. Raises `Damaged` naming the node."""
     try:
-        entry: Entry = _decoder.decode(data)
-        fault = bounds.fault_in_time("time", entry.time)
-        if isinstance(entry, Get):
-            PartName.parse(entry.part)
-            fault = fault or bounds.fault_in_digest("digest", entry.digest)
-        elif isinstance(entry, DropRange):
-            fault = fault or _fault_in_ranges(entry)
-        elif isinstance(entry, Alter):
-            fault = fault or bounds.fault_in_count("version", entry.version)
-        else:
-            output = PartName.parse(entry.output)
-            inputs = [PartName.parse(name) for name in entry.inputs]
-            if not 0 < len(inputs) <= _MOST_INPUTS or not all(output.covers(name) for name in inputs):
-                fault = fault or "its output does not cover its inputs"
-        if fault:
-            raise UsageError(fault)
+        return _document.decode(data)
     except (UsageError, *bounds.UNREADABLE) as error:
         raise Damaged(
             f"the entry {path} in Keeper cannot be read: {error}",
             hint="a newer version may have written it: upgrade frostline; else somebody changed it by hand",
         ) from error
-    return entry
+
+
+def _fault_in(entry: Entry) -> str | None:
+    fault = bounds.fault_in_time("time", entry.time)
+    if isinstance(entry, Get):
+        PartName.parse(entry.part)
+        return fault or bounds.fault_in_digest("digest", entry.digest)
+    if isinstance(entry, DropRange):
+        return fault or _fault_in_ranges(entry)
+    if isinstance(entry, Alter):
+        return fault or bounds.fault_in_count("version", entry.version)
+    output = PartName.parse(entry.output)
+    inputs = [PartName.parse(name) for name in entry.inputs]
+    if not 0 < len(inputs) <= _MOST_INPUTS or not all(output.covers(name) for name in inputs):
+        return fault or "its output does not cover its inputs"
+    return fault
 
 
 def _fault_in_ranges(entry: DropRange) -> str | None:
@@ -158,3 +156,8 @@ def _fault_in_ranges(entry: DropRange) -> str | None:
     if entry.spared and len(entry.ranges) > 1:
         return "it spares blocks of more than one range"
     return None
+
+
+_document: Document[Entry] = Document(
+    "entry of the log of a replicated table", cast("type[Entry]", Entry), fault=_fault_in, order="deterministic"
+)

@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from disks.base import Disk
+from oplog.documents import Document
 from oplog.errors import Conflict, NotFound
 from oplog.kinds import TableAltered
 from tiering.table.schema import TableDefinition
@@ -32,7 +33,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
     """The replica's own, as Keeper has it."""
 
 
-_decoder = msgspec.json.Decoder(Fence)
+_document = Document("fence of the replica that moves", Fence)
 
 
 def current(disk: Disk, definition: TableDefinition) -> str | None:
@@ -58,7 +59,7 @@ def replaced_by(replica: Replica, disk: Disk, path: str) -> str:
     if standing is None or standing == path:
         return ""
     try:
-        found = _decoder.decode(disk.read(standing))
+        found = _document.decode(disk.read(standing))
     except (msgspec.DecodeError, NotFound):
         return ""
     return "" if found.token == replica.token else found.replica
@@ -67,7 +68,7 @@ def replaced_by(replica: Replica, disk: Disk, path: str) -> str:
 def replace(replica: Replica, disk: Disk) -> str:
     """Put up the next fence; returns its path. What was to be committed under an older one is in or never will be."""
     definition = replica.definition
-    content = msgspec.json.encode(Fence(replica=replica.name, token=replica.token))
+    content = _document.encode(Fence(replica=replica.name, token=replica.token))
     for _ in range(_ATTEMPTS):
         disk.refresh()
         last = current(disk, definition)
@@ -89,7 +90,7 @@ def replace(replica: Replica, disk: Disk) -> str:
 
 def _is_own(replica: Replica, disk: Disk, path: str) -> bool:
     try:
-        return _decoder.decode(disk.read(path)).token == replica.token
+        return _document.decode(disk.read(path)).token == replica.token
     except msgspec.DecodeError:
         return False
 

@@ -20,6 +20,7 @@ import msgspec
 
 from disks.base import Disk
 from disks.host.processes import boot_id
+from oplog.documents import Document
 from oplog.errors import Damaged, ReadOnly
 from oplog.kinds import TableAltered
 from tiering.catalog.context import Context
@@ -50,8 +51,8 @@ class LivingOwner(msgspec.Struct, frozen=True, kw_only=True):
     session: int
 
 
-_owners = msgspec.json.Decoder(LivingOwner)
-_decoder = msgspec.json.Decoder(ReplicaIdentity)
+living_owner = Document("node of a replica that is at work", LivingOwner)
+_document = Document("replica.json", ReplicaIdentity)
 
 
 def path_of(definition: TableDefinition) -> str:
@@ -65,7 +66,7 @@ def read(context: Context, definition: TableDefinition) -> ReplicaIdentity | Non
     for disk in _disks(context, definition):
         if disk.exists(path):
             try:
-                return _decoder.decode(disk.read(path))
+                return _document.decode(disk.read(path))
             except msgspec.DecodeError as error:
                 raise Damaged(
                     f"{disk.name}:{path} cannot be read: {error}", hint="bring it back from another disk of the policy"
@@ -90,7 +91,7 @@ def write(context: Context, definition: TableDefinition, identity: ReplicaIdenti
         reason = f"replica {identity.replica} of {definition.full_name}"
         with disk.transaction(TableAltered(), reason=reason, actor=context.actor) as transaction:
             transaction.require(present=(definition.path,), absent=(path,))
-            transaction.create(path, msgspec.json.encode(identity))
+            transaction.create(path, _document.encode(identity))
             transaction.commit()
 
 
@@ -141,7 +142,7 @@ def check_owner(context: Context, definition: TableDefinition, name: str, node: 
         return
     who = "a daemon that does not say where it works"
     try:
-        owner = _owners.decode(node.data)
+        owner = living_owner.decode(node.data)
     except msgspec.DecodeError:
         pass
     else:

@@ -10,8 +10,6 @@ import threading
 import time
 from functools import partial
 
-import msgspec
-
 from oplog.errors import AlreadyExists, Conflict, NotFound
 from tiering.catalog.context import Context
 from tiering.table.schema import TableDefinition
@@ -61,7 +59,7 @@ def announce(replica: Replica) -> None:
         identity.check_owner(replica.context, replica.definition, replica.name, node)
         # Whoever comes writes `host`, so at the version that was read first nobody has come since then.
         left: list[Operation] = [] if node is None else [DeleteNode(own.is_active)]
-        data = msgspec.json.encode(identity.owner_here(replica.context, keeper.session))
+        data = identity.living_owner.encode(identity.owner_here(replica.context, keeper.session))
         words = [Set(own.host, address, host.version), *left, CreateNode(own.is_active, data, ephemeral=True)]
         try:
             keeper.multi(words, witness=Witness(own.is_active, data))

@@ -24,6 +24,7 @@ import msgspec
 from disks.object_disk.doomed import INTENT_LIFETIME
 from disks.stores.base import ObjectStore
 from oplog import bounds
+from oplog.documents import Document
 from oplog.entry import now
 from oplog.errors import AlreadyExists, Damaged, OutcomeUnknown, Refused
 from oplog.revision import MARKS_PREFIX
@@ -53,7 +54,7 @@ class SaidPlace(NamedTuple):
     since: datetime
 
 
-_decoder = msgspec.json.Decoder(MarksPlace)
+_document = Document("record of where marks are kept", MarksPlace)
 
 
 def said_places(prefix: ObjectStore) -> list[SaidPlace]:
@@ -65,7 +66,7 @@ def said_places(prefix: ObjectStore) -> list[SaidPlace]:
         try:
             if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
                 raise ValueError(f"it has {item.size_bytes} bytes")
-            place = _decoder.decode(prefix.get(item.key))
+            place = _document.decode(prefix.get(item.key))
         except bounds.UNREADABLE as error:
             raise Damaged(
                 f"{prefix.url(item.key)}, which says where marks are kept, cannot be read: {error}",
@@ -142,7 +143,7 @@ def say(prefix: ObjectStore, keeper: str, where: str) -> list[SaidPlace]:
             return found
         number = found[-1].number + 1 if found else 1
         record = MarksPlace(keeper=keeper, where=where, holder=socket.gethostname(), time=now())
-        data = msgspec.json.encode(record)
+        data = _document.encode(record)
         try:
             prefix.put_if_absent(f"{MARKS_PREFIX}{number:010d}.json", data, sha256=hashlib.sha256(data).digest())
         except (AlreadyExists, OutcomeUnknown):

@@ -28,6 +28,7 @@ from disks.host.locks import OwnedDirectory
 from disks.host.moment import Moment
 from disks.stores.base import ObjectStore
 from oplog import bounds
+from oplog.documents import Document
 from oplog.entry import now
 from oplog.errors import AlreadyExists, Damaged, OutcomeUnknown, Refused
 from oplog.revision import WRITERS_PREFIX
@@ -58,7 +59,12 @@ class Retired(NamedTuple):
     holder: str
 
 
-_decoder = msgspec.json.Decoder(Writer)
+def _fault_in(writer: Writer) -> str | None:
+    fault = bounds.fault_in_time("time", writer.time)
+    return fault or bounds.fault_in_count("retention_seconds", writer.retention_seconds)
+
+
+_document = Document("record of who writes a log", Writer, fault=_fault_in)
 
 
 class WriterClaim:
@@ -174,19 +180,14 @@ def _newest(store: ObjectStore) -> tuple[int, Writer, datetime] | None:
     try:
         if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
             raise ValueError(f"it has {item.size_bytes} bytes")
-        writer = _decoder.decode(store.get(item.key))
-        fault = bounds.fault_in_time("time", writer.time) or bounds.fault_in_count(
-            "retention_seconds", writer.retention_seconds
-        )
-        if fault is not None:
-            raise ValueError(fault)
+        writer = _document.decode(store.get(item.key))
     except bounds.UNREADABLE as error:
         raise Damaged(f"{name} cannot be read: {error}", hint="delete it; the log's machine puts it again") from error
     return int(match[1]), writer, item.modified
 
 
 def _put_record(store: ObjectStore, number: int, record: Writer) -> None:
-    data = msgspec.json.encode(record)
+    data = _document.encode(record)
     store.put_if_absent(_key(number), data, sha256=hashlib.sha256(data).digest())
 
 

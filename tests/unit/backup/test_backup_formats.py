@@ -32,6 +32,7 @@ from backup.format.lists import (
 from backup.format.names import Ref
 from oplog.errors import Damaged, UsageError
 from tests.crash.scenarios import events
+from tests.damage import unchecked_documents
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.table import schema
 
@@ -159,7 +160,8 @@ def test_a_list_that_no_backup_would_write(hostile: PartitionList) -> None:
 
 def test_a_table_with_a_hostile_uuid() -> None:
     definition = msgspec.structs.replace(events(), uuid="../../../etc")
-    hostile = msgspec.structs.replace(TABLE, definition=schema.encode(definition).decode())
+    with unchecked_documents():
+        hostile = msgspec.structs.replace(TABLE, definition=schema.encode(definition).decode())
     with pytest.raises(Damaged):
         lists.read_table(encoding.packed_list(hostile), "there")
 

@@ -241,3 +241,15 @@ def test_what_a_wrong_clock_dated_into_the_future_stays_and_counts_for_nothing()
     assert [choice.backup.name for choice in choose([*DAYS, hours_apart], KeepRules(last=1), now) if choice.keep] == [
         "hours apart"
     ]
+
+
+def test_the_newest_with_a_table_that_later_ones_lack_stays() -> None:
+    """I12: and of these the newest that verified; once a later one has the table again, neither."""
+    table = frozenset({("u", "d.t")})
+    proved, newest = made("2026-01-01", verified=True, tables=table), made("2026-01-02", tables=table)
+    lacking = [made("2026-01-03", left_out=table), made("2026-01-04", verified=True, left_out=table)]
+    elsewhere = made("2026-01-05", machine="b", tables=table)
+    backups = [made("2025-12-31", tables=table), proved, newest, *lacking]
+    assert kept([*backups, elsewhere], last=1) == ["2026-01-01", "2026-01-02", "2026-01-04", "2026-01-05"]
+    again = made("2026-01-06", verified=True, tables=frozenset({("v", "d.t")}))
+    assert kept([*backups, again], last=1) == ["2026-01-06"]

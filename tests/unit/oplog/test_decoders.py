@@ -13,7 +13,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("oplog", "disks", "tiering", "restore", "backup", "spark_tiering", "tui", "zerocopy")
 ALONE = {
-    "disks/local/hidden.py": "dict[str, int]",  # no struct
     "tiering/cli/frame/saved_plan.py": "SavedPlan",  # the command's own thread, before any other
 }
 

@@ -363,8 +363,8 @@ def _refuse_to_be_silent(store: "Store", sql: str) -> None:
 
     tables = {table.directory: table.name.lower() for table in store.definitions()}
     for broken in store.context.catalog.broken:
-        name = next((name for place, name in tables.items() if broken.path.startswith(f"{place}/")), "")
-        if name in sql.lower():
+        name = next((name for place, name in tables.items() if broken.path.startswith(f"{place}/")), None)
+        if name is not None and name in sql.lower():
             raise PartlyDone(
                 f"the answer leaves out a part that cannot be read: {broken.text}",
                 hint=f"'frostline fsck {broken.disk}' names all that is damaged",

@@ -61,12 +61,18 @@ def doctor(
 
 
 def _of_tables(session: Session) -> list["Finding"]:
-    """What grows unnoticed; nothing of a store that cannot be opened."""
+    """Tables that cannot be read, and what grows unnoticed; nothing of a store that cannot be opened."""
     from oplog.errors import FrostlineError
+    from tiering.doctor.diagnosis import Finding
     from tiering.facts.growth import of_store
 
     try:
-        return of_store(session.store(anew=False))
+        store = session.store(anew=False)
+        unreadable = [
+            Finding(subject=f"table {one.called}", check="definition", level="problem", what=one.text, hint=one.hint)
+            for one in store.unreadable()
+        ]
+        return unreadable + of_store(store)
     except (FrostlineError, OSError):
         return []
 

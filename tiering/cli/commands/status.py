@@ -77,6 +77,8 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
     for fault in session.output.beside.get("broken_disks", ()):
         line(f"BROKEN DISK    {fault['what']}")
     where = ", ".join(f"{disk} {format_size(size)}" for disk, size in document["bytes_by_disk"].items())
+    for table in session.output.beside.get("unreadable_tables", ()):
+        line(f"UNREADABLE     {table['what']}")
     line(f"tables         {document['tables']}")
     if document["replicated"]:
         line(f"replicated     {', '.join(document['replicated'])}: see 'frostline replica status'")

@@ -9,6 +9,7 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 
 if TYPE_CHECKING:
+    from tiering.catalog.unreadable import UnreadableTable
     from tiering.insert.reshaping import Reshaping
     from tiering.table.schema import TableDefinition
 
@@ -284,7 +285,9 @@ def alter(
     if keeper_path is not None or replica is not None:
         raise UsageError("--keeper-path and --replica are for replicated tables", hint="add --replicated")
     store = session.store()
-    old = new = store.definition(table)
+    old = new = store.definition_to_change(table)
+    if old.version not in {one.version for one in store.definitions() if one.uuid == old.uuid}:
+        session.output.note(f"{old.full_name} goes on from what can be read of its definitions")
     for text in add_column or ():
         new = definitions.add_column(new, text, default=default)
     for text in rename_column or ():
@@ -372,7 +375,11 @@ def drop(session: Session, table: TableName) -> None:
 
     store = session.store()
     gone = {left.definition.uuid: left.definition for left in store.dropped()}
-    definition = gone.get(table) or store.definition(table)
+    undefined = [one for one in store.unreadable() if one.is_called(table) and one.before is None]
+    if undefined:
+        _drop_undefined(session, undefined[0])
+        return
+    definition = gone.get(table) or store.definition_to_change(table)
     parts = store.context.catalog.parts(definition)
     size_bytes = sum(stored.facts.size_bytes for stored in parts)
     local = sum(1 for stored in parts if not store.disk(stored.disk).capabilities.remote)
@@ -387,6 +394,17 @@ def drop(session: Session, table: TableName) -> None:
     session.output.line(
         f"{_would(session, 'Dropped')} table {table}: {counted(len(parts), 'part')}, {format_size(size_bytes)}."
     )
+
+
+def _drop_undefined(session: Session, table: "UnreadableTable") -> None:
+    """Of a table whose definition is lost only its files are known."""
+    session.confirm(f"Drop table {table.called}, whose definition cannot be read, with all of its parts?")
+    if not session.dry_run:
+        session.store().drop_table(table.uuid)
+    if session.options.json:
+        session.output.document({"table": table.called, "uuid": table.uuid, "dry_run": session.dry_run})
+        return
+    session.output.line(f"{_would(session, 'Dropped')} table {table.called}.")
 
 
 def _tell_of_sample(session: Session, like: str, reshaping: "Reshaping") -> None:

@@ -135,8 +135,7 @@ class Session:
                 self.output.note(f"recovered: {sentence}")
             for gone in self._store.dropped():
                 self.output.note(_left_over(gone))
-            for broken in self._store.context.catalog.broken:
-                self.output.note(f"broken: {broken.text}")
+            self._tell_broken(self._store)
             catalog = self._store.context.catalog
             for sentence in (*catalog.unproved, *catalog.unexplained):
                 self.output.note(sentence)
@@ -157,6 +156,16 @@ class Session:
         store = self._store or self._looked
         assert store is not None
         return store
+
+    def _tell_broken(self, store: "Store") -> None:
+        tables = store.unreadable()
+        if tables:
+            self.output.beside["unreadable_tables"] = [table.document for table in tables]
+        for table in tables:
+            self.output.note(f"{table.text}; 'frostline doctor' says what to do")
+        for broken in store.context.catalog.broken:
+            if not any(broken in table.broken for table in tables):
+                self.output.note(f"broken: {broken.text}")
 
     def _tell_no_store(self) -> None:
         self.output.beside["no_store"] = self.no_store()

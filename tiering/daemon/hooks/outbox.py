@@ -18,6 +18,7 @@ from typing import Literal
 
 import msgspec
 
+from oplog.documents import Document
 from oplog.errors import FrostlineError, Refused, in_a_line
 from tiering.config.secrets import without_passwords
 from tiering.config.settings import HookConfig, HookEvent
@@ -68,7 +69,7 @@ class _Kept(msgspec.Struct, kw_only=True):
     waiting: dict[str, list[HookMessage]] = {}
 
 
-_decoder = msgspec.json.Decoder(_Kept)
+_document = Document("events that hooks wait for", _Kept)
 
 
 class Outbox:
@@ -214,7 +215,7 @@ class Outbox:
 
     def _read(self) -> _Kept:
         try:
-            return _decoder.decode(self._path.read_bytes())
+            return _document.decode(self._path.read_bytes())
         except FileNotFoundError:
             return _Kept()
         except (OSError, msgspec.MsgspecError) as error:
@@ -222,4 +223,4 @@ class Outbox:
             return _Kept()
 
     def _write(self) -> None:
-        self._file.replace(msgspec.json.encode(self._kept))  # with a full disk: told, and forgotten by a restart
+        self._file.replace(_document.encode(self._kept))  # with a full disk: told, and forgotten by a restart

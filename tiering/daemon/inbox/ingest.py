@@ -161,7 +161,7 @@ class TableIngest:
                 for one in group
             ),
         )
-        self._place.write_batch(msgspec.json.encode(batch))
+        self._place.write_batch(records.batch_document.encode(batch))
         try:
             self._put_in(batch, group)
         except (UsageError, Damaged) as error:
@@ -186,7 +186,7 @@ class TableIngest:
 
     def _is_in(self, batch: Batch, result: InsertResult) -> None:
         settled = msgspec.structs.replace(batch, state="in", parts=result.parts, again=result.duplicate_rows)
-        self._place.write_batch(msgspec.json.encode(settled))
+        self._place.write_batch(records.batch_document.encode(settled))
         self.done.rows += result.rows
         self.done.parts += result.parts
         self._settle(settled)

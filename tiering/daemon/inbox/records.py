@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from oplog.documents import Document
 from oplog.errors import Damaged
 from tiering.table.schema import TableDefinition
 
@@ -45,7 +46,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that an insert before had brought: of this batch, before a crash, or of somebody else."""
 
 
-_decoder = msgspec.json.Decoder(Batch)
+batch_document = Document("batch of an inbox", Batch)
 
 
 def name_hex(name: str) -> str:
@@ -56,7 +57,7 @@ def name_hex(name: str) -> str:
 def decode_batch(data: bytes, where: str) -> Batch:
     """Raises `Damaged`."""
     try:
-        return _decoder.decode(data)
+        return batch_document.decode(data)
     except (msgspec.DecodeError, ValueError) as error:
         raise Damaged(
             f"{where} cannot be read: {error}",

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from oplog.documents import Document
 from tiering.daemon.kept_file import KeptFile
 
 JOBS_FILE = "jobs.json"
@@ -61,13 +62,13 @@ class _Document(msgspec.Struct, frozen=True):
     jobs: dict[str, JobRecord] = {}
 
 
-_decoder = msgspec.json.Decoder(_Document)
+_document = Document("record of the daemon's jobs", _Document)
 
 
 def read(state_directory: Path) -> dict[str, JobRecord]:
     """What is on record, by job. Empty where there is none, or none that can be read."""
     try:
-        return _decoder.decode((state_directory / JOBS_FILE).read_bytes()).jobs
+        return _document.decode((state_directory / JOBS_FILE).read_bytes()).jobs
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError) as error:
@@ -95,5 +96,5 @@ class JobRecords:
             after = msgspec.structs.replace(self._known.get(job, JobRecord()), **changes)
             self._known[job] = after
             if durably:
-                self._file.replace(msgspec.json.encode(_Document(self._known)))
+                self._file.replace(_document.encode(_Document(self._known)))
             return after

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from disks import effects
+from oplog.documents import Document
 from tiering.config.log_lines import LogFormat
 from tiering.daemon.jobs.record import Result
 from tiering.journal.locks import lock_holder
@@ -57,7 +58,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """What all of it counted."""
 
 
-_reports = msgspec.json.Decoder(RunReport)
+_report = Document("report of a run", RunReport)
 
 
 class JobFiles(msgspec.Struct, frozen=True):
@@ -79,7 +80,7 @@ class JobFiles(msgspec.Struct, frozen=True):
     def report(self, run: str) -> RunReport | None:
         """How that run ended; None where it did not live to say so."""
         try:
-            found = _reports.decode((self.state / "jobs" / f"{self.job}.json").read_bytes())
+            found = _report.decode((self.state / "jobs" / f"{self.job}.json").read_bytes())
         except (OSError, msgspec.MsgspecError):
             return None
         return found if found.run == run else None
@@ -87,7 +88,7 @@ class JobFiles(msgspec.Struct, frozen=True):
     def write(self, report: RunReport) -> None:
         """Say how a run ended, durably, in place of the one before."""
         effects.make_directory(self.lock.parent)
-        effects.replace_file(self.state / "jobs" / f"{self.job}.json", msgspec.json.encode(report))
+        effects.replace_file(self.state / "jobs" / f"{self.job}.json", _report.encode(report))
 
 
 def run(

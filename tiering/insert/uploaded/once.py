@@ -10,18 +10,47 @@ The commit that brings the rows creates the mark, so there is one exactly when t
 from __future__ import annotations
 
 import hashlib
-import json
 from datetime import datetime
 
 import msgspec
 from msgspec.structs import replace
 
 from disks.base import LoggedDisk, Transaction
+from oplog.documents import Document
 from oplog.errors import Refused
 from tiering.table.schema import TableDefinition
 
 REMEMBERED_JOBS = 1000
 """Of each table; older ids are forgotten, and a job of such an id would go in again."""
+
+
+class JobMark(msgspec.Struct, frozen=True):
+    """What a job's mark says."""
+
+    job: str
+    rows: int
+    time: str
+
+
+class StreamQuery(msgspec.Struct, frozen=True):
+    """What a stream's mark says."""
+
+    stream: str
+    query: str
+
+
+class BatchMark(msgspec.Struct, frozen=True):
+    """What the mark of a stream's newest batch says."""
+
+    stream: str
+    batch: int
+    rows: int
+    time: str
+
+
+_job_mark = Document("mark of a job", JobMark)
+_stream_query = Document("mark of a stream", StreamQuery)
+_batch_mark = Document("mark of a batch of a stream", BatchMark)
 
 
 class OnceAJob(msgspec.Struct, frozen=True):
@@ -49,8 +78,8 @@ class OnceAJob(msgspec.Struct, frozen=True):
         """Add to the commit what says so. It is a `Conflict` when somebody else was first."""
         for forgotten in _oldest_jobs(disk, definition):
             transaction.remove(forgotten)
-        note = {"job": self.job_id, "rows": rows, "time": now.isoformat()}
-        transaction.create(self._path(definition), json.dumps(note).encode())
+        note = JobMark(job=self.job_id, rows=rows, time=now.isoformat())
+        transaction.create(self._path(definition), _job_mark.encode(note))
 
     def _path(self, definition: TableDefinition) -> str:
         return f"{definition.directory}/job-{_digest(self.job_id)}.json"
@@ -102,17 +131,15 @@ class OnceABatch(msgspec.Struct, frozen=True):
         if known != self.query:
             if known is not None:
                 transaction.remove(self._base(definition))
-            transaction.create(
-                self._base(definition), json.dumps({"stream": self.stream, "query": self.query}).encode()
-            )
+            transaction.create(self._base(definition), _stream_query.encode(StreamQuery(self.stream, self.query)))
         if newest is not None:  # whoever commits a later batch takes it away, and so ends the commit of an earlier one
             transaction.remove(self._path(definition, newest))
-        note = {"stream": self.stream, "batch": self.batch, "rows": rows, "time": now.isoformat()}
-        transaction.create(self._path(definition, self.batch), json.dumps(note).encode())
+        note = BatchMark(stream=self.stream, batch=self.batch, rows=rows, time=now.isoformat())
+        transaction.create(self._path(definition, self.batch), _batch_mark.encode(note))
 
     def _query(self, disk: LoggedDisk, definition: TableDefinition) -> str | None:
         path = self._base(definition)
-        return str(json.loads(disk.read(path))["query"]) if disk.exists(path) else None
+        return _stream_query.decode(disk.read(path)).query if disk.exists(path) else None
 
     def _newest(self, disk: LoggedDisk, definition: TableDefinition) -> int | None:
         begin = f"stream-{_digest(self.stream)}-"

@@ -9,18 +9,31 @@ two ingests at once the second looks again. Many marks become one with all of th
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import msgspec
+
 from disks.base import LoggedDisk, Transaction
+from oplog.documents import Document
 from oplog.errors import Refused
 from tiering.table.schema import TableDefinition
 
 MARKS = 64
 """So many are put together."""
 _BEGIN, _END = "ingest-", ".json"
+
+
+class FilesMark(msgspec.Struct, frozen=True):
+    """What a mark says."""
+
+    files: dict[str, str]
+    rows: int
+    time: str
+
+
+_document = Document("mark of files that an ingest took", FilesMark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +78,8 @@ class OnceFiles:
             files = {**known, **files}
             for path in paths:
                 transaction.remove(path)
-        document = {"files": files, "rows": rows, "time": now.isoformat()}
-        transaction.create(f"{definition.directory}/{_BEGIN}{number:08d}{_END}", json.dumps(document).encode())
+        document = FilesMark(files=files, rows=rows, time=now.isoformat())
+        transaction.create(f"{definition.directory}/{_BEGIN}{number:08d}{_END}", _document.encode(document))
 
 
 def fingerprint(place: str, size_bytes: int, changed: float) -> tuple[str, str]:
@@ -78,7 +91,7 @@ def taken(disk: LoggedDisk, definition: TableDefinition) -> dict[str, str]:
     """All files that are in the table, as `OnceFiles` has them; of a place the newest."""
     found: dict[str, str] = {}
     for path in _marks(disk, definition):
-        found |= json.loads(disk.read(path))["files"]
+        found |= _document.decode(disk.read(path)).files
     return found
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from disks.base import Disk, Transaction
 from oplog import paths
+from oplog.documents import Document
 from oplog.errors import Damaged, Locked
 from oplog.kinds import Inserted, Tidied
 from tiering.catalog.context import Context
@@ -37,7 +38,7 @@ class ArrivalNote(msgspec.Struct, frozen=True, kw_only=True):
     """The node that holds its number."""
 
 
-_decoder = msgspec.json.Decoder(ArrivalNote)
+_document = Document("note of a part that is arriving", ArrivalNote)
 
 
 def claim_of(part: str) -> str:
@@ -49,7 +50,7 @@ def stage(transaction: Transaction, definition: TableDefinition, part: Part, dir
     """Put a part into the transaction as one that is arriving."""
     place = place_of(definition, part.name)
     stage_part(transaction, definition, part, directory, target=place)
-    transaction.create(f"{place}.json", msgspec.json.encode(ArrivalNote(number=number)))
+    transaction.create(f"{place}.json", _document.encode(ArrivalNote(number=number)))
 
 
 def take_in(context: Context, definition: TableDefinition, disk: Disk, names: Iterable[str]) -> None:
@@ -107,7 +108,7 @@ def _settle(replica: Replica, disk: Disk, part: str) -> str:
     context, definition, keeper = replica.context, replica.definition, replica.keeper
     path = f"{place_of(definition, part)}.json"
     try:
-        number = _decoder.decode(disk.read(path)).number
+        number = _document.decode(disk.read(path)).number
     except msgspec.DecodeError as error:
         raise Damaged(f"{disk.name}:{path} cannot be read: {error}", hint="remove it and what it is about") from error
     if not number.startswith(f"{replica.table.path}/block_numbers/") or not paths.is_safe(number[1:]):

@@ -1,0 +1,67 @@
+"""Backups of stores with a table that cannot be read: each says what it lacks, and the last one that has it stays.
+I12, I15."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.homes import Home
+from tests.integration.test_unreadable_tables import begun, spoil
+
+
+@pytest.fixture
+def home(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Home:
+    """With backup one of d.t and d.u, and two, which lacks d.t."""
+    monkeypatch.setenv("FROSTLINE_BACKUP", (tmp_path / "backups").as_uri())
+    home = begun(Home(tmp_path, "a", capsys))
+    home("backup", "init")
+    home("backup", "create", "one")
+    spoil(home)
+    home("backup", "create", "two", code=3)
+    assert "backup two lacks d.t" in home.error
+    return home
+
+
+def test_a_backup_says_what_it_lacks(home: Home) -> None:
+    preview = home.json("backup", "create", "-n", code=3)
+    made = home.json("backup", "create", "three", code=3)
+    for document in (preview, made):
+        assert [table["table"] for table in document["left_out"]] == ["d.t"]
+        assert document["tables"] == 1
+    listed = home.json("backup", "list")["backups"]
+    assert [[table["table"] for table in item["left_out"]] for item in listed] == [[], ["d.t"], ["d.t"]]
+    assert "LACKS" in home("backup", "list")
+    assert "LACKS: d.t: table d.t cannot be read" in home("backup", "show", "two")
+    assert home.json("backup", "show", "two")["backups"][0]["left_out"][0]["table"] == "d.t"
+
+
+def test_nothing_is_made_of_it_alone(home: Home) -> None:
+    home("backup", "create", "-t", "d.t", code=1)
+    assert "table d.t cannot be read" in home.error
+    home("backup", "create", "-t", "d.u")
+    assert len(home.json("backup", "list")["backups"]) == 3
+
+
+def test_a_restore_says_what_it_lacks(home: Home) -> None:
+    restored = home.json("backup", "restore", "two", "--map-table", "d.u:d.v")
+    assert "lacks d.t" in restored["notes"][0]
+    home("backup", "restore", "two", "-t", "d.t", code=10)
+    assert "lacks d.t" in home.error
+    home("backup", "restore", "one", "-t", "d.t", code=1)
+    assert "table drop d.t" in home.error
+    home("backup", "restore", "one", "-t", "d.t", "--map-table", "d.t:d.w")
+    assert home.keys("d.w") == [1]
+
+
+def test_the_last_backup_that_has_it_stays(home: Home) -> None:
+    home("backup", "create", "three", code=3)
+    found = home.json("backup", "prune", "--keep-last", "1")
+    assert [item["name"] for item in found["kept"]] == ["one", "three"]
+    assert "d.t" in found["kept"][0]["reasons"][0]
+    home("table", "drop", "d.t")
+    home("backup", "restore", "one", "-t", "d.t")
+    home("backup", "create", "four")
+    found = home.json("backup", "prune", "--keep-last", "1")
+    assert [item["name"] for item in found["kept"]] == ["four"]
