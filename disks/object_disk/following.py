@@ -9,6 +9,7 @@ import msgspec
 from disks.file_table.table import TableDamaged
 from disks.file_table.views import TableReader, TableWriter
 from oplog import replay
+from oplog.documents import Document
 from oplog.entry import Commit
 from oplog.errors import Damaged
 from oplog.kinds import Fenced, Repaired
@@ -22,7 +23,7 @@ CONTRADICTED = "contradicted"
 """Remembered beside rows that an entry contradicts, wherever one begins: the revision before it."""
 SEEN = "seen"
 """Remembered beside the rows: how far writers have seen disks and journals."""
-_seen_decoder = msgspec.json.Decoder(SeenStates)
+_document = Document("states that were seen", SeenStates)
 
 
 class Contradiction(TableDamaged):
@@ -81,14 +82,14 @@ def note_states(view: TableWriter, states: Iterable[WriterState]) -> None:
 
 def remember_seen(view: TableWriter, seen: SeenStates) -> None:
     """Remember this beside the rows."""
-    view.remember(**{SEEN: msgspec.json.encode(seen).decode()})
+    view.remember(**{SEEN: _document.encode(seen).decode()})
 
 
 def seen_states(view: TableReader) -> SeenStates:
     """How far the entries that the table stands for have seen disks and journals, as far as that is known."""
     text = view.state().get(SEEN)
     try:
-        return _seen_decoder.decode(text) if text else SeenStates()
+        return _document.decode(text) if text else SeenStates()
     except msgspec.DecodeError:
         return SeenStates()
 

@@ -24,6 +24,7 @@ from oplog.entry import Commit
 from oplog.errors import Refused
 from oplog.kinds import KnownKind
 from oplog.replay import FileRow
+from oplog.stamps import CommitStamp
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("oplog", "disks", "tiering", "restore", "backup", "spark_tiering", "tui", "zerocopy")
@@ -123,6 +124,10 @@ PLAIN: dict[str, Any] = {
     "DropRange.ranges": ("all_1_2_999999999",),
     "DropRange.spared": (),
     "_Written.commit": msgspec.Raw(b"{}"),
+    "WriterState.journal": "0f" * 8,
+    "WriterState.disks": {UUID: CommitStamp(1, "0f" * 8)},
+    "WriterState.buckets": {UUID: 1},
+    "CommitStamp.token": "0f" * 8,
 }
 """By the name of a field, or by struct and field."""
 

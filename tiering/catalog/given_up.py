@@ -6,18 +6,27 @@ disks. They stay whatever is dropped, undone or restored, until somebody adopts 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from contextlib import nullcontext
 
+import msgspec
+
 from disks.base import Disk
 from disks.stores.time_budget import time_budget
+from oplog.documents import Document
 from oplog.errors import AlreadyExists, Conflict, FrostlineError
 from oplog.kinds import DiskGivenUp
 from tiering.table.places import given_up_path
 
 _PATIENCE_SECONDS = 4.0
 """For a bucket that this machine has a table of, and has to catch up with."""
+
+
+class _GivenUp(msgspec.Struct, frozen=True):
+    actor: str
+
+
+_document = Document("note of a disk that was given up", _GivenUp)
 
 
 def is_noted(disks: Iterable[Disk], identity: str) -> bool | None:
@@ -41,7 +50,7 @@ def note(disks: Iterable[Disk], identity: str, actor: str) -> list[str]:
         try:
             with disk.transaction(DiskGivenUp(disk=identity), reason="a disk was given up", actor=actor) as transaction:
                 transaction.require(absent=(path,))
-                transaction.create(path, json.dumps({"actor": actor}).encode())
+                transaction.create(path, _document.encode(_GivenUp(actor)))
                 transaction.commit()
         except (AlreadyExists, Conflict):
             continue
