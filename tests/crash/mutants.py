@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.compat import clickhouse_mistakes, clickhouse_writing_mistakes
 from tests.crash import (
+    adoption_mistakes,
     backup_mistakes,
     cache_mistakes,
     catalog_mistakes,
@@ -360,6 +361,7 @@ MUTANTS: dict[str, Mutant] = {
                 *inbox_mistakes.MISTAKES,
                 *full_disk_mistakes.MISTAKES,
                 *transfer_mistakes.MISTAKES,
+                *adoption_mistakes.MISTAKES,
                 *backup_mistakes.MISTAKES,
                 *store_mistakes.MISTAKES,
                 *insert_mistakes.MISTAKES,

@@ -60,7 +60,7 @@ class Followers(msgspec.Struct, frozen=True):
         return cls(places)
 
     def follows(self, left: PartName, right: PartName) -> bool:
-        """Whether the right one was inserted after the left one, and no part in between; by name they are neighbours."""
+        """Whether the right one was inserted after the left one, no part between them. By name they are neighbours."""
         if left not in self.places and right not in self.places:
             return True
         first, second = self.places.get(left), self.places.get(right)

@@ -1,4 +1,4 @@
-"""Which parts an adoption rewrites: those of other machines in a bucket, as this machine's own, and what has to follow
+"""Which parts an adoption rewrites: those of other machines, as this machine's own, and what has to follow
 them so that every two neighbours of the partition may merge. Changes nothing.
 
 Merges take rows of equal keys in the order of inserts. What is rewritten gets new numbers, above all others; so in a
@@ -97,7 +97,7 @@ class _Planner(msgspec.Struct, frozen=True):
     def _target(self, members: Sequence[StoredPart]) -> int | None:
         """The range of this machine that the parts of the partition are to be in; None for one that it has yet to
         take."""
-        adopted = [stored for stored in members if self._is_adopted(stored)]
+        adopted = [stored for stored in members if self._is_foreign(stored)]
         newest = max(self.rules.own, default=None)
         if not adopted:
             return max(range_of(stored.name.max_block) for stored in members)
@@ -109,13 +109,10 @@ class _Planner(msgspec.Struct, frozen=True):
         """Whether another machine inserted it, or a range of another machine is between its own and the target."""
         first = range_of(stored.name.min_block)
         cut_off = any(first < index and (target is None or index < target) for index in self.others)
-        return self._is_adopted(stored) or (cut_off and not self._is_foreign(stored))
-
-    def _is_adopted(self, stored: StoredPart) -> bool:
-        """Whether another machine inserted it, and it is in a bucket."""
-        return self._is_foreign(stored) and self.rules.context.disk(stored.disk).capabilities.remote
+        return cut_off or self._is_foreign(stored)
 
     def _is_foreign(self, stored: StoredPart) -> bool:
+        """Whether another machine inserted it."""
         return range_of(stored.name.max_block) not in self.rules.own
 
     def _doubt(self, members: Sequence[StoredPart], foreign: Sequence[StoredPart]) -> str | None:
