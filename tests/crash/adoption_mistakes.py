@@ -41,7 +41,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "adoption: order ignored",
         "what was inserted after the adopted parts is not rewritten, and merges go by names alone",
-        f"{_ORDER}::test_the_newer_row_stays[replacing]",
+        f"{_ORDER}::test_the_newer_row_stays[cold-replacing]",
         replaced("tiering.merge.adoption", "depends_on_order", lambda definition: False),
     ),
     (
