@@ -84,7 +84,7 @@ def by_key(rows: Iterable[Row]) -> dict[int, list[Row]]:
 
 
 def check_shown(mode: str, alive: list[Row], shown: list[Row], *, is_whole: bool) -> None:
-    """`alive`: all rows that the machine can have, as they were inserted. `is_whole`: all of them were merged."""
+    """`alive`: the rows that a machine can have, as they were inserted. `is_whole`: all of them were merged."""
     reduce = MODES[mode]
     seen = by_key(shown)
     for key, rows in by_key(alive).items():
@@ -126,7 +126,7 @@ class World:
         self.inserted: list[Row] = []
         self.cold: set[Row] = set()
         self.away: list[Machine] = []
-        self.made = 0
+        self.made = self.inserts = 0
         self.machines = [self.new()]
         limit = ["max_merge_size_bytes=1"] if small else []
         made = define_table("d.t", columns=COLUMNS, order_by="k", policy="hot_cold", merge_mode=mode, settings=limit)
@@ -144,7 +144,8 @@ class World:
         )
 
     def insert(self, machine: Machine, values: list[tuple[int, int | None, bool, int]]) -> None:
-        number = len(self.inserted)
+        self.inserts += 1
+        number = self.inserts
         rows = [Row(k, v, d, n, f"{number:04d}") for k, v, d, n in values]
         columns = {name: [getattr(row, name) for row in rows] for name in ("k", "v", "d", "n", "x")}
         schema = pa.schema({"k": pa.int64(), "v": pa.int64(), "d": pa.bool_(), "n": pa.int64(), "x": pa.string()})
@@ -163,6 +164,8 @@ class World:
                     machine.rows = []
             case "merge":
                 store.merge("d.t", MergeRequest(final=True, drop_deleted=number % 2 == 0))
+                if number % 2 == 0 and self.mode == "replacing:v,d":
+                    self.forget(machine)
             case "merge cold":
                 store.merge_cold(
                     "d.t",
@@ -197,20 +200,25 @@ class World:
             case _:
                 raise AssertionError(verb)
 
+    def forget(self, machine: Machine) -> None:
+        """Keys that are deleted may be forgotten by now: then what was older counts no more for what comes later."""
+        keys = {row.k for row in self.shown(machine)}
+        for key, rows in by_key(self.alive(machine)).items():
+            if key not in keys and highest(rows).d:
+                self.inserted = [row for row in self.inserted if row not in rows]
+
+    def shown(self, machine: Machine) -> list[Row]:
+        machine.store.refresh()
+        return [Row(**row) for row in machine.store.query("SELECT * FROM d.t").read_all().to_pylist()]
+
+    def alive(self, machine: Machine) -> list[Row]:
+        """All rows that the machine can have, as they were inserted."""
+        return [row for row in self.inserted if row in self.cold or row in machine.rows]
+
     def check(self) -> None:
         for machine in self.machines:
-            machine.store.refresh()
-            shown = [Row(**row) for row in machine.store.query("SELECT * FROM d.t").read_all().to_pylist()]
-            alive = [row for row in self.inserted if row in self.cold or row in machine.rows]
-            if self.mode == "replacing:v,d":
-                alive = without_forgotten(alive, shown)
-            check_shown(self.mode, alive, shown, is_whole=len(machine.store.parts("d.t")) == 1)
-
-
-def without_forgotten(alive: list[Row], shown: list[Row]) -> list[Row]:
-    """A key that is deleted may be forgotten where nothing else of it is left."""
-    keys = {row.k for row in shown}
-    return [row for row in alive if row.k in keys or not highest([one for one in alive if one.k == row.k]).d]
+            shown, is_whole = self.shown(machine), len(machine.store.parts("d.t")) == 1
+            check_shown(self.mode, self.alive(machine), shown, is_whole=is_whole)
 
 
 VALUES = st.tuples(st.integers(0, 1), st.none() | st.integers(1, 2), st.booleans(), st.integers(0, 9))
