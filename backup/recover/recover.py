@@ -36,6 +36,7 @@ from tiering.catalog import blocks, reachability, table_names, tables
 from tiering.catalog.context import Context
 from tiering.engine import replicated, unrevealed
 from tiering.journal.records import PAUSE_KINDS
+from tiering.table.merge_modes import depends_on_order
 from tiering.table.part import PartName, range_of
 from tiering.table.schema import TableDefinition
 
@@ -250,22 +251,25 @@ def _reveal(
     """The commit point: `table.json`, its name and the marks of its block ranges, on the disk that decides first."""
     own = _own_ranges(context, plan, definition)
     marks = {blocks.mark_path(definition, index): blocks.mark(context, index) for index in sorted(own)}
-    for listed in plan.ranges:
-        if listed.index not in own:
-            marks[blocks.mark_path(definition, listed.index)] = blocks.mark_of(listed.index, listed.owner)
+    others = {
+        blocks.mark_path(definition, listed.index): blocks.mark_of(listed.index, listed.owner)
+        for listed in plan.ranges
+        if listed.index not in own
+    }
     for index in sorted(own):
         context.journal.add_block_range(definition.uuid, index)
     arbiter = table_names.arbiter(context, definition)
     first = [] if arbiter is None else [arbiter.name]
-    others = [name for name in context.catalog.policy_disks(definition) if name not in first]
+    rest = [name for name in context.catalog.policy_disks(definition) if name not in first]
     try:
         tables.write_definition(
             context,
             definition,
             kind=TableCreated(),
             reason=f"restore {definition.full_name} from {source}",
-            disks=[*first, *others],
+            disks=[*first, *rest],
             beside=marks,
+            beside_in_buckets=others,
             name_on=arbiter,
             name_from=None if old is None else old.uuid,
             instead_of=reservation_path(definition),
@@ -281,13 +285,18 @@ def _reveal(
 
 def _own_ranges(context: Context, plan: TablePlan, definition: TableDefinition) -> set[int]:
     """The ranges that this machine takes: all, under a uuid that nobody else ever had or when nobody else had any; else
-    those of the machines whose backups are restored stay theirs, and the next insert takes a new one."""
+    those of the machines whose backups are restored stay theirs, and the next insert takes a new one. Parts of several
+    machines stay theirs wherever merges go by the order of inserts: an adoption asks which came first."""
     used = {range_of(PartName.parse(placed.entry.name).max_block) for placed in plan.parts}
     listed = {item.index for item in plan.ranges} | used
-    alone = len(plan.machines) == 1 and all(item.own for item in plan.ranges)
-    if definition.uuid != plan.definition.uuid or alone:
+    one_machine, own = len(plan.machines) == 1, {item.index for item in plan.ranges if item.own}
+    if one_machine and all(item.own for item in plan.ranges):
         return listed or {0}
-    return set()
+    if definition.uuid == plan.definition.uuid:
+        return set()
+    if not depends_on_order(definition) or (one_machine and used <= own):
+        return listed or {0}
+    return own if one_machine else set()
 
 
 def _keep(context: Context, definition: TableDefinition, kept: PinnedPart) -> None:

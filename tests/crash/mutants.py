@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.compat import clickhouse_mistakes, clickhouse_writing_mistakes
 from tests.crash import (
+    adoption_mistakes,
     backup_mistakes,
     cache_mistakes,
     catalog_mistakes,
@@ -363,6 +364,7 @@ MUTANTS: dict[str, Mutant] = {
                 *full_disk_mistakes.MISTAKES,
                 *transfer_mistakes.MISTAKES,
                 *ttl_mistakes.MISTAKES,
+                *adoption_mistakes.MISTAKES,
                 *backup_mistakes.MISTAKES,
                 *store_mistakes.MISTAKES,
                 *insert_mistakes.MISTAKES,

@@ -17,7 +17,7 @@ def _first_free_in_sight(context: Any, definition: Any) -> int:
 
     current = max(blocks.owned(context, definition), default=None)
     if current is None:
-        current = blocks._take_range(context, definition)
+        current = blocks.take_range(context, definition)
     used = [number for number in blocks._in_sight(context, definition) if part.range_of(number) == current]
     return max(used, default=current * part.RANGE_BLOCKS) + 1
 

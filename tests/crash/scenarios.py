@@ -233,6 +233,22 @@ def _cold_groups(store: Store, site: Site) -> None:
 def _foreign(store: Store, site: Site) -> None:
     """Everything as another machine left it in the bucket: this one does not know its block numbers as its own."""
     _cold(store, site)
+    _forget_ranges(store)
+
+
+def _foreign_in_order(store: Store, site: Site) -> None:
+    """The same where merges go by the order of inserts, with newer rows of this machine, some of them hot."""
+    store.create_table(msgspec.structs.replace(events(), merge_mode="replacing"))
+    store.create_table(events(2, name=OTHER))
+    insert(store, 0)
+    move(store, "cold")
+    _forget_ranges(store)
+    insert(store, 1000)
+    move(store, "cold", JANUARY)
+    insert(store, 2000, months=(1,))
+
+
+def _forget_ranges(store: Store) -> None:
     definition = store.definition(TABLE)
     with store.disk("ssd").transaction(OtherKind("test")) as transaction:
         transaction.remove(f"{definition.directory}/blocks-0.json")
@@ -595,6 +611,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("merge_cold", _cold, lambda store, site: _merge(store), keeps_rows=True),
         Scenario("cold_merge", _cold_groups, cold_merge, keeps_rows=True),
         Scenario("adopt", _foreign, lambda store, site: _adopt(store), keeps_rows=True),
+        Scenario("adopt_in_order", _foreign_in_order, lambda store, site: _adopt(store), keeps_rows=True),
         Scenario("move", _hot, lambda store, site: move(store, "cold"), keeps_rows=True),
         Scenario("late_rows", _late, _wait_over, keeps_rows=True),
         Scenario("move_back", _cold, lambda store, site: move(store, "hot"), keeps_rows=True),

@@ -187,6 +187,9 @@ class History:
     def adopt(self, machine: str) -> None:
         self.happens(machine, "merge", TABLE, "--adopt")
 
+    def adopt_and_merge_cold(self, machine: str) -> None:
+        self.happens(machine, "merge", TABLE, "--adopt", "--cold", "--final")
+
     def tick(self, machine: str) -> None:
         code, _, error = self.run(machine, "tick", "--believe-clock")
         if code not in (0, 3, 13):
@@ -350,6 +353,7 @@ STEPS: tuple[tuple[Callable[[History, str], None], int], ...] = (
     (History.merge, 4),
     (History.merge_cold, 3),
     (History.adopt, 4),
+    (History.adopt_and_merge_cold, 2),
     (History.tick, 4),
     (History.undo, 2),
     (History.lose, 3),

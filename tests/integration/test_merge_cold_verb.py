@@ -122,8 +122,8 @@ def planned_bytes(site: Site) -> int:
     ("arguments", "said"),
     [
         (["--where", "ts > '2026-01-01'"], "for parts in buckets"),
-        (["--cold", "--adopt"], "--adopt"),
         (["--master", "local[2]"], "--master"),
+        (["--adopt-as", "older"], "--adopt-as"),
         (["--cold", "--where", "nonsense >"], "expression"),
         (["--cold", "--where", "length(host) = 3"], "comparisons"),
         (["--cold", "--shard-size", "3"], "--shard-size"),

@@ -47,14 +47,14 @@ def _never_refreshed_marks() -> None:
         index = blocks._first_unused(context, definition)
         for disk in disks:
             if disk.capabilities.shared:
-                index = blocks._reserve(context, definition, disk)
+                index = blocks._reserve(context, definition, disk, {})
         for disk in disks:
             if not disk.capabilities.shared:
                 blocks._write_mark(context, definition, disk, index)
         blocks.take(context, definition, index)
         return index
 
-    blocks._take_range = take_range
+    blocks.take_range = take_range
 
 
 def _definitions_only_at_the_start() -> None:

@@ -17,7 +17,8 @@ and that went into no other one, merged over: it may come back.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -42,24 +43,35 @@ def mark_path(definition: TableDefinition, index: int) -> str:
     return f"{definition.directory}/blocks-{index}.json"
 
 
-class RangeMark(msgspec.Struct, frozen=True):
+class RangeMark(msgspec.Struct, frozen=True, omit_defaults=True):
     """`blocks-<n>.json`: who took the range."""
 
     first_block: int
     owner: str
+    seen: dict[str, int] = {}
+    """The revision of each bucket, by the id of the disk, whose commits the owner had seen when it took the range: what
+    they brought was inserted before everything in the range."""
 
 
 _document = Document("mark of a block range", RangeMark)
 
 
 def mark(context: Context, index: int) -> bytes:
-    """What is written there."""
+    """What is written there for this machine where nobody can tell what came before the range."""
     return mark_of(index, context.actor)
 
 
-def mark_of(index: int, owner: str) -> bytes:
+def mark_of(index: int, owner: str, seen: Mapping[str, int] | None = None) -> bytes:
     """What is written there for an owner."""
-    return _document.encode(RangeMark(index * RANGE_BLOCKS, owner))
+    return _document.encode(RangeMark(index * RANGE_BLOCKS, owner, dict(seen or {})))
+
+
+def read_mark(disk: Disk, definition: TableDefinition, index: int) -> RangeMark | None:
+    """What is written there; None where nothing is that can be read."""
+    try:
+        return _document.decode(disk.read(mark_path(definition, index)))
+    except (NotFound, *bounds.UNREADABLE):
+        return None
 
 
 def first_free(context: Context, definition: TableDefinition) -> int:
@@ -71,7 +83,7 @@ def first_free(context: Context, definition: TableDefinition) -> int:
         used = max((number for number in in_sight if range_of(number) == range_of(following)), default=0)
         if used < following:
             return following
-    return _take_range(context, definition) * RANGE_BLOCKS + 1
+    return take_range(context, definition) * RANGE_BLOCKS + 1
 
 
 def allocate(context: Context, definition: TableDefinition, floor: int, count: int = 1) -> int:
@@ -80,7 +92,7 @@ def allocate(context: Context, definition: TableDefinition, floor: int, count: i
     number = journal.allocate_blocks(definition.uuid, count, floor)
     if range_of(number) in journal.block_ranges(definition.uuid) and range_of(number) == range_of(number + count - 1):
         return number
-    start = _take_range(context, definition) * RANGE_BLOCKS
+    start = take_range(context, definition) * RANGE_BLOCKS
     return journal.allocate_blocks(definition.uuid, count, start + 1)
 
 
@@ -128,10 +140,9 @@ def owners(context: Context, definition: TableDefinition) -> dict[int, str]:
     found = dict.fromkeys(sorted(used), "")
     for disk in map(context.disk, context.catalog.policy_disks(definition)):
         for index in _marks(disk, definition):
-            try:
-                found[index] = _document.decode(disk.read(mark_path(definition, index))).owner
-            except (NotFound, *bounds.UNREADABLE):
-                found.setdefault(index, "")
+            if (said := read_mark(disk, definition, index)) is not None:
+                found[index] = said.owner
+            found.setdefault(index, "")
     return found
 
 
@@ -262,26 +273,28 @@ class Vanished:
                 yield logged
 
 
-def _take_range(context: Context, definition: TableDefinition) -> int:
+def take_range(context: Context, definition: TableDefinition) -> int:
+    """Take another range: this machine's next numbers are of it, and come after all that it sees in the buckets."""
     shared = [disk for disk in _disks(context, definition) if disk.capabilities.shared]
+    seen = _seen(context, definition)
     index = _first_unused(context, definition)
     if shared:
-        index = _reserve(context, definition, shared[0])
+        index = _reserve(context, definition, shared[0], seen)
     take(context, definition, index)
     for disk in _disks(context, definition):
         if disk.capabilities.shared or index in _marks(disk, definition):
             continue
         if disk.exists(definition.path):  # else the table was made elsewhere: the journal alone remembers the range
-            _write_mark(context, definition, disk, index)
+            _write_mark(context, definition, disk, index, seen)
     return index
 
 
-def _reserve(context: Context, definition: TableDefinition, disk: Disk) -> int:
+def _reserve(context: Context, definition: TableDefinition, disk: Disk, seen: Mapping[str, int]) -> int:
     """Take the lowest free range in the bucket; of several racing machines each gets another one."""
     while True:
         index = max(_first_unused(context, definition), max(_marks(disk, definition), default=-1) + 1)
         try:
-            _write_mark(context, definition, disk, index)
+            _write_mark(context, definition, disk, index, seen)
         except Conflict:
             disk.refresh()
             check_plain(disk, definition)
@@ -311,13 +324,27 @@ def _in_sight(context: Context, definition: TableDefinition) -> Iterator[int]:
         yield stored.name.max_block
 
 
-def _write_mark(context: Context, definition: TableDefinition, disk: Disk, index: int) -> None:
+def _write_mark(
+    context: Context, definition: TableDefinition, disk: Disk, index: int, seen: Mapping[str, int] | None = None
+) -> None:
     path = mark_path(definition, index)
     reason = f"block numbers of {definition.full_name} from {index * RANGE_BLOCKS} on belong to {context.actor}"
     with disk.transaction(BlocksAllocated(), reason=reason, actor=context.actor) as transaction:
         transaction.require(present=(definition.path,), absent=(path, *definition.barred_by))
-        transaction.create(path, mark(context, index))
+        transaction.create(path, mark_of(index, context.actor, seen))
         transaction.commit()
+
+
+def _seen(context: Context, definition: TableDefinition) -> dict[str, int]:
+    """Up to which revision this machine has seen each bucket of the table now."""
+    seen = {}
+    for disk in _disks(context, definition):
+        if disk.logged is not None and disk.broken is None:
+            with suppress(Transient):  # then nothing is said of it
+                disk.refresh()
+                if (identity := disk.identity()) is not None:
+                    seen[identity] = disk.logged.revision
+    return seen
 
 
 def _marks(disk: Disk, definition: TableDefinition) -> set[int]:

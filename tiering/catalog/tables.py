@@ -360,11 +360,13 @@ def write_definition(
     reason: str,
     disks: list[str] | None = None,
     beside: Mapping[str, bytes] | None = None,
+    beside_in_buckets: Mapping[str, bytes] | None = None,
     name_on: Disk | None = None,
     name_from: str | None = None,
     instead_of: str | None = None,
 ) -> None:
-    """Write `table.json`, and files `beside` it, to the disks (default: all of the policy that can be written). A new
+    """Write `table.json`, and files `beside` it, to the disks (default: all of the policy that can be written);
+    `beside_in_buckets` only where other machines see it, for what is on this machine's disks is this machine's. A new
     table takes its name on the disk `name_on`, from the table of the uuid `name_from` if that has it. A file that is
     there `instead_of` it goes."""
     data = schema.encode(definition)
@@ -381,7 +383,8 @@ def write_definition(
             if instead_of is not None and disk.exists(instead_of):
                 transaction.remove(instead_of)
             transaction.create(path, data)
-            for other, content in (beside or {}).items():
+            more = (beside_in_buckets or {}) if disk.capabilities.shared else {}
+            for other, content in {**(beside or {}), **more}.items():
                 transaction.create(other, content)
             _write_conversion(transaction, disk, definition)
             if disk is name_on:

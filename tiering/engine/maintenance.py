@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -29,6 +30,7 @@ from tiering.policy.plan import HELD, NO_DISK, Plan, TtlDelete
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:  # the merge engine is a heavy import that planning does not need
+    from tiering.merge.adoption import AdoptionPlan
     from tiering.merge.cold.job import ColdMergeReport, Workers
     from tiering.merge.output import MergeResult
     from tiering.merge.selection import MergePlan, MergeStay
@@ -186,16 +188,7 @@ def _note_time(context: Context) -> None:
 
 def merge(context: Context, definition: TableDefinition, request: MergeRequest) -> list[MergeResult]:
     """Merge until nothing is worth merging any more or, with `request.final`, each partition into one part."""
-    from tiering.merge import merger
-
-    results: list[MergeResult] = []
-    if request.adopt:
-        for plan in plan_adoptions(context, definition, request):
-            if context.stop.is_set():
-                return results
-            planning.check_clock(context, definition)
-            results.append(merger.adopt(context, definition, plan.parts, reason=plan.reason))
-        context.catalog.refresh()
+    results = adopt(context, definition, request)
     while plans := plan_merges(context, definition, request):
         for plan in plans:
             if context.stop.is_set():
@@ -204,6 +197,22 @@ def merge(context: Context, definition: TableDefinition, request: MergeRequest) 
         context.catalog.refresh()
         if request.final:
             break
+    return results
+
+
+def adopt(context: Context, definition: TableDefinition, request: MergeRequest) -> list[MergeResult]:
+    """With `request.adopt`: rewrite the parts of other machines, and what comes after them, partition by partition."""
+    from tiering.merge import merger
+
+    results: list[MergeResult] = []
+    if request.adopt:
+        plans = plan_adoptions(context, definition, request)
+        for _, group in groupby(plans, key=lambda plan: plan.partition):
+            if context.stop.is_set():
+                break
+            planning.check_clock(context, definition)
+            results += merger.adopt(context, definition, list(group))
+        context.catalog.refresh()
     return results
 
 
@@ -216,7 +225,7 @@ def merge_cold(
     planning.check_clock(context, definition)
     if request.cold is None:
         request = replace(request, cold=ColdOptions())
-    report = cold_merge.ColdMergeReport()
+    report = cold_merge.ColdMergeReport(merges=adopt(context, definition, request))
     tried: set[tuple[str, ...]] = set()
     while plans := [
         plan
@@ -241,11 +250,13 @@ def plan_merges(context: Context, definition: TableDefinition, request: MergeReq
     return merge_planning.plan_merges(context, definition, parts, request)
 
 
-def plan_adoptions(context: Context, definition: TableDefinition, request: MergeRequest) -> list[MergePlan]:
-    """Which parts of other machines would be rewritten as this machine's own. Raises `NotFound` as `plan_merges`."""
-    from tiering.merge import planning as merge_planning
+def plan_adoptions(context: Context, definition: TableDefinition, request: MergeRequest) -> list[AdoptionPlan]:
+    """Which parts of other machines would be rewritten as this machine's own, and what with them. Raises `NotFound` as
+    `plan_merges`, `Refused` where nobody can tell which rows came first."""
+    from tiering.merge import adoption
 
-    return merge_planning.plan_adoptions(context, definition, _parts_of(context, definition, request.partition))
+    parts = _parts_of(context, definition, request.partition)
+    return adoption.plan_adoptions(context, definition, parts, request.adopt_as)
 
 
 def explain_merges(

@@ -379,8 +379,8 @@ class Store:
         """What `merge`, or with `request.cold` `merge_cold`, would begin with. Changes nothing."""
         return maintenance.plan_merges(self.context, self.definition(table), request)
 
-    def plan_adoptions(self, table: str, request: MergeRequest) -> list[MergePlan]:
-        """What `merge` with `request.adopt` would begin with. Changes nothing."""
+    def plan_adoptions(self, table: str, request: MergeRequest) -> Sequence[MergePlan]:
+        """What a merge with `request.adopt` would begin with. Changes nothing."""
         return maintenance.plan_adoptions(self.context, self.definition(table), request)
 
     def explain_merges(self, table: str, plans: Sequence[MergePlan], request: MergeRequest) -> list[MergeStay]:

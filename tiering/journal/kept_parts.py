@@ -35,7 +35,7 @@ from tiering.journal.kept_looks import FORGET_LOOK, INSERT_LOOK, SELECT_LOOK, Fo
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 7
+SCHEMA = 8
 _BUSY_SECONDS = 2
 _KEPT_SECONDS = 24 * 3600
 """What a part said that is gone stays so long: somebody may have looked at the disk before, and ask for it now."""

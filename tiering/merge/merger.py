@@ -25,13 +25,15 @@ from msgspec.structs import replace
 
 from disks.effects import op
 from disks.stores.base import ByteRange
-from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, UsageError
+from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NotFound, UsageError
 from oplog.kinds import Merged
 from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.insertion_order import InsertionOrder
 from tiering.catalog.lineage import inputs_of
-from tiering.catalog.new_parts import INSERT_CLAIM, stage_part
+from tiering.catalog.new_parts import INSERT_CLAIM, first_block_on_its_way, stage_part
+from tiering.merge.adoption import AdoptionPlan
 from tiering.merge.output import (
     MergeResult,
     check_active,
@@ -47,7 +49,8 @@ from tiering.merge.planning import holds_everything
 from tiering.merge.stream import RowMerge, merge_files
 from tiering.parquet.sorted_input import SortedFile
 from tiering.query.checked_parts import open_file, read_schema
-from tiering.table.part import DataFile, Part, PartName
+from tiering.table.merge_modes import depends_on_order
+from tiering.table.part import RANGE_BLOCKS, DataFile, Part, PartName, range_of
 from tiering.table.schema import TableDefinition
 from tiering.table.types import field_ids
 
@@ -85,25 +88,62 @@ def merge(
         return merge.run(started)
 
 
-def adopt(context: Context, definition: TableDefinition, parts: Sequence[StoredPart], *, reason: str) -> MergeResult:
-    """Rewrite parts of other machines, which lie on one disk, as one part under a block number of this machine.
+def adopt(context: Context, definition: TableDefinition, plans: Sequence[AdoptionPlan]) -> list[MergeResult]:
+    """Rewrite the parts of each plan as one part under a block number of this machine. The plans are all of one
+    partition, and in the order of inserts. The last comes first, so that what is older never gets the higher number.
 
     Safe whether those machines are gone or not: one transaction takes the parts away and brings their rows back, the
     new part names exactly what it replaces, and covers no number that a part elsewhere may have. Raises as `merge`.
     """
-    (disk,) = {stored.disk for stored in parts}
-    started = time.monotonic()
-    inputs = sorted(parts, key=lambda stored: stored.name)
+    inputs = [stored for plan in plans for stored in plan.parts]
     with ExitStack() as stack:
         names = [stored.facts.name for stored in inputs]
         stack.enter_context(context.journal.claim(definition.uuid, names, "merge"))
-        floor = blocks.first_free(context, definition)
+        floor = _first_after(context, definition, inputs)
         on_its_way = f"{INSERT_CLAIM}{floor}-{uuid.uuid4().hex[:12]}"
         stack.enter_context(context.journal.claim(definition.uuid, [on_its_way], "merge"))
-        number = blocks.allocate(context, definition, floor)
-        check_active(context, definition, inputs)
-        output = replace(output_name(inputs), min_block=number, max_block=number)
-        return _Merge(context, definition, inputs, output, reason, replacing_on=disk).run(started)
+        number = blocks.allocate(context, definition, floor, len(plans))
+        _check_later(context, definition, inputs, check_active(context, definition, inputs))
+        results = []
+        for plan, block in reversed(list(zip(plans, range(number, number + len(plans)), strict=True))):
+            started, members = time.monotonic(), list(plan.parts)
+            output = replace(output_name(members), min_block=block, max_block=block)
+            inserted = (block, block) if plan.as_newest else plan.inserted
+            merge = _Merge(
+                context, definition, members, output, plan.reason, replacing_on=members[0].disk, inserted=inserted
+            )
+            results.append(merge.run(started))
+    return results[::-1]
+
+
+def _first_after(context: Context, definition: TableDefinition, inputs: Sequence[StoredPart]) -> int:
+    """The first number for what is rewritten. Where the order of inserts counts its range is one that was taken after
+    all of that was inserted: so this machine's later inserts come after it, too."""
+    floor, own = blocks.first_free(context, definition), blocks.owned(context, definition)
+    order = InsertionOrder(context, definition)
+    foreign = [stored for stored in inputs if range_of(stored.name.max_block) not in own]
+    if not depends_on_order(definition) or all(order.came_before(stored, range_of(floor)) for stored in foreign):
+        return floor
+    return blocks.take_range(context, definition) * RANGE_BLOCKS + 1
+
+
+def _check_later(
+    context: Context, definition: TableDefinition, inputs: Sequence[StoredPart], active: Sequence[StoredPart]
+) -> None:
+    """That nothing came since the plan whose place it does not know: else `Locked` or `Conflict`. First the claims,
+    then the disks."""
+    if not depends_on_order(definition):
+        return
+    first = first_block_on_its_way(context.journal.claimed(definition.uuid))
+    if first is not None and range_of(first) < max(range_of(stored.inserted[1]) for stored in inputs):
+        raise Locked(
+            f"an insert into {definition.full_name} is on its way, and nobody can tell yet what it comes after",
+            hint="try again when the insert is done",
+        )
+    oldest, known = min(stored.inserted for stored in inputs), {(stored.name, stored.disk) for stored in inputs}
+    for stored in active:
+        if (stored.name, stored.disk) not in known and stored.inserted > oldest:
+            raise Conflict(f"{stored.facts.name} came meanwhile", hint="run it again")
 
 
 class Agreed(msgspec.Struct, frozen=True):
@@ -124,6 +164,8 @@ class _Merge(msgspec.Struct):
     inputs: list[StoredPart]
     output: PartName
     reason: str
+    inserted: tuple[int, int] | None = None
+    """The blocks that the rows count as inserted under; None: those of the inputs."""
     replacing_on: str = ""
     """The disk on which the output, whose range does not cover the inputs, takes their place; else empty."""
     drop_deleted: bool = False
@@ -177,6 +219,7 @@ class _Merge(msgspec.Struct):
                 merged.files,
                 level=level,
                 replacing=bool(self.replacing_on),
+                inserted=self.inserted,
             )
             if self.approve is not None:
                 self.approve(part)

@@ -15,9 +15,10 @@ from oplog.errors import Conflict, Damaged, Locked, Refused, UsageError
 from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.insertion_order import Followers
 from tiering.catalog.lineage import is_lossless
 from tiering.catalog.new_parts import first_block_on_its_way
-from tiering.merge.planning import due_level, may_come_back
+from tiering.merge.planning import due_level, may_come_back, out_of_line
 from tiering.parquet.column_ranges import combine_ranges
 from tiering.table.part import DataFile, Part, PartName
 from tiering.table.places import highest_level
@@ -86,9 +87,10 @@ def check_range(context: Context, definition: TableDefinition, inputs: Sequence[
             hint="try again when the insert is done",
         )
     wanted = {(stored.name, stored.disk) for stored in inputs}
+    active = check_active(context, definition, inputs)
     between = [
         stored.facts.name
-        for stored in check_active(context, definition, inputs)
+        for stored in active
         if (stored.name, stored.disk) not in wanted
         and stored.name.max_block >= output.min_block
         and stored.name.min_block <= output.max_block
@@ -108,6 +110,10 @@ def check_range(context: Context, definition: TableDefinition, inputs: Sequence[
             f"the parts are not adjacent: {', '.join(between)} lies between them",
             hint="merge adjacent parts only, else the rows in between would be lost",
         )
+    followers = Followers.of(definition, active)
+    for left, right in pairwise(inputs):
+        if not followers.follows(left.name, right.name):
+            raise Refused(out_of_line(left, right), hint=f"'frostline merge {definition.full_name} --adopt'")
 
 
 def check_active(context: Context, definition: TableDefinition, inputs: Sequence[StoredPart]) -> list[StoredPart]:
@@ -195,14 +201,18 @@ def merged_part(
     *,
     level: int,
     replacing: bool = False,
+    inserted: tuple[int, int] | None = None,
 ) -> Part:
-    """The description of the output. `replacing`: it names its inputs, which its block range does not cover."""
+    """The description of the output. `replacing`: it names its inputs, which its block range does not cover.
+    `inserted`: the blocks that its rows count as inserted under; None: those of the inputs."""
     window = definition.settings.deduplication_window
     digests = [digest for stored in inputs for digest in stored.part.digests]
     replaced = [name for stored in inputs for name in stored.facts.replaces]
     columns = combine_ranges(files, definition)
     if replacing:
         replaced += [stored.facts.name for stored in inputs]
+    first, last = zip(*(stored.inserted for stored in inputs), strict=True)
+    inserted = inserted or (min(first), max(last))
     return Part(
         table=definition.uuid,
         name=str(output),
@@ -217,4 +227,5 @@ def merged_part(
         sources=tuple(stored.facts.name for stored in inputs),
         replaces=tuple(replaced),
         compression_level=level,
+        inserted=msgspec.UNSET if inserted == (output.min_block, output.max_block) else inserted,
     )

@@ -6,7 +6,7 @@ pure `tiering.merge.selection`.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -16,6 +16,7 @@ from disks.base import Disk
 from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.insertion_order import Followers
 from tiering.catalog.new_parts import first_block_on_its_way
 from tiering.config.units import format_size
 from tiering.journal.kept_looks import PartSums
@@ -33,6 +34,9 @@ LARGE_ENOUGH = 0.75
 """Of the target size. Parts that miss it by little would be rewritten with every run, and gain nothing."""
 
 
+_ADOPT = "'merge --adopt' rewrites them as this machine's own"
+
+
 def plan_merges(
     context: Context,
     definition: TableDefinition,
@@ -48,7 +52,7 @@ def plan_merges(
     cold = request.cold
     if not parts:
         return []
-    rules = _Rules.of(context, definition, parts, cold, busy, final=request.final)
+    rules = MergeRules.of(context, definition, parts, cold, busy, final=request.final)
     if cold is not None:
         parts = _within(parts, definition, cold.where)
     limit = _largest_merge(context, definition, rules)
@@ -118,7 +122,7 @@ def holds_everything(context: Context, definition: TableDefinition, parts: Seque
     return not any(disk.unreachable or blocks.foreign(context, definition, disk) for disk in disks)
 
 
-def _not_in(plans: Sequence[MergePlan], parts: Sequence[StoredPart], rules: _Rules) -> list[StoredPart]:
+def _not_in(plans: Sequence[MergePlan], parts: Sequence[StoredPart], rules: MergeRules) -> list[StoredPart]:
     """The parts that none of the plans takes, and that may be merged."""
     taken = {*rules.claims, *(stored.facts.name for plan in plans for stored in plan.parts)}
     return [stored for stored in parts if stored.facts.name not in taken and rules.allowed(stored)]
@@ -134,33 +138,13 @@ def _in_portions(plan: MergePlan, limit_bytes: int) -> Iterator[MergePlan]:
     if plan.size_bytes <= limit_bytes:
         yield plan
         return
-    for portion in _portions(list(plan.parts), limit_bytes):
+    for portion in portions(list(plan.parts), limit_bytes):
         size = format_size(sum(stored.facts.size_bytes for stored in portion))
         yield MergePlan(plan.partition, tuple(portion), f"final merge of {len(portion)} parts, {size}")
 
 
-def plan_adoptions(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> list[MergePlan]:
-    """Parts of other machines to rewrite as this machine's own, so that they merge like any other: those on one disk of
-    a bucket, as many at once as a merge takes."""
-    rules = _Rules.of(context, definition, parts)
-    groups: dict[tuple[str, str], list[StoredPart]] = defaultdict(list)
-    for stored in sorted(parts, key=lambda stored: stored.name):
-        shared = context.disk(stored.disk).capabilities.remote
-        foreign = range_of(stored.name.max_block) not in rules.own
-        if shared and foreign and rules.why_not(stored) is None:
-            groups[stored.name.partition, stored.disk].append(stored)
-    limit = definition.settings.max_merge_size_bytes
-    plans = []
-    for (partition, disk), group in sorted(groups.items()):
-        for members in _portions(group, limit, fewest=1):
-            count = f"{len(members)} parts" if len(members) > 1 else "a part"
-            reason = f"{count} of other machines on {disk}, rewritten as this machine's own"
-            plans.append(MergePlan(partition, tuple(members), reason))
-    return plans
-
-
 def _late_merges(
-    parts: Sequence[StoredPart], definition: TableDefinition, rules: _Rules, limit: int | None
+    parts: Sequence[StoredPart], definition: TableDefinition, rules: MergeRules, limit: int | None
 ) -> Iterator[MergePlan]:
     """One merge for each run of adjacent small parts whose rows came late, where these wait no longer."""
     if not rules.late:
@@ -171,12 +155,12 @@ def _late_merges(
 
     bound = min(definition.settings.max_merge_size_bytes, limit or definition.settings.max_merge_size_bytes)
     for plan in select_final(parts, allowed=takes, busy=rules.claims, joinable=rules.joinable):
-        for portion in _portions(plan.parts, bound):
+        for portion in portions(plan.parts, bound):
             reason = f"{len(portion)} small parts of rows that came late, which move together"
             yield MergePlan(plan.partition, tuple(portion), reason)
 
 
-def _portions(group: Sequence[StoredPart], limit_bytes: int, *, fewest: int = 2) -> Iterator[list[StoredPart]]:
+def portions(group: Sequence[StoredPart], limit_bytes: int, *, fewest: int = 2) -> Iterator[list[StoredPart]]:
     """The parts in portions of at least so many, each no larger than a merge may be."""
     portion: list[StoredPart] = []
     for stored in group:
@@ -197,7 +181,7 @@ def explain_merges(
     cold: ColdOptions | None,
 ) -> list[MergeStay]:
     """Why the partitions that none of the plans is about are not merged: one reason each."""
-    rules = _Rules.of(context, definition, parts, cold)
+    rules = MergeRules.of(context, definition, parts, cold)
     planned = {plan.partition for plan in plans}
     rest = [stored for stored in parts if stored.name.partition not in planned]
     inside = _within(rest, definition, cold.where) if cold is not None else rest
@@ -226,7 +210,7 @@ def due_level(definition: TableDefinition, part: Part | PartFacts, now: datetime
     return max(levels, key=lambda pair: pair[0], default=(0, None))
 
 
-class _Rules(msgspec.Struct, frozen=True):
+class MergeRules(msgspec.Struct, frozen=True):
     """What may not be merged now, and what may not be merged with one another."""
 
     context: Context
@@ -237,6 +221,7 @@ class _Rules(msgspec.Struct, frozen=True):
     cold: ColdOptions | None
     vanished: blocks.Vanished
     tangled: frozenset[PartName]
+    followers: Followers
     drained: frozenset[str]
     late: Mapping[str, LateParts]
     """The small parts whose rows came late, and with whom they wait."""
@@ -251,18 +236,20 @@ class _Rules(msgspec.Struct, frozen=True):
         busy: Mapping[str, str] | None = None,
         *,
         final: bool = False,
-    ) -> _Rules:
-        """For these parts: all of the partitions that they are of."""
+        anywhere: bool = False,
+    ) -> MergeRules:
+        """For these parts: all of the partitions that they are of. `anywhere`: also on volumes that prefer to rest."""
         claims = context.journal.claimed(definition.uuid)
         return cls(
             context,
-            _resting(context, definition) if cold is None else frozenset(),
+            _resting(context, definition) if cold is None and not anywhere else frozenset(),
             {**claims, **(busy or {})},
             first_block_on_its_way(claims),
             frozenset(blocks.owned(context, definition)),
             cold,
             blocks.Vanished(context, definition),
             frozenset(blocks.overlapping({stored.name for stored in parts})),
+            Followers.of(definition, parts),
             context.journal.wishes.drained(),
             {} if cold is not None or final else _late_parts(context, definition, parts),
         )
@@ -318,17 +305,28 @@ class _Rules(msgspec.Struct, frozen=True):
         if apart := self.tangled & {left.name, right.name}:
             detail = f"{min(apart)} and another part have numbers in common and no rows: they stay apart"
             return Reason("overlap", detail)
+        if not self.followers.follows(left.name, right.name):
+            return Reason("order", out_of_line(left, right))
         if blocks.may_join(left.name, right.name, self.own):
             gone = self.vanished.between(left.name, right.name)
             return Reason("gone_between", may_come_back(left, right, gone)) if gone is not None else None
         if range_of(left.name.min_block) != range_of(right.name.max_block):
-            return Reason("machines", f"{left.part.name} and {right.part.name} were inserted by different machines")
+            detail = f"{left.part.name} and {right.part.name} were inserted by different machines; {_ADOPT}"
+            return Reason("machines", detail)
         gap = f"{left.name.max_block + 1} to {right.name.min_block - 1}"
         return Reason(
             "foreign_gap",
             f"another machine inserted {left.part.name} and {right.part.name}, and may hold what lies between them "
-            f"(blocks {gap}) on its own disk; 'merge --adopt' rewrites them as this machine's own",
+            f"(blocks {gap}) on its own disk; {_ADOPT}",
         )
+
+
+def out_of_line(left: StoredPart, right: StoredPart) -> str:
+    """Why the two are not merged: merges take rows of equal keys in the order of inserts."""
+    return (
+        f"{left.facts.name} and {right.facts.name} do not follow each other in the order of inserts; 'merge --adopt' "
+        "puts them in line"
+    )
 
 
 def may_come_back(left: StoredPart, right: StoredPart, gone: PartName) -> str:
@@ -361,7 +359,7 @@ def _not_cold(options: ColdOptions, disk: Disk, stored: StoredPart) -> Reason | 
     return None
 
 
-def _largest_merge(context: Context, definition: TableDefinition, rules: _Rules) -> int | None:
+def _largest_merge(context: Context, definition: TableDefinition, rules: MergeRules) -> int | None:
     """In bytes: what the volumes take, the disks have room for and the options allow; None without a limit."""
     states = context.reservations.states()
     volumes = [

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from tiering.table.pruning import TRUE, Predicate
+
+CountsAs = Literal["older", "newer"]
 
 SHARD_BYTES = 256 * 1024 * 1024
 """What a shard reads, about: half a minute of work for one core."""
@@ -35,6 +39,8 @@ class MergeRequest(msgspec.Struct, frozen=True):
     """Each partition into one part, worth it or not."""
     adopt: bool = False
     """First rewrite the parts of other machines as this machine's own."""
+    adopt_as: CountsAs | None = None
+    """What rows of other machines count as, next to this machine's, where nobody can tell."""
     drop_deleted: bool = False
     """Forget deleted keys where all that there is of a partition is merged."""
     cold: ColdOptions | None = None

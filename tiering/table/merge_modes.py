@@ -92,6 +92,18 @@ def parse_merge_mode(text: str) -> MergeMode:
     return mode
 
 
+def depends_on_order(definition: TableDefinition) -> bool:
+    """Whether merges of the table give other rows where rows of a key come in another order."""
+    mode = parse_merge_mode(definition.merge_mode)
+    if mode.name == "ordinary":
+        return False
+    given = {
+        *definition.order_by,
+        *(column for column, function in mode.functions if function in ("min", "max", "sum")),
+    }
+    return any(column.name not in given for column in definition.columns)
+
+
 def check_merge_mode(definition: TableDefinition) -> None:
     """Whether the table's merge mode fits its columns. Raises `UsageError` or, for an unknown column, `NotFound`."""
     mode = parse_merge_mode(definition.merge_mode)

@@ -25,6 +25,9 @@ FORMAT = 1
 RANGE_BLOCKS = 1_000_000
 """Block numbers are given to machines in ranges of so many."""
 
+LARGEST_BLOCK = 10**18 - 1
+"""Names have no more digits."""
+
 _NAME = re.compile(
     r"(?P<partition>[A-Za-z0-9.=-]+)_(?P<min>\d{1,18})_(?P<max>\d{1,18})_(?P<level>\d{1,18})(?:_(?P<mutation>\d{1,18}))?\Z",
     re.ASCII,
@@ -126,6 +129,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     though this part's block range does not cover it."""
     compression_level: int = 0
     """zstd level that a recompression rule gave it; 0 for the table's own."""
+    inserted: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
+    """The first and the last block number under which its rows were inserted, where those are not its name's: the order
+    in which merges take rows of equal keys."""
 
     @property
     def part_name(self) -> PartName:
@@ -156,13 +162,22 @@ class PartFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     columns: dict[str, ColumnRange]
     """Only those that whoever made the facts chose."""
     partition_values: tuple[Any, ...] = ()
+    inserted: tuple[int, int] | None = None
+
+
+def inserted_blocks(part: Part | PartFacts) -> tuple[int, int]:
+    """The first and the last block number under which its rows were inserted."""
+    if part.inserted is None or isinstance(part.inserted, msgspec.UnsetType):
+        return part.part_name.min_block, part.part_name.max_block
+    return part.inserted
 
 
 def facts_of(part: Part, columns: Iterable[str]) -> PartFacts:
     """The part's facts, with the ranges of these columns, by their ids, where it has them."""
     ranges = {column: part.columns[column] for column in columns if column in part.columns}
     known = part.part_name, part.name, part.rows, part.size_bytes, part.created, part.replaces
-    return PartFacts(*known, ranges, part.partition_values)
+    inserted = None if isinstance(part.inserted, msgspec.UnsetType) else part.inserted
+    return PartFacts(*known, ranges, part.partition_values, inserted)
 
 
 def encode(part: Part) -> bytes:
@@ -199,9 +214,15 @@ def _fault_in(part: Part) -> str | None:
         or bounds.fault_in_count("schema_version", part.schema_version)
         or bounds.fault_in_count("compression_level", part.compression_level)
         or bounds.fault_in_time("created", part.created)
+        or _fault_in_order(part)
         or next(filter(None, map(_fault_in_file, part.files)), None)
         or _fault_in_columns(part.columns)
     )
+
+
+def _fault_in_order(part: Part) -> str | None:
+    first, last = inserted_blocks(part)
+    return None if -LARGEST_BLOCK <= first <= last <= LARGEST_BLOCK else f"inserted is {first} to {last}"
 
 
 def _fault_in_file(file: DataFile) -> str | None:

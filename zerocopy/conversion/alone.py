@@ -11,9 +11,11 @@ from contextlib import contextmanager
 
 import msgspec
 
-from oplog.errors import Locked, ReadOnly
-from tiering.catalog import reachability
+from oplog.errors import Locked, ReadOnly, Refused
+from tiering.catalog import blocks, reachability
 from tiering.catalog.context import Context
+from tiering.table.merge_modes import depends_on_order
+from tiering.table.part import range_of
 from tiering.table.schema import TableDefinition
 from zerocopy.execution.moving import MOVER
 from zerocopy.keeper.client import Keeper
@@ -55,6 +57,19 @@ def check_unused(context: Context, definition: TableDefinition) -> None:
             f"{definition.full_name} is in use on this machine: {kind} ({name})",
             hint="wait for it to finish, or 'frostline pause' the table; 'frostline moves list --active' shows moves",
         )
+
+
+def check_order(context: Context, definition: TableDefinition) -> None:
+    """Raise `Refused` where merges go by the order of inserts, and a part is of another machine: replicas merge by the
+    numbers, and those of two machines say nothing of it."""
+    own = blocks.owned(context, definition)
+    for stored in context.catalog.parts(definition) if depends_on_order(definition) else ():
+        if range_of(stored.name.max_block) not in own:
+            raise Refused(
+                f"{stored.facts.name} of {definition.full_name} on {stored.disk} was inserted by another machine: "
+                "replicas could not tell which rows came first",
+                hint=f"make it this machine's own first: frostline merge {definition.full_name} --adopt",
+            )
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from tiering.catalog import blocks, tables
 from tiering.catalog.context import Context
 from tiering.table.part import RANGE_BLOCKS
 from tiering.table.schema import TableDefinition
-from zerocopy.conversion.alone import Conversion, alone, check_disks, check_unused, replicas
+from zerocopy.conversion.alone import Conversion, alone, check_disks, check_order, check_unused, replicas
 from zerocopy.execution.work import sync_patiently
 from zerocopy.keeper.client import Keeper
 from zerocopy.rebuilding import rebuilding
@@ -56,6 +56,7 @@ def convert(
     keeper, nodes = connections(context).keeper, TableNodes(path)
     is_left = _is_left(keeper, nodes, definition, name)
     check_unused(context, definition)
+    check_order(context, definition)
     parts = len(context.catalog.parts(definition))
     new = msgspec.structs.replace(
         definition, keeper=path, first_block=blocks.unused(context, definition) * RANGE_BLOCKS

@@ -50,6 +50,11 @@ class StoredPart(msgspec.Struct, frozen=True, gc=False):
         return self.described if isinstance(self.described, Part) else self.described.part()
 
     @property
+    def inserted(self) -> tuple[int, int]:
+        """The first and the last block number under which its rows were inserted."""
+        return part_format.inserted_blocks(self.facts)
+
+    @property
     def replaces(self) -> tuple[str, ...]:
         """Those of its facts."""
         return self.described.replaces

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -39,6 +39,10 @@ def merge(
     partition: Annotated[str | None, typer.Option(metavar="P", help="only this partition")] = None,
     final: Annotated[bool, typer.Option("--final", help="down to one part a partition")] = False,
     adopt: Annotated[bool, typer.Option("--adopt", help="first make other machines' parts in the bucket ours")] = False,
+    adopt_as: Annotated[
+        Literal["older", "newer"] | None,
+        typer.Option(help="adopt: what their rows are, next to this machine's, where nobody can tell"),
+    ] = None,
     cold: Annotated[bool, typer.Option("--cold", help="parts in buckets, also where merges rest")] = False,
     spark: Annotated[bool, typer.Option("--spark", help="the same, by the executors of Spark")] = False,
     master: Master = None,
@@ -66,8 +70,10 @@ def merge(
     """Merge parts into larger ones. Queries give the same rows before and after.
 
     Parts that another machine inserted are merged only where nothing is missing between them, for it may be on that
-    machine's disk. When the machine is gone, --adopt rewrites its parts as this machine's own. It is safe when the
-    machine is not gone, too: it takes nothing but the parts that the bucket holds.
+    machine's disk. When the machine is gone, --adopt rewrites its parts as this machine's own, also on volumes with
+    prefer_not_to_merge, and in this process. It is safe when the machine is not gone, too: it takes nothing but the
+    parts that the bucket holds. Where the merge mode goes by the order of inserts, it rewrites what was inserted after
+    them as well. Where nobody can tell that order it is refused, and --adopt-as says it.
 
     --cold merges parts in buckets, from bucket to bucket, also on volumes with prefer_not_to_merge, in this process;
     --spark has the executors of Spark do it. Each group of parts is committed by itself as soon as it is done; what
@@ -78,10 +84,10 @@ def merge(
     from tiering.merge.request import MergeRequest
 
     texts = _ColdTexts(where, target_size, min_inputs, max_group_size, shard_size, max_failed_groups)
-    request = MergeRequest(partition=partition, final=final, adopt=adopt, drop_deleted=drop_deleted)
+    if adopt_as is not None and not adopt:
+        raise UsageError("--adopt-as says what adopted rows are", hint="add --adopt")
+    request = MergeRequest(partition=partition, final=final, adopt=adopt, adopt_as=adopt_as, drop_deleted=drop_deleted)
     if spark_wanted(spark, master) or cold:
-        if adopt:
-            raise UsageError("--adopt rewrites parts in this process", hint="run it first, without --cold and --spark")
         request = replace(request, cold=texts.parsed(session.store().definition(table)))
         start = partial(SparkWork, session, f"merge {table}", master) if spark else None
         _merge_cold(session, table, request, start, groups_in_flight)
@@ -154,14 +160,18 @@ def _merge_cold(
 
     assert request.cold is not None
     store = session.store()
+    adoptions = store.plan_adoptions(table, request) if request.adopt else []
     plans = store.plan_merges(table, request)
     if session.dry_run:
         shard_bytes = request.cold.shard_bytes
-        documents = [plan_document(store, table, plan, shard_bytes=shard_bytes) for plan in plans]
-        report_merges(session, documents, store.explain_merges(table, plans, request), {})
+        documents = [
+            *(merge_plan_document(table, plan.parts) for plan in adoptions),
+            *(plan_document(store, table, plan, shard_bytes=shard_bytes) for plan in plans),
+        ]
+        report_merges(session, documents, store.explain_merges(table, [*adoptions, *plans], request), {})
         return
     before = size_of(store, table, request.partition)
-    if not plans:  # what scripts read is there, whether there was something to do or not
+    if not plans and not adoptions:  # what scripts read is there, whether there was something to do or not
         summary = summary_document(store, ColdMergeReport(), before, before)
         nobody = {"spark": None} if start is not None else {}
         report_merges(session, [], store.explain_merges(table, plans, request), {**summary, **nobody})

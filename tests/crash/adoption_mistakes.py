@@ -1,0 +1,95 @@
+"""Seeded mistakes in the order of inserts that adoption keeps, for `tests.crash.mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.crash.seeding import nothing, replaced
+
+_ORDER = "tests/integration/test_adoption_order.py"
+
+
+def _by_name(stored: Any) -> tuple[int, int]:
+    return stored.name.min_block, stored.name.max_block
+
+
+def _everything_seen(context: Any, definition: Any) -> dict[str, int]:
+    disks = map(context.disk, context.catalog.policy_disks(definition))
+    return {identity: 10**9 for disk in disks if (identity := disk.identity()) is not None}
+
+
+def _any_kind_took_it(disk: Any, path: str) -> int | None:
+    revision: int | None = disk.stat(path).revision
+    return revision
+
+
+def _same_range_goes_on(context: Any, definition: Any, inputs: Any) -> int:
+    from tiering.catalog import blocks
+
+    return blocks.first_free(context, definition)
+
+
+def _all_are_own(context: Any, plan: Any, definition: Any) -> set[int]:
+    from tiering.table.part import PartName, range_of
+
+    used = {range_of(PartName.parse(placed.entry.name).max_block) for placed in plan.parts}
+    return {item.index for item in plan.ranges} | used
+
+
+MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "adoption: order ignored",
+        "what was inserted after the adopted parts is not rewritten, and merges go by names alone",
+        f"{_ORDER}::test_the_newer_row_stays[cold-replacing]",
+        replaced("tiering.merge.adoption", "depends_on_order", lambda definition: False),
+    ),
+    (
+        "adoption: order of the new number",
+        "adopted rows count as inserted when they were adopted",
+        f"{_ORDER}::test_after_an_undo_parts_stay_apart_until_they_are_in_line",
+        replaced("tiering.catalog.looks.stored:StoredPart", "inserted", property(_by_name)),
+    ),
+    (
+        "adoption: refusal left out",
+        "where nobody can tell which rows came first, the numbers do",
+        f"{_ORDER}::test_what_nobody_can_order_is_refused",
+        replaced("tiering.catalog.insertion_order:InsertionOrder", "came_first", lambda *arguments: True),
+    ),
+    (
+        "adoption: neighbours by name alone",
+        "parts merge over one that was inserted between them",
+        f"{_ORDER}::test_after_an_undo_parts_stay_apart_until_they_are_in_line",
+        replaced("tiering.catalog.insertion_order:Followers", "follows", lambda *arguments: True),
+    ),
+    (
+        "adoption: marks say too much",
+        "a range says that its machine had seen what came later",
+        f"{_ORDER}::test_what_nobody_can_order_is_refused",
+        replaced("tiering.catalog.blocks", "_seen", _everything_seen),
+    ),
+    (
+        "adoption: copied marks believed",
+        "a mark without a word counts as taken when it came, also by a copy",
+        f"{_ORDER}::test_marks_that_a_copy_brought_say_nothing",
+        replaced("tiering.catalog.insertion_order", "_taken", _any_kind_took_it),
+    ),
+    (
+        "adoption: later inserts in an old range",
+        "what is inserted after an adoption gets a number below that of what was adopted",
+        f"{_ORDER}::test_what_is_inserted_after_an_adoption_is_newer",
+        replaced("tiering.merge.merger", "_first_after", _same_range_goes_on),
+    ),
+    (
+        "adoption: what came meanwhile forgotten",
+        "a part that came between the plan and the claims keeps a number above those of what is older",
+        f"{_ORDER}::test_a_part_that_came_meanwhile_is_a_conflict",
+        replaced("tiering.merge.merger", "_check_later", nothing),
+    ),
+    (
+        "adoption: ranges of several backups",
+        "of a table restored from the backups of several machines all ranges become this machine's, in any order",
+        f"{_ORDER}::test_a_backup_of_several_machines_gives_no_order",
+        replaced("backup.recover.recover", "_own_ranges", _all_are_own),
+    ),
+)
