@@ -80,6 +80,8 @@ class History:
     inserted: dict[int, dict[Block, tuple[Row, ...]]] = field(default_factory=dict)
     writer: str = "A"
     """Which machine inserts, where the order between two that do is not to be kept."""
+    kept: set[tuple[str, str]] = field(default_factory=set)
+    """Machines and partitions of which a move has left copies."""
     next_seq: int = 1
     refused: int = 0
 
@@ -139,8 +141,7 @@ class History:
         if self.happens(machine, "insert", TABLE, str(self.inserts[number]), "--replace-partitions"):
             for partition in {block[1] for block in self.inserted[number]}:
                 self._forget(machine, partition)
-            other = next(name for name in self.machines if name != machine)
-            shown = {row.seq for row in self.answer(other) or ()}
+            shown = self._shown_elsewhere(machine)
             brought = self.inserted[number]
             to_bucket = any(row.seq in shown for rows in brought.values() for row in rows)
             (self.truth.cold if to_bucket else self.truth.hot[machine]).update(brought)
@@ -151,12 +152,18 @@ class History:
         self._move_down(machine)
 
     def move_down_and_keep(self, machine: str) -> None:
-        self._move_down(machine, "--keep-source")
+        self.kept.add((machine, self._move_down(machine, "--keep-source")))
 
     def move_up(self, machine: str) -> None:
         partition = self._partition()
+        if (machine, partition) in self.kept and not self.truth.keeps_all_rows:
+            return  # which of its parts go, the rows that stand for others do not tell
         if self.happens(machine, "move", TABLE, "--partition", partition, "--to-disk", "ssd"):
-            self.truth.hot[machine] |= _take(self.truth.cold, partition)
+            # What the SSD has kept is there already, and stays in the bucket too.
+            left = self._shown_elsewhere(machine)
+            moved = _take(self.truth.cold, partition)
+            self.truth.cold |= {block: rows for block, rows in moved.items() if rows[0].seq in left}
+            self.truth.hot[machine] |= {block: rows for block, rows in moved.items() if rows[0].seq not in left}
 
     def drop(self, machine: str) -> None:
         partition = self._partition()
@@ -274,6 +281,11 @@ class History:
 
     # ---- parts of steps
 
+    def _shown_elsewhere(self, machine: str) -> set[int]:
+        """The rows that the other machine shows: of what this one has just brought or moved, those in the bucket."""
+        other = next(name for name in self.machines if name != machine)
+        return {row.seq for row in self.answer(other) or ()}
+
     def _partition(self) -> str:
         return self.chance.choice(PARTITIONS)
 
@@ -316,10 +328,11 @@ class History:
         seen = self.truth.visible(machine)
         self.truth.hot[machine] |= {b: rows for b, rows in self.inserted[number].items() if b not in seen}
 
-    def _move_down(self, machine: str, *more: str) -> None:
+    def _move_down(self, machine: str, *more: str) -> str:
         partition = self._partition()
         if self.happens(machine, "move", TABLE, "--partition", partition, "--to-disk", "s3", *more):
             self.truth.cold |= _take(self.truth.hot[machine], partition)
+        return partition
 
     def _move_all_down(self, machine: str) -> bool:
         for partition in PARTITIONS:
