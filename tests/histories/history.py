@@ -82,6 +82,8 @@ class History:
     """Which machine inserts, where the order between two that do is not to be kept."""
     kept: set[tuple[str, str]] = field(default_factory=set)
     """Machines and partitions of which a move has left copies."""
+    why: str = ""
+    """What the last question was answered with on stderr."""
     next_seq: int = 1
     refused: int = 0
 
@@ -106,7 +108,7 @@ class History:
 
     def answer(self, machine: str) -> list[Row] | None:
         """The rows that it shows; None where it refuses to answer."""
-        code, out, _ = self.run(machine, "query", _QUERY, "--json")
+        code, out, self.why = self.run(machine, "query", _QUERY, "--json")
         self.done.pop()
         return None if code else [Row(*values) for values in json.loads(out)["rows"]]
 
@@ -114,7 +116,7 @@ class History:
         for machine in self.machines:
             answer = self.answer(machine)
             if answer is None:
-                raise Finding(f"{machine} does not answer: {self.run(machine, 'query', _QUERY)[2][:400]}")
+                raise Finding(f"{machine} does not answer: {self.why[:400]}")
             if wrong := self.truth.wrong(machine, answer):
                 raise Finding(f"{machine}: {wrong}")
 
