@@ -36,6 +36,7 @@ def repository_config(config: Config, url: str) -> ObjectDiskConfig:
     Raises `UsageError` for what is no place, and `Refused` for a place that is a disk's, or that all of a bucket or of
     the file system is.
     """
+    wanted = bucket_at(config, url)
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES or parts.query or parts.fragment:
         raise UsageError(f"cannot use {url!r} as a backup repository", hint="file:///path or s3://bucket/prefix")
@@ -44,7 +45,6 @@ def repository_config(config: Config, url: str) -> ObjectDiskConfig:
             f"{url} is {'the root of the file system' if parts.scheme == 'file' else 'a whole bucket'}",
             hint="give the repository a directory or prefix of its own",
         )
-    wanted = bucket_at(config, url)
     if config.backup.endpoint_url is not None and parts.scheme == "s3":
         wanted = ObjectDiskConfig(url=url, endpoint_url=config.backup.endpoint_url, region=config.backup.region)
     wanted = msgspec.structs.replace(wanted, read_only=False, url=url if url.endswith("/") else f"{url}/")

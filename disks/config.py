@@ -4,8 +4,11 @@ error. Nothing below sees a dict."""
 from __future__ import annotations
 
 from typing import Annotated, Literal
+from urllib.parse import unquote, urlsplit
 
 import msgspec
+
+from oplog.errors import UsageError
 
 SECRET_KEYS = ("secret_access_key", "session_token")
 
@@ -107,3 +110,16 @@ class ObjectDiskConfig(DiskConfig, frozen=True, tag="object_disk"):
     refuses connections is given a quarter of it."""
     retries: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
     """On S3: at most so many tries of one request within that time; 1 means no second one."""
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` for an address that cannot be taken apart."""
+        try:
+            path = urlsplit(self.url).path
+            urlsplit(self.endpoint_url or "")
+        except ValueError as error:
+            raise UsageError(
+                f"the address of a bucket is no URL ({error}): {self.url!r}",
+                hint="url: s3://bucket/prefix/ or file:///path/; endpoint_url: http(s)://host:port",
+            ) from error
+        if "\0" in unquote(path):
+            raise UsageError(f"the url {self.url!r} holds %00", hint="url: s3://bucket/prefix/ or file:///path/")

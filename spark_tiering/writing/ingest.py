@@ -252,16 +252,22 @@ def _of_path(path: str, file_format: str | None) -> Iterator[IngestFile]:
 
 
 def _of_url(path: str, file_format: str | None, session: SparkSession | None) -> Iterator[IngestFile]:
-    """The files of a URL or of a glob of URLs, as Hadoop's file systems list them, which Spark reads by."""
+    """The files of a URL or of a glob of URLs, as Hadoop's file systems list them, which Spark reads by. A file that
+    exists is meant, whatever is in its name."""
     from py4j.protocol import Py4JError
 
     assert session is not None
     spark: Any = session
+    if not path.startswith("file:") and "//" in path.partition("://")[2]:
+        raise UsageError(f"{path}: Hadoop would take the `//` in it for one `/`", hint="copy the object to another key")
     where = re.sub(r"\As3n?://", "s3a://", path)
     try:
         pattern = spark._jvm.org.apache.hadoop.fs.Path(where)
         system = pattern.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-        found = [one for one in system.globStatus(pattern) or () if one.isFile()]
+        if system.exists(pattern):
+            found = [one for one in (system.getFileStatus(pattern),) if one.isFile()]
+        else:
+            found = [one for one in system.globStatus(pattern) or () if one.isFile()]
     except Py4JError as error:
         from spark_tiering.session import java_reason
 

@@ -166,4 +166,10 @@ MISTAKES: tuple[Mistake, ...] = (
         f"{_UNREADABLE}::test_of_copies_that_differ_that_of_the_log_counts",
         replaced("tiering.catalog.table_snapshot", "_take_copy", _copy_believed),
     ),
+    (
+        "a rule deletes by what merges change (I13)",
+        "what a TTL rule leaves of a key depends on which of its rows had met",
+        "tests/unit/tiering/table/test_definitions.py::test_no_rule_deletes_by_what_merges_change",
+        replaced("tiering.table.definitions", "check_deletes", nothing),
+    ),
 )

@@ -28,6 +28,15 @@ def _whole_whatever_is_missing() -> None:
     reachability.fault_of = lambda context, definition: None
 
 
+def _buckets_of_logs_forgotten() -> None:
+    from msgspec.structs import replace
+
+    from disks.object_disk.disk import ObjectDisk
+
+    real = ObjectDisk.seen
+    ObjectDisk.seen = lambda self: replace(real(self), buckets={})  # type: ignore[method-assign]
+
+
 def _uncounted_is_empty() -> None:
     from tiering.catalog.identity import Identities
 
@@ -191,7 +200,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "a disk is not asked how far a bucket was (I16)",
         "a bucket that was set back with the state is taken as it is",
         f"{_SET_BACK}::TestBucket::test_and_the_state_are_older_than_the_disk",
-        replaced("tiering.catalog.ages:Ages", "_bucket", lambda self, disk, identity, before: ""),
+        replaced("tiering.catalog.ages:Ages", "_bucket", lambda self, disk, identity: ""),
+    ),
+    (
+        "a log is not asked how far other buckets were (I16)",
+        "a bucket that was set back with its machine is taken as it is, where another one was not",
+        f"{_SET_BACK}::TestBucket::test_another_bucket_has_seen_it",
+        _buckets_of_logs_forgotten,
     ),
     (
         "an id that was given up is forgotten (I16)",

@@ -55,6 +55,26 @@ def _lines_are_records() -> None:
     ]
 
 
+def _keys_as_urls() -> None:
+    from tiering.insert import bucket_sources
+
+    def opened(self: Any, bucket: str, key: str) -> Any:
+        place, _, name = key.rpartition("/")
+        config = bucket_sources.bucket_at(self._config, f"s3://{bucket}/{place}/")
+        return bucket_sources.BucketFile(bucket_sources.open_store(config), name, key)
+
+    bucket_sources.BucketSources._open = opened  # type: ignore[method-assign]
+
+
+def _globs_alone(self: Any, bucket: str, pattern: str, start: str) -> list[str]:
+    import re
+
+    from tiering.insert.bucket_sources import _regular
+
+    with self._store(bucket) as store:
+        return [info.key for info in store.list(start) if re.fullmatch(_regular(pattern), info.key)]
+
+
 def _types_by_the_names_of_the_table() -> None:
     from tiering.insert import source_csv
     from tiering.table.type_texts import arrow_type
@@ -222,8 +242,20 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "keys as URLs",
         "a key that a listing shows is read as part of a URL, and may be another object's",
-        "tests/property/test_names_in_statements.py::test_a_key_that_a_listing_shows_is_the_object_that_is_read",
-        replaced("tiering.insert.bucket_sources", "quote", lambda place: place),
+        "tests/property/test_names_in_statements.py::test_a_key_that_exists_is_the_object_that_is_read",
+        _keys_as_urls,
+    ),
+    (
+        "a key that exists as a glob",
+        "an object whose key holds what a glob does brings the rows of others",
+        "tests/property/test_names_in_statements.py::test_a_key_that_exists_is_the_object_that_is_read",
+        replaced("tiering.insert.bucket_sources:BucketSources", "_matching", _globs_alone),
+    ),
+    (
+        "objects passed over",
+        "a glob leaves out the objects whose keys no disk can have written",
+        "tests/unit/tiering/insert/test_bucket_sources.py::test_objects_that_a_glob_cannot_read_are_named",
+        replaced("tiering.insert.bucket_sources", "unwrapped", nothing),
     ),
     (
         "names as conditions",

@@ -319,6 +319,37 @@ class TestBucket:
         assert parts(frostline).isdisjoint({"mon_1_1_0"})
         assert frostline.json("fsck")["ok"]
 
+    def test_another_bucket_has_seen_it(self, home: Path, frostline: Frostline) -> None:
+        """The machine went back with one of its buckets: the log in the other one says how far that was."""
+        Path("frostline.yaml").write_text(
+            f"disks:\n  ssd: {{type: local, path: {home}/ssd}}\n"
+            f"  s3: {{type: object_disk, url: 'file://{home}/bucket/'}}\n"
+            f"  far: {{type: object_disk, url: 'file://{home}/far/'}}\n"
+            "policies: {hot_cold: {volumes: [{name: hot, disks: [ssd]}, {name: cold, disks: [s3, far]}]}}\n"
+        )
+        frostline("table", "create", "d.t", "--column", "k:int64", "--column", "g:string", "--order-by", "k")
+        for disk in ("s3", "far"):
+            insert(frostline, "mon", 1 if disk == "s3" else 3)
+            frostline("move", "d.t", "--part", max(parts(frostline)), "--to-disk", disk)
+        copies = Copies(home)
+        copies.take()
+        for disk in ("s3", "far"):
+            insert(frostline, "mon", 5 if disk == "s3" else 7)
+            frostline("move", "d.t", "--part", max(parts(frostline)), "--to-disk", disk)
+        assert count(frostline) == 8
+        copies.set_back("ssd", "state", "bucket")
+        problems = [problem["what"] for problem in frostline.json("fsck", code=4)["problems"]]
+        assert [sum(f"disk {name} " in one and "older copy" in one for one in problems) for name in ("s3", "ssd")] == [
+            1,
+            1,
+        ]
+        frostline("disk", "adopt", "ssd", "-y")
+        frostline("query", COUNT, code=5)
+        assert "disk s3 was set back" in frostline.error
+        frostline("disk", "adopt", "s3", "-y")
+        assert count(frostline) == 6
+        assert frostline.json("fsck")["ok"]
+
     def test_is_older_and_the_state_is_lost(self, copies: Copies, frostline: Frostline) -> None:
         frostline("move", "d.t", "--partition", "mon", "--to-disk", "s3")
         copies.set_back("bucket")

@@ -84,33 +84,38 @@ def test_spark_s_quotes_end_where_the_name_does(name: str) -> None:
 
 
 @given(st.lists(segments.filter(lambda name: name not in (".", "..")), min_size=1, max_size=3), segments)
-@example(["x%41"], "b.csv")
-@example(["x#1"], "b.csv")
-@example(["x?q"], "b.csv")
-def test_a_key_that_a_listing_shows_is_the_object_that_is_read(directories: list[str], name: str) -> None:
-    """`x%41/b.csv` read `xA/b.csv`: a key of the bucket had become a URL."""
+@example(["x%41"], "b")
+@example(["x#1"], "b")
+@example(["x?q"], "b")
+@example(["a"], "q?")
+@example(["a"], "data[1]")
+@example(["[z-a]"], "*")
+def test_a_key_that_exists_is_the_object_that_is_read(directories: list[str], name: str) -> None:
+    """`x%41/b.csv` read `xA/b.csv`: a key of the bucket had become a URL. `q?.csv` read `q1.csv` too, though there is an
+    object of that very key."""
     key = "/".join([*directories, name + ".csv"])
-    opened: list[str] = []
+    others = {re.sub(r"[?*]|\[.*\]", "1", key), unquote(key), key.replace("?", "#")} - {key}
 
     def open_at(config: ObjectDiskConfig, **options: object) -> MemoryStore:
         parts = urlsplit(config.url)
         assert (parts.query, parts.fragment) == ("", "")
-        prefix = unquote(parts.path).strip("/")
-        opened.append(prefix)
+        prefix = unquote(parts.path).lstrip("/")
         store = MemoryStore()
-        if key.startswith(f"{prefix}/"):
-            rest = key[len(prefix) + 1 :]
-            store.put(rest, key.encode(), sha256=hashlib.sha256(key.encode()).digest())
+        for there in (key, *others):
+            if there.startswith(prefix):
+                data = there.encode()
+                store.put(there.removeprefix(prefix).lstrip("/"), data, sha256=hashlib.sha256(data).digest())
         return store
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bucket_sources, "open_store", open_at)
-        file = BucketSources(Config(state_path="x", disks={}, policies={}))._opener("bucket", key)()
-        assert io.BufferedReader(file).read() == key.encode()
-    assert opened == ["/".join(directories)]
+        sources = BucketSources(Config(state_path="x", disks={}, policies={})).find(f"s3://bucket/{key}")
+        assert [url for url, _ in sources] == [f"s3://bucket/{key}"]
+        assert io.BufferedReader(sources[0][1]()).read() == key.encode()
 
 
-def test_a_glob_that_is_none_is_said() -> None:
+def test_a_glob_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_sources, "open_store", lambda config, **options: MemoryStore())
     with pytest.raises(UsageError, match="not a glob of keys"):
         BucketSources(Config(state_path="x", disks={}, policies={})).find("s3://bucket/x/[z-a].csv")
     with pytest.raises((UsageError, NotFound)):

@@ -44,6 +44,20 @@ def test_every_format_comes_as_it_is_and_goes_in_once(home: Home) -> None:
     assert home.json("fsck", "--read-data")["ok"]
 
 
+def test_a_file_that_exists_is_meant(home: Home) -> None:
+    """Whatever is in its name, also as a URL; another one's rows came too."""
+    names = ["q?.parquet", "q1.parquet", "data[1].csv", "hour=10%3A00/p.parquet"]
+    (home.path / "hour=10%3A00").mkdir()
+    for number, name in enumerate(names):
+        written(home, name, rows(10 * number, 1))
+    home("ingest", "d.t", *(f"file://{home.path}/{name}" for name in names if name != "q1.parquet"), "--spark")
+    assert contents(home) == [*expected(0, 1), *expected(20, 1), *expected(30, 1)]
+    home("ingest", "d.t", f"file://{home.path}/q?.parquet", f"file://{home.path}/h*/*.parquet", "--spark")
+    assert len(contents(home)) == 3, "the same files"
+    home("ingest", "d.t", "s3://bucket/in//a.csv", "--spark", code=2)
+    assert "Hadoop would take the `//` in it for one `/`" in home.error
+
+
 def test_columns_are_chosen_and_what_does_not_fit_is_an_error(home: Home) -> None:
     nested = home.path / "n.json"
     nested.write_text('{"id": 1, "user": {"name": "ann"}, "time": "2026-01-01T10:00:00Z", "more": [1]}\n')

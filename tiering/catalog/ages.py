@@ -1,11 +1,11 @@
 """Is a disk, or the journal, older than somebody has seen it? Each may be set back to a copy, alone or with others.
 
     a local disk    by the journal, which notes each transaction there, and by the logs
-    a bucket        by the stamps of local disks; and by its file table, when that is opened
+    a bucket        by the stamps of local disks and by the logs of others; and by its file table, when that is opened
     the journal     by the stamps of local disks and by the logs
 
-What is compared was seen before: a stamp is read from the journal before the disk is asked for its own, a revision from
-a stamp before the bucket is. So that somebody who writes meanwhile is never taken for a copy.
+What is compared was seen before: a stamp is read from the journal before the disk is asked for its own, a revision from a
+stamp or a log before the bucket is asked once more. So that somebody who writes meanwhile is never taken for a copy.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ class Ages:
     def compare(self, disks: Mapping[str, Disk], shown: Mapping[str, str]) -> dict[str, str]:
         """The disks, of those that can be asked, that are older than logs and stamps have seen them, and what shows it.
         The buckets were looked at since `begin`."""
-        before = self._seen  # of these stamps each revision was in its bucket before that was looked at
         for disk in disks.values():
             try:
                 self._seen = self._seen.joined(disk.seen())
@@ -68,7 +67,7 @@ class Ages:
         for name, disk in disks.items():
             if (identity := shown.get(name)) is None:
                 continue
-            why = self._bucket(disk, identity, before) if disk.logged is not None else self._local(disk, identity)
+            why = self._bucket(disk, identity) if disk.logged is not None else self._local(disk, identity)
             if why:
                 found[name] = why
         return found
@@ -80,12 +79,14 @@ class Ages:
         stamps = [one.stamp for one in disk.stamps()]
         return _text(stamps, seen, "the log in a bucket") if is_older(stamps, seen) else ""
 
-    def _bucket(self, disk: Disk, identity: str, before: SeenStates) -> str:
-        seen = before.buckets.get(identity, 0)
+    def _bucket(self, disk: Disk, identity: str) -> str:
+        seen = self._seen.buckets.get(identity, 0)
         logged = disk.logged
         if logged is None or seen <= self._accepted.get(identity, 0) or logged.revision >= seen:
             return ""
-        disk.refresh()  # a power cut may have taken what this machine had written down of it
+        # Another log may name a revision that came after this bucket was looked at, and a power cut may have taken what
+        # this machine had written down of it.
+        disk.refresh()
         if logged.revision >= seen:
             return ""
         return f"ends at revision {logged.revision}, and was seen at revision {seen} when another disk was written to"

@@ -87,14 +87,15 @@ def bucket_at(config: Config, url: str) -> ObjectDiskConfig:
     """A read-only disk at a URL that is not configured. Endpoint, region and keys of an S3 bucket are those of the
     configured disk in the same bucket, else of the only S3 endpoint that the configuration names, else of the
     environment."""
+    alone = ObjectDiskConfig(url=url, read_only=True)
     bucket = urlsplit(url)
     known = [disk for disk in config.buckets().values() if disk.url.startswith("s3://")]
     if bucket.scheme != "s3" or not known:
-        return ObjectDiskConfig(url=url, read_only=True)
+        return alone
     same = [disk for disk in known if urlsplit(disk.url).netloc == bucket.netloc]
     endpoints = {disk.endpoint_url for disk in known}
     if not same and len(endpoints) > 1:
-        return ObjectDiskConfig(url=url, read_only=True)
+        return alone
     return msgspec.structs.replace((same or known)[0], url=url, log=None, read_only=True, max_size_bytes=None)
 
 

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any
-from urllib.parse import quote
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from disks.host.ranged_file import RangedFile
-from disks.stores.base import ByteRange
+from disks.stores.base import ByteRange, check_key
 from disks.stores.open import open_store
 from disks.stores.wrappers.limit import Limiter
 from disks.stores.wrappers.metered import MeteredStore
+from disks.stores.wrappers.wrapped import unwrapped
 from oplog.errors import NotFound, UsageError
 from tiering.config.places import bucket_at
 from tiering.config.settings import Config
 
+if TYPE_CHECKING:
+    from disks.stores.s3.requests import ListedKey
+
 SCHEME = "s3://"
 _MOST_RANGE_BYTES = 32 * 1024 * 1024
+_MOST_NAMED = 5
 _SPECIAL = re.compile(r"[*?\[]")
 _GLOB = re.compile(r"\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\]|.", re.DOTALL)
 _MEANS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
@@ -36,9 +41,11 @@ class BucketSources:
         self._limiter = limiter
 
     def find(self, url: str) -> list[tuple[str, Callable[[], BucketFile]]]:
-        """The objects that a URL or a glob of keys names, in the order of their keys, each with what opens it.
+        """The objects that a URL or a glob of keys names, in the order of their keys, each with what opens it. A key
+        that exists is meant, whatever is in it, as is the name of a file.
 
-        Raises `NotFound` where there is none; asks the bucket for globs only.
+        Raises `NotFound` where there is none, and `UsageError` for an object that cannot be read; asks the bucket for
+        globs only.
         """
         bucket, _, pattern = url.removeprefix(SCHEME).partition("/")
         if not bucket or not pattern:
@@ -49,25 +56,34 @@ class BucketSources:
         keys = self._matching(bucket, pattern, pattern[: special.start()]) if special else [pattern]
         if not keys:
             raise NotFound(f"no such object: {url}", hint="check the keys; quote globs so that they arrive here")
-        return [(f"{SCHEME}{bucket}/{key}", self._opener(bucket, key)) for key in keys]
+        _check_keys(bucket, keys)
+        return [(f"{SCHEME}{bucket}/{key}", partial(self._open, bucket, key)) for key in keys]
 
     def _matching(self, bucket: str, pattern: str, start: str) -> list[str]:
-        place = start.rpartition("/")[0]
+        """Every key that the glob means, also those of objects that cannot be read."""
+        from disks.stores.s3.store import S3Store
+
+        foreign: list[ListedKey] = []
+        with self._store(bucket) as store:
+            if isinstance(s3 := unwrapped(store), S3Store):
+                s3.tell_foreign = foreign.append
+            keys = {info.key for info in store.list(start)}
+        # An empty object whose key ends in "/" is the marker of a directory, which consoles make.
+        keys |= {one.key for one in foreign if one.size_bytes or not one.key.endswith("/")}
+        if pattern in keys:
+            return [pattern]
         try:
-            matches = re.compile(_regular(pattern)).fullmatch
+            matches = re.compile(_regular(pattern), re.DOTALL).fullmatch
         except re.error as error:
             raise UsageError(f"not a glob of keys: {pattern!r}: {error}", hint="quote `[` as `[[]`") from error
-        with self._store(bucket, place) as store:
-            keys = [f"{place}/{info.key}".lstrip("/") for info in store.list(start[len(place) :].lstrip("/"))]
-        return [key for key in keys if matches(key) and not key.endswith("/")]
+        return sorted(key for key in keys if matches(key))
 
-    def _opener(self, bucket: str, key: str) -> Callable[[], BucketFile]:
-        place, _, name = key.rpartition("/")
-        return lambda: BucketFile(self._store(bucket, place), name, f"{SCHEME}{bucket}/{key}")
+    def _open(self, bucket: str, key: str) -> BucketFile:
+        return BucketFile(self._store(bucket), key, f"{SCHEME}{bucket}/{key}")
 
-    def _store(self, bucket: str, place: str) -> MeteredStore:
-        """`place` is part of a key, which may hold what a URL reads as its own."""
-        return open_store(bucket_at(self._config, f"{SCHEME}{bucket}/{quote(place)}"), limiter=self._limiter)
+    def _store(self, bucket: str) -> MeteredStore:
+        """The whole bucket: a key is no URL, and no part of one."""
+        return open_store(bucket_at(self._config, f"{SCHEME}{bucket}/"), limiter=self._limiter)
 
 
 class RemoteFile(RangedFile):
@@ -111,6 +127,22 @@ class BucketFile(RemoteFile):
     def _bytes(self, start: int, stop: int) -> bytes:
         starts = range(start, stop, _MOST_RANGE_BYTES)
         return b"".join(self._store.get(self._key, ByteRange(at, min(at + _MOST_RANGE_BYTES, stop))) for at in starts)
+
+
+def _check_keys(bucket: str, keys: Sequence[str]) -> None:
+    """Raise `UsageError`, with their names, for keys by which objects cannot be read."""
+    problems: list[str] = []
+    for key in keys:
+        try:
+            check_key(key)
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        more = f"; and {len(problems) - _MOST_NAMED:,} more" if len(problems) > _MOST_NAMED else ""
+        raise UsageError(
+            f"objects of {SCHEME}{bucket}/ cannot be read: {'; '.join(problems[:_MOST_NAMED])}{more}",
+            hint="copy them to other keys, or name the objects that are meant without them",
+        )
 
 
 def _regular(pattern: str) -> str:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from oplog import bounds
 from oplog.errors import UsageError
 from tiering.config.units import parse_duration, parse_size
-from tiering.table.merge_modes import check_merge_mode, parse_merge_mode
+from tiering.table.merge_modes import check_deletes, check_merge_mode, parse_merge_mode
 from tiering.table.names import check_name, check_told_apart, name_text, split_pair, unquoted
 from tiering.table.rule_texts import parse_partition_by, parse_ttl
 from tiering.table.schema import (
@@ -164,6 +164,7 @@ def define_table(
         last_column_id=len(numbered),
     )
     check_definition(definition)
+    check_deletes(definition, definition.ttl)
     return definition
 
 
@@ -297,6 +298,7 @@ def set_ttl(definition: TableDefinition, rules: Sequence[str]) -> TableDefinitio
         definition, ttl=tuple(parse_ttl(text) for text in rules), version=definition.version + 1
     )
     check_definition(changed)
+    check_deletes(changed, [rule for rule in changed.ttl if rule not in definition.ttl])
     return changed
 
 

@@ -14,7 +14,7 @@ Columns outside of the key that no function names keep the value inserted first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from oplog.errors import UsageError
 from tiering.table.names import name_text, split_pair, unquoted
-from tiering.table.schema import TableDefinition
+from tiering.table.schema import Delete, TableDefinition, TtlRule
 from tiering.table.type_texts import arrow_type, split_outside
 
 FUNCTIONS = ("min", "max", "sum", "any", "anyLast")
@@ -123,6 +123,19 @@ def check_merge_mode(definition: TableDefinition) -> None:
     partitions = [field.column for field in definition.partition_by]
     for name, function in mode.functions:
         _check_function(definition, name, function, partitions)
+
+
+def check_deletes(definition: TableDefinition, rules: Iterable[TtlRule]) -> None:
+    """Whether these rules, which are new, delete by what merges leave as it is. Raises `UsageError`: rows go before the
+    function sees them, so what is left of a key would depend on which of them had met until then."""
+    functions = dict(parse_merge_mode(definition.merge_mode).functions)
+    for rule in rules:
+        if isinstance(rule.action, Delete) and rule.column in functions:
+            raise UsageError(
+                f"no rule can delete by {rule.column}: merges change it ({functions[rule.column]}), and what is left of a "
+                "key would depend on which of its rows had met",
+                hint="delete by a column of --order-by, which all rows of a key share, or drop partitions",
+            )
 
 
 def _check_function(definition: TableDefinition, name: str, function: str, partitions: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ import base64
 import hashlib
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -54,7 +54,7 @@ from disks.stores.s3 import settings as s3_settings
 from disks.stores.s3.errors import error_of_client, missing_bucket, outcome_unknown
 from disks.stores.s3.http_answers import HttpAnswer
 from disks.stores.s3.multipart import PART_BYTES, MultipartUpload
-from disks.stores.s3.requests import Page, is_whole, kept_sha256, pages
+from disks.stores.s3.requests import ListedKey, Page, is_whole, kept_sha256, pages
 from disks.stores.s3.session import S3Session
 from disks.stores.time_budget import take_last_look
 from disks.stores.wrappers.metered import PAGE_KEYS, Meter
@@ -81,13 +81,19 @@ class S3Store(ObjectStore):
         self._meter = meter or Meter()
         self._part_bytes = PART_BYTES
         self.name = session.place_name
+        self.tell_foreign: Callable[[ListedKey], None] = self._skip_foreign
 
     @classmethod
     def from_config(cls, config: ObjectDiskConfig, bucket: str, prefix: str, meter: Meter | None = None) -> S3Store:
         """The store of a disk's configuration; sends nothing."""
         if not bucket:
             raise UsageError(f"the url names no bucket: {config.url}", hint="url: s3://bucket/prefix/")
-        prefix = f"{check_key(prefix.strip('/'))}/" if prefix.strip("/") else ""
+        try:
+            prefix = f"{check_key(prefix.strip('/'))}/" if prefix.strip("/") else ""
+        except ValueError as error:
+            raise UsageError(
+                f"the url {config.url} names no prefix: {error}", hint="url: s3://bucket/prefix/"
+            ) from error
         return cls(S3Session(bucket, prefix, f"s3://{bucket}/{prefix}", config), meter=meter)
 
     @property
@@ -336,18 +342,22 @@ class S3Store(ObjectStore):
         return True
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """Keys no disk can have written (`a//b`, directory markers) are skipped with a warning: they are not ours."""
+        """Keys no disk can have written (`a//b`, directory markers) are left out: they are not ours. `tell_foreign` has
+        them, with their prefix, where somebody else's objects are listed; else a warning names them."""
         after = self._prefix + start_after if start_after else ""
         for item in pages(self._fetch_page, self._prefix + prefix, after, self.name):
             key = item.key.removeprefix(self._prefix)
             try:
                 check_key(key)
-            except ValueError as error:
-                if key:  # the prefix itself is a marker that consoles make
-                    _log.warning("%s: foreign object skipped: %s", self.name, error)
+            except ValueError:
+                self.tell_foreign(item)
                 continue
             if key != PROBE_KEY:
                 yield ObjectInfo(key, item.size_bytes, item.modified)
+
+    def _skip_foreign(self, item: ListedKey) -> None:
+        if key := item.key.removeprefix(self._prefix):  # the prefix itself is a marker that consoles make
+            _log.warning("%s: foreign object skipped, which no disk can have written: %r", self.name, key)
 
     def _fetch_page(self, prefix: str, start_after: str) -> Page:
         self._meter.add("LIST")

@@ -17,7 +17,7 @@ from oplog.errors import FrostlineError, Transient
 from tiering.daemon.inbox.choice import Found
 from tiering.insert.path_steps import path_steps
 from tiering.insert.reshaping import Reshaping
-from tiering.insert.source_files import find_sources
+from tiering.insert.source_files import source_of
 from tiering.insert.sources import read_each
 from tiering.table.schema import TableDefinition
 
@@ -102,8 +102,8 @@ def read(path: Path, file: Found, sha256: str, definition: TableDefinition, stop
 
 def _rows(path: Path, file: Found, definition: TableDefinition) -> Iterator[pa.RecordBatch]:
     """Of the directories of a path only those below the table's own are columns."""
-    (source,) = find_sources([str(path)])
-    for batches in read_each([replace(source, named=file.name)], Reshaping(definition)):
+    source = replace(source_of(str(path), None), named=file.name)
+    for batches in read_each([source], Reshaping(definition)):
         yield from batches
 
 

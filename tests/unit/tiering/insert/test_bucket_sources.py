@@ -169,6 +169,57 @@ def test_what_is_not_there_is_named(frostline: Frostline, bucket: str, url: str,
     assert problem.format(bucket=bucket) in frostline.error
 
 
+@pytest.mark.parametrize("name", ["q?.csv", "data[1].csv", "[z-a].csv", "*.csv", "hour=10%3A00/x?#.csv"])
+def test_a_key_that_exists_is_meant(frostline: Frostline, s3_environment: Server, bucket: str, name: str) -> None:
+    """As the name of a file is, also of a sample."""
+    url = put(s3_environment, bucket, f"in/{name}", b"k,text\n1,x\n")
+    for other in ("q1.csv", "data1.csv", "hour=10:00/x1#.csv", "hour=10%3A00/x1#.csv"):
+        put(s3_environment, bucket, f"in/{other}", b"k,text,more\n2,y,z\n")
+    assert frostline.json("insert", "db.t", url)["rows"] == 1
+    assert everything(frostline) == (1, 1, "x")
+    frostline("table", "create", "db.like", "--like", url, "--order-by", "k")
+    assert f"Columns by {url}: k int64, text string" in frostline.error
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("in//b.csv", "'in//b.csv'"),
+        ("in/tab\tc.csv", r"'in/tab\tc.csv'"),
+        ("in/line\nc.csv", r"'in/line\nc.csv'"),
+    ],
+)
+def test_objects_that_a_glob_cannot_read_are_named(
+    frostline: Frostline, s3_environment: Server, bucket: str, key: str, problem: str
+) -> None:
+    """They were left out, with exit 0."""
+    put(s3_environment, bucket, "in/a.csv", b"k,text\n1,x\n")
+    put(s3_environment, bucket, "in/sub/", b"")
+    url = put(s3_environment, bucket, key, b"k,text\n2,y\n")
+    for named in (f"s3://{bucket}/in/**/*.csv", url):
+        frostline("insert", "db.t", named, code=2)
+        assert f"objects of s3://{bucket}/ cannot be read" in frostline.error
+        assert problem in frostline.error
+    frostline("table", "create", "db.like", "--like", f"s3://{bucket}/in/**/*.csv", "--order-by", "k", code=2)
+    assert frostline.json("insert", "db.t", f"s3://{bucket}/in/a*.csv")["rows"] == 1
+    frostline("insert", "db.t", f"s3://{bucket}/in/sub/**", "--format", "csv", code=10)
+    assert everything(frostline)[0] == 1
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://[b/x/", "s3://b/pre/a//b", "s3://b/pre/%2e%2e/b", "s3://b/a%00b", "file:///a%00b"]
+)
+def test_an_address_that_is_none_is_a_usage_error(
+    frostline: Frostline, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", url)
+    frostline("query", "SELECT 1 FROM db.t", code=2)
+    assert "unexpected" not in frostline.error
+    monkeypatch.delenv("FROSTLINE_DISKS__S3__URL")
+    frostline("backup", "create", "--to", url, code=2)
+    assert "unexpected" not in frostline.error
+
+
 def test_what_is_damaged_is_named(frostline: Frostline, s3_environment: Server, bucket: str) -> None:
     url = put(s3_environment, bucket, "a.parquet", OBJECTS["a.parquet"]()[:-100])
     frostline("insert", "db.t", url, code=2)

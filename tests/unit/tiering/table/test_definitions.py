@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import msgspec
 import pytest
 
 from oplog.errors import NotFound, UsageError
@@ -205,6 +206,24 @@ def test_what_a_sample_has_and_tables_do_not_is_told_with_a_way_round(
         define_table("x.y", like=pa.schema([field]), order_by="t", policy="p")
     assert way in caught.value.hint
     assert "--column" in caught.value.hint
+
+
+@pytest.mark.parametrize("function", ["min", "max", "any", "anyLast"])
+def test_no_rule_deletes_by_what_merges_change(function: str) -> None:
+    """I13: what was left of a key depended on which of its rows had met."""
+    mode, rule = f"aggregating:ts={function},n=sum", "30d on ts delete"
+    changes: dict[str, Any] = {"merge_mode": mode, "order_by": "carrier", "partition_by": ""}
+    with pytest.raises(UsageError, match=f"no rule can delete by ts: merges change it .{function}.") as raised:
+        table(**changes, ttl=[rule])
+    assert "--order-by" in str(raised.value.hint)
+    good = table(**changes, ttl=["30d on ts to volume cold", "30d on ts recompress zstd(3)"])
+    with pytest.raises(UsageError, match="no rule can delete by ts"):
+        set_ttl(good, [rule])
+    for mode in ("replacing:ts", "replacing:n", "summing:n"):
+        assert set_ttl(table(**{**changes, "merge_mode": mode}), [rule]).ttl == (parse_ttl(rule),)
+    older = msgspec.structs.replace(good, ttl=(parse_ttl(rule),))
+    assert rename_column(add_column(older, "extra:int32"), "ts:time").ttl == (parse_ttl("30d on time delete"),)
+    assert len(set_ttl(older, [rule, "1d on ts to volume cold"]).ttl) == 2
 
 
 def test_changes_keep_ids_and_count_versions() -> None:
