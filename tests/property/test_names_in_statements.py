@@ -91,8 +91,8 @@ def test_spark_s_quotes_end_where_the_name_does(name: str) -> None:
 @example(["a"], "data[1]")
 @example(["[z-a]"], "*")
 def test_a_key_that_exists_is_the_object_that_is_read(directories: list[str], name: str) -> None:
-    """`x%41/b.csv` read `xA/b.csv`: a key of the bucket had become a URL. `q?.csv` read `q1.csv` too, though there is an
-    object of that very key."""
+    """`x%41/b.csv` read `xA/b.csv`: a key of the bucket had become a URL. `q?.csv` read `q1.csv` too, though there is
+    an object of that very key."""
     key = "/".join([*directories, name + ".csv"])
     others = {re.sub(r"[?*]|\[.*\]", "1", key), unquote(key), key.replace("?", "#")} - {key}
 

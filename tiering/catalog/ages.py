@@ -4,8 +4,8 @@
     a bucket        by the stamps of local disks and by the logs of others; and by its file table, when that is opened
     the journal     by the stamps of local disks and by the logs
 
-What is compared was seen before: a stamp is read from the journal before the disk is asked for its own, a revision from a
-stamp or a log before the bucket is asked once more. So that somebody who writes meanwhile is never taken for a copy.
+What is compared was seen before: a stamp is read from the journal before the disk is asked for its own, a revision from
+a stamp or a log before the bucket is asked once more. So that somebody who writes meanwhile is never taken for a copy.
 """
 
 from __future__ import annotations

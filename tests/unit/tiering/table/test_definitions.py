@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import msgspec
+import pyarrow as pa
 import pytest
 
 from oplog.errors import NotFound, UsageError
