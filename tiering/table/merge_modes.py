@@ -132,8 +132,8 @@ def check_deletes(definition: TableDefinition, rules: Iterable[TtlRule]) -> None
     for rule in rules:
         if isinstance(rule.action, Delete) and rule.column in functions:
             raise UsageError(
-                f"no rule can delete by {rule.column}: merges change it ({functions[rule.column]}), and what is left of "
-                "a key would depend on which of its rows had met",
+                f"no rule can delete by {rule.column}: merges change it ({functions[rule.column]}), and what is left "
+                "of a key would depend on which of its rows had met",
                 hint="delete by a column of --order-by, which all rows of a key share, or drop partitions",
             )
 
