@@ -56,7 +56,7 @@ class SourceFile(msgspec.Struct, frozen=True):
     """None: a `part.json`, whose bytes are in hand, or a local file that the repository has."""
 
 
-class Document(msgspec.Struct, frozen=True):
+class PartDocument(msgspec.Struct, frozen=True):
     """A `part.json`: what it is, and its bytes where they are to be sent."""
 
     file: SourceFile
@@ -65,7 +65,7 @@ class Document(msgspec.Struct, frozen=True):
     """The data files that it names."""
 
     @classmethod
-    def of(cls, data: bytes, files: PartFiles, has: Container[tuple[str, int]] = ()) -> Document:
+    def of(cls, data: bytes, files: PartFiles, has: Container[tuple[str, int]] = ()) -> PartDocument:
         """Of many parts, those that the repository `has` would fill the memory."""
         sha256, size_bytes = hashlib.sha256(data).hexdigest(), len(data)
         file = SourceFile(PART_FILE, size_bytes, sha256, None)
@@ -97,7 +97,7 @@ class Instant(msgspec.Struct):
     taken: datetime
     held: Mapping[tuple[str, str], Path]
     """(disk, path of a file) -> its second name."""
-    documents: Mapping[tuple[str, str], Document]
+    documents: Mapping[tuple[str, str], PartDocument]
     """(disk, path) -> each `part.json` that was read at the first look."""
     pins: Mapping[str, HeldRevision]
     revisions: Mapping[str, int]
@@ -111,13 +111,13 @@ class Instant(msgspec.Struct):
     question about all costs less than one about each."""
     _described: dict[tuple[str, str], dict[str, bytes]] = msgspec.field(default_factory=dict)
 
-    def document(self, context: Context, stored: StoredPart) -> Document:
+    def document(self, context: Context, stored: StoredPart) -> PartDocument:
         """The part's `part.json`."""
         path = stored.path(PART_FILE)
         known = self.documents.get((stored.disk, path))
         if known is None:
             data = self.part_bytes(context, stored)
-            known = Document.of(data, files_of(data, path=f"{stored.disk}:{path}"))
+            known = PartDocument.of(data, files_of(data, path=f"{stored.disk}:{path}"))
         return known
 
     def part_bytes(self, context: Context, stored: StoredPart) -> bytes:
@@ -130,7 +130,7 @@ class Instant(msgspec.Struct):
         data = self._described[stored.disk, directory].get(path)
         return self._then(context, stored.disk).read(path) if data is None else data
 
-    def files(self, context: Context, stored: StoredPart, document: Document) -> list[SourceFile]:
+    def files(self, context: Context, stored: StoredPart, document: PartDocument) -> list[SourceFile]:
         """The part's data files, as its document names them."""
         disk, directory = stored.disk, stored.directory
         keys = None if context.disk(disk).bucket is None else self._keys(context, stored)
@@ -261,10 +261,10 @@ def _pinned(context: Context, disk: LoggedDisk, stack: ExitStack) -> HeldRevisio
 
 def _documents(
     context: Context, tables: list[TableNow], has: Container[tuple[str, int]]
-) -> dict[tuple[str, str], Document]:
+) -> dict[tuple[str, str], PartDocument]:
     """Each `part.json` that is kept on this machine as the look saw it, or lies on a local disk; those of
     a bucket are asked for at once. Raises `NotFound` when one is gone."""
-    found: dict[tuple[str, str], Document] = {}
+    found: dict[tuple[str, str], PartDocument] = {}
     kept: list[tuple[tuple[str, str], LazyPart]] = []
     for table in tables:
         for stored in table.parts:
@@ -273,17 +273,17 @@ def _documents(
                 kept.append(((disk, path), stored.described))
             elif context.disk(disk).bucket is None:
                 data = context.disk(disk).read(path)
-                found[disk, path] = Document.of(data, files_of(data, path=f"{disk}:{path}"), has)
+                found[disk, path] = PartDocument.of(data, files_of(data, path=f"{disk}:{path}"), has)
     documents = LazyPart.documents([part for _, part in kept])
     for (where, _), (data, files) in zip(kept, documents, strict=True):
-        found[where] = Document.of(data, files, has)
+        found[where] = PartDocument.of(data, files, has)
     return found
 
 
 def _held(
     context: Context,
     tables: list[TableNow],
-    documents: Mapping[tuple[str, str], Document],
+    documents: Mapping[tuple[str, str], PartDocument],
     has: Container[tuple[str, int]],
     stack: ExitStack,
 ) -> dict[tuple[str, str], Path]:

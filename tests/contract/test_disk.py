@@ -583,7 +583,7 @@ def test_a_reader_reads_the_file_as_it_was(disk: Disk) -> None:
     with disk.read_lease():
         read = disk.reader("t/p/x")
         assert read(ByteRange(3, 300)) == data[3:300]
-        with disk.transaction(OtherKind("drop")) as transaction:
+        with disk.transaction(Dropped()) as transaction:
             transaction.remove("t/p")
             transaction.commit()
         assert read(ByteRange(len(data) - 1, len(data))) == data[-1:]

@@ -17,7 +17,7 @@ from disks.workers.progress import SILENT, Progress
 from oplog.errors import Conflict, Damaged, DiskUnreachable, NotFound, Transient
 from tiering.catalog.lineage import Lineage, Merges, no_merges
 from tiering.catalog.looks.stored import Broken, PartState, StoredPart
-from tiering.catalog.source_copies import NOTHING_LISTED, Listed, SourceCopies
+from tiering.catalog.source_copies import NOTHING_LISTED, ListedCopies, SourceCopies
 from tiering.catalog.table_parts import TablePartsReader
 from tiering.catalog.table_snapshot import DroppedTable, Snapshot, read_tables
 from tiering.catalog.unreadable import UnreadableTable
@@ -53,7 +53,7 @@ class Catalog:
         dropping: Callable[[], Iterable[str]] = tuple,
         merges: Merges = no_merges,
         kept: KeptParts | None = None,
-        copies: Listed = NOTHING_LISTED,
+        copies: ListedCopies = NOTHING_LISTED,
         progress: Progress = SILENT,
         stand_still: bool = False,
     ) -> None:

@@ -22,7 +22,7 @@ from tiering.policy.part_events import event
 from tiering.table.schema import TableDefinition
 
 
-class Listed(Protocol):
+class ListedCopies(Protocol):
     """What the journal knows of such copies."""
 
     def parts(self) -> Mapping[str, Collection[str]]:
@@ -55,7 +55,7 @@ VALID = CopyState("valid", is_proved=True)
 class SourceCopies:
     """The copies that this machine's journal lists, and their states; each is looked up once a revision."""
 
-    def __init__(self, disks: Mapping[str, Disk], listed: Listed) -> None:
+    def __init__(self, disks: Mapping[str, Disk], listed: ListedCopies) -> None:
         self._disks = disks
         self._listed = listed
         self._parts: Mapping[str, Collection[str]] = {}
@@ -191,4 +191,4 @@ class _Nothing:
         return ()
 
 
-NOTHING_LISTED: Listed = _Nothing()
+NOTHING_LISTED: ListedCopies = _Nothing()

@@ -88,7 +88,7 @@ KINDS = {
 """By the operation's name. A request of a kind that is not here is not sent."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class S3Request(msgspec.Struct, frozen=True):
     """What a request asked for. `key` and `prefix` are those of the bucket, in full."""
 
     kind: AnswerKind
@@ -99,7 +99,7 @@ class Asked(msgspec.Struct, frozen=True):
     byte_range: ByteRange | None = None
 
 
-class Document(msgspec.Struct, frozen=True):
+class S3Document(msgspec.Struct, frozen=True):
     """A document of S3: the elements below its root, whatever their namespace."""
 
     root: str
@@ -123,7 +123,7 @@ def plain_name(element: ElementTree.Element) -> str:
     return element.tag.rpartition("}")[2]
 
 
-def checked(asked: Asked, headers: Mapping[str, str], body: bytes) -> Document | None:
+def checked(asked: S3Request, headers: Mapping[str, str], body: bytes) -> S3Document | None:
     """The document of an answer with a status below 300, when it answers what was asked; where the server may not know
     the question, its root tells. Raises `WrongAnswer` that names the store and what is wrong with the answer. Names of
     headers are in lower case."""
@@ -137,7 +137,7 @@ def checked(asked: Asked, headers: Mapping[str, str], body: bytes) -> Document |
         root = ElementTree.fromstring(body.lstrip())
     except ElementTree.ParseError as error:
         raise wrong_answer(asked, f"it is not XML ({error}): {_shown(body)}") from None
-    document = Document(plain_name(root), tuple((plain_name(element), element) for element in root))
+    document = S3Document(plain_name(root), tuple((plain_name(element), element) for element in root))
     if kind.may_list and document.root == _LISTING and document.text("Name"):
         _check_repeated(asked, document, "Name")
         return document
@@ -147,7 +147,7 @@ def checked(asked: Asked, headers: Mapping[str, str], body: bytes) -> Document |
     return document
 
 
-def wrong_answer(asked: Asked, fault: str) -> WrongAnswer:
+def wrong_answer(asked: S3Request, fault: str) -> WrongAnswer:
     """The error of an answer that is not one to what was asked."""
     said = f"the answer of {asked.place.endpoint_url} to {asked.kind.operation}"
     return WrongAnswer(
@@ -156,7 +156,7 @@ def wrong_answer(asked: Asked, fault: str) -> WrongAnswer:
     )
 
 
-def _check_headers(asked: Asked, headers: Mapping[str, str]) -> None:
+def _check_headers(asked: S3Request, headers: Mapping[str, str]) -> None:
     expected = asked.kind.headers
     if expected == "any":
         return
@@ -175,7 +175,7 @@ def _check_headers(asked: Asked, headers: Mapping[str, str]) -> None:
         raise wrong_answer(asked, f"it holds another range: {given[:_SHOWN]!r}")
 
 
-def _check_root(asked: Asked, document: Document) -> None:
+def _check_root(asked: S3Request, document: S3Document) -> None:
     kind = asked.kind
     if document.root not in kind.roots:
         raise wrong_answer(asked, f"it is {document.root[:_SHOWN]!r} instead of {kind.roots[0]}")
@@ -184,7 +184,7 @@ def _check_root(asked: Asked, document: Document) -> None:
             raise wrong_answer(asked, f"it has no {required}")
 
 
-def _check_repeated(asked: Asked, document: Document, element: str) -> None:
+def _check_repeated(asked: S3Request, document: S3Document, element: str) -> None:
     place = asked.place
     match element:
         case "Name" | "Bucket":

@@ -24,7 +24,7 @@ import msgspec
 
 from disks.stores.base import ByteRange
 from disks.stores.checks import Truncated, WrongAnswer
-from disks.stores.s3.answers import KINDS, Asked, Document, checked, wrong_answer
+from disks.stores.s3.answers import KINDS, S3Document, S3Request, checked, wrong_answer
 from disks.stores.s3.errors import S3Place, error_of_xml, not_answered, unreachable
 from disks.stores.s3.http import Connections, NotConnected
 from disks.stores.s3.http_answers import CutOff, HttpAnswer
@@ -119,7 +119,7 @@ class S3Requests:
         query = f"encoding-type=url&list-type=2&max-keys=1000&prefix={_quoted(prefix)}"
         if start_after:
             query += f"&start-after={_quoted(start_after)}"
-        asked = Asked(KINDS["ListObjectsV2"], self._place, prefix=prefix, start_after=start_after)
+        asked = S3Request(KINDS["ListObjectsV2"], self._place, prefix=prefix, start_after=start_after)
         _, document = self._send(asked, "GET", query, {}, None, EMPTY_SHA256.hex())
         assert document is not None
         return _parse_page(asked, document)
@@ -137,20 +137,20 @@ class S3Requests:
         checked(asked, answer.headers, b"")
         return answer.headers
 
-    def read_versioning(self) -> Document | None:
+    def read_versioning(self) -> S3Document | None:
         """What the bucket says about its versions."""
         return self._read_setting("GetBucketVersioning", "versioning")
 
-    def read_object_lock(self) -> Document | None:
+    def read_object_lock(self) -> S3Document | None:
         """What the bucket says about its Object Lock."""
         return self._read_setting("GetObjectLockConfiguration", "object-lock")
 
-    def _read_setting(self, operation: str, query: str) -> Document | None:
+    def _read_setting(self, operation: str, query: str) -> S3Document | None:
         """None where the server does not know the question."""
         _, found = self._send(self._asked(operation, ""), "GET", query, {}, None, EMPTY_SHA256.hex())
         return found if found is not None and found.root == KINDS[operation].roots[0] else None
 
-    def delete(self, body: bytes) -> Document:
+    def delete(self, body: bytes) -> S3Document:
         """POST the list of keys to delete to the bucket; what the server says of them. Some servers want the body's
         MD5, and look at nothing else."""
         checksum = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
@@ -175,19 +175,19 @@ class S3Requests:
     def close(self) -> None:
         self._connections.close()
 
-    def _asked(self, operation: str, key: str, *, byte_range: ByteRange | None = None) -> Asked:
+    def _asked(self, operation: str, key: str, *, byte_range: ByteRange | None = None) -> S3Request:
         """`key` is below the prefix; empty for the bucket itself."""
-        return Asked(KINDS[operation], self._place, self._prefix + key if key else "", byte_range=byte_range)
+        return S3Request(KINDS[operation], self._place, self._prefix + key if key else "", byte_range=byte_range)
 
     def _send(
         self,
-        asked: Asked,
+        asked: S3Request,
         method: str,
         query: str,
         headers: Mapping[str, str],
         body: memoryview | None,
         payload_hash: str,
-    ) -> tuple[HttpAnswer, Document | None]:
+    ) -> tuple[HttpAnswer, S3Document | None]:
         """The answer, and its document where it has one. Raises the error of a status, and `WrongAnswer` for an answer
         to something else."""
         key = asked.key.removeprefix(self._prefix)
@@ -285,7 +285,7 @@ def _canonical_query(query: str) -> str:
     return "&".join(sorted(part if "=" in part else f"{part}=" for part in query.split("&"))) if query else ""
 
 
-def _parse_page(asked: Asked, document: Document) -> Page:
+def _parse_page(asked: S3Request, document: S3Document) -> Page:
     encoded = document.text("EncodingType") == "url"
     items, listed = [], document.all("Contents")
     for fields in listed:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from disks.config import ObjectDiskConfig
 from disks.stores.base import S3Connection
-from disks.stores.s3.answers import KINDS, Asked, checked
+from disks.stores.s3.answers import KINDS, S3Request, checked
 from disks.stores.s3.errors import S3Place, no_credentials
 from disks.stores.s3.requests import Credentials, S3Requests
 from oplog.errors import AccessDenied, UsageError
@@ -211,7 +211,7 @@ class S3Session:
         asked, kind = context[_ASKED], KINDS[model.name]
         headers = {name.lower(): value for name, value in http_response.headers.items()}
         document = checked(
-            Asked(kind, self.place, key=asked.get("Key", ""), prefix=asked.get("Prefix", "")),
+            S3Request(kind, self.place, key=asked.get("Key", ""), prefix=asked.get("Prefix", "")),
             headers,
             http_response.content,
         )

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from disks.stores.s3 import delete
-from disks.stores.s3.answers import KINDS, Asked, Document, checked
+from disks.stores.s3.answers import KINDS, S3Document, S3Request, checked
 from disks.stores.s3.errors import S3Place
 from disks.stores.wrappers.metered import Meter
 from oplog.errors import AccessDenied, FrostlineError, Transient
@@ -30,9 +30,9 @@ class Answering:
         self.answer = answer
         self.sent = b""
 
-    def delete(self, body: bytes) -> Document:
+    def delete(self, body: bytes) -> S3Document:
         self.sent = body
-        found = checked(Asked(KINDS["DeleteObjects"], PLACE), {}, self.answer)
+        found = checked(S3Request(KINDS["DeleteObjects"], PLACE), {}, self.answer)
         assert found is not None
         return found
 
