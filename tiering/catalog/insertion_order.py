@@ -19,7 +19,6 @@ from oplog.kinds import BlocksAllocated
 from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.table.merge_modes import depends_on_order
 from tiering.table.part import PartName, range_of
 from tiering.table.schema import TableDefinition
 
@@ -34,6 +33,10 @@ def meet(left: StoredPart, right: StoredPart) -> bool:
     return left.inserted[0] <= right.inserted[1] and right.inserted[0] <= left.inserted[1]
 
 
+def _is_in_line(stored: StoredPart) -> bool:
+    return stored.inserted == (stored.name.min_block, stored.name.max_block)
+
+
 class Followers(msgspec.Struct, frozen=True):
     """Which parts come right after one another, in the order of inserts as in that of their names. The places are those
     of the parts of a partition where the two differ; None: no other part may be merged with this one."""
@@ -43,12 +46,16 @@ class Followers(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, definition: TableDefinition, parts: Sequence[StoredPart]) -> Followers:
         """Of these, which are all active parts of their partitions."""
+        if all(map(_is_in_line, parts)):
+            return cls({})
+        from tiering.table.merge_modes import depends_on_order  # loads Arrow, which a pass at rest does without
+
         if not depends_on_order(definition):
             return cls({})
         places: dict[PartName, int | None] = {}
         for _, group in groupby(sorted(parts, key=_partition), key=_partition):
             members = list(group)
-            if all(stored.inserted == (stored.name.min_block, stored.name.max_block) for stored in members):
+            if all(map(_is_in_line, members)):
                 continue
             furthest: StoredPart | None = None
             for place, stored in enumerate(in_order(members)):

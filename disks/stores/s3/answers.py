@@ -14,6 +14,7 @@ differently is allowed here by name:
 | `InitiateMultipartUpload` instead of `InitiateMultipartUploadResult` | rclone |
 | the bucket's listing as the answer to a setting that the server does not know | rclone |
 | an ETag is missing, where other headers of S3 are there | MinIO, of files that it did not write |
+| the ETag of a completed multipart upload is missing | Ceph |
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ KINDS = {
         ),
         AnswerKind("UploadPart", headers="ETag", body="empty"),
         AnswerKind("UploadPartCopy", ("CopyPartResult",), ("ETag",)),
-        AnswerKind("CompleteMultipartUpload", ("CompleteMultipartUploadResult",), ("ETag",), ("Bucket", "Key")),
+        AnswerKind("CompleteMultipartUpload", ("CompleteMultipartUploadResult",), (), ("Bucket", "Key")),
         AnswerKind("AbortMultipartUpload", headers="of S3", body="empty"),
         AnswerKind("ListMultipartUploads", ("ListMultipartUploadsResult",), ("Bucket",), ("Bucket", "Prefix")),
         AnswerKind("ListObjectVersions", ("ListVersionsResult",), ("Name",), ("Name", "Prefix"), may_list=True),
