@@ -100,6 +100,24 @@ def test_what_another_machine_takes_away_stays_away(
     assert "recovered" not in b.error, "a second opening does nothing"
 
 
+def test_an_insert_without_a_look_leaves_the_list_to_the_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The journal is lost, and the insert goes by an earlier look: the copy is still found, and no row comes back."""
+    a, b = Home(tmp_path, "a", capsys), Home(tmp_path, "b", capsys, look_seconds=100_000)
+    a.create()
+    b.insert(1, 2)
+    keep(b)
+    assert b.keys() == [1, 2]
+    dropped(a)
+    for file in (b.path / "state").glob("journal*"):
+        file.unlink()
+    b.insert(3)
+    assert copies(b) == 2, "nothing went without a look"
+    assert b.keys() == [3]
+    assert copies(b) == 1
+
+
 @pytest.mark.in_turn
 @pytest.mark.parametrize("change", [dropped, replaced, detached, restored])
 def test_an_undo_brings_the_rows_back_once(homes: Homes, change: Callable[[Home], None]) -> None:

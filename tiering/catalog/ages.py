@@ -58,13 +58,15 @@ class Ages:
     def compare(self, disks: Mapping[str, Disk], shown: Mapping[str, str]) -> dict[str, str]:
         """The disks, of those that can be asked, that are older than logs and stamps have seen them, and what shows it.
         The buckets were looked at since `begin`."""
-        for disk in disks.values():
+        readable: dict[str, Disk] = {}
+        for name, disk in disks.items():
             try:
                 self._seen = self._seen.joined(disk.seen())
-            except FrostlineError:  # its fault is told by whoever needs it
+            except FrostlineError:  # its fault is told by whoever needs it; where its log ends, nobody can say
                 continue
+            readable[name] = disk
         found: dict[str, str] = {}
-        for name, disk in disks.items():
+        for name, disk in readable.items():
             if (identity := shown.get(name)) is None:
                 continue
             why = self._bucket(disk, identity) if disk.logged is not None else self._local(disk, identity)

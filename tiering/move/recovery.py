@@ -205,9 +205,12 @@ def _remove(context: Context, disk: Disk, directory: str, target: str) -> bool:
 
 
 def _list_copies(context: Context) -> None:
-    """With a journal that is new, or of an older version: list the parts here that a bucket has had, by its log."""
+    """With a journal that is new, or of an older version: list the parts here that a bucket has had, by its log. Only
+    after a look at every bucket: who goes by an earlier one, as an insert does, sends no request for this either."""
     journal = context.journal.source_copies
-    if journal.are_listed() or context.faults or any(disk.unreachable for disk in context.disks.values()):
+    if not context.catalog.is_current or journal.are_listed():
+        return
+    if context.faults or any(disk.unreachable for disk in context.disks.values()):
         return
     local = {name for name in context.disks if context.catalog.copies.is_local(name)}
     tables = [table for table in context.catalog.tables() if _has_parts_on(context, table, local)]
