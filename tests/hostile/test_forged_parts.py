@@ -165,17 +165,17 @@ def lose_journal(store: Forged) -> None:
 
 
 def merge_everything(store: Forged, *, leaving: str) -> None:
-    """All parts become one in the bucket; the SSD gets back what it had, as a crash would have left it. `leaving`: the
-    part of the SSD that goes to the bucket first, empty for none."""
-    shutil.copytree(store.home / "ssd", store.home / "before")
+    """All parts become one in the bucket; the SSD gets back its parts, as a crash would have left them. `leaving`: the
+    part of the SSD that goes to the bucket first, empty for none. Its stamps stay: no crash sets them back."""
+    shutil.copytree(store.home / "ssd/store", store.home / "before")
     if leaving:
         store.frostline("move", TABLE, "--part", leaving, "--to-disk", "cold")
     with Store.open(load_from(store.home / "frostline.yaml").config) as opened:
         parts = [part for part in opened.table(TABLE).parts() if not leaving or part.disk == "cold"]
         result = merger.merge(opened.context, opened.definition(TABLE), parts, reason="test")
         assert result.disk == "cold"
-    shutil.rmtree(store.home / "ssd")
-    (store.home / "before").rename(store.home / "ssd")
+    shutil.rmtree(store.home / "ssd/store")
+    (store.home / "before").rename(store.home / "ssd/store")
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["this version", "an older one"])

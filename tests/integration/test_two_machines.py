@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from disks.config import ObjectDiskConfig
-from oplog.errors import AlreadyExists, Conflict, Refused
+from oplog.errors import AlreadyExists, Conflict, DiskUnreachable, Refused
 from oplog.kinds import OtherKind
 from restore.check.check import check
 from restore.rebuild.request import RebuildRequest
+from tests.command_line import Frostline
 from tiering.catalog import blocks
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
@@ -164,9 +165,10 @@ def test_of_two_machines_that_alter_a_table_at_once_one_is_told(
 
 
 def test_a_part_that_another_one_only_covers_by_name_is_kept_and_reported(
-    tmp_path: Path, configs: tuple[Config, Config]
+    tmp_path: Path, configs: tuple[Config, Config], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A machine and its clone give out the same block numbers. Whatever else goes wrong then, no row is removed."""
+    """A machine and its clone give out the same block numbers. Whatever else goes wrong then, no row is removed: the
+    clone's disk is an older copy of the machine's, and when it is adopted, what only it has stays and counts."""
     with Store.open(configs[0]) as a:
         insert(a, 0)
     clone = machine(tmp_path, "clone")
@@ -178,11 +180,19 @@ def test_a_part_that_another_one_only_covers_by_name_is_kept_and_reported(
         insert(a, 2)
         a.merge("d.t", MergeRequest(final=True))
         move_all(a)
+    with Store.open(clone) as c:
+        with pytest.raises(DiskUnreachable, match="disk ssd was set back to an older copy"):
+            c.query("SELECT k FROM d.t")
+        c.tick()
+    (tmp_path / "clone.yaml").write_bytes(msgspec.json.encode(clone))
+    monkeypatch.setenv("FROSTLINE_CONFIG", str(tmp_path / "clone.yaml"))
+    (aside,) = Frostline(capsys).json("disk", "adopt", "ssd", "-y")["set_aside"]
+    assert (aside["part"], aside["reason"]) == ("all_1_1_0", "duplicate")
     for _ in range(2):
         with Store.open(clone) as c:
             assert "all_2_2_0" in [stored.part.name for stored in c.parts()]
             assert any("all_2_2_0" in sentence for sentence in c.context.catalog.unproved)
-            assert 99 in c.query("SELECT k FROM d.t").read_all().column("k").to_pylist()
+            assert keys(c) == [0, 1, 2, 99]
             problems = check(c.context.disks).problems
             assert any("takes the place of all_2_2_0" in problem.what for problem in problems)
 
