@@ -7,6 +7,7 @@ not read lately have read everything after n of them.
 from __future__ import annotations
 
 import hashlib
+import io
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,9 @@ from tiering.table.part import PART_FILE
 from tiering.table.places import directory_of, locate
 
 CHUNK_BYTES = 8 * 1024 * 1024
+_HELD_BYTES = 4 * CHUNK_BYTES
+"""A data file of no more is read once: what is compared is decoded as well."""
+_NO_TEXT = "there are bytes that are no UTF-8 text in column"
 """Files are hashed in pieces of this size, so that memory stays bounded."""
 
 _BATCH_FILES = 4_000
@@ -141,7 +145,9 @@ def read_data(
                 table, part = (place.uuid, place.part) if place else (None, None)
                 if table is not None and part is not None and _was_taken_away(tree, table, part):
                     continue
-                findings.add(Problem("I1", what, tree.disk, table, part, row.path, row.key), unusable="altered")
+                problem = Problem("I1", what, tree.disk, table, part, row.path, row.key)
+                # Of a part that was written so, the other columns are good: no repair may set it aside.
+                findings.add(problem, unusable=None if what.startswith(_NO_TEXT) else "altered")
             task.advance(items=len(batch.files), size_bytes=batch.size_bytes)
 
         runner.run(read_batch, batches, what=f"reading the data of disk {tree.disk}", on_done=note_faults)
@@ -191,35 +197,48 @@ def read_batch(batch: ReadBatch) -> list[tuple[int, str]]:
 
 def _fault_in(source: Content, expected: Expected) -> str | None:
     """What is wrong with the file's bytes; None when they are what was written."""
-    row, state = expected.row, hashlib.sha256()
+    row, state, held = expected.row, hashlib.sha256(), bytearray()
     try:
         for start in range(0, row.size_bytes, CHUNK_BYTES):
-            state.update(source.content(row, ByteRange(start, min(start + CHUNK_BYTES, row.size_bytes))))
+            data = source.content(row, ByteRange(start, min(start + CHUNK_BYTES, row.size_bytes)))
+            state.update(data)
+            if expected.rows is not None and row.size_bytes <= _HELD_BYTES:
+                held += data
         if expected.sha256 and state.hexdigest() != expected.sha256:
             return "the bytes do not match their SHA-256"
-        rows = _rows_in_footer(source, row) if expected.rows is not None else None
+        file: RangedFile | io.BytesIO = io.BytesIO(held) if held else _WholeFile(source, row)
+        rows, untold = _rows_and_texts(file) if expected.rows is not None else (None, "")
     except (Damaged, NotFound) as error:
         return error.message
     except OSError as error:
         return f"cannot be read: {error}"
     if rows != expected.rows:
         return f"the Parquet footer says {rows} rows and {PART_FILE} says {expected.rows}"
-    return None
+    return f"{_NO_TEXT} {untold}" if untold else None
 
 
-def _rows_in_footer(source: Content, row: FileRow) -> int:
-    """Raises `Damaged`, `NotFound`."""
+def _rows_and_texts(file: RangedFile | io.BytesIO) -> tuple[int, str]:
+    """How many rows the file has, and the first column with bytes that are no text, if any. Raises `Damaged`."""
     import pyarrow as pa  # here: a check that reads no data need not wait until it is loaded
     import pyarrow.parquet as pq
 
+    from tiering.table.sound_values import holds_text, is_sound, rows_without_text
+
     try:
-        return int(pq.ParquetFile(_FooterFile(source, row)).metadata.num_rows)
+        parquet = pq.ParquetFile(file)
+        names = [field.name for field in parquet.schema_arrow if holds_text(field.type)]
+        for group in range(parquet.num_row_groups if names else 0):
+            for name in names:
+                columns = parquet.read_row_group(group, columns=[name]).columns  # a path may be one's name, too
+                if any(not is_sound(one) and rows_without_text(one) for column in columns for one in column.chunks):
+                    return parquet.metadata.num_rows, name
+        return parquet.metadata.num_rows, ""
     except (pa.ArrowException, OSError) as error:
         raise Damaged(f"not a readable Parquet file: {error}") from error
 
 
-class _FooterFile(RangedFile):
-    """A file over ranged reads of a disk, for the Parquet footer."""
+class _WholeFile(RangedFile):
+    """A file over ranged reads of a disk, for Parquet."""
 
     def __init__(self, source: Content, row: FileRow) -> None:
         super().__init__(row.size_bytes)

@@ -121,7 +121,80 @@ def _replaced_without_digests() -> None:
     write_job.write_insert = lambda batches, job: write_parts(batches, job, 0, 0)
 
 
+_FOREIGN = "tests/unit/tiering/insert/test_foreign_values.py"
+
+
+def _rows_alone(file: Any) -> tuple[int, str]:
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(file).metadata.num_rows, ""
+
+
+def _numbers_are_floats() -> None:
+    """Decimals of JSON are read as the parser likes."""
+    import pyarrow as pa
+
+    from tiering.insert.json import source
+
+    read_as = source._read_as
+    source._read_as = lambda kind, as_texts: None if pa.types.is_decimal(kind) else read_as(kind, as_texts)
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "insert: bytes for texts",
+        "bytes that are no text go in, and no query of the column works any more",
+        f"{_FOREIGN}::test_bytes_that_are_no_text_are_refused",
+        replaced("tiering.table.types", "sound_column", lambda array, name, **options: array),
+    ),
+    (
+        "insert: elements with what is no text",
+        "bytes of a JSON array that are no text become other text",
+        f"{_FOREIGN}::test_bytes_that_are_no_text_are_refused",
+        replaced("tiering.insert.json.records", "_block", lambda lines: "\n".join(lines).encode(errors="replace")),
+    ),
+    (
+        "insert: offsets are believed",
+        "an Arrow file whose offsets lead out of its buffer is read",
+        f"{_FOREIGN}::test_offsets_out_of_the_buffer_are_refused",
+        replaced("tiering.table.sound_values", "is_sound", lambda array: True),
+    ),
+    (
+        "insert: decimals by way of floats",
+        "a number of JSON for a decimal has other digits",
+        f"{_FOREIGN}::test_a_number_for_a_decimal_keeps_its_digits",
+        _numbers_are_floats,
+    ),
+    (
+        "insert: bent values",
+        "a cast changes a value, and the insert says nothing",
+        f"{_FOREIGN}::test_values_that_a_cast_would_bend_are_refused",
+        replaced("tiering.table.types", "check_kept", nothing),
+    ),
+    (
+        "insert: numbers as CSV parses them",
+        "a number in another base, or too large, is another number",
+        f"{_FOREIGN}::test_numbers_of_text_formats_are_what_stands_there",
+        replaced("tiering.insert.source_csv", "_doubted", lambda table, block: []),
+    ),
+    (
+        "insert: rows beside a slice",
+        "a list that does not fit is told of another row",
+        f"{_FOREIGN}::test_values_that_a_cast_would_bend_are_refused",
+        replaced("tiering.table.nested", "_copied", lambda array: array),
+    ),
+    (
+        "table: any zone",
+        "a table has a time zone that nobody knows",
+        "tests/unit/tiering/table/test_types.py::test_a_zone_that_nobody_knows_is_refused",
+        replaced("tiering.table.definitions", "with_zones", lambda kind: kind),
+    ),
+    (
+        "fsck: any bytes are text",
+        "a part whose texts cannot be read has no problem",
+        "tests/unit/tiering/insert/test_texts_of_older_parts.py::test_fsck_names_the_part_and_a_repair_leaves_it",
+        replaced("restore.check.data", "_rows_and_texts", _rows_alone),
+    ),
     (
         "insert: nanoseconds of any year",
         "a moment of INT96 beyond what nanoseconds reach comes as another one",

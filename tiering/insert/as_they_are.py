@@ -31,6 +31,7 @@ from tiering.parquet.sections import MAGIC, crc32_of
 from tiering.parquet.sorting import is_sorted
 from tiering.table.part import DataFile, Part, PartName, RowGroup
 from tiering.table.schema import TableDefinition
+from tiering.table.sound_values import unreadable_rows
 from tiering.table.transforms import Partition, partition_rows
 from tiering.table.types import arrow_schema, field_ids
 
@@ -94,6 +95,7 @@ def _looked_at(path: Path, definition: TableDefinition, opened: BinaryIO, file: 
     held: list[pa.Table] = []
     for number in filter(lambda number: metadata.row_group(number).num_rows, range(metadata.num_row_groups)):
         rows = file.read_row_group(number)
+        _check_texts(path, rows)
         _, partitions = partition_rows(rows, definition)
         if len({one.id for one in partitions} | ({found.id} if found else set())) > 1:
             raise _unfit(path, definition, "holds rows of several partitions")
@@ -132,6 +134,16 @@ def _check_columns(path: Path, definition: TableDefinition, schema: pa.Schema) -
             raise _unfit(path, definition, f"has {field.name} {field.type} where the table has {_text(column)}")
     if field_ids(schema) != field_ids(wanted) or len(schema) != len(wanted):
         raise _unfit(path, definition, "has other columns than the table")
+
+
+def _check_texts(path: Path, rows: pa.Table) -> None:
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        for chunk in column.chunks:
+            if unreadable_rows(chunk, name, where=f"{path}: ", first_row=0):
+                raise UsageError(
+                    f"{path} has bytes in column {name} that are no UTF-8 text",
+                    hint="'frostline insert' takes the other rows with --skip-bad-rows; nothing was changed",
+                )
 
 
 def _text(field: pa.Field) -> str:

@@ -13,7 +13,8 @@ from tiering.insert.hive import PathColumn, path_columns, with_path_columns
 from tiering.insert.reshaping import Reshaping
 from tiering.insert.source_files import InputSource
 from tiering.table.schema import TableDefinition
-from tiering.table.types import cast_batch, check_names, shown_value
+from tiering.table.sound_values import shown_value, unreadable_rows
+from tiering.table.types import cast_batch, check_names
 
 
 class TextRecord(msgspec.Struct, frozen=True):
@@ -107,6 +108,9 @@ class Intake(msgspec.Struct):
         return f"{self.source.label}: "
 
     def _shaped(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        if self.source.format == "arrow":  # others are decoded: their offsets are those of the reader
+            for name, array in zip(batch.schema.names, batch.columns, strict=True):
+                unreadable_rows(array, name, where=self._where, first_row=first_row)
         if self.path_columns:
             is_json = self.seen is not None
             batch = with_path_columns(

@@ -7,6 +7,7 @@ structs (JSON objects); a name that has a dot itself is found first.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 from oplog.errors import UsageError
 from tiering.table.definitions import typed_default
-from tiering.table.names import NAME, split_pair, unquoted
+from tiering.table.names import NAME, listed, split_pair, unquoted
 from tiering.table.nested import without_unknown
 from tiering.table.schema import Column, TableDefinition
 from tiering.table.type_texts import arrow_type, split_outside
@@ -97,7 +98,7 @@ class Reshaping(msgspec.Struct, frozen=True):
                 if seen is not None:
                     seen.add(path)
         if not arrays:
-            raise _missing(", ".join(self.select), batch.schema.names, where)
+            raise _missing(listed(list(self.select)), batch.schema.names, where)
         return pa.RecordBatch.from_arrays(arrays, names)
 
     def _renamed(self, batch: pa.RecordBatch, where: str, seen: set[str] | None) -> pa.RecordBatch:
@@ -200,10 +201,9 @@ def _pair(text: str, between: str, how: str) -> tuple[str, str]:
 
 
 def _check_once(names: Iterable[str]) -> None:
-    listed = list(names)
-    if twice := sorted({name for name in listed if listed.count(name) > 1}):
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
         raise UsageError(
-            f"column {', '.join(twice)} would be filled twice", hint="give each one a name of its own: 'a as b'"
+            f"column {listed(twice)} would be filled twice", hint="give each one a name of its own: 'a as b'"
         )
 
 
@@ -233,7 +233,7 @@ def _inside(array: pa.Array, steps: Sequence[str], path: str, where: str) -> pa.
 
 
 def _missing(path: str, names: Sequence[str], where: str) -> UsageError:
-    return UsageError(f"{where}there is no column {path}", hint=f"the input has: {', '.join(names) or 'no columns'}")
+    return UsageError(f"{where}there is no column {path}", hint=f"the input has: {listed(names) or 'no columns'}")
 
 
 def explicit_type(paths: Mapping[tuple[str, ...], pa.DataType]) -> dict[str, pa.DataType]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as csv
 
 from disks.workers.parallel import worked_ahead
@@ -29,6 +30,7 @@ from tiering.table.schema import Column
 
 _OTHER_DELIMITERS = (";", "\t", "|")
 _ANY_OTHER = re.compile(rb"[;\t|]")
+_HEXADECIMAL = re.compile(rb"(?<![0-9A-Za-z])0[xX][0-9A-Fa-f]{1,16}(?![0-9A-Za-z])")
 _QUOTED = re.compile(rb'"[^"]*"')
 _NEWLINE = ord("\n")
 _COLUMN = re.compile(r"In CSV column #(\d+): ")
@@ -75,6 +77,45 @@ def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch
 def _parse(
     header: bytes, block: bytes, source: InputSource, conversion: csv.ConvertOptions, broken: list[str]
 ) -> pa.Table:
+    """The rows of whole records, with texts in the place of numbers that the parser may have taken for others: what
+    casts these says which row is wrong. `broken` as of `_parse_all`."""
+    found = _parse_all(header, block, source, conversion, broken)
+    doubted = _doubted(found, block)
+    if not doubted:
+        return found
+    types = {field.name: field.type for field in found.schema} | dict.fromkeys(doubted, pa.string())
+    texts = _parse_all(header, block, source, _with_types(conversion, types), broken)
+    for name in doubted:
+        trimmed = pc.utf8_trim_whitespace(texts.column(name))
+        texts = texts.set_column(texts.column_names.index(name), name, trimmed)
+    return texts
+
+
+def _doubted(table: pa.Table, block: bytes) -> list[str]:
+    """The columns of numbers that may not be what stands in the file."""
+    is_hexadecimal = _HEXADECIMAL.search(block) is not None
+    return [
+        field.name
+        for field in table.schema
+        if (pa.types.is_integer(field.type) and is_hexadecimal)
+        or (pa.types.is_floating(field.type) and pc.any(pc.is_inf(table.column(field.name))).as_py())
+    ]
+
+
+def _with_types(conversion: csv.ConvertOptions, types: Mapping[str, pa.DataType]) -> csv.ConvertOptions:
+    return csv.ConvertOptions(
+        column_types=types,
+        null_values=conversion.null_values,
+        strings_can_be_null=conversion.strings_can_be_null,
+        quoted_strings_can_be_null=conversion.quoted_strings_can_be_null,
+        true_values=conversion.true_values,
+        false_values=conversion.false_values,
+    )
+
+
+def _parse_all(
+    header: bytes, block: bytes, source: InputSource, conversion: csv.ConvertOptions, broken: list[str]
+) -> pa.Table:
     """The rows of whole records. `broken` gets what is wrong with one of too few or too many fields."""
 
     def refuse(row: csv.InvalidRow) -> str:
@@ -90,8 +131,9 @@ def _parse(
 
 
 def _conversion(reshaping: Reshaping) -> csv.ConvertOptions:
+    types = {name: _csv_type(kind) for name, kind in source_types(reshaping).items()}
     return csv.ConvertOptions(
-        column_types={name: _csv_type(kind) for name, kind in source_types(reshaping).items()},
+        column_types=types,
         null_values=list(reshaping.nulls),
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,

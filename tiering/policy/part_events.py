@@ -14,6 +14,7 @@ from oplog.entry import Commit, Create, Link, Remove, Rename
 from oplog.errors import Damaged, UsageError
 from oplog.kinds import Dropped, Inserted, Merged, Moved, Restored, Tidied, Undone, undone_revision
 from tiering.table import part as parts_format
+from tiering.table.names import listed
 from tiering.table.part import PART_FILE, Part, PartName
 
 
@@ -35,7 +36,7 @@ class PartEffect(msgspec.Struct, frozen=True):
         """The event as a phrase, without the name of the part."""
         match self.verb:
             case "merged":
-                return f"merged from {_listed(self.sources)}"
+                return f"merged from {listed(self.sources, 4) or 'other parts'}"
             case "merged away":
                 return f"merged into {self.other}" if self.other else "merged into another part"
             case "moved in":
@@ -156,11 +157,3 @@ def _part(operation: Create) -> Part | None:
         return parts_format.decode(operation.inline, path=operation.path)
     except Damaged:
         return None
-
-
-def _listed(names: tuple[str, ...], most: int = 4) -> str:
-    if not names:
-        return "other parts"
-    if len(names) <= most:
-        return ", ".join(names)
-    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"

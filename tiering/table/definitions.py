@@ -28,7 +28,7 @@ from tiering.table.schema import (
     TableSettings,
     split_table_name,
 )
-from tiering.table.type_texts import arrow_type, split_outside, type_text
+from tiering.table.type_texts import arrow_type, split_outside, type_text, with_zones
 from tiering.table.types import default_scalar
 from tiering.table.widening import check_partitions, holds_all, wider_words
 
@@ -47,7 +47,7 @@ def parse_column(text: str, *, column_id: int = 0) -> Column:
     if not kind:
         raise UsageError(f"not a column: {text!r}", hint="write columns as NAME:TYPE, such as 'ts:timestamp[us, UTC]'")
     check_name(name)
-    return Column(id=column_id, name=name, type=type_text(arrow_type(kind)), nullable=nullable)
+    return Column(id=column_id, name=name, type=type_text(with_zones(arrow_type(kind))), nullable=nullable)
 
 
 def parse_order_by(text: str) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def columns_like(schema: pa.Schema, given: Collection[str] = ()) -> tuple[Column
     for number, field in enumerate(schema, start=1):
         try:
             check_name(field.name)
-            kind = "" if field.name in given else type_text(_roomy(field.type))
+            kind = "" if field.name in given else _new_type(_roomy(field.type))
             columns.append(Column(id=number, name=field.name, type=kind))
         except UsageError as error:
             raise UsageError(
@@ -94,6 +94,10 @@ def columns_like(schema: pa.Schema, given: Collection[str] = ()) -> tuple[Column
                 hint=f"{error.hint}. Name the columns yourself, with --column; then insert with {_way_in(field)}",
             ) from error
     return tuple(columns)
+
+
+def _new_type(kind: pa.DataType) -> str:
+    return type_text(with_zones(arrow_type(type_text(kind))))
 
 
 def _roomy(kind: pa.DataType) -> pa.DataType:

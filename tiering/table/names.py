@@ -33,6 +33,13 @@ def check_name(name: str) -> str:
     return name
 
 
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """The names, with commas between them; of more than `most` the first ones, and how many more there are."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1:,} more"
+
+
 def folded(name: str) -> str:
     """The name as SQL compares it: letters of ASCII by no case, all others as they are."""
     return name.translate(_FOLDED)

@@ -9,11 +9,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import isinf
 from typing import Any
 
 import pyarrow as pa
 
 from oplog.errors import UsageError
+from tiering.table.kept_values import is_text
+from tiering.table.names import listed
+
+_TEXT = pa.string()
+
+
+class _Fraction(float):
+    """A number of JSON, with its digits: a decimal takes these, for a float does not have them all."""
+
+    def __new__(cls, digits: str) -> _Fraction:
+        number = super().__new__(cls, digits)
+        number.digits = digits
+        return number
+
+    digits: str
+
 
 Cast = Callable[[pa.Array, pa.DataType], pa.Array]
 """For values that are not nested."""
@@ -27,7 +44,7 @@ def cast_nested(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
         return array
     if pa.types.is_null(source):
         return pa.nulls(len(array), kind)
-    if _is_text(source):
+    if is_text(source):
         return _of_texts(array, kind, cast)
     if not pa.types.is_nested(kind):
         return cast(array, kind)
@@ -45,7 +62,7 @@ def cast_nested(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
 def without_unknown(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """The array without those fields of structs that the type does not have. Raises `pa.ArrowInvalid` for a text
     that is no JSON."""
-    if pa.types.is_nested(kind) and not pa.types.is_map(kind) and _is_text(array.type):
+    if pa.types.is_nested(kind) and not pa.types.is_map(kind) and is_text(array.type):
         array = parsed(array, kind)
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
         known = {field.name: field.type for field in kind}
@@ -71,13 +88,13 @@ def holds_map(kind: pa.DataType) -> bool:
     return bool(pa.types.is_map(kind) or (pa.types.is_list(kind) and holds_map(kind.value_type)))
 
 
-def with_texts(kind: pa.DataType, is_text: Callable[[pa.DataType], bool]) -> pa.DataType:
-    """The type, with texts in the place of those that are read as such."""
+def with_texts(kind: pa.DataType, is_text: Callable[[pa.DataType], bool], instead: pa.DataType = _TEXT) -> pa.DataType:
+    """The type, with texts in the place of those that are read as such; or with another type."""
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, with_texts(field.type, is_text)) for field in kind])
+        return pa.struct([pa.field(field.name, with_texts(field.type, is_text, instead)) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(with_texts(kind.value_type, is_text))
-    return pa.string() if is_text(kind) else kind
+        return pa.list_(with_texts(kind.value_type, is_text, instead))
+    return instead if is_text(kind) else kind
 
 
 def _inner(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
@@ -97,8 +114,8 @@ def _struct(array: pa.StructArray, kind: pa.StructType, cast: Cast) -> pa.Array:
     given = {field.name: number for number, field in enumerate(array.type)}
     if unknown := sorted(set(given) - {field.name for field in kind}):
         raise UsageError(
-            f"there are fields that the table does not have: {', '.join(unknown)}",
-            hint=f"it has: {', '.join(field.name for field in kind)}; --ignore-unknown leaves the others out",
+            f"there are fields that the table does not have: {listed(unknown)}",
+            hint=f"it has: {listed([field.name for field in kind])}; --ignore-unknown leaves the others out",
         )
     fields = [
         _inner(_field(array, given[field.name]), field.type, cast)
@@ -159,13 +176,12 @@ def _plain_list(array: pa.Array) -> pa.ListArray:
     return _copied(array if array.type.equals(kind) else array.cast(kind))
 
 
-def _copied(array: pa.Array) -> Any:
-    """Beginning at the first of its values, as building an array from offsets wants it."""
-    return array if array.offset == 0 else array.take(pa.array(range(len(array)), pa.int64()))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+def _copied(array: Any) -> Any:
+    """With its own values alone, as building an array from offsets wants it: those of rows outside of a slice may not
+    fit."""
+    count = len(array.keys if pa.types.is_map(array.type) else array.values)
+    is_whole = array.offset == 0 and len(array) and array.offsets[0].as_py() == 0 and array.offsets[-1].as_py() == count
+    return array if is_whole else array.take(pa.array(range(len(array)), pa.int64()))
 
 
 def _is_fixed(kind: pa.DataType) -> bool:
@@ -182,14 +198,24 @@ def _of_texts(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
 def parsed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """What texts of JSON for the nested type hold, in types of their own. Raises `pa.ArrowInvalid`."""
     try:
-        values = [None if text is None else json.loads(text) for text in array.to_pylist()]
+        values = [None if text is None else _loaded(text) for text in array.to_pylist()]
         return pa.array([_as_pairs(value, kind) for value in values])
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise pa.ArrowInvalid(f"a text is no JSON for {kind}: {error}") from error
 
 
+def _loaded(text: str) -> Any:
+    return json.loads(text, parse_float=_Fraction)
+
+
 def _as_pairs(value: Any, kind: pa.DataType) -> Any:
-    """The value with lists of pairs where the type has maps; JSON where it has texts."""
+    """The value with lists of pairs where the type has maps; JSON where it has texts, digits where it has decimals."""
+    if pa.types.is_decimal(kind) and isinstance(value, int | float) and not isinstance(value, bool):
+        return value.digits if isinstance(value, _Fraction) else str(value)
+    if pa.types.is_floating(kind) and isinstance(value, _Fraction) and isinf(value):
+        raise ValueError(f"{value.digits} is too large for a {kind}")
+    if pa.types.is_floating(kind) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
     if pa.types.is_map(kind) and isinstance(value, dict):
         return [{"key": key, "value": _as_pairs(item, kind.item_type)} for key, item in value.items()]
     if (

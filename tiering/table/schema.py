@@ -17,7 +17,7 @@ import msgspec
 from oplog import bounds
 from oplog.documents import Document
 from oplog.errors import Damaged, NotFound, UsageError
-from tiering.table.names import name_text
+from tiering.table.names import listed, name_text
 
 TABLE_FILE = "table.json"
 CONVERTED_FILE = "converted.json"
@@ -170,7 +170,7 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
         for column in self.columns:
             if column.name == name:
                 return column
-        known = ", ".join(column.name for column in self.columns)
+        known = listed([column.name for column in self.columns])
         raise NotFound(f"table {self.full_name} has no column {name!r}", hint=f"its columns are: {known}")
 
 

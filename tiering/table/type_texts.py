@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
@@ -63,6 +64,7 @@ _TIMESTAMP = re.compile(
     r"timestamp\[\s*(s|ms|us|ns)\s*(?:,\s*(?:tz\s*=\s*)?([A-Za-z0-9_+:/-]+)\s*)?\]\Z", re.IGNORECASE
 )
 _DECIMAL = re.compile(r"decimal(?:128)?\(\s*(\d+)\s*,\s*(-?\d+)\s*\)\Z", re.IGNORECASE)
+_OFFSET = re.compile(r"([+-](?:[01]\d|2[0-3])):?([0-5]\d)\Z")
 _NESTED = re.compile(r"(list|map|struct)<(.*)>\Z", re.IGNORECASE | re.DOTALL)
 _MOST_LEVELS = 32
 _KNOWN = (
@@ -125,6 +127,35 @@ def type_text(kind: pa.DataType) -> str:
     map to the plain type. Raises `UsageError` for types that tables cannot hold, with what to do instead.
     """
     return _type_text(kind, 0)
+
+
+def with_zones(kind: pa.DataType) -> pa.DataType:
+    """The type, with each time zone as the libraries that read it know it: `Z` is `UTC`, `+0530` is `+05:30`. Raises
+    `UsageError` for one that they do not know. Types of tables that are there already are not asked."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, _zone(kind.tz))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(with_zones(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(with_zones(kind.key_type), with_zones(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(with_zones(kind.value_type))
+    return kind
+
+
+@lru_cache(maxsize=64)
+def _zone(name: str) -> str:
+    if name.upper() in ("UTC", "Z"):
+        return "UTC"
+    if match := _OFFSET.match(name):
+        return f"{match[1]}:{match[2]}"
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:  # what it raises for a bad name depends on the name
+        raise UsageError(
+            f"no such time zone: {name!r}", hint="such as UTC, Europe/Berlin or +05:30; with UTC no moment is lost"
+        ) from error
+    return name
 
 
 def simple_text(kind: pa.DataType) -> str | None:

@@ -6,6 +6,7 @@ identity through renames.
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from math import isfinite
@@ -15,9 +16,11 @@ from uuid import UUID
 import pyarrow as pa
 
 from oplog.errors import UsageError
-from tiering.table.names import folded, name_text
+from tiering.table.kept_values import check_kept
+from tiering.table.names import folded, listed, name_text
 from tiering.table.nested import cast_nested
 from tiering.table.schema import Column, TableDefinition
+from tiering.table.sound_values import first_failing, shown_value, sound_column
 from tiering.table.type_texts import arrow_type
 
 FIELD_ID = b"PARQUET:field_id"
@@ -81,12 +84,12 @@ def cast_batch(
     import pyarrow.compute as pc
 
     where = f"{source}: " if source else ""
-    names = batch.schema.names
-    check_names(names, definition, where=where)
+    check_names(batch.schema.names, definition, where=where)
+    given = dict(zip(batch.schema.names, batch.columns, strict=True))
     arrays = []
     for column in definition.columns:
-        if column.name in names:
-            array = cast_column(batch.column(column.name), column, where=where, first_row=first_row)
+        if column.name in given:
+            array = cast_column(given[column.name], column, where=where, first_row=first_row)
         else:
             array = default_array(column, batch.num_rows)
         if not column.nullable and array.null_count:
@@ -130,9 +133,10 @@ def first_far(array: pa.Array) -> int | None:
 
 def check_names(names: list[str], definition: TableDefinition, *, where: str) -> None:
     """Raise `UsageError` for columns that occur twice, that the table does not have, or that it needs."""
-    twice = sorted({name for name in names if names.count(name) > 1})
+    counts = Counter(names)
+    twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
-        raise UsageError(f"{where}column {', '.join(twice)} occurs twice", hint="give every column its own name")
+        raise UsageError(f"{where}column {listed(twice)} occurs twice", hint="give every column its own name")
     known = {column.name for column in definition.columns}
     unknown = [name for name in names if name not in known]
     similar = {folded(column.name): column.name for column in definition.columns}
@@ -143,23 +147,24 @@ def check_names(names: list[str], definition: TableDefinition, *, where: str) ->
         )
     if unknown:
         raise UsageError(
-            f"{where}unknown columns: {', '.join(unknown)}",
-            hint=f"table {definition.full_name} has: {', '.join(column.name for column in definition.columns)}; "
+            f"{where}unknown columns: {listed(unknown)}",
+            hint=f"table {definition.full_name} has: {listed([column.name for column in definition.columns])}; "
             "add the columns with 'frostline table alter --add-column', or leave them out of the input (--select)",
         )
     for column in definition.columns:
         needed = column.name in definition.order_by or (not column.nullable and column.default is None)
-        if column.name not in names and needed:
+        if column.name not in counts and needed:
             role = "sort column" if column.name in definition.order_by else "column"
             raise UsageError(
                 f"{where}the {role} {column.name} is missing",
-                hint=f"the input has: {', '.join(names) or 'no columns'}",
+                hint=f"the input has: {listed(names) or 'no columns'}",
             )
 
 
 def cast_column(array: pa.Array, column: Column, *, where: str, first_row: int) -> pa.Array:
     """The array as the column's type. Raises `UsageError` as `cast_batch` does."""
     kind = arrow_type(column.type)
+    array = sound_column(array, column.name, where=where, first_row=first_row)
     if array.type == kind:
         return array
     array = _as_stored(array)
@@ -173,26 +178,13 @@ def cast_column(array: pa.Array, column: Column, *, where: str, first_row: int) 
     except UsageError as error:
         raise UsageError(f"{where}column {column.name}: {error.message}", hint=error.hint) from error
     except pa.ArrowException as error:
-        row = _first_failing(array, kind)
+        row = first_failing(array, lambda some: _cast(some, kind))
         shown = (
             f"row {first_row + row + 1} has {shown_value(array[row : row + 1])!r}" if row is not None else str(error)
         )
         raise UsageError(
             f"{where}column {column.name} must be {column.type}, but {shown}", hint=str(error).splitlines()[0]
         ) from error
-
-
-def shown_value(column: pa.Array) -> Any:
-    """A column's only value; Arrow's text of what Python has no value for, or would cut to microseconds."""
-    try:
-        is_fine = pa.types.is_temporal(column.type) and getattr(column.type, "unit", "") == "ns"
-        return column[0].as_py() if not is_fine else _text_of(column)
-    except (OverflowError, ValueError):
-        return _text_of(column)
-
-
-def _text_of(column: pa.Array) -> str:
-    return " ".join(column.to_string().split()).removeprefix("[ ").removesuffix(" ]")
 
 
 def _as_stored(array: pa.Array) -> pa.Array:
@@ -209,7 +201,10 @@ def _as_stored(array: pa.Array) -> pa.Array:
 
 
 def _loses_meaning(source: pa.DataType, target: pa.DataType) -> bool:
-    """Casts that Arrow would do but nobody means: numbers to times or text, times to numbers, numbers to truth."""
+    """Casts that Arrow would do but nobody means: numbers to times or text, times to numbers, numbers to truth, moments
+    to times of a day."""
+    if pa.types.is_time(target) and pa.types.is_timestamp(source):
+        return True
     numeric = pa.types.is_integer(source) or pa.types.is_floating(source) or pa.types.is_decimal(source)
     if pa.types.is_duration(target):
         return not (pa.types.is_integer(source) or pa.types.is_duration(source) or pa.types.is_string(source))
@@ -231,10 +226,19 @@ def _loses_meaning(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array as the type. Raises `pa.ArrowException` for values that it does not have."""
     if pa.types.is_dictionary(array.type):
         array = _without_dictionary(array)
+    if pa.types.is_string_view(array.type):
+        array = array.cast(pa.string())
     if pa.types.is_nested(kind):
         return cast_nested(array, kind, _cast_inner)
+    found = _cast_plain(array, kind)
+    check_kept(array, found)
+    return found
+
+
+def _cast_plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if kind == pa.uuid():
         return _as_uuids(array)
     if isinstance(array, pa.ExtensionArray):
@@ -318,28 +322,6 @@ def _parse_times(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         return texts.cast(zoned).cast(kind if kind.tz else bare)
     except pa.ArrowInvalid:
         return texts.cast(bare) if kind.tz is None else texts.cast(bare).cast(zoned).cast(kind)
-
-
-def _first_failing(array: pa.Array, kind: pa.DataType) -> int | None:
-    """The first row that cannot be cast, found by halving; None when no single row is to blame."""
-
-    def fails(low: int, high: int) -> bool:
-        try:
-            _cast(array.slice(low, high - low), kind)
-        except pa.ArrowException:
-            return True
-        return False
-
-    low, high = 0, len(array)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fails(low, middle):
-            high = middle
-        elif fails(middle, high):
-            low = middle
-        else:
-            return None
-    return low if high > low and fails(low, high) else None
 
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}

@@ -43,7 +43,7 @@ def whole_lines(stream: Any, label: str) -> Iterator[bytes]:
 
 
 def _elements(stream: Any, first: bytes, label: str) -> Iterator[bytes]:
-    decoder, utf8 = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8")("replace")
+    decoder, utf8 = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8")("surrogateescape")
     text, place, number = utf8.decode(first).lstrip()[1:], 0, 1
     lines: list[str] = []
     size = 0
@@ -83,4 +83,5 @@ def _end_of(text: str, place: int, decoder: json.JSONDecoder) -> tuple[int | Non
 
 
 def _block(lines: list[str]) -> bytes:
-    return ("\n".join(lines) + "\n").encode()
+    """Bytes that are no text as they were: who takes the rows says so."""
+    return ("\n".join(lines) + "\n").encode(errors="surrogateescape")

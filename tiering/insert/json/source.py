@@ -62,25 +62,20 @@ def _parse_some(records: Sequence[TextRecord], reshaping: Reshaping) -> pa.Table
 
 
 def _parse(block: bytes, reshaping: Reshaping) -> pa.Table:
-    """The columns that occur in the block. What is no text, in a column of texts, becomes the JSON that it is."""
+    """The columns that occur in the block. What is no text, in a column of texts, becomes the JSON that it is; so do
+    numbers for decimals that the parser does not take, such as `1.10` where there is one place."""
     types = {_steps(block, path): kind for path, kind in source_types(reshaping).items()}
-    texts: bytes | None = None
-    if any(map(holds_map, types.values())):
-        texts = with_json_texts(block, explicit_type(types))
-    else:
-        try:
+    if not any(map(holds_map, types.values())):
+        with suppress(pa.ArrowInvalid):
             return _parse_strictly(block, reshaping)
-        except pa.ArrowInvalid:
-            texts = with_json_texts(block, explicit_type(types))
-            if texts is None:
-                raise
-    return _parse_strictly(texts or block, reshaping)
+    texts = {name: with_texts(kind, pa.types.is_decimal) for name, kind in explicit_type(types).items()}
+    return _parse_strictly(with_json_texts(block, texts) or block, reshaping, decimals_are_texts=True)
 
 
-def _parse_strictly(block: bytes, reshaping: Reshaping) -> pa.Table:
+def _parse_strictly(block: bytes, reshaping: Reshaping, *, decimals_are_texts: bool = False) -> pa.Table:
     """Where only some columns are wanted, and all of these have a type, the others are not even looked at: they may be
     of any form."""
-    types = _types(block, reshaping)
+    types = _types(block, reshaping, decimals_are_texts)
     all_known = bool(reshaping.select or reshaping.ignore_unknown) and None not in types.values()
     explicit = {_steps(block, path): kind for path, kind in types.items() if kind is not None}
     options = jsonlines.ParseOptions(
@@ -93,15 +88,16 @@ def _parse_strictly(block: bytes, reshaping: Reshaping) -> pa.Table:
     return table
 
 
-def _types(block: bytes, reshaping: Reshaping) -> Mapping[str, pa.DataType | None]:
-    """Path -> how it is read, of those that occur. Times and decimals come in several forms: they are read as they are
-    (None) and cast like those of other formats; times, where only some columns are wanted, as texts."""
+def _types(block: bytes, reshaping: Reshaping, decimals_are_texts: bool) -> Mapping[str, pa.DataType | None]:
+    """Path -> how it is read, of those that occur. Times come in several forms: they are read as they are (None) and
+    cast like those of other formats, or, where only some columns are wanted, as texts. Decimals are never read as they
+    are: that would be by way of a float."""
     chosen = bool(reshaping.select or reshaping.ignore_unknown)
     found: dict[str, pa.DataType | None] = {}
     for path, kind in source_types(reshaping).items():
         if all(_occurs(block, step) for step in _steps(block, path)):
             as_text = chosen and pa.types.is_temporal(kind) and not pa.types.is_duration(kind)
-            found[path] = pa.string() if as_text or kind == pa.uuid() else _read_as(kind)
+            found[path] = pa.string() if as_text or kind == pa.uuid() else _read_as(kind, decimals_are_texts)
     return found
 
 
@@ -110,20 +106,19 @@ def _steps(block: bytes, path: str) -> tuple[str, ...]:
     return (path,) if _occurs(block, path) else tuple(path.split("."))
 
 
-def _read_as(kind: pa.DataType) -> pa.DataType | None:
+def _read_as(kind: pa.DataType, decimals_are_texts: bool) -> pa.DataType | None:
+    if decimals_are_texts:
+        kind = with_texts(kind, pa.types.is_decimal)
+    kind = with_texts(kind, pa.types.is_float32, pa.float64())  # what a float32 does not reach would be infinite
     if pa.types.is_struct(kind) or pa.types.is_list(kind):
         return with_texts(kind, _is_text_in_json)
     if pa.types.is_map(kind):
         return pa.string()
-    return None if _has_many_forms(kind) else kind
+    return None if pa.types.is_temporal(kind) or pa.types.is_binary(kind) else kind
 
 
 def _is_text_in_json(kind: pa.DataType) -> bool:
     return bool(pa.types.is_temporal(kind) or pa.types.is_binary(kind) or pa.types.is_map(kind))
-
-
-def _has_many_forms(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or pa.types.is_binary(kind))
 
 
 def _occurs(block: bytes, name: str) -> bool:

@@ -17,6 +17,7 @@ _WRAPPING = re.compile(
 _DECODING = re.compile(
     r"TProtocolException|TTransportException|magic bytes|snappy|zstd|decompress|corrupt", re.IGNORECASE
 )
+_NO_TEXT = re.compile(r'Invalid string encoding found in Parquet file "[^"]*?([^/"]+)/[^/"]*"')
 
 
 def sql_error(text: str) -> UsageError:
@@ -38,6 +39,11 @@ def engine_error(error: Exception) -> FrostlineError:
     text = str(error)
     if isinstance(error, duckdb.OutOfMemoryException):
         return LimitReached(f"the query needs more memory than it may use: {cleaned(text)[:300]}", hint="select less")
+    if match := _NO_TEXT.search(text):
+        return Damaged(
+            f"part {match[1]} has bytes that are no UTF-8 text, in a column that the query reads",
+            hint="a query of the other columns works; Table.dataset() of Python reads the bytes, to insert them mended",
+        )
     if isinstance(error, duckdb.IOException) or _DECODING.search(text):
         return Damaged(f"a part cannot be decoded: {cleaned(text)[:300]}", hint="run 'frostline fsck --read-data'")
     return sql_error(text)

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from oplog.errors import UsageError
-from tiering.table.definitions import define_table
+from tiering.table.definitions import columns_like, define_table, parse_column
+from tiering.table.names import listed
 from tiering.table.schema import Column
 from tiering.table.type_texts import arrow_type, type_text
 from tiering.table.types import arrow_schema, as_json, cast_batch, default_array, field_ids, from_json
@@ -42,6 +43,39 @@ def test_aliases_and_variants() -> None:
 def test_what_is_no_type(text: str) -> None:
     with pytest.raises(UsageError):
         arrow_type(text)
+
+
+@pytest.mark.parametrize(
+    "zone", ["Nowhere/Land", "+25:00", "+24:00", "+5:30", "+05:60", "CEST", "Europe", "/etc/localtime", "GMT+1"]
+)
+@pytest.mark.parametrize("form", ["{}", "list<{}>", "map<string, {}>", "struct<a: list<{}>>"])
+def test_a_zone_that_nobody_knows_is_refused(zone: str, form: str) -> None:
+    """By what makes columns alone: a table that has one is read as before."""
+    text = form.format(f"timestamp[us, {zone}]")
+    with pytest.raises(UsageError, match=r"no such time zone|not a column type"):
+        parse_column(f"x:{text}")
+    with pytest.raises(UsageError, match="column x: no such time zone"):
+        columns_like(pa.schema([("x", pa.list_(pa.timestamp("us", zone)))]))
+    if zone[0] not in "/":
+        assert type_text(arrow_type(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("zone", "stored"),
+    [("Z", "UTC"), ("utc", "UTC"), ("+0530", "+05:30"), ("-08:00", "-08:00"), ("Europe/Berlin", "Europe/Berlin")],
+)
+def test_zones_of_other_spelling_are_stored_as_known(zone: str, stored: str) -> None:
+    assert parse_column(f"x:list<timestamp[us, {zone}]>").type == f"list<timestamp[us, {stored}]>"
+    (column,) = columns_like(pa.schema([("x", pa.dictionary(pa.int8(), pa.timestamp("ns", zone)))]))
+    assert column.type == f"timestamp[ns, {stored}]"
+    assert pa.array([0], arrow_type(column.type))[0].as_py() is not None  # which asks for the zone
+
+
+def test_long_lists_of_names_are_cut() -> None:
+    assert listed([]) == ""
+    assert listed(["a"] * 20) == ", ".join(["a"] * 20)
+    assert listed(["a"] * 21) == f"{', '.join(['a'] * 19)} and 2 more"
+    assert listed(["a", "b", "c", "d", "e"], 4) == "a, b, c and 2 more"
 
 
 def test_field_ids_travel_in_the_schema() -> None:
