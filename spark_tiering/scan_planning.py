@@ -138,12 +138,13 @@ def _as_of(store: Store, revision: int | None) -> AbstractContextManager[Context
 
 
 def _matching(context: Context, options: ReadOptions) -> tuple[TableDefinition, Predicate, list[_Chosen]]:
-    """The files that may hold rows of the answer, and that the executors reach."""
+    """The files that may hold rows of the answer, and that the executors reach. Of a part that is also in a bucket
+    they read the copy there, unless they reach the disks of this machine."""
     definition = context.catalog.table(options.table)
     reachability.check_certain(context, definition)
     context.catalog.check_readable(definition)
     predicate = parse_filter(options.filter, definition)
-    parts = context.catalog.parts(definition)
+    parts = context.catalog.parts(definition) if _reads_local(options) else context.catalog.originals(definition)
     chosen = [(stored, matching_files(predicate, stored.part, definition)) for stored in parts]
     return definition, predicate, _reachable([pair for pair in chosen if pair[1]], context, options)
 
@@ -246,7 +247,7 @@ _Chosen = tuple[StoredPart, tuple[DataFile, ...]]
 def _reachable(chosen: list[_Chosen], context: Context, options: ReadOptions) -> list[_Chosen]:
     """Without, or refused, parts on disks that only this machine has."""
     local = [pair for pair in chosen if not context.disk(pair[0].disk).capabilities.remote]
-    if not local or options.local_disks == "shared" or (options.local_disks == "auto" and options.on_this_machine):
+    if not local or _reads_local(options):
         return chosen
     if options.local_disks == "skip":
         return [pair for pair in chosen if pair not in local]
@@ -257,6 +258,11 @@ def _reachable(chosen: list[_Chosen], context: Context, options: ReadOptions) ->
         f"executors cannot reach: {names}",
         hint=LOCAL_HINT,
     )
+
+
+def _reads_local(options: ReadOptions) -> bool:
+    """Whether the executors reach the local disks of this machine."""
+    return options.local_disks == "shared" or (options.local_disks == "auto" and options.on_this_machine)
 
 
 def _pieces(

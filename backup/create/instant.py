@@ -219,7 +219,7 @@ def look(context: Context, scope: Scope) -> list[TableNow]:
         reachability.check_whole(context, definition, f"backing up {name}")
         reachability.check_certain(context, definition)
         context.catalog.check_readable(definition)
-        everything = context.catalog.parts(definition)
+        everything = context.catalog.originals(definition)
         reachability.require((context.disk(stored.disk) for stored in everything), f"backing up {name}")
         if scope.partitions:
             partitions.update(stored.name.partition for stored in everything)

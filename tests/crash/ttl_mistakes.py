@@ -48,12 +48,20 @@ def _rows_without_a_time_go() -> None:
 
 
 _COPIES = "tests/integration/test_source_copies.py"
+_ORIGINALS = "tests/integration/test_copies_are_not_merged.py"
 
 
 def _copies_stay() -> None:
     from tiering.catalog.source_copies import VALID
 
     replaced("tiering.catalog.source_copies:SourceCopies", "state", lambda self, definition, part: VALID)()
+
+
+def _changes_go_by_copies() -> None:
+    def originals(self: Any, definition: Any, partition: str | None = None) -> Any:
+        return self.parts(definition) if partition is None else self.partition(definition, partition)
+
+    replaced("tiering.catalog.catalog:Catalog", "originals", originals)()
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
@@ -80,6 +88,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "the due rows of a part that keeps others wait for a merge with other parts",
         f"{_UNDATED}::test_a_pass_deletes_the_rows_that_are_due_and_no_others",
         replaced("tiering.merge.planning", "_expirations", lambda *arguments: ()),
+    ),
+    (
+        "copies: changed as if they were parts",
+        "a merge takes the copy that a move left, and recovery takes the part off the bucket",
+        f"{_ORIGINALS}::test_a_change_leaves_the_rows_of_copies_in_the_bucket",
+        _changes_go_by_copies,
+    ),
+    (
+        "copies: saved in place of the part",
+        "a backup names the copy that a move left on the SSD, and a restore brings the rows there",
+        f"{_ORIGINALS}::test_a_backup_has_the_part_of_the_bucket",
+        _changes_go_by_copies,
     ),
     (
         "copies: never outdated",

@@ -253,6 +253,30 @@ class Catalog:
         everything = table.everything() if table is not None else []
         return everything if include_outdated else [part for part in everything if part.state == "active"]
 
+    def originals(self, definition: TableDefinition, partition: str | None = None) -> list[StoredPart]:
+        """The parts that answer, or those of one partition, each where a change to it is made, in name order. Of a part
+        on several disks that is the bucket's, in the coldest volume that has it: other copies only make reads
+        faster."""
+        if partition is None and not self.has_inactive(definition):
+            return self.parts(definition)
+        found: list[StoredPart] = []
+        copies = (
+            self.parts(definition, include_outdated=True)
+            if partition is None
+            else self.partition(definition, partition, include_outdated=True)
+        )
+        for stored in copies:  # of one name the hottest comes first
+            if stored.state == "outdated":
+                continue
+            if not found or found[-1].name != stored.name:
+                found.append(stored)
+            elif self._rank(stored) >= self._rank(found[-1]):
+                found[-1] = stored
+        return found
+
+    def _rank(self, stored: StoredPart) -> tuple[bool, bool]:
+        return stored.volume is not None, self._disks[stored.disk].capabilities.remote
+
     def partition(
         self, definition: TableDefinition, partition: str, *, include_outdated: bool = False
     ) -> list[StoredPart]:

@@ -52,7 +52,7 @@ def _sums(store: Store, definition: TableDefinition) -> Iterator[tuple[tuple[str
         return
     counts: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
-    for stored in store.parts(definition.uuid):
+    for stored in store.context.catalog.originals(definition):
         counts[stored.disk, stored.name.partition] += 1
         sizes[stored.disk, stored.name.partition] += stored.facts.size_bytes
     for place, parts in counts.items():

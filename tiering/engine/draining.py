@@ -78,7 +78,8 @@ def plan(context: Context, name: str) -> DrainPlan:
     found = DrainPlan()
     parts, aside = [], []
     for definition in context.catalog.tables():
-        own = [stored for stored in context.catalog.parts(definition) if stored.disk == name]
+        everything = context.catalog.parts(definition, include_outdated=True)
+        own = [stored for stored in everything if stored.disk == name and stored.state != "outdated"]
         if own:
             reachability.check_whole(context, definition, f"draining {name} of parts of {definition.full_name}")
         if own and definition.is_replicated and disk.capabilities.shared:

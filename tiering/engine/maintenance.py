@@ -270,7 +270,7 @@ def explain_merges(
 
 
 def _parts_of(context: Context, definition: TableDefinition, partition: str | None) -> list[StoredPart]:
-    parts = [stored for stored in context.catalog.parts(definition) if partition in (None, stored.name.partition)]
+    parts = [stored for stored in context.catalog.originals(definition) if partition in (None, stored.name.partition)]
     if partition is not None and not parts:
         raise NotFound(
             f"table {definition.full_name} has no partition {partition!r}",

@@ -117,11 +117,11 @@ def check_range(context: Context, definition: TableDefinition, inputs: Sequence[
 
 
 def check_active(context: Context, definition: TableDefinition, inputs: Sequence[StoredPart]) -> list[StoredPart]:
-    """The active parts of the partition, as the disks have them now. Raises `Conflict` unless the inputs are among
+    """The originals of the partition, as the disks have them now. Raises `Conflict` unless the inputs are among
     them."""
     context.catalog.refresh()
     partition = inputs[0].name.partition
-    active = [stored for stored in context.catalog.parts(definition) if stored.name.partition == partition]
+    active = [stored for stored in context.catalog.originals(definition) if stored.name.partition == partition]
     missing = {(stored.name, stored.disk) for stored in inputs} - {(stored.name, stored.disk) for stored in active}
     if missing:
         gone = ", ".join(f"{name} on {disk}" for name, disk in sorted(missing))

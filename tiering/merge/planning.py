@@ -48,7 +48,8 @@ def plan_merges(
     """The merges worth doing among the parts, or with `final` one for each run of adjacent parts. With `cold`, among
     the parts in buckets, whether their volume prefers to rest or not; else among those on volumes that do not.
     `drop_deleted` adds parts that are all of their partition and have deleted keys to forget. `busy`: further parts
-    that are in no merge now, and what with."""
+    that are in no merge now, and what with. The parts are originals (`Catalog.originals`): a merge of a copy would take
+    the rows off the bucket."""
     cold = request.cold
     if not parts:
         return []
@@ -86,7 +87,7 @@ def parts_to_look_at(context: Context, definition: TableDefinition) -> list[Stor
     in a partition that has one part on each volume that merges, and of which no rule deletes rows."""
     sums = context.catalog.sums(definition)
     if sums is None or any(isinstance(rule.action, Recompress) for rule in definition.ttl):
-        return context.catalog.parts(definition)
+        return context.catalog.originals(definition)
     counts: Counter[tuple[str, str]] = Counter()
     resting = _resting(context, definition)
     for disk, whole in sums.items():

@@ -88,7 +88,7 @@ def _plans(
         return []
     resting = set() if request.final else {name for name in context.disks if context.disk(name).capabilities.remote}
     busy: dict[str, str] = {}
-    parts = [stored for stored in context.catalog.parts(definition) if _asked_for(stored, request)]
+    parts = [stored for stored in context.catalog.originals(definition) if _asked_for(stored, request)]
     for stored in parts:
         if stored.facts.name in moving_now:
             busy[stored.facts.name] = "move"

@@ -321,8 +321,8 @@ def _check_width(part: PartName, wanted: PartName, widen: Callable[[PartName], b
 
 
 def part_here(replica: Replica, name: PartName) -> StoredPart | None:
-    """The part, if it is in the table here."""
-    parts = replica.context.catalog.partition(replica.definition, name.partition)
+    """The part, if it is in the table here: its original, which is what a merge takes."""
+    parts = replica.context.catalog.originals(replica.definition, name.partition)
     return next((stored for stored in parts if stored.name == name), None)
 
 
