@@ -22,6 +22,7 @@ _ALTER = "tests/replicas/test_alter.py"
 _DROPS = "tests/replicas/test_drops.py"
 _TABLES = "tests/replicas/test_replicas.py"
 _SHARED = "tests/replicas/test_shared_disk.py"
+_COPIES = "tests/replicas/test_kept_copies.py"
 
 
 def _joins_by_what_is_here() -> None:
@@ -232,6 +233,28 @@ def _names_compared_alone() -> None:
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "copies: stay in a conversion",
+        "a table becomes a replicated one while this machine has copies of shared parts",
+        f"{_COPIES}::test_a_conversion_leaves_no_copy_of_a_shared_part",
+        replaced("zerocopy.replica.shared", "free_copies", nothing),
+    ),
+    (
+        "copies: a replica may not join over them",
+        "a machine with copies of shared parts has to insert their rows again",
+        f"{_COPIES}::test_a_machine_joins_over_copies_of_shared_parts",
+        replaced("zerocopy.replica.shared", "free_copies", nothing),
+    ),
+    (
+        "copies: of a replicated table count",
+        "a machine that is no replica shows copies of parts that replicas dropped",
+        f"{_COPIES}::test_a_copy_of_a_plain_table_goes_with_its_part",
+        replaced(
+            "tiering.catalog.source_copies:SourceCopies",
+            "follows",
+            lambda self, definition: not definition.is_replicated,
+        ),
+    ),
     (
         "replicas: no fence",
         "a mover's commits require nothing of the shared disk",

@@ -67,8 +67,15 @@ class SourceCopies:
         self._parts = self._listed.parts()
 
     def parts(self, definition: TableDefinition) -> frozenset[str]:
-        """The parts of the table that may be such copies. Replicas agree in Keeper what leaves their disks."""
-        return frozenset() if definition.is_replicated else frozenset(self._parts.get(definition.uuid, ()))
+        """The parts of the table that may be such copies."""
+        listed = self._parts.get(definition.uuid, ())
+        return frozenset(listed) if listed and self.follows(definition) else frozenset()
+
+    def follows(self, definition: TableDefinition) -> bool:
+        """Whether the logs of the buckets say what becomes of copies here. Of those of a replica, Keeper does."""
+        return not definition.is_replicated or not any(
+            disk.exists(definition.replica_path) for name, disk in self._disks.items() if self.is_local(name)
+        )
 
     def is_local(self, disk: str) -> bool:
         """Whether no other machine has the disk."""

@@ -213,7 +213,11 @@ def _list_copies(context: Context) -> None:
     if context.faults or any(disk.unreachable for disk in context.disks.values()):
         return
     local = {name for name in context.disks if context.catalog.copies.is_local(name)}
-    tables = [table for table in context.catalog.tables() if _has_parts_on(context, table, local)]
+    tables = [
+        table
+        for table in context.catalog.tables()
+        if context.catalog.copies.follows(table) and _has_parts_on(context, table, local)
+    ]
     if not tables:
         return
     listed = [(table.uuid, part) for table in tables for part in _had_by_buckets(context, table, local)]
@@ -237,7 +241,7 @@ def _had_by_buckets(context: Context, definition: TableDefinition, disks: Contai
     everything = context.catalog.parts(definition, include_outdated=True)
     here = {stored.directory: stored.label for stored in everything if stored.disk in disks}
     for disk in context.disks.values():
-        if disk.logged is not None and not definition.is_replicated:
+        if disk.logged is not None:
             known = disk.logged.commits().directories(f"{definition.directory}/")
             yield from (here[directory] for directory in known if directory in here)
 

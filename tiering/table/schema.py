@@ -149,6 +149,11 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return () if self.is_replicated else (f"{self.directory}/{CONVERTED_FILE}",)
 
     @property
+    def replica_path(self) -> str:
+        """On the local disks of a machine that is a replica of the table: which one it is."""
+        return f"{self.directory}/replica.json"
+
+    @property
     def full_name(self) -> str:
         return f"{self.database}.{self.name}"
 

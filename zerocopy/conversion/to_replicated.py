@@ -1,6 +1,7 @@
 """A plain table becomes a replicated one, with this machine's replica as its first. The order, and what a crash after
 each step leaves:
 
+    copies      what a move kept here of parts in the shared bucket goes                a plain table
     place       one multi: the table's nodes, and that they are not whole yet           a plain table
     replica     replica.json on this machine's disks                                    the same
     definition  table.json in the bucket, then on the disks: where the numbers come
@@ -66,6 +67,7 @@ def convert(
     with alone(context, definition):
         if is_left:
             rebuilding.take_away(keeper, nodes)
+        shared.free_copies(context, definition)
         rebuilding.begin(context, msgspec.structs.replace(new, version=new.version + 1), keeper, nodes, [name])
         _check_own(keeper, nodes, name)
         _identify(context, definition, name)

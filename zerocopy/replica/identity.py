@@ -29,8 +29,6 @@ from zerocopy.keeper.client import Keeper, Node
 from zerocopy.replica.connections import KnownTable
 from zerocopy.replica.nodes import ReplicaNodes
 
-REPLICA_FILE = "replica.json"
-
 
 class ReplicaIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the file."""
@@ -57,7 +55,7 @@ _document = Document("replica.json", ReplicaIdentity)
 
 def path_of(definition: TableDefinition) -> str:
     """Where the file lies."""
-    return f"{definition.directory}/{REPLICA_FILE}"
+    return definition.replica_path
 
 
 def read(context: Context, definition: TableDefinition) -> ReplicaIdentity | None:

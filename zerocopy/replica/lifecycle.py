@@ -362,8 +362,12 @@ def _check_name(context: Context, table: str, theirs: TableDefinition | None) ->
 
 
 def _check_empty(context: Context, definition: TableDefinition) -> None:
-    """Raise `Refused` where this machine has parts that no replica knows, of the time when the table was a plain one:
-    what the replicas merged meanwhile may have names that cover theirs."""
+    """Take copies of what is on the shared disk off this machine's own. Raise `Refused` where it has parts that no
+    replica knows, of the time when the table was a plain one: what the replicas merged meanwhile may have names that
+    cover theirs."""
+    names = [stored.label for stored in context.catalog.parts(definition, include_outdated=True)]
+    with context.journal.claim(definition.uuid, names, "conversion"):
+        shared.free_copies(context, definition)
     parts = context.catalog.parts(definition, include_outdated=True)
     alone = [stored for stored in parts if not context.disk(stored.disk).capabilities.shared]
     if alone:

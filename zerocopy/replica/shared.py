@@ -103,19 +103,44 @@ def free(replica: Replica) -> list[str]:
                 if _is_proved(replica, here, there):
                     proved[here.disk].append(here)
             for name, group in proved.items():
-                reason = f"on {disk.name}, where all replicas have it"
-                with context.disk(name).transaction(
-                    Moved(moved_to=disk.name), reason=reason, actor=context.actor
-                ) as transaction:
-                    for here in group:
-                        transaction.remove(here.directory)
-                    transaction.commit()
+                _take_off(context, name, disk, group)
                 freed += [here.facts.name for here in group]
     except (Locked, Conflict):  # somebody of this machine is at them: the next pass looks again
         pass
     if freed:
         context.catalog.refresh(disks=())
     return freed
+
+
+def free_copies(context: Context, definition: TableDefinition) -> list[str]:
+    """Before this machine becomes a replica: take off its disks the copies of parts that the shared disk has, proved;
+    returns which. The caller holds the parts. What becomes of a replica's parts Keeper says, not the log that copies
+    went by. Raises what is wrong with a copy."""
+    disk = disk_of(context, definition)
+    if disk is None:
+        return []
+    by_disk: dict[str, list[StoredPart]] = defaultdict(list)
+    everything = context.catalog.parts(definition, include_outdated=True)
+    there = {stored.name for stored in everything if stored.disk == disk.name}
+    for here in everything:
+        if here.disk == disk.name or here.name not in there:
+            continue
+        _, part_bytes = copying.read_part(context.disk(here.disk), here.directory)
+        if copying.is_complete(disk, here.directory, part_bytes, proof=True):
+            by_disk[here.disk].append(here)
+    for name, group in by_disk.items():
+        _take_off(context, name, disk, group)
+    if by_disk:
+        context.catalog.refresh(disks=())
+    return [here.facts.name for group in by_disk.values() for here in group]
+
+
+def _take_off(context: Context, name: str, target: Disk, parts: list[StoredPart]) -> None:
+    reason = f"on {target.name}, where all replicas have it"
+    with context.disk(name).transaction(Moved(moved_to=target.name), reason=reason, actor=context.actor) as transaction:
+        for stored in parts:
+            transaction.remove(stored.directory)
+        transaction.commit()
 
 
 def leftovers(context: Context, definition: TableDefinition) -> list[PartName]:
