@@ -57,6 +57,14 @@ def _copies_stay() -> None:
     replaced("tiering.catalog.source_copies:SourceCopies", "state", lambda self, definition, part: VALID)()
 
 
+def _unknown_is_local() -> None:
+    replaced(
+        "tiering.catalog.source_copies:SourceCopies",
+        "_is_shared",
+        lambda self, disk: disk in self._disks and self._disks[disk].capabilities.shared,
+    )()
+
+
 def _changes_go_by_copies() -> None:
     def originals(self: Any, definition: Any, partition: str | None = None) -> Any:
         return self.parts(definition) if partition is None else self.partition(definition, partition)
@@ -106,6 +114,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a copy that a move left counts though a commit took the part off the bucket",
         f"{_COPIES}::test_what_another_machine_takes_away_stays_away",
         _copies_stay,
+    ),
+    (
+        "copies: a bucket's word is never the last",
+        "of two buckets that had a part, the one that it left first is believed",
+        f"{_COPIES}::test_no_clock_decides_which_bucket_had_a_part_last",
+        replaced("tiering.catalog.source_copies:_Word", "is_before", lambda self, other: False),
+    ),
+    (
+        "copies: home in a bucket nobody knows",
+        "a move to a bucket that is not configured here is taken for a return to this machine",
+        f"{_COPIES}::test_a_move_to_a_bucket_of_another_machine_is_no_return",
+        _unknown_is_local,
     ),
     (
         "copies: outdated on a return",

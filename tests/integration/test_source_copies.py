@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from oplog.entry import now
 from tests.homes import Home
 
 Homes = tuple[Home, Home]
@@ -292,7 +294,69 @@ def test_what_the_log_does_not_tell_is_kept_and_said(homes: Homes) -> None:
     a, b = homes
     dropped(a)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tiering.catalog.source_copies.SourceCopies._state_in", lambda *arguments, **more: None)
+        patch.setattr("tiering.catalog.source_copies.SourceCopies._word_of", lambda *arguments, **more: None)
         assert b.keys() == [1, 2]
         assert "is kept and counts" in b.error
     assert b.keys() == []
+
+
+def two_buckets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Homes:
+    """B's part came back from s3, and went to s4 with a copy kept."""
+    a, b = (Home(tmp_path, name, capsys, buckets=("s3", "s4")) for name in "ab")
+    a.create()
+    b.insert(1)
+    b.to_bucket("s3")
+    b.to_bucket("ssd")
+    keep(b, "s4")
+    return a, b
+
+
+@pytest.mark.parametrize("late", [-3600, 0, 3600])
+@pytest.mark.parametrize("loses_journal", [False, True], ids=["journal", "no journal"])
+def test_no_clock_decides_which_bucket_had_a_part_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], late: int, loses_journal: bool
+) -> None:
+    a, b = two_buckets(tmp_path, capsys)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("disks.object_disk.disk.now", lambda: now() + timedelta(seconds=late))
+        dropped(a)
+    if loses_journal:
+        shutil.rmtree(b.path / "state")
+    assert b.keys() == a.keys() == []
+    assert copies(b) == 0
+
+
+def test_where_no_log_says_what_came_last_the_copy_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after commits of versions that did not note what else they had seen."""
+    a, b = two_buckets(tmp_path, capsys)
+    dropped(a)
+    monkeypatch.setattr("tiering.catalog.source_copies._Word.is_before", lambda word, other: False)
+    assert b.keys() == [1]
+    assert "the logs do not say what came last" in b.error
+    monkeypatch.undo()
+    assert b.keys() == []
+
+
+def test_a_bucket_that_is_away_hides_no_part_it_never_had(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A check set the part in s4 aside, so that the copy counts, and s3 does not answer."""
+    a, b = two_buckets(tmp_path, capsys)
+    for blob in (tmp_path / "s4").rglob("r*-file-*"):
+        blob.unlink()
+    a("fsck", "--repair")
+    (tmp_path / "s3").rename(tmp_path / "away")
+    (tmp_path / "s3").touch()
+    assert len(b.json("parts")["parts"]) == 1
+
+
+def test_a_move_to_a_bucket_of_another_machine_is_no_return(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What became of the part there, this machine cannot know: the copy counts, and every command says so."""
+    a, b = Home(tmp_path, "a", capsys, buckets=("s3", "s4")), Home(tmp_path, "b", capsys)
+    a.create()
+    b.insert(1)
+    keep(b)
+    a.to_bucket("s4")
+    for _ in range(2):
+        assert b.keys() == [1]
+        assert "moved to s4, a disk that is not configured" in b.error

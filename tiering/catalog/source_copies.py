@@ -7,8 +7,7 @@ the log of the bucket proves that. The journal lists which parts may be such cop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -38,8 +37,6 @@ class CopyState(msgspec.Struct, frozen=True):
     kind: Literal["valid", "outdated", "unexplained"]
     """Unexplained: a bucket had the part, and its log does not tell what became of it. The copy counts."""
     why: str = ""
-    time: datetime = datetime.max.replace(tzinfo=UTC)
-    """Of the commit that says so. What the journal alone knows is newer: it is about this machine's last move."""
     is_proved: bool = False
     """Whether the logs say so; else the journal alone does, while a bucket cannot be asked."""
 
@@ -50,6 +47,23 @@ class CopyState(msgspec.Struct, frozen=True):
 
 
 VALID = CopyState("valid", is_proved=True)
+
+
+class _Word(msgspec.Struct, frozen=True):
+    """What one bucket says of a copy."""
+
+    state: CopyState
+    bucket: str = ""
+    """Its id; empty where its log was not read."""
+    history: Sequence[Commit] = ()
+    """Its commits that touched the part."""
+
+    def is_before(self, other: _Word) -> bool:
+        """Whether a writer of the other history had seen the end of this one. No clock tells it: two machines have
+        two."""
+        if not self.history:
+            return False
+        return any(commit.state.buckets.get(self.bucket, 0) >= self.history[-1].revision for commit in other.history)
 
 
 class SourceCopies:
@@ -98,37 +112,51 @@ class SourceCopies:
     def _find(self, buckets: Iterable[LoggedDisk], definition: TableDefinition, part: str) -> CopyState:
         if any(disk.broken is not None for disk in self._disks.values()):
             return CopyState("valid")  # what lies there nobody knows
-        kept = any(map(self._is_shared, self._listed.kept_between(definition.uuid, part)))
-        states: list[CopyState] = []
+        between = self._listed.kept_between(definition.uuid, part)
+        kept = any(map(self._is_shared, between))
+        words: list[_Word] = []
         for bucket in buckets:
             try:
                 if bucket.unreachable:
                     raise DiskUnreachable(bucket.unreachable)
-                state = self._state_in(bucket, definition, part, kept=kept)
+                word = self._word_of(bucket, definition, part, kept=kept)
             except (
                 Transient
             ) as error:  # the cached table knows that the bucket lacks the part, the journal that it had it
-                state = CopyState("outdated", error.message) if kept else None
+                if bucket.name in between:
+                    return CopyState("outdated", error.message)
+                continue
             except FrostlineError as error:
-                state = CopyState("unexplained", error.message)
-            if state is not None:
-                states.append(state)
-        if states:
-            return max(states, key=lambda state: (state.kind != "unexplained", state.time))
+                word = _Word(CopyState("unexplained", error.message))
+            if word is not None:
+                words.append(word)
+        if words:
+            return _last_of(words)
         return CopyState("unexplained", "no log says what became of it", is_proved=True) if kept else VALID
 
-    def _state_in(self, bucket: LoggedDisk, definition: TableDefinition, part: str, *, kept: bool) -> CopyState | None:
+    def _word_of(self, bucket: LoggedDisk, definition: TableDefinition, part: str, *, kept: bool) -> _Word | None:
         directory = definition.part_directory(part)
         history = [entry.commit for entry in bucket.commits().touching(directory, until=bucket.revision)]
         state = state_after(history, directory, self._is_shared, kept=kept)
-        return (
-            None
-            if state is None
-            else replace(state, why=f"{state.why}, by revision {history[-1].revision} of {bucket.name}")
-        )
+        if state is None:
+            return None
+        why = f"{state.why}, by revision {history[-1].revision} of {bucket.name}"
+        return _Word(replace(state, why=why), bucket.identity() or "", history)
 
-    def _is_shared(self, disk: str) -> bool:
-        return disk in self._disks and self._disks[disk].capabilities.shared
+    def _is_shared(self, disk: str) -> bool | None:
+        """None of a disk that this machine does not have."""
+        return self._disks[disk].capabilities.shared if disk in self._disks else None
+
+
+def _last_of(words: Sequence[_Word]) -> CopyState:
+    """What the bucket says that had the part last."""
+    last = [word.state for word in words if not any(word.is_before(other) for other in words if other is not word)]
+    last = last or [word.state for word in words]  # logs that contradict each other
+    last = [state for state in last if state.kind != "unexplained"] or last
+    if len({state.kind for state in last}) < 2:
+        return last[0]
+    said = "; ".join(state.why for state in last)
+    return CopyState("unexplained", f"the logs do not say what came last: {said}", is_proved=True)
 
 
 _IS_GONE: Mapping[bool | None, Literal["valid", "outdated", "unexplained"]] = {
@@ -140,10 +168,11 @@ _IS_GONE: Mapping[bool | None, Literal["valid", "outdated", "unexplained"]] = {
 
 
 def state_after(
-    history: Iterable[Commit], directory: str, is_shared: Callable[[str], bool], *, kept: bool
+    history: Iterable[Commit], directory: str, is_shared: Callable[[str], bool | None], *, kept: bool
 ) -> CopyState | None:
     """The state of a copy after the commits of one bucket that touched the part, as far as they are kept. None where
-    they say nothing of it. `is_shared`: of the name of a disk; `kept`: the journal knows that it was left as a copy.
+    they say nothing of it. `is_shared`: of the name of a disk, None where this machine has none of this name; `kept`:
+    the journal knows that it was left as a copy.
 
     What counts is whose the copy is: this machine's own part from a move back on, the bucket's from an arrival on.
     A part that a restore, an undo or an attach brings back in between changes nothing of that.
@@ -157,22 +186,23 @@ def state_after(
         if seen.arrived:
             last = None
             is_copy = True if seen.verb in ("inserted", "merged", "moved in") else is_copy
-        elif _returns(commit, directory, is_shared):
-            is_copy, last = False, CopyState("valid", seen.text, commit.time, True)
+        elif _returns(commit, is_shared):
+            is_copy, last = False, CopyState("valid", seen.text, True)
         elif isinstance(commit.kind, Moved):
-            last = None  # to another bucket, whose log tells the rest
+            is_known = is_shared(commit.kind.moved_to) is not None  # a bucket, whose log tells the rest
+            last = None if is_known else CopyState("unexplained", f"{seen.text}, a disk that is not configured", True)
         elif _is_damaged(commit, directory):
-            last = CopyState("valid", "set aside as damaged", commit.time, True)
+            last = CopyState("valid", "set aside as damaged", True)
         else:
-            last = CopyState(_IS_GONE[is_copy], seen.text, commit.time, True)
+            last = CopyState(_IS_GONE[is_copy], seen.text, True)
     return last
 
 
-def _returns(commit: Commit, directory: str, is_shared: Callable[[str], bool]) -> bool:
+def _returns(commit: Commit, is_shared: Callable[[str], bool | None]) -> bool:
     """Whether the commit that takes the part away leaves it to this machine."""
     match commit.kind:
         case Moved(moved_to=target):
-            return not is_shared(target)
+            return is_shared(target) is False
         case Undone(undone=word):
             return word == str(Moved.__struct_config__.tag)
         case _:
