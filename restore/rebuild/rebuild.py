@@ -67,6 +67,7 @@ from restore.rebuild.result import RebuildResult
 from restore.rebuild.scope import scope_of
 from tiering.table import part as parts_format
 from tiering.table.part import Part
+from tiering.table.places import directory_of
 
 _COMMIT_ATTEMPTS = 20
 
@@ -388,9 +389,22 @@ def _note_moves(disk: LoggedDisk, result: RebuildResult, tables: _ThenAndNow) ->
     if parts:
         result.moved_in = sorted(parts)
         first = in_words(result.moved_in[0], table_names(result.moved_in[:1], tables.newest))
+        copies = {
+            directory_of(uuid, present.part.name)
+            for uuid, found in tables.elsewhere.parts.items()
+            for present in found
+            if present.disk != disk.name
+        }
+        kept = len(parts & copies)
+        takes = "takes their only copies out of their tables"
+        if kept:
+            takes = (
+                f"takes them off {disk.name}; other disks have copies of {kept} of them: those on local disks go as "
+                "well, those in other buckets stay"
+            )
         result.notes.append(
             f"parts that came to disk {disk.name} from other disks since then: {len(parts)}, such as "
-            f"{first}. Going back takes their only copies out of their tables; revision "
+            f"{first}. Going back {takes}; revision "
             f"{result.head} still has them until the retention is over"
         )
 

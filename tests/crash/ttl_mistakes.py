@@ -65,6 +65,18 @@ def _unknown_is_local() -> None:
     )()
 
 
+def _only_the_nearest_copy_moves() -> None:
+    from tiering.policy import change
+
+    original = change.manual_moves
+
+    def manual_moves(parts: Any, *arguments: Any, **options: Any) -> Any:
+        nearest = {copy.name: copy for copy in reversed(list(parts))}
+        return original(nearest.values(), *arguments, **options)
+
+    change.manual_moves = manual_moves
+
+
 def _changes_go_by_copies() -> None:
     def originals(self: Any, definition: Any, partition: str | None = None) -> Any:
         return self.parts(definition) if partition is None else self.partition(definition, partition)
@@ -108,6 +120,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a backup names the copy that a move left on the SSD, and a restore brings the rows there",
         f"{_ORIGINALS}::test_a_backup_has_the_part_of_the_bucket",
         _changes_go_by_copies,
+    ),
+    (
+        "copies: only the nearest moves",
+        "a part stays in the bucket that a person moves to where its copy is",
+        f"{_COPIES}::test_a_move_to_the_copy_makes_it_the_part",
+        _only_the_nearest_copy_moves,
+    ),
+    (
+        "copies: all move at once",
+        "two copies of a part are taken off their disks by one batch",
+        f"{_COPIES}::test_a_move_takes_every_copy_along",
+        replaced("tiering.move.mover", "_each_once", lambda moves: [list(moves)]),
     ),
     (
         "copies: never outdated",

@@ -360,3 +360,55 @@ def test_a_move_to_a_bucket_of_another_machine_is_no_return(tmp_path: Path, caps
     for _ in range(2):
         assert b.keys() == [1]
         assert "moved to s4, a disk that is not configured" in b.error
+
+
+def where(home: Home) -> list[str]:
+    return [part["disk"] for part in home.json("parts", "--all")["parts"]]
+
+
+@pytest.mark.parametrize("which", [("--partition", "all"), ("--part", "all_1000001_1000001_0")])
+def test_a_move_to_the_copy_makes_it_the_part(homes: Homes, which: tuple[str, str]) -> None:
+    a, b = homes
+    b("move", "d.t", *which, "--to-volume", "hot", "--keep-source", "-n")
+    assert "without --keep-source copies on other disks are removed" in b.error
+    moved = b.json("move", "d.t", *which, "--to-volume", "hot")["moved"]
+    assert [(move["from"], move["to"]) for move in moved] == [("s3", "ssd")]
+    assert (where(b), b.keys(), a.keys()) == (["ssd"], [1, 2], [])
+    a("partition", "drop", "d.t", "all", code=10)
+    shutil.rmtree(b.path / "state")
+    assert (b.keys(), copies(b)) == ([1, 2], 1)
+
+
+def test_a_move_to_the_bucket_removes_the_copy(homes: Homes) -> None:
+    a, b = homes
+    b.to_bucket()
+    assert (where(b), b.keys(), a.keys()) == (["s3"], [1, 2], [1, 2])
+
+
+@pytest.mark.parametrize("target", ["s3", "s4", "ssd"])
+def test_a_move_takes_every_copy_along(tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str) -> None:
+    """Whether a copy is there already or not, the part is on one disk then."""
+    home = Home(tmp_path, "a", capsys, buckets=("s3", "s4", "s5"))
+    home.create()
+    home.insert(1)
+    keep(home, "s3")
+    keep(home, "s5")
+    assert where(home) == ["ssd", "s3", "s5"]
+    home.to_bucket(target)
+    assert (where(home), home.keys()) == ([target], [1])
+    sent = {path.name for path in (tmp_path / target).glob("r*-file-*")}
+    assert len(sent) == (target != "ssd"), "no byte goes twice"
+    home("fsck", "--read-data")
+
+
+def test_a_restore_says_what_becomes_of_a_kept_copy(homes: Homes) -> None:
+    """Before the move the bucket had no part; the copy goes with it, and an undo brings the rows back."""
+    _, b = homes
+    before = str(b.head() - 1)
+    (note,) = [note for note in b.json("restore", "s3", "--revision", before)["notes"] if "other disks since" in note]
+    assert "only copies" not in note
+    assert "takes them off s3; other disks have copies of 1 of them: those on local disks go as well" in note
+    b("restore", "s3", "--revision", before, "--apply")
+    assert (b.keys(), copies(b)) == ([], 0)
+    b("undo", "s3", str(b.head()))
+    assert b.keys() == [1, 2]

@@ -14,6 +14,7 @@ states are `Outcomes`' to set, the staged files are `FileCopies`', the two commi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -52,14 +53,28 @@ def execute(
         return MoveReport()
     with context.journal.file.rescue():
         to_do, ended = finish_earlier(context, moves)
-        report = _execute(context, to_do, required, barred)
-    return MoveReport.of(ended) + report
+        report = MoveReport.of(ended)
+        for once in _each_once(to_do):
+            report += _execute(context, once, required, barred)
+        if not to_do:
+            context.catalog.outdate()
+    return report
+
+
+def _each_once(moves: Sequence[Move]) -> Iterator[list[Move]]:
+    """The moves in turns, in none of which a part is twice: its copies go one after the other."""
+    turns: list[list[Move]] = []
+    counts: Counter[tuple[str, str]] = Counter()
+    for move in moves:
+        key = move.table_uuid, move.part
+        if counts[key] == len(turns):
+            turns.append([])
+        turns[counts[key]].append(move)
+        counts[key] += 1
+    yield from turns
 
 
 def _execute(context: Context, moves: Sequence[Move], required: Sequence[str], barred: Barred | None) -> MoveReport:
-    if not moves:
-        context.catalog.outdate()
-        return MoveReport()
     tables = {table.uuid: table for table in context.catalog.tables()}
     ids = context.journal.work.plan_moves(new_move(move, context.actor) for move in moves)
     items = [MoveItem(move_id, move, tables.get(move.table_uuid)) for move_id, move in zip(ids, moves, strict=True)]

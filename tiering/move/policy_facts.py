@@ -133,11 +133,12 @@ def manual_moves(
     if (partition is None) == (part is None):
         raise UsageError("name either a partition or a part to move", hint="--partition P or --part X")
     if part is not None:
-        chosen, what = [context.catalog.part(definition, part)], f"part '{part}'"
+        name, what = context.catalog.part(definition, part).name, f"part '{part}'"
+        copies = context.catalog.partition(definition, name.partition, include_outdated=True)
+        chosen = [stored for stored in copies if stored.name == name and stored.state != "outdated"]
     else:
-        everything = context.catalog.parts(definition)
-        chosen = [stored for stored in everything if stored.name.partition == partition]
-        what = f"partition '{partition}'"
+        copies = context.catalog.partition(definition, str(partition), include_outdated=True)
+        chosen, what = [stored for stored in copies if stored.state != "outdated"], f"partition '{partition}'"
     policy_config = context.config.policy(definition.policy)
     targets = [disk for volume in policy_config.volumes if volume.name == to_volume for disk in volume.disks]
     targets = [to_disk] if to_disk is not None else targets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
 import msgspec
 
@@ -44,35 +45,48 @@ def manual_moves(
 ) -> list[Move]:
     """Moves of one table's parts to a volume or disk, in ascending size; parts already there are left out.
 
-    `what` names them in errors: `partition '202601'`, `part '202601_1_5_1'`. Size limits of volumes are obeyed for a
-    volume and not for a disk; space is checked. Raises `NotFound`, `UsageError` or, without space, `Refused`. Empty
-    when all are there already: asking twice is no error, `already_there` says it in words.
+    `parts` are all copies, of a part the hottest first. All of them go to the target; of a part that has a copy there,
+    the others. With `keep_source` they stay. `what` names them in errors: `partition '202601'`, `part '202601_1_5_1'`.
+    Size limits of volumes are obeyed for a volume and not for a disk; space is checked. Raises `NotFound`, `UsageError`
+    or, without space, `Refused`. Empty when all are there already: asking twice is no error, `already_there` says it in
+    words.
     """
     chosen = sorted(parts, key=lambda part: (part.part.size_bytes, part.name))
     if not chosen:
         raise NotFound(f"there is no {what}", hint="'frostline parts' lists them")
     volume, place = _target(policy, disks, to_volume, to_disk)
-    moving = [part for part in chosen if part.disk not in volume.disks]
     model = dict(disks)
-    moves = []
-    for turn, part in enumerate(moving):
-        size = part.part.size_bytes
-        choice = placement.choose_disk(volume, model, size, turn=turn, obey_limit=to_disk is None)
-        if choice.disk is None:
-            raise Refused(f"part {part.part.name} cannot move to {place}: {choice.why}", hint="nothing was moved")
-        model[choice.disk] = less(model[choice.disk], size)
-        moves.append(
+    moves: list[Move] = []
+    turn = 0
+    for _, group in groupby(chosen, key=lambda part: part.name):
+        copies = list(group)
+        size = copies[0].part.size_bytes
+        target = next((copy.disk for copy in reversed(copies) if copy.disk in volume.disks), None)
+        if target is not None and keep_source:
+            continue
+        if target is None:
+            choice = placement.choose_disk(volume, model, size, turn=turn, obey_limit=to_disk is None)
+            turn += 1
+            if choice.disk is None:
+                raise Refused(
+                    f"part {copies[0].part.name} cannot move to {place}: {choice.why}", hint="nothing was moved"
+                )
+            target = choice.disk
+            model[target] = less(model[target], size)
+        moves += [
             Move(
-                table=part.definition.full_name,
-                table_uuid=part.definition.uuid,
-                part=part.part.name,
-                source=part.disk,
-                target=choice.disk,
+                table=copy.definition.full_name,
+                table_uuid=copy.definition.uuid,
+                part=copy.part.name,
+                source=copy.disk,
+                target=target,
                 bytes=size,
                 reason=Reason("manual", f"asked for: {what} to {place}"),
                 keep_source=keep_source,
             )
-        )
+            for copy in (copies[:1] if keep_source else copies)
+            if copy.disk != target
+        ]
     return moves
 
 
@@ -164,13 +178,19 @@ def no_place(disk: str, homeless: Sequence[tuple[str, int, NoPlace]]) -> Refused
 
 
 def already_there(
-    *, partition: str | None = None, part: str | None = None, to_volume: str | None = None, to_disk: str | None = None
+    *,
+    partition: str | None = None,
+    part: str | None = None,
+    to_volume: str | None = None,
+    to_disk: str | None = None,
+    keep_source: bool = False,
 ) -> str:
     """What to say when nothing has to move."""
     place = f"disk '{to_disk}'" if to_disk is not None else f"volume '{to_volume}'"
+    more = "; without --keep-source copies on other disks are removed" if keep_source else ""
     if partition is not None:
-        return f"All parts of partition '{partition}' are already on {place}"
-    return f"Part '{part}' is already on {place}"
+        return f"All parts of partition '{partition}' are already on {place}{more}"
+    return f"Part '{part}' is already on {place}{more}"
 
 
 def _target(

@@ -62,7 +62,7 @@ def move(
     moves = store.plan_manual_move(
         table, partition=partition, part=part, to_volume=to_volume, to_disk=to_disk, keep_source=keep_source
     )
-    there = already_there(partition=partition, part=part, to_volume=to_volume, to_disk=to_disk)
+    there = already_there(partition=partition, part=part, to_volume=to_volume, to_disk=to_disk, keep_source=keep_source)
     _carry_out(session, moves, nothing=there)
 
 
