@@ -80,8 +80,6 @@ class History:
     inserted: dict[int, dict[Block, tuple[Row, ...]]] = field(default_factory=dict)
     writer: str = "A"
     """Which machine inserts, where the order between two that do is not to be kept."""
-    kept: set[tuple[str, str]] = field(default_factory=set)
-    """Machines and partitions of which a move has left copies."""
     why: str = ""
     """What the last question was answered with on stderr."""
     next_seq: int = 1
@@ -154,18 +152,13 @@ class History:
         self._move_down(machine)
 
     def move_down_and_keep(self, machine: str) -> None:
-        self.kept.add((machine, self._move_down(machine, "--keep-source")))
+        self._move_down(machine, "--keep-source")
 
     def move_up(self, machine: str) -> None:
+        """Also of what the SSD has a copy already."""
         partition = self._partition()
-        if (machine, partition) in self.kept and not self.truth.keeps_all_rows:
-            return  # which of its parts go, the rows that stand for others do not tell
         if self.happens(machine, "move", TABLE, "--partition", partition, "--to-disk", "ssd"):
-            # What the SSD has kept is there already, and stays in the bucket too.
-            left = self._shown_elsewhere(machine)
-            moved = _take(self.truth.cold, partition)
-            self.truth.cold |= {block: rows for block, rows in moved.items() if rows[0].seq in left}
-            self.truth.hot[machine] |= {block: rows for block, rows in moved.items() if rows[0].seq not in left}
+            self.truth.hot[machine] |= _take(self.truth.cold, partition)
 
     def drop(self, machine: str) -> None:
         partition = self._partition()
@@ -330,11 +323,10 @@ class History:
         seen = self.truth.visible(machine)
         self.truth.hot[machine] |= {b: rows for b, rows in self.inserted[number].items() if b not in seen}
 
-    def _move_down(self, machine: str, *more: str) -> str:
+    def _move_down(self, machine: str, *more: str) -> None:
         partition = self._partition()
         if self.happens(machine, "move", TABLE, "--partition", partition, "--to-disk", "s3", *more):
             self.truth.cold |= _take(self.truth.hot[machine], partition)
-        return partition
 
     def _move_all_down(self, machine: str) -> bool:
         for partition in PARTITIONS:
