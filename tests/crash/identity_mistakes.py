@@ -12,6 +12,7 @@ _PLACES = "tests/hostile/test_one_place_twice.py"
 _DEMO = "tests/unit/tiering/cli/test_demo_directory.py"
 _SET_BACK = "tests/hostile/test_set_back.py"
 _GIVEN_UP = "tests/hostile/test_given_up.py"
+_OLDER = "tests/hostile/test_adopt_older.py"
 _DRAIN = "tests/unit/tiering/cli/test_disk_drain.py"
 
 
@@ -71,6 +72,35 @@ def _stamp_not_synced() -> None:
             fsync_directory(path)
 
     commits.fsync_directory = all_but_own  # type: ignore[attr-defined]
+
+
+def _merges_are_losses() -> None:
+    from msgspec.structs import replace
+
+    from tiering.catalog import doubled
+
+    real = doubled.state_in
+
+    def lost(*arguments: Any, **options: Any) -> Any:
+        state = real(*arguments, **options)
+        return state if state is None else replace(state, is_merged=False)
+
+    doubled.state_in = lost  # type: ignore[attr-defined]
+
+
+def _adopted_parts_are_copies() -> None:
+    from msgspec.structs import replace
+
+    from tiering.catalog import doubled
+
+    real = doubled.compare_parts
+    doubled.compare_parts = lambda *arguments: replace(real(*arguments), own=[])
+
+
+def _compared_with_nothing() -> None:
+    from tiering.catalog import doubled
+
+    doubled.compare_parts = lambda catalog, disks, name: doubled.Compared()
 
 
 Mistake = tuple[str, str, str, Callable[[], Any]]
@@ -224,13 +254,43 @@ MISTAKES: tuple[Mistake, ...] = (
         "adopted with what is there twice",
         "a disk that comes back keeps the parts whose rows are in others",
         f"{_GIVEN_UP}::test_a_disk_that_comes_back_is_refused",
-        replaced("tiering.catalog.doubled", "doubled_parts", lambda catalog, disks, name: []),
+        _compared_with_nothing,
     ),
     (
         "what was dropped comes back with a disk",
         "adopting a disk does not ask the logs what was dropped",
         f"{_SET_BACK}::TestDisk::test_what_was_dropped_in_the_bucket_stays_dropped",
-        replaced("tiering.catalog.doubled", "_dropped", nothing),
+        replaced("tiering.catalog.doubled", "_gone", lambda definition, alone, disks: ()),
+    ),
+    (
+        "what was merged comes back with a disk (I1)",
+        "adopting a disk asks the logs for the part alone, not for those that were made from it",
+        f"{_OLDER}::test_what_a_log_shows_gone_stays_gone[merged on the SSD, moved, dropped]",
+        replaced("tiering.catalog.doubled", "_made_of", lambda definition, alone, bucket: ()),
+    ),
+    (
+        "a merge takes rows away (I1)",
+        "what a merge took is gone, though the part that it made lay on the disk that is lost",
+        f"{_OLDER}::test_what_nobody_else_has_is_kept[merged across-lost]",
+        _merges_are_losses,
+    ),
+    (
+        "an adopted part is a copy (I1)",
+        "a part that nobody else has is taken for the bucket's, which lacks it",
+        f"{_OLDER}::test_what_nobody_else_has_is_kept[merged in the bucket, moved back-lost]",
+        _adopted_parts_are_copies,
+    ),
+    (
+        "digests alone tell what is there twice (I1)",
+        "of a merged part that forgot what went into it nobody asks the names",
+        f"{_OLDER}::test_no_row_counts_twice_whatever_the_window[merged on the SSD, moved-0]",
+        replaced("tiering.table.same_rows", "went_into", lambda part, other, *, window: False),
+    ),
+    (
+        "a part forgets nothing (I1)",
+        "the digests that a merged part remembers are taken for all that went into it",
+        f"{_OLDER}::test_nor_where_the_window_is_larger_now",
+        replaced("tiering.table.part:Part", "remembers_all", lambda self, *, window: 0 < len(self.digests) < window),
     ),
     (
         "rows in two parts are not named (I1)",

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from disks.base import Disk, LoggedDisk
 from oplog.entry import Commit, Rename
 from oplog.errors import DiskUnreachable, FrostlineError, Transient
-from oplog.kinds import Moved, SetAside, Undone
+from oplog.kinds import Moved, SetAside, Tidied, Undone
 from tiering.policy.part_events import event
 from tiering.table.schema import TableDefinition
 
@@ -42,6 +42,8 @@ class CopyState(msgspec.Struct, frozen=True):
     """Of the commit that says so. What the journal alone knows is newer: it is about this machine's last move."""
     is_proved: bool = False
     """Whether the logs say so; else the journal alone does, while a bucket cannot be asked."""
+    is_merged: bool = False
+    """Whether a merge took the part away: its rows went on in another one."""
 
     @property
     def is_settled(self) -> bool:
@@ -111,14 +113,7 @@ class SourceCopies:
         return CopyState("unexplained", "no log says what became of it", is_proved=True) if kept else VALID
 
     def _state_in(self, bucket: LoggedDisk, definition: TableDefinition, part: str, *, kept: bool) -> CopyState | None:
-        directory = definition.part_directory(part)
-        history = [entry.commit for entry in bucket.commits().touching(directory, until=bucket.revision)]
-        state = state_after(history, directory, self._is_shared, kept=kept)
-        return (
-            None
-            if state is None
-            else replace(state, why=f"{state.why}, by revision {history[-1].revision} of {bucket.name}")
-        )
+        return state_in(bucket, definition.part_directory(part), self._is_shared, kept=kept)
 
     def _is_shared(self, disk: str) -> bool:
         return disk in self._disks and self._disks[disk].capabilities.shared
@@ -130,6 +125,14 @@ _IS_GONE: Mapping[bool | None, Literal["valid", "outdated", "unexplained"]] = {
     None: "unexplained",
 }
 """Of a part that a commit took off the bucket for good: by whether what is here is a copy of that, if it is known."""
+
+
+def state_in(bucket: LoggedDisk, directory: str, is_shared: Callable[[str], bool], *, kept: bool) -> CopyState | None:
+    """What became of the part in this directory by the log of a bucket: `state_after` of what is kept of it."""
+    history = [entry.commit for entry in bucket.commits().touching(directory, until=bucket.revision)]
+    if (state := state_after(history, directory, is_shared, kept=kept)) is None:
+        return None
+    return replace(state, why=f"{state.why}, by revision {history[-1].revision} of {bucket.name}")
 
 
 def state_after(
@@ -157,7 +160,8 @@ def state_after(
         elif _is_damaged(commit, directory):
             last = CopyState("valid", "set aside as damaged", commit.time, True)
         else:
-            last = CopyState(_IS_GONE[is_copy], seen.text, commit.time, True)
+            is_merged = seen.verb == "merged away" or isinstance(commit.kind, Tidied)
+            last = CopyState(_IS_GONE[is_copy], seen.text, commit.time, True, is_merged)
     return last
 
 
