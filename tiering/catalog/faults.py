@@ -42,6 +42,15 @@ def is_older_copy(name: str, place: str, why: str) -> DiskUnreachable:
     )
 
 
+def without_id(name: str, place: str, known: str) -> DiskUnreachable:
+    """The error for a place that has tables and no id, where this machine knows a disk."""
+    return DiskUnreachable(
+        f"disk {name} is missing: {place} holds tables and no id of a disk, and this machine knows disk {known} there",
+        hint="mount it or correct the configuration; if it is a copy of the disk's files that lacks its id: "
+        f"'frostline disk adopt {name}'",
+    )
+
+
 def parts_lacking(name: str, place: str, lost: Mapping[str, Holding], held: Mapping[str, Holding]) -> Fault:
     """The fault of a disk that holds less of these tables than was counted."""
     what = ", ".join(_difference(held.get(uuid), before) for uuid, before in lost.items())

@@ -26,7 +26,7 @@ from oplog.stamps import CommitStamp, WriterState
 from oplog.table_digest import TableDigest
 from tiering.catalog import given_up
 from tiering.catalog.ages import Ages
-from tiering.catalog.faults import Fault, is_older_copy, named, parts_lacking, was_given_up
+from tiering.catalog.faults import Fault, is_older_copy, named, parts_lacking, was_given_up, without_id
 from tiering.journal.journal import Journal
 from tiering.journal.known_disks import Holding, KnownDisk
 from tiering.table.places import STORE_DIRECTORY, directory_of
@@ -162,6 +162,13 @@ class Identities:
             return next(iter(bucket.store.list()), None) is None
         return not disk.list("")
 
+    def has_tables(self, name: str) -> bool:
+        """Whether tables lie at its place, with an id or without one: a copy of a disk's files may lack that."""
+        disk = self._real[name]
+        if (logged := disk.logged) is not None:
+            return logged.log.first_revision() is not None
+        return bool(disk.list(STORE_DIRECTORY))
+
     @property
     def is_begun(self) -> bool:
         """Whether there is a store: somebody has written to a disk, here or elsewhere. What cannot be asked, may be
@@ -240,8 +247,17 @@ class Identities:
         if known is None or not known.id or shown == known.id:
             why = self._ages.why_older(disk, shown) if shown is not None else ""
             return self._older(name, why) if why else None
-        reason = not_there(name, self._places.get(name, ""), known.id, shown)
+        reason = not_there(name, self.place(name), known.id, shown)
+        if shown is None and self._has_tables(name):
+            reason = without_id(name, self.place(name), known.id)
         return Fault(name, "missing" if shown is None else "other", reason, self._tables(name))
+
+    def _has_tables(self, name: str) -> bool:
+        try:
+            with time_budget(_PATIENCE_SECONDS):
+                return self.has_tables(name)
+        except FrostlineError:
+            return False
 
     def _look_for_notes(self, faults: dict[str, Fault]) -> None:
         """Ask the other disks about those that this machine does not know yet: were they given up? While one of them
