@@ -47,7 +47,6 @@ THERE: dict[str, Sequence[Command]] = {
     "merged in the bucket, moved back": [_TO_BUCKET, _COLD_MERGE, _BACK],
     "merged in the bucket, undone": [_TO_BUCKET, _COLD_MERGE, _UNDO_MERGE],
     "merged on the SSD, moved there and back": [_MERGE, _TO_BUCKET, _BACK],
-    "merged across": [("move", "d.t", "--part", "mon_1_1_0", "--to-disk", "s3"), _MERGE],
     "detached and attached": [_TO_BUCKET, _DETACH, ("partition", "attach", "d.t", "mon")],
 }
 """After these every row is in the table; the merged part may have lain on the newer SSD, which is gone."""
@@ -115,6 +114,25 @@ def test_what_nobody_else_has_is_kept(home: Path, frostline: Frostline, way: str
     if state == "lost":
         shutil.rmtree(home / "state")
     adopted(frostline, [1, 2, 3, 5])
+
+
+def test_what_a_merge_took_to_the_lost_disk_is_kept(home: Path, frostline: Frostline) -> None:
+    """The log shows that a merge took the part from the bucket; what it made lay on the newer SSD alone."""
+    Path("frostline.yaml").write_text(
+        f"disks:\n  ssd: {{type: local, path: {home}/ssd}}\n"
+        f"  s3: {{type: object_disk, url: 'file://{home}/bucket/'}}\n"
+        "policies: {hot_cold: {volumes: [{name: all, disks: [ssd, s3]}]}}\n"
+    )
+    filled(frostline, home, (1, 2), (3,))
+    frostline(*_BACK)
+    shutil.rmtree(home.with_name("older"))
+    shutil.copytree(home, home.with_name("older"))
+    frostline("move", "d.t", "--part", "mon_1_1_0", "--to-disk", "s3")
+    frostline(*_MERGE)
+    assert [part["disk"] for part in frostline.json("parts")["parts"]] == ["ssd"]
+    shutil.rmtree(home / "state")
+    set_back(home, "ssd")
+    adopted(frostline, [1, 2, 3])
 
 
 @pytest.mark.in_turn

@@ -180,12 +180,6 @@ def _is_replaced(context: Context, outdated: StoredPart, everything: list[Stored
     for stored in everything:
         if stored.state != "active" or not context.catalog.lineage.hides(stored, outdated):
             continue
-        if not stored.part.may_hold(outdated.part, window=outdated.definition.settings.deduplication_window):
-            logger.warning(
-                "%s of %s on %s is kept: %s covers it by name and was not made from it",
-                *(outdated.part.name, outdated.definition.full_name, outdated.disk, stored.facts.name),
-            )
-            return False
         disk = context.disk(stored.disk)
         if disk.unreachable:
             return False
