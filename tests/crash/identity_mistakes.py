@@ -98,6 +98,12 @@ def _adopted_parts_are_copies() -> None:
     doubled.compare_parts = lambda *arguments: replace(real(*arguments), own=[])
 
 
+def _back_by_its_name() -> None:
+    from tiering.catalog import set_aside
+
+    set_aside._is_back = lambda part, same, parts, *, window: same is not None
+
+
 def _compared_with_nothing() -> None:
     from tiering.catalog import doubled
 
@@ -298,6 +304,30 @@ MISTAKES: tuple[Mistake, ...] = (
         "a part of a cloned machine is hidden by one that spans its number, and was not made from it",
         f"{_CLONES}::test_a_part_of_the_clone_is_not_hidden_by_its_name",
         replaced("tiering.table.part:Part", "may_hold", lambda self, other, *, window: True),
+    ),
+    (
+        "a clone leaves no mark (I16)",
+        "the home that finds another one under its identity tells nobody",
+        f"{_CLONES}::test_both_homes_see_it",
+        replaced("tiering.catalog.clones", "mark", lambda disks, identity, token, actor: []),
+    ),
+    (
+        "marks of other homes are passed over (I16)",
+        "a home looks only at what a log has seen of its disk",
+        f"{_CLONES}::test_both_homes_see_it",
+        replaced("tiering.catalog.clones", "is_marked", lambda disks, identity, stamps: ""),
+    ),
+    (
+        "an adopted clone keeps the numbers (I18)",
+        "a home that got an identity of its own numbers blocks in the range of the other one",
+        f"{_CLONES}::test_each_gets_an_identity_of_its_own",
+        replaced("tiering.journal.journal:Journal", "renew", nothing),
+    ),
+    (
+        "a name closes a gap (I15)",
+        "rows that were set aside count as back where another part has their part's name",
+        f"{_CLONES}::test_each_gets_an_identity_of_its_own",
+        _back_by_its_name,
     ),
     (
         "rows in two parts are not named (I1)",

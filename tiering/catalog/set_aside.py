@@ -55,17 +55,19 @@ def find_set_aside(
     if not found:
         return []
     there = list(active())
-    names_there = {stored.facts.name for stored in there}
-    parts = [stored.part for stored in there]
-    window = definition.settings.deduplication_window
-    return [
-        aside for aside, part in found if aside.part not in names_there and not _is_back(part, parts, window=window)
-    ]
+    same = {stored.facts.name: stored.part for stored in there}
+    parts, window = list(same.values()), definition.settings.deduplication_window
+    return [aside for aside, part in found if not _is_back(part, same.get(aside.part), parts, window=window)]
 
 
-def _is_back(part: Part | None, parts: Sequence[Part], *, window: int) -> bool:
-    """Whether all that was ever inserted into the part is in others."""
-    return part is not None and (found := same_rows(part, parts, window=window)) is not None and found.how_many == "all"
+def _is_back(part: Part | None, same: Part | None, parts: Sequence[Part], *, window: int) -> bool:
+    """Whether the part is there (`same` has its name), or all that was ever inserted into it, in others."""
+    if part is None:
+        return same is not None
+    if same is not None and (same.rows, same.digests) == (part.rows, part.digests):
+        return True
+    found = same_rows(part, parts, window=window)
+    return found is not None and found.how_many == "all"
 
 
 def _readable(disk: Disk, place: str) -> dict[str, Part]:

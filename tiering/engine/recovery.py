@@ -53,6 +53,9 @@ def recover(context: Context, *, look: bool = True, anew: bool = True) -> list[s
             if disk.logged is not None:  # what was found while its log was read
                 done += [f"disk {disk.name}: {sentence}" for sentence in _unless_full(disk.recover)]
         reachability.compare(context)
+        if context.identities is not None:
+            for sentence in context.identities.mark_clones(context.actor):
+                logger.warning("%s", sentence)
         for step in (
             *(_finish_drops, _follow_drops, mover.recover),
             *(_settle_merges, _remove_outdated, _repair_definitions, unrevealed.sweep),

@@ -40,7 +40,7 @@ def adopt(session: Session, name: Name) -> None:
     Parts whose rows are in other active parts, or that were dropped since, are set aside in detached/; nothing is
     deleted. What this machine knew of the disk's parts is forgotten, and counted again by the next command.
 
-    A copy of a disk's files that lacks its id gets a new one.
+    A copy of a disk's files that lacks its id gets a new one, and so does the disk of a machine that was cloned.
 
     Exit 13: no tables lie there, or it has two names. Exit 5: a bucket that tells which rows are elsewhere is away.
     """
@@ -57,6 +57,7 @@ def adopt(session: Session, name: Name) -> None:
     identities.compare_ages()  # how far have the logs seen it
     is_back = any(fault.disk == name and fault.kind == "given_up" for fault in identities.faults)
     adoption = Adoption.of(session, identities, name) if known is not None or is_back else None
+    identities.compare_ages()  # what the buckets said meanwhile
     _decide(session, "adopt", name, identities, known, found, adoption)
 
 
