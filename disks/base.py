@@ -422,6 +422,11 @@ class Disk(ABC):
         above this one and above its own. None where it has none, or is read-only."""
         return None
 
+    def renew_identity(self) -> str:
+        """Give a disk of which another machine has a copy another id, durably. Raises `Refused` where it has none that
+        can be given."""
+        raise Refused(f"disk {self.name} has no id of its own")
+
     def close(self) -> None:  # noqa: B027 - most disks have nothing to do
         """Release handles. The disk cannot be used afterwards."""
 

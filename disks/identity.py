@@ -62,7 +62,10 @@ def decode(data: bytes, *, name: str) -> str:
     return document.id
 
 
-_HINT = "bring it back from a copy; 'frostline disks' says which id this machine knows"
+_HINT = (
+    "bring it back from a copy; 'frostline disks' says which id this machine knows. Where nobody has one: remove it, "
+    "and 'frostline disk adopt' takes the disk as it is"
+)
 
 
 def read_file(own: Path) -> str | None:

@@ -133,11 +133,12 @@ class Fenced(_Kind, frozen=True, tag="fence"):
 
 
 class DiskGivenUp(_Kind, frozen=True, tag="give_up"):
-    """A person gave up another disk, or adopted one that had been given up."""
+    """A person gave up another disk, or adopted one that had been given up; or two homes were found to go by its id."""
 
     disk: str = ""
     """Its id."""
     adopted: bool = False
+    cloned: bool = False
 
 
 class OtherKind(msgspec.Struct, frozen=True):

@@ -38,10 +38,10 @@ from disks.base import (
     SmallFile,
     Transaction,
 )
-from disks.effects import nearest_directory, read_only, why_not_writable
+from disks.effects import nearest_directory, read_only, remove_file, why_not_writable
 from disks.host.locks import abandoned, file_lock, sweep, try_file_lock
 from disks.host.reserve import Reserve
-from disks.identity import IdentityGuard, read_file, write_file
+from disks.identity import DISK_FILE, IdentityGuard, read_file, write_file
 from disks.local.commits import LocalCommits
 from disks.local.held_files import hold_files, let_go
 from disks.local.sizes import KeptSizes
@@ -356,6 +356,11 @@ class LocalDisk(Disk):
         state = self._commits.writer_state()
         with self._commits.alone():
             return self._commits.stamps.begin_after(above, state)
+
+    def renew_identity(self) -> str:
+        with self._commits.alone():
+            remove_file(self._own / DISK_FILE, missing_ok=True)
+            return write_file(self._own)
 
     def close(self) -> None:
         self._trash.wait()

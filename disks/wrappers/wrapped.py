@@ -187,6 +187,9 @@ class WrappedDisk(Disk):
     def identity(self) -> str | None:
         return self.inner.identity()
 
+    def renew_identity(self) -> str:
+        return self.inner.renew_identity()
+
     def watch(self, known: str | None, begin: Callable[[str], None]) -> None:
         self.inner.watch(known, begin)
 

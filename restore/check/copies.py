@@ -116,9 +116,6 @@ def _check_hidden(
         what = f"part {cover.name} on {cover.disk} takes the place of {hidden.name} on {hidden.disk}, and neither the "
         what += "journal nor the log shows that it was made from it: both are in every answer"
         findings.add(Problem("I1", what, cover.disk, table=uuid, part=str(cover.name)))
-    elif not large.part.may_hold(small.part, window=definition.settings.deduplication_window):
-        what = f"part {hidden.name} is hidden by {cover.name}, which was not made from it: its rows are in no answer"
-        findings.add(Problem("I1", what, hidden.disk, table=uuid, part=str(hidden.name)))
 
 
 def _part(definition: TableDefinition, copy: PartCopy, trees: Mapping[str, FileTree]) -> StoredPart | None:

@@ -148,7 +148,7 @@ def attachable(context: Context, definition: TableDefinition, partition: str) ->
             hint=f"detached are: {', '.join(known) or 'no partitions'}",
         )
     context.catalog.check_readable(definition)
-    staying = list(present_parts(context, definition))
+    staying, window = list(present_parts(context, definition)), definition.settings.deduplication_window
     objections: list[str] = []
     fit: list[DetachedPart] = []
     beside: list[PresentPart] = []
@@ -160,7 +160,7 @@ def attachable(context: Context, definition: TableDefinition, partition: str) ->
         found = presence(one.part, beside)
         if found is None or _is_copy(found):
             fit.append(one)
-            beside.append(PresentPart(definition.uuid, one.part, one.disk))
+            beside.append(PresentPart(definition.uuid, one.part, one.disk, window=window))
         elif found.kind == "copy" or not found.has_all_rows:
             objections.append(found.text(definition.full_name))
         # Else it was detached twice, as files of it were attached in between: one of both stays where it is.

@@ -19,7 +19,7 @@ from oplog.replay import FileRow
 from restore.rebuild.plan import in_scope
 from tiering.catalog import table_names
 from tiering.table import schema, tombstones
-from tiering.table.places import GIVEN_UP_DIRECTORY, is_reservation, locate
+from tiering.table.places import CLONED_DIRECTORY, GIVEN_UP_DIRECTORY, is_reservation, locate
 from tiering.table.schema import TABLE_FILE, TableDefinition
 from tiering.table.tombstones import DROPPED_DIRECTORY, Tombstone, essence, succeeding
 
@@ -208,7 +208,7 @@ def _staying_hidden(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:
 def _keep_outside(wanted: FileTable, newest: FileTable, settled: SettledDefinition) -> None:
     """Names, tombstones and versions that are taken, as they are now: those of the tables asked for follow."""
     with newest.read() as now, wanted.read() as then:
-        for directory in (NAMES_DIRECTORY, DROPPED_DIRECTORY, GIVEN_UP_DIRECTORY):
+        for directory in (NAMES_DIRECTORY, DROPPED_DIRECTORY, GIVEN_UP_DIRECTORY, CLONED_DIRECTORY):
             settled.rows.update((row.path, None) for row in then.rows(directory))
             settled.rows.update((row.path, row) for row in now.rows(directory))
         for kind in _RESERVATIONS:

@@ -39,7 +39,8 @@ def ways_back_of(context: Context, uuid: str) -> dict[str, int]:
 
 def present_parts(context: Context, table: TableDefinition) -> Iterator[PresentPart]:
     """All parts of a table, also those that do not answer; but for copies of what a commit took off a bucket."""
+    window = table.settings.deduplication_window
     for stored in context.catalog.parts(table, include_outdated=True):
         if stored.state == "outdated" and context.catalog.copies.is_outdated(table, stored.label):
             continue
-        yield PresentPart(table.uuid, stored.part, stored.disk, stored.state != "outdated")
+        yield PresentPart(table.uuid, stored.part, stored.disk, stored.state != "outdated", window)

@@ -12,7 +12,8 @@ from typing import Literal
 import msgspec
 
 from tiering.table.part import Part, PartName
-from tiering.table.schema import TableDefinition
+from tiering.table.same_rows import same_rows
+from tiering.table.schema import TableDefinition, TableSettings
 
 
 class PresentPart(msgspec.Struct, frozen=True):
@@ -22,6 +23,8 @@ class PresentPart(msgspec.Struct, frozen=True):
     part: Part
     disk: str
     active: bool = True
+    window: int = TableSettings().deduplication_window
+    """Of its table: how many digests of blocks a merged part remembers."""
 
     @property
     def name(self) -> PartName:
@@ -99,14 +102,11 @@ def presence(part: Part, staying: Sequence[PresentPart]) -> Presence | None:
 
 
 def _again(part: Part, staying: Sequence[PresentPart]) -> Presence | None:
-    """By the digests of the blocks. A merged part may have forgotten some: then the rows have to add up, too."""
-    mine = set(part.digests)
-    others = [other for other in staying if other.active and not mine.isdisjoint(other.part.digests)]
-    if not others:
+    """By the digests of the blocks."""
+    others = [other for other in staying if other.active]
+    if not others or (found := same_rows(part, [other.part for other in others], window=others[0].window)) is None:
         return None
-    whole = mine <= {digest for other in others for digest in other.part.digests}
-    adds_up = not part.sources or part.rows <= sum(other.part.rows for other in others)
-    return Presence("again" if whole and adds_up else "partly", part, others[0])
+    return Presence("again" if found.how_many == "all" else "partly", part, others[found.where[0]])
 
 
 def name_taken(coming: Iterable[TableDefinition], staying: Iterable[TableDefinition]) -> TableDefinition | None:

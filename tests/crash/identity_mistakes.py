@@ -12,6 +12,8 @@ _PLACES = "tests/hostile/test_one_place_twice.py"
 _DEMO = "tests/unit/tiering/cli/test_demo_directory.py"
 _SET_BACK = "tests/hostile/test_set_back.py"
 _GIVEN_UP = "tests/hostile/test_given_up.py"
+_OLDER = "tests/hostile/test_adopt_older.py"
+_CLONES = "tests/integration/test_cloned_machine.py"
 _DRAIN = "tests/unit/tiering/cli/test_disk_drain.py"
 
 
@@ -71,6 +73,41 @@ def _stamp_not_synced() -> None:
             fsync_directory(path)
 
     commits.fsync_directory = all_but_own  # type: ignore[attr-defined]
+
+
+def _merges_are_losses() -> None:
+    from msgspec.structs import replace
+
+    from tiering.catalog import doubled
+
+    real = doubled.word_in
+
+    def lost(*arguments: Any, **options: Any) -> Any:
+        word = real(*arguments, **options)
+        return word if word is None else replace(word, state=replace(word.state, is_merged=False))
+
+    doubled.word_in = lost  # type: ignore[attr-defined]
+
+
+def _adopted_parts_are_copies() -> None:
+    from msgspec.structs import replace
+
+    from tiering.catalog import doubled
+
+    real = doubled.compare_parts
+    doubled.compare_parts = lambda *arguments: replace(real(*arguments), own=[])
+
+
+def _back_by_its_name() -> None:
+    from tiering.catalog import set_aside
+
+    set_aside._is_back = lambda part, same, parts, *, window: same is not None
+
+
+def _compared_with_nothing() -> None:
+    from tiering.catalog import doubled
+
+    doubled.compare_parts = lambda catalog, disks, name: doubled.Compared()
 
 
 Mistake = tuple[str, str, str, Callable[[], Any]]
@@ -224,13 +261,73 @@ MISTAKES: tuple[Mistake, ...] = (
         "adopted with what is there twice",
         "a disk that comes back keeps the parts whose rows are in others",
         f"{_GIVEN_UP}::test_a_disk_that_comes_back_is_refused",
-        replaced("tiering.catalog.doubled", "doubled_parts", lambda catalog, disks, name: []),
+        _compared_with_nothing,
     ),
     (
         "what was dropped comes back with a disk",
         "adopting a disk does not ask the logs what was dropped",
         f"{_SET_BACK}::TestDisk::test_what_was_dropped_in_the_bucket_stays_dropped",
-        replaced("tiering.catalog.doubled", "_dropped", nothing),
+        replaced("tiering.catalog.doubled", "_gone", lambda definition, alone, disks: ()),
+    ),
+    (
+        "what was merged comes back with a disk (I1)",
+        "adopting a disk asks the logs for the part alone, not for those that were made from it",
+        f"{_OLDER}::test_what_a_log_shows_gone_stays_gone[merged on the SSD, moved, dropped]",
+        replaced("tiering.catalog.doubled", "_made_of", lambda definition, alone, bucket: ()),
+    ),
+    (
+        "a merge takes rows away (I1)",
+        "what a merge took is gone, though the part that it made lay on the disk that is lost",
+        f"{_OLDER}::test_what_a_merge_took_to_the_lost_disk_is_kept",
+        _merges_are_losses,
+    ),
+    (
+        "an adopted part is a copy (I1)",
+        "a part that nobody else has is taken for the bucket's, which lacks it",
+        f"{_OLDER}::test_what_nobody_else_has_is_kept[merged in the bucket, moved back-lost]",
+        _adopted_parts_are_copies,
+    ),
+    (
+        "digests alone tell what is there twice (I1)",
+        "of a merged part that forgot what went into it nobody asks the names",
+        f"{_OLDER}::test_no_row_counts_twice_whatever_the_window[merged on the SSD, moved-0]",
+        replaced("tiering.table.same_rows", "went_into", lambda part, other, *, window: False),
+    ),
+    (
+        "a part forgets nothing (I1)",
+        "the digests that a merged part remembers are taken for all that went into it",
+        f"{_OLDER}::test_nor_where_the_window_is_larger_now",
+        replaced("tiering.table.part:Part", "remembers_all", lambda self, *, window: 0 < len(self.digests) < window),
+    ),
+    (
+        "a name hides what digests deny (I19)",
+        "a part of a cloned machine is hidden by one that spans its number, and was not made from it",
+        f"{_CLONES}::test_a_part_of_the_clone_is_not_hidden_by_its_name",
+        replaced("tiering.table.part:Part", "may_hold", lambda self, other, *, window: True),
+    ),
+    (
+        "a clone leaves no mark (I16)",
+        "the home that finds another one under its identity tells nobody",
+        f"{_CLONES}::test_both_homes_see_it",
+        replaced("tiering.catalog.clones", "mark", lambda disks, identity, token, actor: []),
+    ),
+    (
+        "marks of other homes are passed over (I16)",
+        "a home looks only at what a log has seen of its disk",
+        f"{_CLONES}::test_both_homes_see_it",
+        replaced("tiering.catalog.clones", "is_marked", lambda disks, identity, stamps: ""),
+    ),
+    (
+        "an adopted clone keeps the numbers (I18)",
+        "a home that got an identity of its own numbers blocks in the range of the other one",
+        f"{_CLONES}::test_each_gets_an_identity_of_its_own",
+        replaced("tiering.journal.journal:Journal", "renew", nothing),
+    ),
+    (
+        "a name closes a gap (I15)",
+        "rows that were set aside count as back where another part has their part's name",
+        f"{_CLONES}::test_each_gets_an_identity_of_its_own",
+        _back_by_its_name,
     ),
     (
         "rows in two parts are not named (I1)",

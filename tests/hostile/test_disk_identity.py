@@ -87,6 +87,74 @@ def refused(frostline: Frostline, code: int) -> None:
     frostline("disks")
 
 
+class TestWithoutItsId:
+    """A disk was copied by `cp -a ssd/*`, which leaves `.frostline` out."""
+
+    @pytest.fixture
+    def copied(self, home: Path, store: Frostline) -> Frostline:
+        shutil.copytree(home / "ssd" / ".frostline", home / "left out")
+        shutil.rmtree(home / "ssd" / ".frostline")
+        return store
+
+    def test_it_is_adopted(self, home: Path, copied: Frostline) -> None:
+        """With a new id: the one that it had is given up."""
+        refused(copied, 5)
+        copied("disk", "replace", "ssd", "-y", code=13)
+        assert "'frostline disk adopt ssd'" in copied.error
+        copied("disk", "adopt", "ssd", "-y")
+        assert count(copied) == 300
+        copied("partition", "drop", "d.t", "202602", "-y")
+        assert read_file(home / "ssd" / ".frostline") != read_file(home / "left out")
+        assert count(copied) == 200
+        assert copied.json("fsck")["ok"]
+        shutil.rmtree(home / "ssd" / ".frostline")
+        (home / "left out").rename(home / "ssd" / ".frostline")
+        copied("query", COUNT, code=13)
+
+    def test_an_older_one_brings_nothing_back(self, home: Path, copied: Frostline) -> None:
+        """It has no stamps that tell its age: its parts are compared all the same."""
+        copied("disk", "adopt", "ssd", "-y")
+        shutil.copytree(home / "ssd", home.with_name("older"))
+        copied("move", "d.t", "--partition", "202602", "--to-disk", "s3")
+        copied("partition", "drop", "d.t", "202602", "-y")
+        assert count(copied) == 200
+        shutil.rmtree(home / "ssd")
+        shutil.copytree(home.with_name("older"), home / "ssd", ignore=shutil.ignore_patterns(".frostline"))
+        copied("query", COUNT, code=5)
+        copied("disk", "adopt", "ssd", "-y")
+        assert count(copied) == 200
+
+    def test_an_id_that_cannot_be_read_is_removed(self, home: Path, store: Frostline) -> None:
+        own = home / "ssd" / ".frostline" / "disk.json"
+        own.write_text("?")
+        store("disk", "adopt", "ssd", "-y", code=1)
+        assert "remove it" in store.error
+        own.unlink()
+        store("disk", "adopt", "ssd", "-y")
+        assert count(store) == 300
+
+    def test_files_of_somebody_else_are_no_disk(self, home: Path, store: Frostline) -> None:
+        """Each verb says what to do, and none sends to the other."""
+        shutil.rmtree(home / "ssd")
+        (home / "ssd").mkdir()
+        (home / "ssd" / "notes.txt").write_text("mine")
+        store("disk", "adopt", "ssd", "-y", code=13)
+        assert "no tables" in store.error
+        store("disk", "replace", "ssd", "-y", code=13)
+        assert "move them elsewhere" in store.error
+        (home / "ssd" / "notes.txt").unlink()
+        store("disk", "replace", "ssd", "-y")
+        assert count(store) == 100
+
+    def test_a_bucket_that_lost_its_id(self, home: Path, store: Frostline) -> None:
+        (home / "bucket" / "store" / ".frostline-disk").unlink()
+        shutil.rmtree(home / "state" / "disks")
+        store("query", COUNT, code=5)
+        store("disk", "replace", "s3", "-y", code=13)
+        store("disk", "adopt", "s3", "-y")
+        assert count(store) == 300
+
+
 class TestNotMounted:
     @pytest.fixture
     def away(self, home: Path, store: Frostline, request: pytest.FixtureRequest) -> Path:

@@ -11,11 +11,20 @@ a stamp or a log before the bucket is asked once more. So that somebody who writ
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from disks.base import Disk
 from oplog.errors import FrostlineError
 from oplog.stamps import CommitStamp, SeenStates, WriterState, is_older
 from tiering.journal.journal import Journal
+
+
+class Older(NamedTuple):
+    """What shows that a disk is not the one that somebody has seen."""
+
+    why: str
+    is_clone: bool = False
+    """Of one transaction there are two: another copy of the disk was written to as well."""
 
 
 class Ages:
@@ -35,15 +44,15 @@ class Ages:
         self._accepted = self._journal.disks.accepted()
         self._seen = SeenStates()
 
-    def why_older(self, disk: Disk, identity: str) -> str:
-        """What shows that the disk with this id is older than the journal has seen it; empty when it is not. Notes what
-        its stamps say of others."""
+    def why_older(self, disk: Disk, identity: str) -> Older | None:
+        """What shows that the disk with this id is older than the journal has seen it. Notes what its stamps say of
+        others."""
         kept = disk.stamps()
         for one in kept:
             self._seen = self._seen.beside(one.state)
         if (seen := self._stamps.get(identity)) is None or not is_older([one.stamp for one in kept], seen):
-            return ""
-        return _text([one.stamp for one in kept], seen, "this machine")
+            return None
+        return _older([one.stamp for one in kept], seen, "this machine")
 
     def judge_journal(self) -> None:
         """Let the journal go on from where it was seen, when that is further than it is."""
@@ -55,7 +64,7 @@ class Ages:
             )
             self._journal.file.notices.append(self.behind)
 
-    def compare(self, disks: Mapping[str, Disk], shown: Mapping[str, str]) -> dict[str, str]:
+    def compare(self, disks: Mapping[str, Disk], shown: Mapping[str, str]) -> dict[str, Older]:
         """The disks, of those that can be asked, that are older than logs and stamps have seen them, and what shows it.
         The buckets were looked at since `begin`."""
         readable: dict[str, Disk] = {}
@@ -65,33 +74,34 @@ class Ages:
             except FrostlineError:  # its fault is told by whoever needs it; where its log ends, nobody can say
                 continue
             readable[name] = disk
-        found: dict[str, str] = {}
+        found: dict[str, Older] = {}
         for name, disk in readable.items():
             if (identity := shown.get(name)) is None:
                 continue
-            why = self._bucket(disk, identity) if disk.logged is not None else self._local(disk, identity)
-            if why:
-                found[name] = why
+            older = self._bucket(disk, identity) if disk.logged is not None else self._local(disk, identity)
+            if older is not None:
+                found[name] = older
         return found
 
-    def _local(self, disk: Disk, identity: str) -> str:
+    def _local(self, disk: Disk, identity: str) -> Older | None:
         seen = self._seen.disks.get(identity)
         if seen is None or seen.number <= self._accepted.get(identity, 0):
-            return ""
+            return None
         stamps = [one.stamp for one in disk.stamps()]
-        return _text(stamps, seen, "the log in a bucket") if is_older(stamps, seen) else ""
+        return _older(stamps, seen, "the log in a bucket") if is_older(stamps, seen) else None
 
-    def _bucket(self, disk: Disk, identity: str) -> str:
+    def _bucket(self, disk: Disk, identity: str) -> Older | None:
         seen = self._seen.buckets.get(identity, 0)
         logged = disk.logged
         if logged is None or seen <= self._accepted.get(identity, 0) or logged.revision >= seen:
-            return ""
+            return None
         # Another log may name a revision that came after this bucket was looked at, and a power cut may have taken what
         # this machine had written down of it.
         disk.refresh()
         if logged.revision >= seen:
-            return ""
-        return f"ends at revision {logged.revision}, and was seen at revision {seen} when another disk was written to"
+            return None
+        why = f"ends at revision {logged.revision}, and was seen at revision {seen} when another disk was written to"
+        return Older(why)
 
     def furthest(self, identity: str) -> int:
         """The highest number (of a bucket: revision) that anybody has seen of the disk."""
@@ -118,8 +128,8 @@ class Ages:
         return WriterState(journal, generation, stamps, buckets)
 
 
-def _text(stamps: list[CommitStamp], seen: CommitStamp, who: str) -> str:
+def _older(stamps: list[CommitStamp], seen: CommitStamp, who: str) -> Older:
     shown = f"transaction {stamps[-1].number}" if stamps else "no transaction"
     if stamps and stamps[-1].number >= seen.number:
-        return f"has another transaction {seen.number} than {who} has seen there"
-    return f"shows {shown}, and {who} has seen transaction {seen.number} there"
+        return Older(f"has another transaction {seen.number} than {who} has seen there", is_clone=True)
+    return Older(f"shows {shown}, and {who} has seen transaction {seen.number} there")

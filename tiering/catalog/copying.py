@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from disks.base import Disk, LoggedDisk, Transaction
 from disks.stores.base import ByteRange
 from oplog.errors import Conflict, Damaged, NotFound
-from oplog.kinds import Tidied
-from tiering.catalog.catalog import StoredPart
+from oplog.kinds import Moved, Tidied
+from tiering.catalog.catalog import Catalog, StoredPart
 from tiering.catalog.context import Context
 from tiering.policy import cost
 from tiering.table import part as parts_format
 from tiering.table.part import PART_FILE, DataFile, Part
+from tiering.table.schema import TableDefinition
 
 _READ = "run 'frostline fsck --read-data'"
 
@@ -28,6 +29,33 @@ def read_part(disk: Disk, directory: str) -> tuple[Part, bytes]:
     path = f"{directory}/{PART_FILE}"
     data = disk.read(path)
     return parts_format.decode(data, path=f"{disk.name}:{path}"), data
+
+
+def moved_from(disk: Disk, copy: StoredPart) -> tuple[str, bool] | None:
+    """From the commit that created the copy: the disk it was moved from, and whether that one was to keep it."""
+    logged = disk.logged
+    if copy.revision is None or logged is None:
+        return None
+    for entry in logged.entries(copy.revision - 1, copy.revision):
+        commit = entry.commit
+        if isinstance(commit.kind, Moved) and (source := commit.kind.source_of(copy.part.name)):
+            return source, copy.part.name in commit.kind.kept
+    return None
+
+
+def had_by_buckets(
+    catalog: Catalog, disks: Mapping[str, Disk], definitions: Iterable[TableDefinition]
+) -> list[tuple[str, str]]:
+    """The parts on disks of this machine that the log of a bucket tells of: uuid of the table, and name."""
+    found: list[tuple[str, str]] = []
+    for definition in definitions:
+        parts = catalog.parts(definition, include_outdated=True)
+        here = {stored.directory: stored.label for stored in parts if not disks[stored.disk].capabilities.shared}
+        for disk in disks.values():
+            if disk.logged is not None and not definition.is_replicated:
+                known = disk.logged.commits().directories(f"{definition.directory}/")
+                found += [(definition.uuid, here[directory]) for directory in known if directory in here]
+    return found
 
 
 def check_files(disk: Disk, directory: str, part: Part) -> None:

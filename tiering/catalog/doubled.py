@@ -3,18 +3,24 @@ doubling rows, and from bringing back what was dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from disks.base import Disk
+from disks.base import Disk, LoggedDisk
 from disks.object_disk.references import DETACHED_DIRECTORY
-from oplog.entry import Create, Remove, Rename
-from oplog.kinds import Dropped, SetAside
+from oplog.entry import Create
+from oplog.errors import FrostlineError, Transient
+from oplog.kinds import SetAside
 from tiering.catalog.catalog import Catalog, StoredPart
+from tiering.catalog.copying import moved_from
+from tiering.catalog.source_copies import last_of, word_in
+from tiering.table import part as part_format
+from tiering.table.part import PART_FILE, Part
 from tiering.table.places import directory_of, level_mark, part_name
-from tiering.table.schema import TABLE_FILE
+from tiering.table.same_rows import same_rows, went_into
+from tiering.table.schema import TABLE_FILE, TableDefinition
 
 Reason = Literal["duplicate", "partly", "unexpected", "dropped"]
 
@@ -24,9 +30,9 @@ class DoubledPart(msgspec.Struct, frozen=True):
 
     part: StoredPart
     reason: Reason
-    """Its rows are in other parts, some of them are, a part of its name has other rows, or it was dropped elsewhere."""
+    """Its rows are in other parts, some of them are, a part of its name has other rows, or they went for good."""
     other: str
-    """Which part, and on which disk; or the revision that dropped it."""
+    """Which part, and on which disk; or what took its rows away, and in which revision."""
 
     def text(self) -> str:
         """What speaks against it, in a sentence."""
@@ -39,63 +45,125 @@ class DoubledPart(msgspec.Struct, frozen=True):
             case "unexpected":
                 return f"{rows} is not {self.other}, which has its name"
             case "dropped":
-                return f"{rows} was dropped by {self.other}"
+                return f"{rows} is gone: {self.other}"
 
 
-def doubled_parts(catalog: Catalog, disks: Mapping[str, Disk], name: str) -> list[DoubledPart]:
+class Compared(msgspec.Struct, frozen=True):
+    """The parts of a disk beside those of all others. Parts are told by the uuid of their table and their name."""
+
+    doubled: list[DoubledPart] = []
+    copies: list[tuple[str, str]] = []
+    """Those that another disk has as well, and that stay: the source of a move that is still to go."""
+    own: list[tuple[str, str]] = []
+    """Those whose rows nobody else has."""
+
+
+def compare_parts(catalog: Catalog, disks: Mapping[str, Disk], name: str) -> Compared:
     """Those on the disk `name`. What replicas agree on is theirs to compare. Raises what reading a log raises."""
-    found: list[DoubledPart] = []
+    found = Compared()
     for definition in catalog.tables():
         if definition.is_replicated:
             continue
         parts = catalog.parts(definition, include_outdated=True)
         others = [stored for stored in parts if stored.disk != name and stored.state != "outdated"]
+        same = {other.name: other for other in others}
+        alone: list[StoredPart] = []
         for stored in parts:
-            if stored.disk == name and stored.state != "outdated":
-                one = _doubled(stored, others) or _dropped(stored, others, disks)
-                found += [one] if one is not None else []
+            if stored.disk != name or stored.state == "outdated":
+                continue
+            if (other := same.get(stored.name)) is not None:
+                one = _of_same_name(stored, other, disks)
+            elif (one := _elsewhere(stored, others)) is None:
+                alone.append(stored)
+                continue
+            if one is not None:
+                found.doubled.append(one)
+            else:
+                found.copies.append((definition.uuid, stored.label))
+        gone = list(_gone(definition, alone, disks))
+        found.doubled.extend(gone)
+        names = {one.part.label for one in gone}
+        found.own.extend((definition.uuid, stored.label) for stored in alone if stored.label not in names)
     return found
 
 
-def _doubled(stored: StoredPart, others: Sequence[StoredPart]) -> DoubledPart | None:
-    mine = set(stored.part.digests)
-    sharing: list[StoredPart] = []
-    for other in others:
-        if other.name == stored.name:
-            where = f"the one on disk {other.disk}"
-            return None if other.part == stored.part else DoubledPart(stored, "unexpected", where)
-        if not mine.isdisjoint(other.part.digests):
-            sharing.append(other)
-    if not sharing:
+def _of_same_name(stored: StoredPart, other: StoredPart, disks: Mapping[str, Disk]) -> DoubledPart | None:
+    """None for the source of a move: opening the store ends that move, or keeps the copy that somebody wanted."""
+    if other.part != stored.part:
+        return DoubledPart(stored, "unexpected", f"the one on disk {other.disk}")
+    origin = moved_from(disks[other.disk], other)
+    if origin is not None and origin[0] == stored.disk:
         return None
-    whole = mine <= {digest for other in sharing for digest in other.part.digests}
-    adds_up = not stored.part.sources or stored.part.rows <= sum(other.part.rows for other in sharing)
-    where = ", ".join(f"{other.facts.name} on disk {other.disk}" for other in sharing[:3])
-    return DoubledPart(stored, "duplicate" if whole and adds_up else "partly", f"part {where}")
+    return DoubledPart(stored, "duplicate", f"the same part on disk {other.disk}")
 
 
-def _dropped(stored: StoredPart, others: Sequence[StoredPart], disks: Mapping[str, Disk]) -> DoubledPart | None:
-    """Whether the last that a bucket's log says of the part is that it was dropped there."""
-    if any(other.name == stored.name for other in others):
+def _elsewhere(stored: StoredPart, others: Sequence[StoredPart]) -> DoubledPart | None:
+    window = stored.definition.settings.deduplication_window
+    found = same_rows(stored.part, [other.part for other in others], window=window)
+    if found is None:
         return None
-    directory = stored.directory
-    for disk in disks.values():
-        logged = disk.logged
-        if logged is None or disk.broken is not None or disk.name == stored.disk:
-            continue
-        last: tuple[int, object] | None = None
-        for entry in logged.commits().touching(directory):
-            for operation in entry.commit.operations:
-                match operation:
-                    case Remove(path=path) | Rename(source=path) if f"{directory}/".startswith(f"{path}/"):
-                        last = entry.commit.revision, entry.commit.kind
-                    case Create(path=path) if path.startswith(f"{directory}/"):
-                        last = None
-                    case Rename(target=path) if f"{directory}/".startswith(f"{path}/"):
-                        last = None
-        if last is not None and isinstance(last[1], Dropped):
-            return DoubledPart(stored, "dropped", f"revision {last[0]} of disk {disk.name}")
-    return None
+    sharing = [others[at] for at in found.where[:3]]
+    where = ", ".join(f"{other.facts.name} on disk {other.disk}" for other in sharing)
+    return DoubledPart(stored, "duplicate" if found.how_many == "all" else "partly", f"part {where}")
+
+
+def _gone(definition: TableDefinition, alone: Sequence[StoredPart], disks: Mapping[str, Disk]) -> Iterator[DoubledPart]:
+    """Those of the parts, which nobody else has, whose rows left a bucket for good by its log: as the part itself, or
+    in one that it was merged into. A merge alone takes no row away: what it made may have lain on the disk that is
+    gone, and then the part has the rows."""
+    buckets = (
+        [
+            logged
+            for disk in disks.values()
+            if (logged := disk.logged) is not None and logged.broken is None and disk.name != alone[0].disk
+        ]
+        if alone
+        else []
+    )
+    places = {stored.directory: {stored.directory} for stored in alone}
+    for bucket in buckets:
+        for directory, made in _made_of(definition, alone, bucket):
+            places[directory].add(made)
+
+    def is_shared(disk: str) -> bool | None:
+        return disks[disk].capabilities.shared if disk in disks else None
+
+    for stored in alone:
+        words = [
+            word
+            for bucket in buckets
+            for directory in places[stored.directory]
+            if (word := word_in(bucket, directory, is_shared, kept=True)) is not None and not word.state.is_merged
+        ]
+        if words and (last := last_of(words)).kind == "outdated":
+            yield DoubledPart(stored, "dropped", last.why)
+
+
+def _made_of(definition: TableDefinition, parts: Sequence[StoredPart], bucket: LoggedDisk) -> Iterator[tuple[str, str]]:
+    """Directory of a part, and that of one that was made from it and has been in the bucket, as far as its log is
+    kept."""
+    window = definition.settings.deduplication_window
+    for entry in bucket.commits().touching(definition.directory, until=bucket.revision):
+        for operation in entry.commit.operations:
+            if not isinstance(operation, Create) or not operation.path.endswith(f"/{PART_FILE}"):
+                continue
+            directory, _, label = operation.path.removesuffix(f"/{PART_FILE}").rpartition("/")
+            if directory == definition.directory and part_name(label) is not None:
+                made = _described(bucket, entry.commit.revision, operation)
+                sources = [one for one in parts if made is not None and went_into(one.part, made, window=window)]
+                yield from ((one.directory, definition.part_directory(label)) for one in sources)
+
+
+def _described(bucket: LoggedDisk, revision: int, operation: Create) -> Part | None:
+    """What a `part.json` of then says; None where it is no more to be read. A large one is an object of its own."""
+    path = f"{bucket.name}:{operation.path}"
+    try:
+        data = operation.inline or bucket.at(revision, briefly=True).read(operation.path)
+        return part_format.decode(data, path=path)
+    except Transient:
+        raise
+    except FrostlineError:
+        return None
 
 
 def set_aside(disk: Disk, doubled: Sequence[DoubledPart], levels: Mapping[str, int], actor: str) -> list[str]:

@@ -15,7 +15,7 @@ class Fault(msgspec.Struct, frozen=True):
 
     disk: str
     kind: str
-    """`missing`, `other`, `twice`, `unconfigured`, `given_up` or `older`."""
+    """`missing`, `other`, `twice`, `unconfigured`, `given_up`, `older` or `cloned`."""
     error: FrostlineError
     tables: frozenset[str] = frozenset()
     whole_disk: bool = True
@@ -39,6 +39,24 @@ def is_older_copy(name: str, place: str, why: str) -> DiskUnreachable:
         f"disk {name} was set back to an older copy: {place} {why}; what came since is missing, and what went since is"
         " back",
         hint=f"bring the newer one back; or 'frostline disk adopt {name}', which goes on with this one as it is",
+    )
+
+
+def is_cloned(name: str, place: str, why: str) -> Refused:
+    """The error for a disk of which another home has a copy that was written to."""
+    return Refused(
+        f"somebody else goes by the identity of this machine: disk {name}, {place}, {why}; two copies of it are written"
+        " to, as after a machine was cloned with its disks: both would give the same names to different rows",
+        hint=f"let only one of both work on; 'frostline disk adopt {name}' gives this one an identity of its own",
+    )
+
+
+def without_id(name: str, place: str, known: str) -> DiskUnreachable:
+    """The error for a place that has tables and no id, where this machine knows a disk."""
+    return DiskUnreachable(
+        f"disk {name} is missing: {place} holds tables and no id of a disk, and this machine knows disk {known} there",
+        hint="mount it or correct the configuration; if it is a copy of the disk's files that lacks its id: "
+        f"'frostline disk adopt {name}'",
     )
 
 

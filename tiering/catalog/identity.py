@@ -24,9 +24,9 @@ from oplog.entry import GENESIS_DIGEST
 from oplog.errors import DiskUnreachable, FrostlineError, NoSpace, ReadOnly, Refused, Transient
 from oplog.stamps import CommitStamp, WriterState
 from oplog.table_digest import TableDigest
-from tiering.catalog import given_up
-from tiering.catalog.ages import Ages
-from tiering.catalog.faults import Fault, is_older_copy, named, parts_lacking, was_given_up
+from tiering.catalog import clones, given_up
+from tiering.catalog.ages import Ages, Older
+from tiering.catalog.faults import Fault, is_cloned, is_older_copy, named, parts_lacking, was_given_up, without_id
 from tiering.journal.journal import Journal
 from tiering.journal.known_disks import Holding, KnownDisk
 from tiering.table.places import STORE_DIRECTORY, directory_of
@@ -162,6 +162,13 @@ class Identities:
             return next(iter(bucket.store.list()), None) is None
         return not disk.list("")
 
+    def has_tables(self, name: str) -> bool:
+        """Whether tables lie at its place, with an id or without one: a copy of a disk's files may lack that."""
+        disk = self._real[name]
+        if (logged := disk.logged) is not None:
+            return logged.log.first_revision() is not None
+        return bool(disk.list(STORE_DIRECTORY))
+
     @property
     def is_begun(self) -> bool:
         """Whether there is a store: somebody has written to a disk, here or elsewhere. What cannot be asked, may be
@@ -184,6 +191,11 @@ class Identities:
             self._shown.pop(name, None)
         if verb == "adopt" and (logged := self._real[name].logged) is not None:
             take_over(logged)
+        failures: list[str] = []
+        if verb == "adopt" and any(fault.disk == name and fault.kind == "cloned" for fault in self.faults):
+            failures = self.mark_clones(actor)
+            self._shown[name] = self._real[name].renew_identity()
+            self._journal.renew()
         known, shown = self.known(name), self._shown.get(name)
         if known is None:
             known = KnownDisk(name=name, id=shown or "", kind=self._real[name].kind, place=self.place(name))
@@ -202,7 +214,7 @@ class Identities:
             disk.stamp_commits(self._state, lambda stamp: None)
             stamp = disk.restamp(furthest) or next((one.stamp for one in reversed(disk.stamps())), None)
         self._journal.disks.decide(verb, known, shown, self.place(name), actor, stamp=stamp, accepted=furthest)
-        failures = given_up.withdraw(others, shown, actor) if verb == "adopt" and shown is not None else []
+        failures += given_up.withdraw(others, shown, actor) if verb == "adopt" and shown is not None else []
         if known.id not in ("", shown):
             failures += given_up.note(others, known.id, actor)
         return failures
@@ -238,10 +250,19 @@ class Identities:
         if known is not None and not known.id and self._is_elsewhere(name, known):
             return self._without_its_tables(name, known, shown)
         if known is None or not known.id or shown == known.id:
-            why = self._ages.why_older(disk, shown) if shown is not None else ""
-            return self._older(name, why) if why else None
-        reason = not_there(name, self._places.get(name, ""), known.id, shown)
+            older = self._ages.why_older(disk, shown) if shown is not None else None
+            return self._older(name, older) if older is not None else None
+        reason = not_there(name, self.place(name), known.id, shown)
+        if shown is None and self._has_tables(name):
+            reason = without_id(name, self.place(name), known.id)
         return Fault(name, "missing" if shown is None else "other", reason, self._tables(name))
+
+    def _has_tables(self, name: str) -> bool:
+        try:
+            with time_budget(_PATIENCE_SECONDS):
+                return self.has_tables(name)
+        except FrostlineError:
+            return False
 
     def _look_for_notes(self, faults: dict[str, Fault]) -> None:
         """Ask the other disks about those that this machine does not know yet: were they given up? While one of them
@@ -265,14 +286,31 @@ class Identities:
         usable = {name: disk for name, disk in self.disks.items() if disk.broken is None and not disk.unreachable}
         found = self._ages.compare(usable, self._shown)
         self._try(self._ages.judge_journal)
-        for name, why in found.items():
-            fault = self._older(name, why)
+        logged = [disk for disk in usable.values() if disk.logged is not None]
+        for name, disk in usable.items():
+            if name not in self._shown or disk.logged is not None:
+                continue
+            if by := clones.is_marked(logged, self._shown[name], disk.stamps()):
+                found[name] = Older(f"has a mark of another home on disk {by}", is_clone=True)
+        for name, older in found.items():
+            fault = self._older(name, older)
             self.disks[name] = BrokenDisk(self._real[name], fault.error)
             self.faults = (*self.faults, fault)
         return bool(found)
 
-    def _older(self, name: str, why: str) -> Fault:
-        return Fault(name, "older", is_older_copy(name, self.place(name), why), self._tables(name))
+    def _older(self, name: str, older: Older) -> Fault:
+        if older.is_clone:
+            return Fault(name, "cloned", is_cloned(name, self.place(name), older.why), self._tables(name))
+        return Fault(name, "older", is_older_copy(name, self.place(name), older.why), self._tables(name))
+
+    def mark_clones(self, actor: str) -> list[str]:
+        """Let other homes that go by the id of a disk here find it out. In sentences, which disks have no mark."""
+        failures: list[str] = []
+        for fault in self.faults:
+            if fault.kind == "cloned" and (stamps := self._real[fault.disk].stamps()):
+                logged = [disk for disk in self.disks.values() if disk.logged is not None and _can_be_told(disk)]
+                failures += clones.mark(logged, self._shown[fault.disk], stamps[-1].stamp.token, actor)
+        return failures
 
     def _is_elsewhere(self, name: str, known: KnownDisk) -> bool:
         """Whether a disk that has no id is not known by its place either, and the tables that had parts on it are not

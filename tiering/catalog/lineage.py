@@ -1,9 +1,10 @@
 """Which part was made from which: the proof before a part in a bucket hides another one, or takes its place.
 
-A part's name and its `part.json` say what it covers and replaces. On a disk of this machine that is believed; from a
-bucket it is not, for others write there. A part from there hides another one when this machine's journal names it among
-the inputs, or the log of that bucket does: in the inputs of the commit that made the part, with their content; or by
-merges that lead from what this machine had brought there to the part. In each case the rows must add up.
+A part's name and its `part.json` say what it covers and replaces; where its digests deny it, it is not so. On a disk of
+this machine that is believed; from a bucket it is not, for others write there. A part from there hides another one when
+this machine's journal names it among the inputs, or the log of that bucket does: in the inputs of the commit that made
+the part, with their content; or by merges that lead from what this machine had brought there to the part. In each case
+the rows must add up.
 
 What lies on a disk of this machine came from this machine: a part that claims others without a proof is not
 moved there.
@@ -63,8 +64,10 @@ class Lineage:
         self._proved: set[tuple[str, int | None, str, str, str]] = set()
 
     def hides(self, cover: StoredPart, hidden: StoredPart) -> bool:
-        """Whether the part takes the place of the other."""
-        if not claims(cover, hidden):
+        """Whether the part takes the place of the other. A name is no proof: that of a cloned machine's part stands for
+        other rows."""
+        window = cover.definition.settings.deduplication_window
+        if not claims(cover, hidden) or not cover.part.may_hold(hidden.part, window=window):
             return False
         if self._disks[cover.disk].bucket is None:
             return True

@@ -7,7 +7,7 @@ disk, or everything that was once inserted into it, in other parts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -18,6 +18,7 @@ from tiering.catalog.catalog import StoredPart
 from tiering.table import part as parts_format
 from tiering.table.part import PART_FILE, Part
 from tiering.table.places import part_name
+from tiering.table.same_rows import same_rows
 from tiering.table.schema import TableDefinition
 
 _NAME = re.compile(r"(missing|altered|broken|incomplete|unexpected|partly)_(.+?)(?:_try[0-9]+)?/?\Z")
@@ -54,17 +55,19 @@ def find_set_aside(
     if not found:
         return []
     there = list(active())
-    names_there = {stored.facts.name for stored in there}
-    digests = {digest for stored in there for digest in stored.part.digests}
-    window = definition.settings.deduplication_window
-    return [
-        aside for aside, part in found if aside.part not in names_there and not _is_back(part, digests, window=window)
-    ]
+    same = {stored.facts.name: stored.part for stored in there}
+    parts, window = list(same.values()), definition.settings.deduplication_window
+    return [aside for aside, part in found if not _is_back(part, same.get(aside.part), parts, window=window)]
 
 
-def _is_back(part: Part | None, digests: set[str], *, window: int) -> bool:
-    """Whether all that was ever inserted into the part is in others. One that forgot some of it never says so."""
-    return part is not None and 0 < len(part.digests) < window and digests.issuperset(part.digests)
+def _is_back(part: Part | None, same: Part | None, parts: Sequence[Part], *, window: int) -> bool:
+    """Whether the part is there (`same` has its name), or all that was ever inserted into it, in others."""
+    if part is None:
+        return same is not None
+    if same is not None and (same.rows, same.digests) == (part.rows, part.digests):
+        return True
+    found = same_rows(part, parts, window=window)
+    return found is not None and found.how_many == "all"
 
 
 def _readable(disk: Disk, place: str) -> dict[str, Part]:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from disks.base import Disk, LoggedDisk
 from oplog.entry import Commit, Rename
 from oplog.errors import DiskUnreachable, FrostlineError, Transient
-from oplog.kinds import Moved, SetAside, Undone
+from oplog.kinds import Moved, SetAside, Tidied, Undone
 from tiering.policy.part_events import event
 from tiering.table.schema import TableDefinition
 
@@ -39,6 +39,8 @@ class CopyState(msgspec.Struct, frozen=True):
     why: str = ""
     is_proved: bool = False
     """Whether the logs say so; else the journal alone does, while a bucket cannot be asked."""
+    is_merged: bool = False
+    """Whether a merge took the part away: its rows went on in another one."""
 
     @property
     def is_settled(self) -> bool:
@@ -49,8 +51,8 @@ class CopyState(msgspec.Struct, frozen=True):
 VALID = CopyState("valid", is_proved=True)
 
 
-class _Word(msgspec.Struct, frozen=True):
-    """What one bucket says of a copy."""
+class Word(msgspec.Struct, frozen=True):
+    """What one bucket says of a copy, or of a part that was made from it."""
 
     state: CopyState
     bucket: str = ""
@@ -58,11 +60,13 @@ class _Word(msgspec.Struct, frozen=True):
     history: Sequence[Commit] = ()
     """Its commits that touched the part."""
 
-    def is_before(self, other: _Word) -> bool:
+    def is_before(self, other: Word) -> bool:
         """Whether a writer of the other history had seen the end of this one. No clock tells it: two machines have
         two."""
         if not self.history:
             return False
+        if self.bucket == other.bucket:
+            return bool(other.history) and self.history[-1].revision < other.history[-1].revision
         return any(commit.state.buckets.get(self.bucket, 0) >= self.history[-1].revision for commit in other.history)
 
 
@@ -114,12 +118,13 @@ class SourceCopies:
             return CopyState("valid")  # what lies there nobody knows
         between = self._listed.kept_between(definition.uuid, part)
         kept = any(map(self._is_shared, between))
-        words: list[_Word] = []
+        directory = definition.part_directory(part)
+        words: list[Word] = []
         for bucket in buckets:
             try:
                 if bucket.unreachable:
                     raise DiskUnreachable(bucket.unreachable)
-                word = self._word_of(bucket, definition, part, kept=kept)
+                word = word_in(bucket, directory, self._is_shared, kept=kept)
             except (
                 Transient
             ) as error:  # the cached table knows that the bucket lacks the part, the journal that it had it
@@ -127,28 +132,19 @@ class SourceCopies:
                     return CopyState("outdated", error.message)
                 continue
             except FrostlineError as error:
-                word = _Word(CopyState("unexplained", error.message))
+                word = Word(CopyState("unexplained", error.message))
             if word is not None:
                 words.append(word)
         if words:
-            return _last_of(words)
+            return last_of(words)
         return CopyState("unexplained", "no log says what became of it", is_proved=True) if kept else VALID
-
-    def _word_of(self, bucket: LoggedDisk, definition: TableDefinition, part: str, *, kept: bool) -> _Word | None:
-        directory = definition.part_directory(part)
-        history = [entry.commit for entry in bucket.commits().touching(directory, until=bucket.revision)]
-        state = state_after(history, directory, self._is_shared, kept=kept)
-        if state is None:
-            return None
-        why = f"{state.why}, by revision {history[-1].revision} of {bucket.name}"
-        return _Word(replace(state, why=why), bucket.identity() or "", history)
 
     def _is_shared(self, disk: str) -> bool | None:
         """None of a disk that this machine does not have."""
         return self._disks[disk].capabilities.shared if disk in self._disks else None
 
 
-def _last_of(words: Sequence[_Word]) -> CopyState:
+def last_of(words: Sequence[Word]) -> CopyState:
     """What the bucket says that had the part last."""
     last = [word.state for word in words if not any(word.is_before(other) for other in words if other is not word)]
     last = last or [word.state for word in words]  # logs that contradict each other
@@ -165,6 +161,15 @@ _IS_GONE: Mapping[bool | None, Literal["valid", "outdated", "unexplained"]] = {
     None: "unexplained",
 }
 """Of a part that a commit took off the bucket for good: by whether what is here is a copy of that, if it is known."""
+
+
+def word_in(bucket: LoggedDisk, directory: str, is_shared: Callable[[str], bool | None], *, kept: bool) -> Word | None:
+    """What became of the part in this directory by the log of a bucket: `state_after` of what is kept of it."""
+    history = [entry.commit for entry in bucket.commits().touching(directory, until=bucket.revision)]
+    if (state := state_after(history, directory, is_shared, kept=kept)) is None:
+        return None
+    why = f"{state.why}, by revision {history[-1].revision} of {bucket.name}"
+    return Word(replace(state, why=why), bucket.identity() or bucket.name, history)
 
 
 def state_after(
@@ -194,7 +199,8 @@ def state_after(
         elif _is_damaged(commit, directory):
             last = CopyState("valid", "set aside as damaged", True)
         else:
-            last = CopyState(_IS_GONE[is_copy], seen.text, True)
+            is_merged = seen.verb == "merged away" or isinstance(commit.kind, Tidied)
+            last = CopyState(_IS_GONE[is_copy], seen.text, is_proved=True, is_merged=is_merged)
     return last
 
 

@@ -53,6 +53,9 @@ def recover(context: Context, *, look: bool = True, anew: bool = True) -> list[s
             if disk.logged is not None:  # what was found while its log was read
                 done += [f"disk {disk.name}: {sentence}" for sentence in _unless_full(disk.recover)]
         reachability.compare(context)
+        if context.identities is not None:
+            for sentence in context.identities.mark_clones(context.actor):
+                logger.warning("%s", sentence)
         for step in (
             *(_finish_drops, _follow_drops, mover.recover),
             *(_settle_merges, _remove_outdated, _repair_definitions, unrevealed.sweep),
@@ -180,12 +183,6 @@ def _is_replaced(context: Context, outdated: StoredPart, everything: list[Stored
     for stored in everything:
         if stored.state != "active" or not context.catalog.lineage.hides(stored, outdated):
             continue
-        if not stored.part.may_hold(outdated.part, window=outdated.definition.settings.deduplication_window):
-            logger.warning(
-                "%s of %s on %s is kept: %s covers it by name and was not made from it",
-                *(outdated.part.name, outdated.definition.full_name, outdated.disk, stored.facts.name),
-            )
-            return False
         disk = context.disk(stored.disk)
         if disk.unreachable:
             return False

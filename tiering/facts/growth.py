@@ -1,11 +1,24 @@
-"""What grows unnoticed in a store: small parts in buckets, and objects that nothing names."""
+"""What grows unnoticed in a store: small parts in buckets, objects that nothing names, and parts that no rule takes
+because a row is dated far ahead."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import islice
+
+from tiering.catalog.catalog import StoredPart
 from tiering.config.units import format_size
 from tiering.doctor.diagnosis import Finding
 from tiering.engine.store import Store
 from tiering.facts.status import crowded_documents, crowded_text, garbage
+from tiering.policy import ttl
+
+_FAR_AHEAD = timedelta(days=366)
+"""A newest row dated later than so long after now is more likely a mistake than a fact."""
+_MOST_NAMED = 20
+"""So many parts are named, each in a line; one line says that there are more."""
 
 
 def of_store(store: Store) -> list[Finding]:
@@ -23,4 +36,36 @@ def of_store(store: Store) -> list[Finding]:
             "frostline gc --delete, or daemon.gc_delete: true" if not config.daemon.gc_delete else "they are young yet"
         )
         found.append(Finding(subject="tables", check="garbage", level="warning", what=what, hint=hint))
-    return found
+    return [*found, *_far_ahead(store)]
+
+
+def _far_ahead(store: Store) -> Iterator[Finding]:
+    kept = (
+        (stored, due)
+        for definition in store.definitions()
+        if definition.ttl
+        for stored in store.parts(definition.full_name)
+        for due in ttl.due_times(definition, stored.facts)
+        if due.newest is not None and due.newest - store.context.clock() > _FAR_AHEAD
+    )
+    for stored, due in islice(kept, _MOST_NAMED):
+        yield _kept_by_its_date(stored, due)
+    if more := sum(1 for _ in kept):
+        what = f"{more:,} more parts have a row that is dated far ahead"
+        yield Finding(subject="tables", check="far-future", level="warning", what=what)
+
+
+def _kept_by_its_date(stored: StoredPart, due: ttl.Due) -> Finding:
+    assert due.newest is not None
+    table, partition, newest = stored.definition.full_name, stored.name.partition, ttl.short_time(due.newest)
+    names = [*table.split(".", 1), due.rule.column]
+    database, name, column = ('"' + word.replace('"', '""') + '"' for word in names)
+    since = (due.newest - timedelta(seconds=1)).isoformat()
+    query = f"SELECT * FROM {database}.{name} WHERE {column} >= '{since}'"
+    what = f"part {stored.label} of {table}, partition {partition}, has a row with {due.rule.column} {newest}:"
+    what += f" until then the rule '{ttl.rule_text(due.rule)}' does not take the part"
+    hint = (
+        f"frostline query {shlex.quote(query)} shows it; if its date is a mistake, insert the partition again without"
+    )
+    hint += " it (--replace-partitions), or move the part by hand"
+    return Finding(subject="tables", check="far-future", level="warning", what=what, hint=hint)

@@ -25,3 +25,9 @@ def advance(connection: sqlite3.Connection, above: int = 0) -> None:
         " value = max(CAST(value AS INTEGER), CAST(?2 AS INTEGER) - 1) + 1",
         (_GENERATION, str(above + 1)),
     )
+
+
+def renew(connection: sqlite3.Connection) -> None:
+    """Within a transaction of the journal: another id."""
+    connection.execute("DELETE FROM meta WHERE key = ?", (_JOURNAL,))
+    advance(connection)

@@ -114,6 +114,13 @@ class Journal:
             generation.advance(connection, seen)
             return True
 
+    def renew(self) -> None:
+        """Another home has a copy of this journal and writes to it: it gets an id of its own, and gives no more of the
+        block numbers that the copy may give."""
+        with self.file.write("renew_journal", "") as connection:
+            connection.execute("DELETE FROM blocks")
+            generation.renew(connection)
+
     def block_ranges(self, table_uuid: str) -> set[int]:
         """The ranges of block numbers that are this machine's."""
         rows = self.file.read("SELECT number FROM block_ranges WHERE table_uuid = ?", (table_uuid,))

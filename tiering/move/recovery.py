@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 
 from disks.base import Disk
@@ -160,7 +160,7 @@ def _settle_copies(context: Context, definition: TableDefinition, copies: list[S
     for copy in copies:
         if definition.is_replicated and context.disk(copy.disk).capabilities.shared:
             continue  # any replica may have moved it: what this one may take off its disks, its Keeper says, too
-        origin = _origin(context.disk(copy.disk), copy)
+        origin = copying.moved_from(context.disk(copy.disk), copy)
         for other in copies:
             if origin is None or other.disk != origin[0] or other.disk == copy.disk or origin[1]:
                 continue
@@ -180,18 +180,6 @@ def _kept_by_wish(context: Context, definition: TableDefinition, part: str) -> b
     """Whether the journal knows that somebody asked for the source to stay."""
     records = context.journal.work.moves(table_uuid=definition.uuid, part=part, limit=1)
     return bool(records) and records[0].keep_source
-
-
-def _origin(disk: Disk, copy: StoredPart) -> tuple[str, bool] | None:
-    """From the commit that created the copy: the disk it was moved from, and whether that one was to keep it."""
-    logged = disk.logged
-    if copy.revision is None or logged is None:
-        return None
-    for entry in logged.entries(copy.revision - 1, copy.revision):
-        commit = entry.commit
-        if isinstance(commit.kind, Moved) and (source := commit.kind.source_of(copy.part.name)):
-            return source, copy.part.name in commit.kind.kept
-    return None
 
 
 def _remove(context: Context, disk: Disk, directory: str, target: str) -> bool:
@@ -220,7 +208,7 @@ def _list_copies(context: Context) -> None:
     ]
     if not tables:
         return
-    listed = [(table.uuid, part) for table in tables for part in _had_by_buckets(context, table, local)]
+    listed = copying.had_by_buckets(context.catalog, context.disks, tables)
     try:
         journal.add(listed, all_listed=True)
     except (NoSpace, ReadOnly) as error:
@@ -234,16 +222,6 @@ def _has_parts_on(context: Context, definition: TableDefinition, disks: Containe
     if sums is None:
         return any(stored.disk in disks for stored in context.catalog.parts(definition, include_outdated=True))
     return any(whole.parts for disk, whole in sums.items() if disk in disks)
-
-
-def _had_by_buckets(context: Context, definition: TableDefinition, disks: Container[str]) -> Iterator[str]:
-    """The parts on these disks that the log of a bucket tells of."""
-    everything = context.catalog.parts(definition, include_outdated=True)
-    here = {stored.directory: stored.label for stored in everything if stored.disk in disks}
-    for disk in context.disks.values():
-        if disk.logged is not None:
-            known = disk.logged.commits().directories(f"{definition.directory}/")
-            yield from (here[directory] for directory in known if directory in here)
 
 
 def _tidy_copies(context: Context) -> list[str]:

@@ -155,7 +155,7 @@ def _due(definition: TableDefinition, part: Part | PartFacts, rule: TtlRule) -> 
     try:
         return Due(rule, newest, newest + rule.after, undated=undated)
     except OverflowError:
-        return Due(rule, missing=f"{short_time(newest)} + {short_duration(rule.after)} is beyond the calendar")
+        return Due(rule, newest, missing=f"{short_time(newest)} + {short_duration(rule.after)} is beyond the calendar")
 
 
 def _undated(known: ColumnRange, rows: int, rule: TtlRule) -> str:

@@ -144,10 +144,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         sources = [PartName.parse(source) for source in self.sources]
         return not sources or any(source == other or source.covers(other) for source in sources)
 
+    def remembers_all(self, *, window: int) -> bool:
+        """Whether its digests are those of all blocks that were ever inserted into it. A merge keeps the newest
+        `window` of them, and each part that was merged had one at least."""
+        return max(1, len(self.sources)) <= len(self.digests) and (not self.sources or len(self.digests) < window)
+
     def may_hold(self, other: Part, *, window: int) -> bool:
         """Whether the other part's rows went into this one, by the digests of the inserted blocks. Only a part that
-        remembers fewer of them than the window can say no: from a fuller one the oldest were dropped."""
-        return len(self.digests) >= window or set(other.digests) <= set(self.digests)
+        remembers all of them can say no: another one has forgotten the oldest."""
+        return not self.remembers_all(window=window) or set(other.digests) <= set(self.digests)
 
 
 class PartFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):

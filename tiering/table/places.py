@@ -12,6 +12,7 @@ from tiering.table.part import PartName
 
 STORE_DIRECTORY = "store"
 GIVEN_UP_DIRECTORY = "given-up"
+CLONED_DIRECTORY = "cloned"
 _RESERVATION = re.compile(r"(?:/|\A)(?:blocks|levels)-\d+\.json\Z", re.ASCII)
 _LEVELS = re.compile(r"levels-(\d+)\.json\Z", re.ASCII)
 
@@ -64,6 +65,13 @@ def name_at(path: str) -> tuple[str, PartName] | None:
 def given_up_path(identity: str) -> str:
     """The file that says, on the other disks, that the disk with this id was given up."""
     return f"{GIVEN_UP_DIRECTORY}/{identity}.json"
+
+
+def clone_mark(identity: str, token: str = "") -> str:
+    """The file that says, on the other disks, that a home with this last transaction goes by the id of a disk, and so
+    does another home; without a token the directory of all of them."""
+    directory = f"{CLONED_DIRECTORY}/{identity}"
+    return f"{directory}/{token}.json" if token else directory
 
 
 def is_reservation(path: str) -> bool:

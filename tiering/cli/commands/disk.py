@@ -40,21 +40,24 @@ def adopt(session: Session, name: Name) -> None:
     Parts whose rows are in other active parts, or that were dropped since, are set aside in detached/; nothing is
     deleted. What this machine knew of the disk's parts is forgotten, and counted again by the next command.
 
-    Exit 13: nothing lies there, or it has two names. Exit 5: a bucket that tells which rows are elsewhere is away.
+    A copy of a disk's files that lacks its id gets a new one, and so does the disk of a machine that was cloned.
+
+    Exit 13: no tables lie there, or it has two names. Exit 5: a bucket that tells which rows are elsewhere is away.
     """
     identities, known = _configured(session, name)
     found = identities.shown(name)
     for fault in identities.faults:
         if fault.disk == name and (fault.kind == "twice" or (fault.kind == "other" and found is None)):
             raise fault.error
-    if found is None and known is not None and known.id:
+    if found is None and known is not None and known.id and not identities.has_tables(name):
         raise Refused(
-            f"{identities.place(name)} holds no disk that could be adopted",
-            hint=f"mount it; if the place is new and empty on purpose: 'frostline disk replace {name}'",
+            f"{identities.place(name)} holds no disk that could be adopted: no id of one, and no tables",
+            hint=f"mount it; if the place is new on purpose: 'frostline disk replace {name}'",
         )
     identities.compare_ages()  # how far have the logs seen it
     is_back = any(fault.disk == name and fault.kind == "given_up" for fault in identities.faults)
     adoption = Adoption.of(session, identities, name) if known is not None or is_back else None
+    identities.compare_ages()  # what the buckets said meanwhile
     _decide(session, "adopt", name, identities, known, found, adoption)
 
 
@@ -66,10 +69,11 @@ def replace(session: Session, name: Name) -> None:
     identities, known = _configured(session, name)
     found = identities.at_place(name)
     if found is not None or not identities.is_empty(name):
-        raise Refused(
-            f"{identities.place(name)} is not empty: it holds {f'disk {found}' if found else 'files'}",
-            hint=f"'frostline disk adopt {name}' takes it as it is",
-        )
+        hint = f"'frostline disk adopt {name}' takes it as it is"
+        what = f"disk {found}" if found is not None else "tables"
+        if found is None and not identities.has_tables(name):
+            hint, what = f"move them elsewhere, then 'frostline disk replace {name}'", "files that are no disk's"
+        raise Refused(f"{identities.place(name)} is not empty: it holds {what}", hint=hint)
     _decide(session, "replace", name, identities, known, found)
 
 

@@ -72,7 +72,18 @@ def _of_tables(session: Session) -> list["Finding"]:
             Finding(subject=f"table {one.called}", check="definition", level="problem", what=one.text, hint=one.hint)
             for one in store.unreadable()
         ]
-        return unreadable + of_store(store)
+        identities = store.context.identities
+        faults = [
+            Finding(
+                subject=f"disk {fault.disk}",
+                check="identity",
+                level="problem",
+                what=fault.error.message,
+                hint=fault.error.hint,
+            )
+            for fault in (identities.faults if identities is not None else ())
+        ]
+        return faults + unreadable + of_store(store)
     except (FrostlineError, OSError):
         return []
 

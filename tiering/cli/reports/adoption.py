@@ -9,7 +9,7 @@ from tiering.cli.frame.session import Session, actor
 if TYPE_CHECKING:
     from disks.base import Disk
     from tiering.catalog.catalog import Catalog
-    from tiering.catalog.doubled import DoubledPart
+    from tiering.catalog.doubled import Compared
     from tiering.catalog.identity import Identities
     from tiering.journal.journal import Journal
 
@@ -22,14 +22,18 @@ class Adoption:
         disk: "Disk",
         journal: "Journal",
         tables: list[dict[str, Any]],
-        doubled: "list[DoubledPart]",
+        compared: "Compared",
         levels: dict[str, int],
+        unlisted: list[tuple[str, str]] | None,
     ) -> None:
+        """`unlisted`: where the journal is new, the parts on local disks that a bucket has had."""
         self.tables = tables
-        self.doubled = doubled
+        self.doubled = compared.doubled
+        self._compared = compared
         self._disk = disk
         self._journal = journal
         self._levels = levels
+        self._unlisted = unlisted
 
     @classmethod
     def of(cls, session: Session, identities: "Identities", name: str) -> "Adoption | None":
@@ -65,17 +69,22 @@ class Adoption:
 
     @classmethod
     def _read(cls, catalog: "Catalog", disks: "dict[str, Disk]", journal: "Journal", name: str) -> "Adoption":
-        from tiering.catalog.doubled import doubled_parts, levels_given
+        from tiering.catalog.copying import had_by_buckets
+        from tiering.catalog.doubled import compare_parts, levels_given
         from tiering.catalog.reachability import holdings
 
         held = holdings(catalog).get(name, {})
         found = [{"table": one.table, "uuid": uuid, "parts": one.parts, "rows": one.rows} for uuid, one in held.items()]
         made = {table.uuid: levels_given(journal.work.merged_parts(table.uuid)[1]) for table in catalog.tables()}
         levels = {uuid: level for uuid, level in made.items() if level}
-        return cls(disks[name], journal, found, doubled_parts(catalog, disks, name), levels)
+        unlisted = None
+        if not journal.source_copies.are_listed() and all(disk.broken is None for disk in disks.values()):
+            unlisted = had_by_buckets(catalog, disks, catalog.tables())
+        return cls(disks[name], journal, found, compare_parts(catalog, disks, name), levels, unlisted)
 
     def set_aside(self) -> None:
-        """Rename what cannot stay, in one commit. A name that was given to a merged part is not given again."""
+        """Rename what cannot stay, in one commit. A name that was given to a merged part is not given again. What stays
+        is a copy of a bucket's part or this machine's own, and the journal is told which."""
         from contextlib import ExitStack
 
         from tiering.catalog.doubled import set_aside
@@ -86,3 +95,7 @@ class Adoption:
                 claims.enter_context(self._journal.claim(uuid, names, "adopt"))
             if not self._disk.read_only:
                 set_aside(self._disk, self.doubled, self._levels, actor())
+        own, listed = set(self._compared.own), self._journal.source_copies
+        listed.forget(own)
+        copies = [*self._compared.copies, *(self._unlisted or ())]
+        listed.add([part for part in copies if part not in own], all_listed=self._unlisted is not None)

@@ -746,8 +746,8 @@ def test_an_object_of_two_paths_that_is_gone(site: Site) -> None:
     assert directory not in str(problems)
 
 
-def test_a_part_that_another_hides_without_having_its_rows(site: Site) -> None:
-    """I1: rows that are in no answer."""
+def test_a_part_that_another_spans_without_having_its_rows(site: Site) -> None:
+    """I1, I19: a name alone would hide rows; they are in every answer, beside that part's."""
     define(site.ssd, replace_settings(1000))
     define(site.cold, replace_settings(1000))
 
@@ -757,8 +757,8 @@ def test_a_part_that_another_hides_without_having_its_rows(site: Site) -> None:
     add_part(site.ssd, "all_10_10_0", edit=digest("a"))
     add_part(site.ssd, "all_10_11_1", edit=digest("b"))
     problem = site.only()
-    assert (problem.invariant, problem.part) == ("I1", "all_10_10_0")
-    assert "hidden by all_10_11_1" in problem.what
+    assert (problem.invariant, problem.part) == ("I1", "all_10_11_1")
+    assert "takes the place of all_10_10_0" in problem.what
 
 
 def replace_settings(window: int) -> TableDefinition:

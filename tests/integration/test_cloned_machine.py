@@ -1,0 +1,91 @@
+"""A machine was cloned with its SSD and its state: two homes give the same names to different rows (I1, I16, I18)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.homes import Home
+
+Homes = tuple[Home, Home]
+
+
+@pytest.fixture
+def homes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Homes:
+    """Rows 1 and 2 were inserted before `b` was made from `a`."""
+    a = Home(tmp_path, "a", capsys)
+    a.create()
+    a.insert(1, 2)
+    for name in ("ssd", "state"):
+        shutil.copytree(a.path / name, tmp_path / "b" / name)
+    return a, Home(tmp_path, "b", capsys)
+
+
+def to_bucket(home: Home, part: str) -> None:
+    home("move", "d.t", "--part", part, "--to-disk", "s3")
+
+
+def refused(home: Home) -> None:
+    """Nothing that could give a name twice is done, and every verb says why."""
+    for verb in (("insert", "d.t", str(home.path / "rows.csv")), ("merge", "d.t", "--final"), ("table", "drop", "d.t")):
+        home(*verb, code=13)
+        assert "somebody else goes by the identity of this machine" in home.error
+        assert "'frostline disk adopt ssd'" in home.error
+    (problem,) = (one for one in home.json("doctor", code=4)["findings"] if one["level"] == "problem")
+    assert (problem["subject"], problem["check"]) == ("disk ssd", "identity")
+    assert "I16" in {problem["invariant"] for problem in home.json("fsck", code=4)["problems"]}
+
+
+@pytest.fixture
+def both(homes: Homes) -> Homes:
+    """Each inserted once more, and `b` has moved what it inserted to the bucket."""
+    a, b = homes
+    a.insert(3)
+    b.insert(30)
+    (name,) = {part["part"] for part in b.json("parts")["parts"]} - {"all_1_1_0"}
+    to_bucket(b, name)
+    return homes
+
+
+def test_both_homes_see_it(both: Homes) -> None:
+    """One by the log; the other by the mark that the first one leaves, though that has committed nothing."""
+    for home in both:
+        refused(home)
+
+
+def test_each_gets_an_identity_of_its_own(both: Homes) -> None:
+    """A part whose name the other home gave to other rows is set aside, and told with every answer until its file is
+    attached. Names that are given from now on do not meet."""
+    a, b = both
+    refused(a)
+    for home in both:
+        home("disk", "adopt", "ssd")
+    assert (a.keys(), b.keys()) == ([1, 2, 30], [1, 2, 30])
+    assert len(a.json("query", "SELECT k FROM d.t")["parts_set_aside"]) == 1
+    (file,) = (a.path / "ssd").rglob("detached/unexpected_*/*.parquet")
+    a("partition", "attach", "d.t", str(file))
+    assert "parts_set_aside" not in a.json("query", "SELECT k FROM d.t")
+    b.insert(100)
+    for home in both:
+        for name in {part["part"] for part in home.json("parts")["parts"] if part["disk"] == "ssd"} - {"all_1_1_0"}:
+            to_bucket(home, name)
+    for home in both:
+        assert home.keys() == [1, 2, 3, 30, 100]
+        assert home.json("doctor")["ok"]
+
+
+def test_a_part_of_the_clone_is_not_hidden_by_its_name(homes: Homes) -> None:
+    """A merge on one home spans the number of a part that the other one has under that name, with other rows."""
+    a, b = homes
+    a.insert(3)
+    b.insert(30)
+    (name,) = {part["part"] for part in b.json("parts")["parts"]} & {"all_2_2_0", "all_3_3_0"}
+    a("merge", "d.t", "--final")
+    to_bucket(b, name)
+    a("disk", "adopt", "ssd")
+    assert a.keys() == [1, 2, 3, 30]
+    (problem,) = a.json("fsck", code=4)["problems"]
+    assert problem["invariant"] == "I1"
+    assert name in problem["what"]
