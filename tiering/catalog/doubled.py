@@ -53,6 +53,8 @@ def doubled_parts(catalog: Catalog, disks: Mapping[str, Disk], name: str) -> lis
         for stored in parts:
             if stored.disk == name and stored.state != "outdated":
                 one = _doubled(stored, others) or _dropped(stored, others, disks)
+                if one is not None and one.reason == "unexpected" and disks[name].capabilities.shared:
+                    continue  # another machine's, of the name of one that is here: both answer
                 found += [one] if one is not None else []
     return found
 

@@ -149,6 +149,10 @@ class Identities:
         disk.work_offline(DiskUnreachable(f"disk {name} is not asked"))
         return {**self.disks, name: disk}
 
+    def is_shared(self, name: str) -> bool:
+        """Whether other machines may write to the disk as well."""
+        return self._real[name].capabilities.shared
+
     def place(self, name: str) -> str:
         """Where the configuration has the disk; empty when it has none of the name."""
         return self._places.get(name, "")

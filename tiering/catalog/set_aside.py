@@ -54,12 +54,22 @@ def find_set_aside(
     if not found:
         return []
     there = list(active())
-    names_there = {stored.facts.name for stored in there}
+    by_name = {stored.facts.name: stored for stored in there}
     digests = {digest for stored in there for digest in stored.part.digests}
     window = definition.settings.deduplication_window
     return [
-        aside for aside, part in found if aside.part not in names_there and not _is_back(part, digests, window=window)
+        aside
+        for aside, part in found
+        if not _is_there(aside, part, by_name) and not _is_back(part, digests, window=window)
     ]
+
+
+def _is_there(aside: SetAsidePart, part: Part | None, by_name: Mapping[str, StoredPart]) -> bool:
+    """Whether a part of its name is active: another one, where that is why it was set aside."""
+    active = by_name.get(aside.part)
+    if active is None or aside.reason != "unexpected":
+        return active is not None
+    return part is not None and (part.rows, part.created) == (active.facts.rows, active.facts.created)
 
 
 def _is_back(part: Part | None, digests: set[str], *, window: int) -> bool:

@@ -119,6 +119,12 @@ class Journal:
         rows = self.file.read("SELECT number FROM block_ranges WHERE table_uuid = ?", (table_uuid,))
         return {row["number"] for row in rows}
 
+    def forget_block_range(self, table_uuid: str, number: int) -> None:
+        """Another machine has the range: no number of it is given any more."""
+        with self.file.write("forget_block_range", table_uuid) as connection:
+            connection.execute("DELETE FROM block_ranges WHERE table_uuid = ? AND number = ?", (table_uuid, number))
+            generation.advance(connection)
+
     # What was put in without a look at the buckets
 
     def note_unseen(self, table_uuid: str) -> None:

@@ -346,10 +346,21 @@ def _decide(
             adoption.set_aside()
         for sentence in identities.decide(what, name, actor()):
             session.output.note(sentence)
+        if what == "adopt" and identities.is_shared(name):
+            _put_marks_back(session)
     if session.options.json:
         session.output.document(document)
     else:
         session.output.line("Dry run: nothing was changed." if session.dry_run else "Done.")
+
+
+def _put_marks_back(session: Session) -> None:
+    """A bucket that was set back lacks marks of this machine's block ranges: recovery writes them again before another
+    machine takes the same numbers."""
+    try:
+        session.store()
+    except FrostlineError as error:
+        session.output.note(f"the next command compares block ranges with the bucket: {error.message}")
 
 
 def _held(session: Session, identities: "Identities", known: "KnownDisk") -> "tuple[Holdings, bool]":
