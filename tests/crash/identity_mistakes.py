@@ -73,6 +73,18 @@ def _stamp_not_synced() -> None:
     commits.fsync_directory = all_but_own  # type: ignore[attr-defined]
 
 
+def _every_word_counts() -> None:
+    from tiering.journal.known_disks import KnownDisks
+
+    def decided(self: KnownDisks) -> tuple[set[str], set[str]]:
+        query = "SELECT known FROM disk_decisions WHERE known != '' AND known NOT IN (SELECT id FROM disks)"
+        return {row["known"] for row in self._file.read(query)} if self._file.has_table(
+            "disk_decisions"
+        ) else set(), set()
+
+    KnownDisks.decided = decided  # type: ignore[method-assign]
+
+
 Mistake = tuple[str, str, str, Callable[[], Any]]
 
 MISTAKES: tuple[Mistake, ...] = (
@@ -212,13 +224,25 @@ MISTAKES: tuple[Mistake, ...] = (
         "an id that was given up is forgotten (I16)",
         "the journal takes a disk in again that somebody gave up",
         f"{_GIVEN_UP}::test_the_journal_alone_knows_it",
-        replaced("tiering.journal.known_disks:KnownDisks", "given_up", lambda self: set()),
+        replaced("tiering.journal.known_disks:KnownDisks", "decided", lambda self: (set(), set())),
     ),
     (
         "nobody else learns what was given up (I16)",
         "other disks do not say that one was given up",
         f"{_GIVEN_UP}::test_a_lost_journal_asks_the_bucket",
         replaced("tiering.catalog.given_up", "note", lambda disks, identity, actor: []),
+    ),
+    (
+        "who knows a disk asks nobody (I16)",
+        "a journal that knows an id does not hear that another machine gave it up",
+        f"{_GIVEN_UP}::test_another_machine_that_knew_the_disk",
+        replaced("tiering.catalog.identity:Identities", "_is_noted", lambda self, name, usable: False),
+    ),
+    (
+        "given up once is given up for good (I16)",
+        "adopting a disk does not end what was said of it before",
+        f"{_GIVEN_UP}::test_drained_after_it_was_adopted",
+        _every_word_counts,
     ),
     (
         "adopted with what is there twice",

@@ -106,11 +106,14 @@ class Journal:
 
     def go_on_from(self, seen: int) -> bool:
         """The journal was seen at this generation. Where it is behind, it is an older copy of itself: it goes on after
-        that one, and gives no more of the block numbers that it may have given. Whether it was."""
+        that one, gives no more of the block numbers that it may have given, and counts the disks again. Whether it
+        was."""
         with self.file.write("go_on_from", seen) as connection:
             if generation.of(self.file)[1] >= seen:
                 return False
             connection.execute("DELETE FROM blocks")
+            if self.file.has_table("disks"):  # what it counted there was counted before what it has forgotten
+                connection.execute("UPDATE disks SET counted = 0, changes = changes + 1 WHERE holdings != '{}'")
             generation.advance(connection, seen)
             return True
 
