@@ -242,6 +242,18 @@ class TestState:
         assert count(frostline) == 6
         assert frostline.json("fsck")["ok"]
 
+    def test_misses_nothing_that_moved_away_since(self, copies: Copies, frostline: Frostline) -> None:
+        """It counted the parts of the disk before they moved to the bucket."""
+        assert count(frostline) == 2
+        shutil.rmtree(copies.home.with_name("older"))
+        copies.take()
+        frostline("move", "d.t", "--partition", "mon", "--to-disk", "s3")
+        copies.set_back("state")
+        (problem,) = frostline.json("fsck", code=4)["problems"]
+        assert problem["invariant"] == "I18"
+        assert count(frostline) == 2
+        assert frostline.json("fsck")["ok"]
+
     def test_fsck_says_it(self, copies: Copies, frostline: Frostline) -> None:
         insert(frostline, "tue", 3)
         copies.set_back("state")
@@ -304,6 +316,21 @@ class TestBucket:
         assert count(frostline) == 0
         insert(frostline, "mon", 1)
         assert count(frostline) == 2
+        assert frostline.json("fsck")["ok"]
+
+    def test_is_adopted_after_a_merge(self, copies: Copies, frostline: Frostline) -> None:
+        """Adopting it writes to it: levels of merged parts are noted there, also when nobody counted since."""
+        insert(frostline, "mon", 3)
+        frostline("merge", "d.t", "--final")
+        frostline("move", "d.t", "--partition", "mon", "--to-disk", "s3")
+        frostline("disk", "adopt", "s3", "-y")
+        assert count(frostline) == 4
+        frostline("move", "d.t", "--partition", "mon", "--to-disk", "ssd")
+        copies.set_back("bucket")
+        frostline("restore", "s3", "--apply", "-y")
+        frostline("query", COUNT, code=5)
+        frostline("disk", "adopt", "s3", "-y")
+        assert count(frostline) == 4
         assert frostline.json("fsck")["ok"]
 
     def test_and_the_state_are_older_than_the_disk(self, copies: Copies, frostline: Frostline) -> None:

@@ -310,7 +310,10 @@ def _decide(
         if session.options.json:
             session.output.document({"disk": name, "changed": False, "dry_run": session.dry_run})
         return
-    holdings, is_all = _held(session, identities, known) if known is not None else ({}, False)
+    if known is not None and adoption is None:
+        holdings, is_all = _held(session, identities, known)
+    else:  # what this machine keeps of a bucket is what was found there
+        holdings, is_all = (known.holdings, known.counted) if known is not None else ({}, False)
     held = [
         {"table": holding.table, "uuid": uuid, "parts": holding.parts, "rows": holding.rows}
         for uuid, holding in holdings.items()
