@@ -11,6 +11,7 @@ _CHECKS = "tests/hostile/test_disk_identity.py"
 _PLACES = "tests/hostile/test_one_place_twice.py"
 _DEMO = "tests/unit/tiering/cli/test_demo_directory.py"
 _SET_BACK = "tests/hostile/test_set_back.py"
+_STAMPS = "tests/unit/disks/local/test_stamps.py"
 _GIVEN_UP = "tests/hostile/test_given_up.py"
 _DRAIN = "tests/unit/tiering/cli/test_disk_drain.py"
 
@@ -71,6 +72,31 @@ def _stamp_not_synced() -> None:
             fsync_directory(path)
 
     commits.fsync_directory = all_but_own  # type: ignore[attr-defined]
+
+
+def _three_buckets() -> None:
+    from msgspec.structs import replace
+
+    from disks.local import stamps
+
+    real = stamps._write
+
+    def few(directory: Any, kept: Any) -> None:
+        state = replace(kept.state, buckets=dict(sorted(kept.state.buckets.items())[:3]))
+        real(directory, replace(kept, state=state))
+
+    stamps._write = few
+
+
+def _every_stamp_taken() -> None:
+    from disks.effects import rename
+    from disks.local import stamps
+
+    def take(self: Any, committed: Any) -> None:
+        for name in stamps._names_in(committed):
+            rename(committed / name, self._own / name)
+
+    stamps.Stamps.take = take  # type: ignore[method-assign]
 
 
 def _every_word_counts() -> None:
@@ -201,6 +227,18 @@ MISTAKES: tuple[Mistake, ...] = (
         "a journal that was set back gives its numbers again",
         f"{_SET_BACK}::TestState::test_twice",
         replaced("tiering.catalog.ages:Ages", "judge_journal", nothing),
+    ),
+    (
+        "a stamp names three buckets (I16)",
+        "from the fourth bucket on nothing local says how far it was",
+        f"{_SET_BACK}::TestBucket::test_each_of_five_is_noticed",
+        _three_buckets,
+    ),
+    (
+        "a stamp comes behind a later one (I16)",
+        "a transaction that is carried out late makes a disk look older that was stamped above it",
+        f"{_STAMPS}::test_a_stamp_below_the_last_takes_no_place",
+        _every_stamp_taken,
     ),
     (
         "a log is not asked how far a disk was (I16)",

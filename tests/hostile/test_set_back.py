@@ -186,6 +186,34 @@ class TestDisk:
         assert count(frostline) == 2
 
 
+def test_an_adoption_whose_renames_fail(home: Path, copies: Copies, frostline: Frostline) -> None:
+    """What is set aside is committed, and in its place later: its stamp does not come behind the adoption's."""
+    insert(frostline, "tue", 3)
+    frostline("move", "d.t", "--partition", "mon", "--to-disk", "s3")
+    frostline("partition", "drop", "d.t", "mon", "-y")
+    insert(frostline, "tue", 5)
+    copies.set_back("ssd")
+    shutil.rmtree(home.with_name("older"))
+    copies.take()
+    counting = Failpoints()
+    with hooked(counting):
+        frostline("disk", "adopt", "ssd", "-y")
+    renames = [at for at, name in enumerate(counting.names, 1) if name == "fs.rename"]
+    assert renames
+    for at in renames:
+        shutil.rmtree(home)
+        shutil.copytree(home.with_name("older"), home, symlinks=True)
+        with hooked(Failpoints("raise_before", at)):
+            _, code = frostline.any("disk", "adopt", "ssd", "-y")
+        shutil.rmtree(home / "state")
+        if code == 0:
+            assert count(frostline) == 0, at
+        else:
+            frostline("query", COUNT, code=5)
+            frostline("disk", "adopt", "ssd", "-y")
+            assert count(frostline) == 0, at
+
+
 @pytest.mark.parametrize("mode", ["raise_before", "raise_after"])
 def test_a_crash_at_any_effect_is_no_copy(tmp_path: Path, mode: Mode) -> None:
     """Wherever a transaction of a local disk ends: neither the disk nor the journal looks older, and the next
@@ -376,6 +404,29 @@ class TestBucket:
         frostline("disk", "adopt", "s3", "-y")
         assert count(frostline) == 6
         assert frostline.json("fsck")["ok"]
+
+    def test_each_of_five_is_noticed(self, home: Path, frostline: Frostline) -> None:
+        """The stamp of the SSD names every bucket, whichever comes first by its id. No other log has seen the move."""
+        buckets = [f"s{number}" for number in range(1, 6)]
+        places = "".join(f"  {name}: {{type: object_disk, url: 'file://{home}/{name}/'}}\n" for name in buckets)
+        Path("frostline.yaml").write_text(
+            f"disks:\n  ssd: {{type: local, path: {home}/ssd}}\n{places}policies: {{hot_cold: {{volumes: "
+            f"[{{name: hot, disks: [ssd]}}, {{name: cold, disks: [{', '.join(buckets)}]}}]}}}}\n"
+        )
+        columns = ("--column", "k:int64", "--column", "g:string", "--order-by", "k")
+        frostline("table", "create", "d.t", *columns, "--partition-by", "identity(g)")
+        insert(frostline, "mon", 1)
+        copies = Copies(home)
+        for name in buckets:
+            insert(frostline, name, 1)
+            copies.take()
+            frostline("move", "d.t", "--partition", name, "--to-disk", name)
+            copies.set_back(name, "state")
+            frostline("query", COUNT, code=5)
+            assert f"disk {name} was set back" in frostline.error
+            copies.bring_back(name, "state")
+            shutil.rmtree(home.with_name("older"))
+        assert count(frostline) == 12
 
     def test_is_older_and_the_state_is_lost(self, copies: Copies, frostline: Frostline) -> None:
         frostline("move", "d.t", "--partition", "mon", "--to-disk", "s3")
