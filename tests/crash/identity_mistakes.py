@@ -295,6 +295,12 @@ MISTAKES: tuple[Mistake, ...] = (
         replaced("tiering.catalog.doubled", "_dropped", nothing),
     ),
     (
+        "two tables of one name are not named (I17)",
+        "fsck passes over a table that a set-back bucket brought again, beside another one of its name",
+        f"{_SET_BACK}::TestBucket::test_has_a_table_again_whose_name_another_one_has",
+        replaced("restore.check.check", "_check_names", nothing),
+    ),
+    (
         "rows in two parts are not named (I1)",
         "fsck passes over blocks that are in two active parts",
         f"{_GIVEN_UP}::test_fsck_names_rows_that_are_there_twice",

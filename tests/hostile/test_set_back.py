@@ -3,6 +3,7 @@ others. What is noticed, by which verb, and the way out: docs/disasters.md."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from contextlib import closing, suppress
@@ -48,7 +49,7 @@ class Copies:
     def set_back(self, *names: str) -> None:
         """Put the older copies of these in the place of what there is."""
         for name in names:
-            (self.home / name).rename(self.home.with_name(f"newer-{name}"))
+            (self.home / name).rename(self.home.with_name(f"newer-{name.replace('/', '-')}"))
             shutil.copytree(self.home.with_name("older") / name, self.home / name, symlinks=True)
 
     def bring_back(self, *names: str) -> None:
@@ -253,6 +254,41 @@ def test_a_crash_at_any_effect_is_no_copy(tmp_path: Path, mode: Mode) -> None:
         assert [fault.kind for fault in look(root).faults] == ["older"]
 
 
+class TestInsideOfADisk:
+    """Only the tables of the SSD are set back (`store/`), and not its own directory, which says how far the disk is."""
+
+    def test_parts_that_came_since_are_missed(self, copies: Copies, frostline: Frostline) -> None:
+        """They were counted."""
+        insert(frostline, "tue", 3)
+        assert count(frostline) == 4
+        copies.set_back("ssd/store")
+        frostline("query", COUNT, code=5)
+        assert "parts are missing from disk ssd" in frostline.error
+        frostline("disk", "adopt", "ssd", "-y")
+        assert count(frostline) == 2
+
+    def test_parts_that_went_since_are_back(self, copies: Copies, frostline: Frostline) -> None:
+        """Nobody can notice it: the part that is back looks like one that somebody put there."""
+        frostline("partition", "drop", "d.t", "mon", "-y")
+        assert count(frostline) == 0
+        copies.set_back("ssd/store")
+        assert count(frostline) == 2
+        assert frostline.json("fsck")["ok"]
+
+    def test_with_the_state(self, copies: Copies, frostline: Frostline) -> None:
+        """Nobody can notice what the tables lack: the counts are as old. The state is noticed."""
+        insert(frostline, "tue", 3)
+        assert count(frostline) == 4
+        copies.set_back("ssd/store", "state")
+        assert count(frostline) == 2
+        assert "the journal is an older copy of itself" in frostline.error
+        given = parts(frostline)
+        insert(frostline, "tue", 3)
+        (new,) = parts(frostline) - given
+        assert new != "tue_2_2_0"
+        assert count(frostline) == 4
+
+
 class TestState:
     def test_is_older_than_the_disk(self, copies: Copies, frostline: Frostline) -> None:
         """Numbers that were given since are not given again, though nothing shows them any more."""
@@ -335,6 +371,8 @@ class TestBucket:
         frostline("query", COUNT, code=1)
         assert "restore s3" in frostline.error
         frostline("insert", "d.t", "rows.csv", code=1)
+        (problem,) = frostline.json("fsck", code=4)["problems"]
+        assert (problem["invariant"], problem["disk"]) == ("I7", "s3")
         copies.bring_back("bucket")
         assert count(frostline) == 2
         copies.set_back("bucket")
@@ -434,6 +472,43 @@ class TestBucket:
         shutil.rmtree(copies.home / "state")
         frostline("query", COUNT, code=5)
         assert "disk s3 was set back" in frostline.error
+
+    def test_and_the_state_are_older_and_no_disk_was_written_to(self, copies: Copies, frostline: Frostline) -> None:
+        """Nobody can notice it: a drop in a bucket is known to its log and to the state alone, and both are older. What
+        was dropped is there again, and all is of one moment."""
+        frostline("move", "d.t", "--partition", "mon", "--to-disk", "s3")
+        assert count(frostline) == 2
+        shutil.rmtree(copies.home.with_name("older"))
+        copies.take()
+        frostline("partition", "drop", "d.t", "mon", "-y")
+        copies.set_back("bucket", "state")
+        assert count(frostline) == 2
+        assert frostline.json("fsck")["ok"]
+        frostline("partition", "drop", "d.t", "mon", "-y")
+        assert count(frostline) == 0
+
+    def test_has_a_table_again_whose_name_another_one_has(self, copies: Copies, frostline: Frostline) -> None:
+        """It was dropped, and made again, after the copy."""
+        frostline("move", "d.t", "--partition", "mon", "--to-disk", "s3")
+        shutil.rmtree(copies.home.with_name("older"))
+        copies.take()
+        frostline("table", "drop", "d.t", "-y")
+        frostline("table", "create", "d.t", "--column", "k:int64", "--column", "g:string", "--order-by", "k")
+        insert(frostline, "mon", 7)
+        copies.set_back("bucket")
+        frostline("restore", "s3", "--apply", "-y")
+        frostline("disk", "adopt", "s3", "-y")
+        frostline("query", COUNT, code=1)
+        assert "2 tables are called d.t" in frostline.error
+        assert "set back" in frostline.error
+        (problem,) = frostline.json("fsck", code=4)["problems"]
+        assert problem["invariant"] == "I17"
+        tables = {table["uuid"] for table in frostline.json("table", "list")["tables"]}
+        older = json.loads(next(copies.home.with_name("older").glob("ssd/store/*/*/table.json")).read_bytes())["uuid"]
+        assert older in tables
+        frostline("table", "drop", older, "-y")
+        assert count(frostline) == 2
+        assert frostline.json("fsck")["ok"]
 
     def test_and_the_disk_are_older_than_the_state(self, copies: Copies, frostline: Frostline) -> None:
         insert(frostline, "tue", 3)

@@ -88,7 +88,10 @@ class Ages:
             return ""
         # Another log may name a revision that came after this bucket was looked at, and a power cut may have taken what
         # this machine had written down of it.
-        disk.refresh()
+        try:
+            disk.refresh()
+        except FrostlineError:  # as above: whoever needs the disk says why
+            return ""
         if logged.revision >= seen:
             return ""
         return f"ends at revision {logged.revision}, and was seen at revision {seen} when another disk was written to"
