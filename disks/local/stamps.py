@@ -1,4 +1,5 @@
-"""The stamps of a local disk's newest transactions, each an empty file whose name says it all.
+"""The stamps of a local disk's newest transactions, each an empty file whose name says it all; where there are many
+buckets, several files of one number and token.
 
 <root>/.frostline/stamp-<number>-<token>-<journal>-<generation>[-<bucket>.<revision>…]
 
@@ -13,13 +14,15 @@ import re
 import secrets
 from pathlib import Path
 
+import msgspec
+
 from disks.effects import fsync_directory, remove_file, rename, write_unsynced_file
 from oplog.stamps import CommitStamp, KeptStamp, WriterState
 
 _MOST = 64
 _KEPT = 32
 """So many of the newest stay when there are more than the most."""
-_MOST_BUCKETS = 3
+_BUCKETS_A_NAME = 3
 """The name of a file has 255 bytes."""
 _NO_JOURNAL = "0" * 16
 _NAME = re.compile(
@@ -50,15 +53,20 @@ class Stamps:
 
     def take(self, committed: Path) -> None:
         """Give the disk the stamp that was staged with a committed transaction, if it has not got it yet. The caller
-        makes the disk's own directory durable before the transaction counts as done."""
+        makes the disk's own directory durable before the transaction counts as done. Where the disk was stamped above
+        it meanwhile, the transaction is older than that, and its stamp is of no use."""
+        last = max((kept.stamp.number for kept in self.all()), default=0)
         for name in _names_in(committed):
-            rename(committed / name, self._own / name)
+            if (match := _NAME.match(name)) and int(match[1], 16) >= last:
+                rename(committed / name, self._own / name)
 
     def prune(self) -> None:
         """Remove the oldest where there are many."""
-        names = sorted(_names_in(self._own))
-        if len(names) > _MOST:
-            self._remove(names[:-_KEPT])
+        by_number: dict[str, list[str]] = {}
+        for name in sorted(_names_in(self._own)):
+            by_number.setdefault(name[: len("stamp-") + 16], []).append(name)
+        if len(by_number) > _MOST:
+            self._remove([name for names in list(by_number.values())[:-_KEPT] for name in names])
 
     def begin_after(self, number: int, state: WriterState) -> CommitStamp:
         """Durably one stamp above the number and above all that there are, which go."""
@@ -77,10 +85,11 @@ class Stamps:
 
 def _write(directory: Path, kept: KeptStamp) -> None:
     state = kept.state
-    buckets = sorted(state.buckets.items())[:_MOST_BUCKETS]
-    name = f"stamp-{kept.stamp.number:016x}-{kept.stamp.token}-{state.journal or _NO_JOURNAL}-{state.generation:x}"
-    name += "".join(f"-{identity.replace('-', '')}.{revision:x}" for identity, revision in buckets)
-    os.close(write_unsynced_file(directory / name, b""))
+    buckets = [f"-{identity.replace('-', '')}.{revision:x}" for identity, revision in sorted(state.buckets.items())]
+    begin = f"stamp-{kept.stamp.number:016x}-{kept.stamp.token}-{state.journal or _NO_JOURNAL}-{state.generation:x}"
+    for first in range(0, max(len(buckets), 1), _BUCKETS_A_NAME):
+        name = begin + "".join(buckets[first : first + _BUCKETS_A_NAME])
+        os.close(write_unsynced_file(directory / name, b""))
 
 
 def _names_in(directory: Path) -> list[str]:
@@ -91,7 +100,15 @@ def _names_in(directory: Path) -> list[str]:
 
 
 def _found_in(directory: Path) -> list[KeptStamp]:
-    return [_kept(match) for name in sorted(_names_in(directory)) if (match := _NAME.match(name))]
+    found: dict[CommitStamp, KeptStamp] = {}
+    for name in sorted(_names_in(directory)):
+        if (match := _NAME.match(name)) is not None:
+            kept = _kept(match)
+            if (other := found.get(kept.stamp)) is not None:
+                buckets = {**other.state.buckets, **kept.state.buckets}
+                kept = KeptStamp(kept.stamp, msgspec.structs.replace(kept.state, buckets=buckets))
+            found[kept.stamp] = kept
+    return list(found.values())
 
 
 def _kept(match: re.Match[str]) -> KeptStamp:

@@ -29,6 +29,7 @@ from restore.check.options import CheckOptions
 from restore.check.parts import Survey, disks_lacking_definition, survey
 from restore.check.set_aside import Claim, no_claim, set_aside
 from restore.check.share_history import ShareHistory, choose
+from tiering.catalog.catalog import ONE_NAME_HINT
 from tiering.catalog.lineage import Lineage, Merges, no_merges
 from tiering.table.places import locate
 from tiering.table.schema import TABLE_FILE, encode
@@ -64,6 +65,7 @@ def check(
         moving = {*moving, *_shared_by_replicas(found, disks)}
         check_copies(found, trees, findings, lineage=Lineage(disks, merges, search=False), moving=moving)
         _check_definitions(disks, trees, found, findings, policies or {}, result, how)
+        _check_names(found, findings)
         if how.read_data or how.subset is not None:
             for tree in trees.values():
                 _read(tree, findings, result, how, progress)
@@ -175,6 +177,18 @@ def _check_definitions(
                     transaction.commit()
             verb = "would write" if how.dry_run else "wrote"
             result.repaired.append(f"disk {name}: {verb} {path} of {newest.full_name} again ({what})")
+
+
+def _check_names(found: Survey, findings: Findings) -> None:
+    """No two tables have one name: a bucket that was set back may have a table again that was dropped since."""
+    by_name: dict[str, list[str]] = {}
+    for uuid in sorted(found.definitions):
+        if (newest := found.newest(uuid)) is not None and not found.is_dropped(uuid):
+            by_name.setdefault(newest.full_name, []).append(uuid)
+    for name, uuids in by_name.items():
+        for uuid in uuids[1:]:
+            what = f"tables {' and '.join(uuids)} are both called {name}: {ONE_NAME_HINT}"
+            findings.add(Problem("I17", what, min(found.definitions[uuid]), table=uuid))
 
 
 def _is_behind(disks: Mapping[str, Disk], found: Survey, uuid: str, name: str) -> bool:

@@ -38,6 +38,12 @@ def check_copies(
             if others and (uuid, str(first.name)) not in under_way:
                 disks = " and ".join(copy.disk for copy in (first, *others))
                 what = f"part {first.name} is on {disks}, and no move is under way"
+                if _differ(uuid, (first, *others), found, trees):
+                    what = f"two parts bear the name {first.name}, on {disks}, and both are in every answer: 'frostline"
+                    what += (
+                        " disk adopt' of a local disk sets the one there aside, and 'frostline partition attach' of its"
+                    )
+                    what += " files brings it back under another name"
                 findings.add(Problem("I1", what, first.disk, table=uuid, part=str(first.name)))
         active: list[PartCopy] = []
         for part, cover in _covered(parts):
@@ -54,6 +60,15 @@ def check_copies(
             findings.add(Problem("I2", what, other.disk, table=uuid, part=str(other.name)))
         if len(set(found.digests[uuid])) < len(found.digests[uuid]):
             _check_doubled(uuid, [part for part in active if str(part.name) not in named], found, trees, findings)
+
+
+def _differ(uuid: str, copies: Iterable[PartCopy], found: Survey, trees: Mapping[str, FileTree]) -> bool:
+    """Whether the parts, of one name, are not copies of one part, as far as they can be read."""
+    definition = found.newest(uuid)
+    if definition is None:
+        return False
+    stored = [one for copy in copies if (one := _part(definition, copy, trees)) is not None]
+    return any(not one.is_copy_of(stored[0]) for one in stored)
 
 
 def _check_doubled(

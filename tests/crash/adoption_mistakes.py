@@ -8,6 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _ORDER = "tests/integration/test_adoption_order.py"
+_MACHINES = "tests/hostile/test_bucket_of_machines_set_back.py"
 
 
 def _by_name(stored: Any) -> tuple[int, int]:
@@ -35,6 +36,15 @@ def _all_are_own(context: Any, plan: Any, definition: Any) -> set[int]:
 
     used = {range_of(PartName.parse(placed.entry.name).max_block) for placed in plan.parts}
     return {item.index for item in plan.ranges} | used
+
+
+def _any_mark_speaks(self: Any, index: int) -> dict[str, int]:
+    from tiering.catalog import blocks
+
+    disks = [self._context.disk(name) for name in self._context.catalog.policy_disks(self._definition)]
+    names = {disk.identity(): disk.name for disk in disks if disk.logged is not None}
+    marks = (blocks.read_mark(disk, self._definition, index) for disk in disks)
+    return {names[one]: revision for said in marks if said for one, revision in said.seen.items() if one in names}
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
@@ -91,5 +101,31 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "of a table restored from the backups of several machines all ranges become this machine's, in any order",
         f"{_ORDER}::test_a_backup_of_several_machines_gives_no_order",
         replaced("backup.recover.recover", "_own_ranges", _all_are_own),
+    ),
+    (
+        "ranges: the bucket is not asked again (I18)",
+        "a machine keeps its ranges, whatever the marks in a bucket that was set back say",
+        f"{_MACHINES}::test_a_range_is_not_given_twice",
+        replaced("tiering.catalog.blocks", "prove_own", lambda context, definition: []),
+    ),
+    (
+        "ranges: every mark is one's own (I18)",
+        "a range that another machine took after a set-back gives numbers here, too",
+        f"{_MACHINES}::test_a_range_that_another_machine_took_is_its_own",
+        replaced("tiering.catalog.blocks", "_is_own", lambda *arguments: True),
+    ),
+    (
+        "two parts of one name are one (I1)",
+        "of two parts that bear one name only one answers",
+        f"{_MACHINES}::test_a_range_that_another_machine_took_is_its_own",
+        replaced(
+            "tiering.catalog.looks.stored:StoredPart", "is_copy_of", lambda stored, other: stored.name == other.name
+        ),
+    ),
+    (
+        "adoption: revisions of a lost log (I13)",
+        "a mark elsewhere says how far a bucket was seen before it was set back",
+        f"{_MACHINES}::test_a_revision_of_the_lost_log_orders_nothing",
+        replaced("tiering.catalog.insertion_order:InsertionOrder", "_read", _any_mark_speaks),
     ),
 )

@@ -11,6 +11,7 @@ _CHECKS = "tests/hostile/test_disk_identity.py"
 _PLACES = "tests/hostile/test_one_place_twice.py"
 _DEMO = "tests/unit/tiering/cli/test_demo_directory.py"
 _SET_BACK = "tests/hostile/test_set_back.py"
+_STAMPS = "tests/unit/disks/local/test_stamps.py"
 _GIVEN_UP = "tests/hostile/test_given_up.py"
 _OLDER = "tests/hostile/test_adopt_older.py"
 _CLONES = "tests/integration/test_cloned_machine.py"
@@ -80,13 +81,13 @@ def _merges_are_losses() -> None:
 
     from tiering.catalog import doubled
 
-    real = doubled.word_in
+    real = doubled.copy_history
 
     def lost(*arguments: Any, **options: Any) -> Any:
-        word = real(*arguments, **options)
-        return word if word is None else replace(word, state=replace(word.state, is_merged=False))
+        account = real(*arguments, **options)
+        return account if account is None else replace(account, state=replace(account.state, is_merged=False))
 
-    doubled.word_in = lost  # type: ignore[attr-defined]
+    doubled.copy_history = lost  # type: ignore[attr-defined]
 
 
 def _adopted_parts_are_copies() -> None:
@@ -108,6 +109,43 @@ def _compared_with_nothing() -> None:
     from tiering.catalog import doubled
 
     doubled.compare_parts = lambda catalog, disks, name: doubled.Compared()
+
+
+def _three_buckets() -> None:
+    from msgspec.structs import replace
+
+    from disks.local import stamps
+
+    real = stamps._write
+
+    def few(directory: Any, kept: Any) -> None:
+        state = replace(kept.state, buckets=dict(sorted(kept.state.buckets.items())[:3]))
+        real(directory, replace(kept, state=state))
+
+    stamps._write = few
+
+
+def _every_stamp_taken() -> None:
+    from disks.effects import rename
+    from disks.local import stamps
+
+    def take(self: Any, committed: Any) -> None:
+        for name in stamps._names_in(committed):
+            rename(committed / name, self._own / name)
+
+    stamps.Stamps.take = take  # type: ignore[method-assign]
+
+
+def _every_word_counts() -> None:
+    from tiering.journal.known_disks import KnownDisks
+
+    def decided(self: KnownDisks) -> tuple[set[str], set[str]]:
+        query = "SELECT known FROM disk_decisions WHERE known != '' AND known NOT IN (SELECT id FROM disks)"
+        return {row["known"] for row in self._file.read(query)} if self._file.has_table(
+            "disk_decisions"
+        ) else set(), set()
+
+    KnownDisks.decided = decided  # type: ignore[method-assign]
 
 
 Mistake = tuple[str, str, str, Callable[[], Any]]
@@ -228,6 +266,18 @@ MISTAKES: tuple[Mistake, ...] = (
         replaced("tiering.catalog.ages:Ages", "judge_journal", nothing),
     ),
     (
+        "a stamp names three buckets (I16)",
+        "from the fourth bucket on nothing local says how far it was",
+        f"{_SET_BACK}::TestBucket::test_each_of_five_is_noticed",
+        _three_buckets,
+    ),
+    (
+        "a stamp comes behind a later one (I16)",
+        "a transaction that is carried out late makes a disk look older that was stamped above it",
+        f"{_STAMPS}::test_a_stamp_below_the_last_takes_no_place",
+        _every_stamp_taken,
+    ),
+    (
         "a log is not asked how far a disk was (I16)",
         "a machine that was rolled back is of one moment, and nobody misses anything",
         f"{_SET_BACK}::TestState::test_and_the_disk_are_older_than_the_bucket",
@@ -249,13 +299,25 @@ MISTAKES: tuple[Mistake, ...] = (
         "an id that was given up is forgotten (I16)",
         "the journal takes a disk in again that somebody gave up",
         f"{_GIVEN_UP}::test_the_journal_alone_knows_it",
-        replaced("tiering.journal.known_disks:KnownDisks", "given_up", lambda self: set()),
+        replaced("tiering.journal.known_disks:KnownDisks", "decided", lambda self: (set(), set())),
     ),
     (
         "nobody else learns what was given up (I16)",
         "other disks do not say that one was given up",
         f"{_GIVEN_UP}::test_a_lost_journal_asks_the_bucket",
         replaced("tiering.catalog.given_up", "note", lambda disks, identity, actor: []),
+    ),
+    (
+        "who knows a disk asks nobody (I16)",
+        "a journal that knows an id does not hear that another machine gave it up",
+        f"{_GIVEN_UP}::test_another_machine_that_knew_the_disk",
+        replaced("tiering.catalog.identity:Identities", "_is_noted", lambda self, name, usable: False),
+    ),
+    (
+        "given up once is given up for good (I16)",
+        "adopting a disk does not end what was said of it before",
+        f"{_GIVEN_UP}::test_drained_after_it_was_adopted",
+        _every_word_counts,
     ),
     (
         "adopted with what is there twice",
@@ -328,6 +390,12 @@ MISTAKES: tuple[Mistake, ...] = (
         "rows that were set aside count as back where another part has their part's name",
         f"{_CLONES}::test_each_gets_an_identity_of_its_own",
         _back_by_its_name,
+    ),
+    (
+        "two tables of one name are not named (I17)",
+        "fsck passes over a table that a set-back bucket brought again, beside another one of its name",
+        f"{_SET_BACK}::TestBucket::test_has_a_table_again_whose_name_another_one_has",
+        replaced("restore.check.check", "_check_names", nothing),
     ),
     (
         "rows in two parts are not named (I1)",

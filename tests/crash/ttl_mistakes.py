@@ -143,7 +143,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "copies: a bucket's word is never the last",
         "of two buckets that had a part, the one that it left first is believed",
         f"{_COPIES}::test_no_clock_decides_which_bucket_had_a_part_last",
-        replaced("tiering.catalog.source_copies:Word", "is_before", lambda self, other: False),
+        replaced("tiering.catalog.source_copies:CopyHistory", "is_before", lambda self, other: False),
     ),
     (
         "copies: home in a bucket nobody knows",

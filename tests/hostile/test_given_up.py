@@ -65,6 +65,15 @@ def give_up(home: Path, store: Frostline, *, cold: bool = True) -> None:
     assert count(store) == 2
 
 
+def without_a_bucket(home: Path, frostline: Frostline) -> Frostline:
+    """The same two rows, and nothing but the two SSDs."""
+    configure(home, "one", "two", cold=False)
+    frostline("table", "create", "d.t", "--column", "k:int64", "--column", "n:int64", "--order-by", "k")
+    insert(frostline, 0)
+    insert(frostline, 1)
+    return frostline
+
+
 def refused(store: Frostline) -> None:
     for verb in (
         ("query", COUNT),
@@ -75,8 +84,9 @@ def refused(store: Frostline) -> None:
         store(*verb, code=13)
         assert "was given up" in store.error
     assert store.json("query", COUNT, "--partial")["rows"] == [[2]]
-    (problem,) = store.json("fsck", code=4)["problems"]
-    assert problem["invariant"] == "I16"
+    problems = store.json("fsck", code=4)["problems"]
+    (problem,) = (one for one in problems if one["invariant"] == "I16")
+    assert "was given up" in problem["what"]
 
 
 def adopted(store: Frostline) -> None:
@@ -113,10 +123,7 @@ def test_a_lost_journal_asks_the_bucket(home: Path, given_up: Frostline) -> None
 
 
 def test_a_lost_journal_asks_the_other_ssd(home: Path, frostline: Frostline) -> None:
-    configure(home, "one", "two", cold=False)
-    frostline("table", "create", "d.t", "--column", "k:int64", "--column", "n:int64", "--order-by", "k")
-    insert(frostline, 0)
-    insert(frostline, 1)
+    without_a_bucket(home, frostline)
     give_up(home, frostline, cold=False)
     (home / "away").rename(home / "two")
     configure(home, "one", "two", cold=False)
@@ -126,10 +133,7 @@ def test_a_lost_journal_asks_the_other_ssd(home: Path, frostline: Frostline) -> 
 
 def test_the_journal_alone_knows_it(home: Path, frostline: Frostline) -> None:
     """Nothing on other disks says it: they could not be told."""
-    configure(home, "one", "two", cold=False)
-    frostline("table", "create", "d.t", "--column", "k:int64", "--column", "n:int64", "--order-by", "k")
-    insert(frostline, 0)
-    insert(frostline, 1)
+    without_a_bucket(home, frostline)
     give_up(home, frostline, cold=False)
     (note,) = home.rglob("given-up/*.json")
     note.unlink()
@@ -209,8 +213,14 @@ def test_some_of_its_rows_are_elsewhere(home: Path, store: Frostline) -> None:
     assert "parts_set_aside" not in store.json("query", COUNT)
 
 
-def test_fsck_names_rows_that_are_there_twice(home: Path, given_up: Frostline) -> None:
-    """As a version before this one left them: adopting the disk once more sets them aside."""
+def test_fsck_names_rows_that_are_there_twice(home: Path, frostline: Frostline) -> None:
+    """As a version that noted nothing left them: adopting the disk once more sets them aside."""
+    given_up = without_a_bucket(home, frostline)
+    give_up(home, given_up, cold=False)
+    (note,) = home.rglob("given-up/*.json")
+    note.unlink()
+    (home / "away").rename(home / "two")
+    configure(home, "one", "two", cold=False)
     identity = json.loads((home / "two" / ".frostline" / "disk.json").read_bytes())["id"]
     with closing(sqlite3.connect(home / "state" / "journal.db", isolation_level=None)) as journal:
         journal.execute(
@@ -222,5 +232,66 @@ def test_fsck_names_rows_that_are_there_twice(home: Path, given_up: Frostline) -
     assert {problem["invariant"] for problem in problems} == {"I1"}
     assert any("disk adopt" in problem["what"] for problem in problems)
     given_up("disk", "adopt", "two", "-y")
+    assert count(given_up) == 2
+    assert given_up.json("fsck")["ok"]
+
+
+def in_the_bucket_again(home: Path, store: Frostline) -> None:
+    """What was on the disk was inserted again and is in the bucket; the disk is back at its place."""
+    give_up(home, store)
+    store("move", "d.t", "--partition", "all", "--to-disk", "s3")
+    (home / "away").rename(home / "two")
+
+
+def test_another_machine_that_knew_the_disk(home: Path, store: Frostline) -> None:
+    """Its journal knows the id from before: the note in the bucket counts all the same."""
+    configure(home, "two", state="second")
+    assert count(store) == 1
+    configure(home, "one", "two")
+    in_the_bucket_again(home, store)
+    configure(home, "two", state="second")
+    refused(store)
+    adopted(store)
+    shutil.rmtree(home / "second")
+    assert count(store) == 2
+
+
+def test_a_journal_from_before_it_was_given_up(home: Path, store: Frostline) -> None:
+    """The state is set back to a copy that knows the disk."""
+    shutil.copytree(home / "state", home / "older")
+    in_the_bucket_again(home, store)
+    shutil.rmtree(home / "state")
+    (home / "older").rename(home / "state")
+    configure(home, "one", "two")
+    refused(store)
+    adopted(store)
+
+
+def test_a_note_that_cannot_be_taken_away(home: Path, store: Frostline) -> None:
+    """The disk that says it can only be read: whoever adopts the disk is not refused for ever."""
+    in_the_bucket_again(home, store)
+    document = {
+        "disks": {
+            "one": {"type": "local", "path": f"{home}/one", "read_only": True},
+            "two": {"type": "local", "path": f"{home}/two"},
+            "s3": {"type": "object_disk", "url": f"file://{home}/bucket/store/"},
+        },
+        "policies": {"p": {"volumes": [{"name": "hot", "disks": ["one", "two"]}, {"name": "cold", "disks": ["s3"]}]}},
+    }
+    shutil.rmtree(home / "state")
+    Path("frostline.yaml").write_text(json.dumps(document))
+    store("query", COUNT, code=13)
+    store("disk", "adopt", "two", "-y")
+    assert count(store) == 2
+    assert count(store) == 2
+
+
+def test_drained_after_it_was_adopted(home: Path, given_up: Frostline) -> None:
+    """It was given up, adopted, emptied and forgotten: it holds nothing, and nobody gave up a row with it."""
+    given_up("disk", "adopt", "two", "-y")
+    given_up("disk", "drain", "two")
+    configure(home, "one")
+    given_up("disk", "forget", "two", "-y")
+    configure(home, "one", "two")
     assert count(given_up) == 2
     assert given_up.json("fsck")["ok"]

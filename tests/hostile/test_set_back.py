@@ -3,6 +3,7 @@ others. What is noticed, by which verb, and the way out: docs/disasters.md."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from contextlib import closing, suppress
@@ -48,7 +49,7 @@ class Copies:
     def set_back(self, *names: str) -> None:
         """Put the older copies of these in the place of what there is."""
         for name in names:
-            (self.home / name).rename(self.home.with_name(f"newer-{name}"))
+            (self.home / name).rename(self.home.with_name(f"newer-{name.replace('/', '-')}"))
             shutil.copytree(self.home.with_name("older") / name, self.home / name, symlinks=True)
 
     def bring_back(self, *names: str) -> None:
@@ -163,6 +164,8 @@ class TestDisk:
         """A disk and a journal of yesterday's version open, and are stamped by the next transaction."""
         for stamp in (copies.home / "ssd" / ".frostline").glob("stamp-*"):
             stamp.unlink()
+        shutil.rmtree(copies.home.with_name("older"))
+        copies.take()
         with closing(sqlite3.connect(copies.home / "state" / "journal.db", isolation_level=None)) as journal:
             journal.execute("DROP TABLE disk_stamps")
             journal.execute("DELETE FROM meta WHERE key IN ('journal', 'generation')")
@@ -184,6 +187,34 @@ class TestDisk:
         frostline("query", COUNT, code=5)
         frostline("disk", "adopt", "ssd", "-y")
         assert count(frostline) == 2
+
+
+def test_an_adoption_whose_renames_fail(home: Path, copies: Copies, frostline: Frostline) -> None:
+    """What is set aside is committed, and in its place later: its stamp does not come behind the adoption's."""
+    insert(frostline, "tue", 3)
+    frostline("move", "d.t", "--partition", "mon", "--to-disk", "s3")
+    frostline("partition", "drop", "d.t", "mon", "-y")
+    insert(frostline, "tue", 5)
+    copies.set_back("ssd")
+    shutil.rmtree(home.with_name("older"))
+    copies.take()
+    counting = Failpoints()
+    with hooked(counting):
+        frostline("disk", "adopt", "ssd", "-y")
+    renames = [at for at, name in enumerate(counting.names, 1) if name == "fs.rename"]
+    assert renames
+    for at in renames:
+        shutil.rmtree(home)
+        shutil.copytree(home.with_name("older"), home, symlinks=True)
+        with hooked(Failpoints("raise_before", at)):
+            _, code = frostline.any("disk", "adopt", "ssd", "-y")
+        shutil.rmtree(home / "state")
+        if code == 0:
+            assert count(frostline) == 0, at
+        else:
+            frostline("query", COUNT, code=5)
+            frostline("disk", "adopt", "ssd", "-y")
+            assert count(frostline) == 0, at
 
 
 @pytest.mark.parametrize("mode", ["raise_before", "raise_after"])
@@ -225,6 +256,41 @@ def test_a_crash_at_any_effect_is_no_copy(tmp_path: Path, mode: Mode) -> None:
         assert [fault.kind for fault in look(root).faults] == ["older"]
 
 
+class TestInsideOfADisk:
+    """Only the tables of the SSD are set back (`store/`), and not its own directory, which says how far the disk is."""
+
+    def test_parts_that_came_since_are_missed(self, copies: Copies, frostline: Frostline) -> None:
+        """They were counted."""
+        insert(frostline, "tue", 3)
+        assert count(frostline) == 4
+        copies.set_back("ssd/store")
+        frostline("query", COUNT, code=5)
+        assert "parts are missing from disk ssd" in frostline.error
+        frostline("disk", "adopt", "ssd", "-y")
+        assert count(frostline) == 2
+
+    def test_parts_that_went_since_are_back(self, copies: Copies, frostline: Frostline) -> None:
+        """Nobody can notice it: the part that is back looks like one that somebody put there."""
+        frostline("partition", "drop", "d.t", "mon", "-y")
+        assert count(frostline) == 0
+        copies.set_back("ssd/store")
+        assert count(frostline) == 2
+        assert frostline.json("fsck")["ok"]
+
+    def test_with_the_state(self, copies: Copies, frostline: Frostline) -> None:
+        """Nobody can notice what the tables lack: the counts are as old. The state is noticed."""
+        insert(frostline, "tue", 3)
+        assert count(frostline) == 4
+        copies.set_back("ssd/store", "state")
+        assert count(frostline) == 2
+        assert "the journal is an older copy of itself" in frostline.error
+        given = parts(frostline)
+        insert(frostline, "tue", 3)
+        (new,) = parts(frostline) - given
+        assert new != "tue_2_2_0"
+        assert count(frostline) == 4
+
+
 class TestState:
     def test_is_older_than_the_disk(self, copies: Copies, frostline: Frostline) -> None:
         """Numbers that were given since are not given again, though nothing shows them any more."""
@@ -240,6 +306,18 @@ class TestState:
         insert(frostline, "wed", 7)
         assert len(parts(frostline) - given) == 1
         assert count(frostline) == 6
+        assert frostline.json("fsck")["ok"]
+
+    def test_misses_nothing_that_moved_away_since(self, copies: Copies, frostline: Frostline) -> None:
+        """It counted the parts of the disk before they moved to the bucket."""
+        assert count(frostline) == 2
+        shutil.rmtree(copies.home.with_name("older"))
+        copies.take()
+        frostline("move", "d.t", "--partition", "mon", "--to-disk", "s3")
+        copies.set_back("state")
+        (problem,) = frostline.json("fsck", code=4)["problems"]
+        assert problem["invariant"] == "I18"
+        assert count(frostline) == 2
         assert frostline.json("fsck")["ok"]
 
     def test_fsck_says_it(self, copies: Copies, frostline: Frostline) -> None:
@@ -295,6 +373,8 @@ class TestBucket:
         frostline("query", COUNT, code=1)
         assert "restore s3" in frostline.error
         frostline("insert", "d.t", "rows.csv", code=1)
+        (problem,) = frostline.json("fsck", code=4)["problems"]
+        assert (problem["invariant"], problem["disk"]) == ("I7", "s3")
         copies.bring_back("bucket")
         assert count(frostline) == 2
         copies.set_back("bucket")
@@ -304,6 +384,21 @@ class TestBucket:
         assert count(frostline) == 0
         insert(frostline, "mon", 1)
         assert count(frostline) == 2
+        assert frostline.json("fsck")["ok"]
+
+    def test_is_adopted_after_a_merge(self, copies: Copies, frostline: Frostline) -> None:
+        """Adopting it writes to it: levels of merged parts are noted there, also when nobody counted since."""
+        insert(frostline, "mon", 3)
+        frostline("merge", "d.t", "--final")
+        frostline("move", "d.t", "--partition", "mon", "--to-disk", "s3")
+        frostline("disk", "adopt", "s3", "-y")
+        assert count(frostline) == 4
+        frostline("move", "d.t", "--partition", "mon", "--to-disk", "ssd")
+        copies.set_back("bucket")
+        frostline("restore", "s3", "--apply", "-y")
+        frostline("query", COUNT, code=5)
+        frostline("disk", "adopt", "s3", "-y")
+        assert count(frostline) == 4
         assert frostline.json("fsck")["ok"]
 
     def test_and_the_state_are_older_than_the_disk(self, copies: Copies, frostline: Frostline) -> None:
@@ -350,12 +445,72 @@ class TestBucket:
         assert count(frostline) == 6
         assert frostline.json("fsck")["ok"]
 
+    def test_each_of_five_is_noticed(self, home: Path, frostline: Frostline) -> None:
+        """The stamp of the SSD names every bucket, whichever comes first by its id. No other log has seen the move."""
+        buckets = [f"s{number}" for number in range(1, 6)]
+        places = "".join(f"  {name}: {{type: object_disk, url: 'file://{home}/{name}/'}}\n" for name in buckets)
+        Path("frostline.yaml").write_text(
+            f"disks:\n  ssd: {{type: local, path: {home}/ssd}}\n{places}policies: {{hot_cold: {{volumes: "
+            f"[{{name: hot, disks: [ssd]}}, {{name: cold, disks: [{', '.join(buckets)}]}}]}}}}\n"
+        )
+        columns = ("--column", "k:int64", "--column", "g:string", "--order-by", "k")
+        frostline("table", "create", "d.t", *columns, "--partition-by", "identity(g)")
+        insert(frostline, "mon", 1)
+        copies = Copies(home)
+        for name in buckets:
+            insert(frostline, name, 1)
+            copies.take()
+            frostline("move", "d.t", "--partition", name, "--to-disk", name)
+            copies.set_back(name, "state")
+            frostline("query", COUNT, code=5)
+            assert f"disk {name} was set back" in frostline.error
+            copies.bring_back(name, "state")
+            shutil.rmtree(home.with_name("older"))
+        assert count(frostline) == 12
+
     def test_is_older_and_the_state_is_lost(self, copies: Copies, frostline: Frostline) -> None:
         frostline("move", "d.t", "--partition", "mon", "--to-disk", "s3")
         copies.set_back("bucket")
         shutil.rmtree(copies.home / "state")
         frostline("query", COUNT, code=5)
         assert "disk s3 was set back" in frostline.error
+
+    def test_and_the_state_are_older_and_no_disk_was_written_to(self, copies: Copies, frostline: Frostline) -> None:
+        """Nobody can notice it: a drop in a bucket is known to its log and to the state alone, and both are older. What
+        was dropped is there again, and all is of one moment."""
+        frostline("move", "d.t", "--partition", "mon", "--to-disk", "s3")
+        assert count(frostline) == 2
+        shutil.rmtree(copies.home.with_name("older"))
+        copies.take()
+        frostline("partition", "drop", "d.t", "mon", "-y")
+        copies.set_back("bucket", "state")
+        assert count(frostline) == 2
+        assert frostline.json("fsck")["ok"]
+        frostline("partition", "drop", "d.t", "mon", "-y")
+        assert count(frostline) == 0
+
+    def test_has_a_table_again_whose_name_another_one_has(self, copies: Copies, frostline: Frostline) -> None:
+        """It was dropped, and made again, after the copy."""
+        frostline("move", "d.t", "--partition", "mon", "--to-disk", "s3")
+        shutil.rmtree(copies.home.with_name("older"))
+        copies.take()
+        frostline("table", "drop", "d.t", "-y")
+        frostline("table", "create", "d.t", "--column", "k:int64", "--column", "g:string", "--order-by", "k")
+        insert(frostline, "mon", 7)
+        copies.set_back("bucket")
+        frostline("restore", "s3", "--apply", "-y")
+        frostline("disk", "adopt", "s3", "-y")
+        frostline("query", COUNT, code=1)
+        assert "2 tables are called d.t" in frostline.error
+        assert "set back" in frostline.error
+        (problem,) = frostline.json("fsck", code=4)["problems"]
+        assert problem["invariant"] == "I17"
+        tables = {table["uuid"] for table in frostline.json("table", "list")["tables"]}
+        older = json.loads(next(copies.home.with_name("older").glob("ssd/store/*/*/table.json")).read_bytes())["uuid"]
+        assert older in tables
+        frostline("table", "drop", older, "-y")
+        assert count(frostline) == 2
+        assert frostline.json("fsck")["ok"]
 
     def test_and_the_disk_are_older_than_the_state(self, copies: Copies, frostline: Frostline) -> None:
         insert(frostline, "tue", 3)

@@ -97,7 +97,10 @@ class Ages:
             return None
         # Another log may name a revision that came after this bucket was looked at, and a power cut may have taken what
         # this machine had written down of it.
-        disk.refresh()
+        try:
+            disk.refresh()
+        except FrostlineError:  # as above: whoever needs the disk says why
+            return None
         if logged.revision >= seen:
             return None
         why = f"ends at revision {logged.revision}, and was seen at revision {seen} when another disk was written to"

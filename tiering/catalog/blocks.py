@@ -50,7 +50,9 @@ class RangeMark(msgspec.Struct, frozen=True, omit_defaults=True):
     owner: str
     seen: dict[str, int] = {}
     """The revision of each bucket, by the id of the disk, whose commits the owner had seen when it took the range: what
-    they brought was inserted before everything in the range."""
+    they brought was inserted before everything in the range. Each bucket's own mark speaks of that bucket."""
+    journal: str = ""
+    """The id of the owner's journal."""
 
 
 _document = Document("mark of a block range", RangeMark)
@@ -58,12 +60,12 @@ _document = Document("mark of a block range", RangeMark)
 
 def mark(context: Context, index: int) -> bytes:
     """What is written there for this machine where nobody can tell what came before the range."""
-    return mark_of(index, context.actor)
+    return mark_of(index, context.actor, journal=context.journal.generation()[0])
 
 
-def mark_of(index: int, owner: str, seen: Mapping[str, int] | None = None) -> bytes:
+def mark_of(index: int, owner: str, seen: Mapping[str, int] | None = None, *, journal: str = "") -> bytes:
     """What is written there for an owner."""
-    return _document.encode(RangeMark(index * RANGE_BLOCKS, owner, dict(seen or {})))
+    return _document.encode(RangeMark(index * RANGE_BLOCKS, owner, dict(seen or {}), journal))
 
 
 def read_mark(disk: Disk, definition: TableDefinition, index: int) -> RangeMark | None:
@@ -110,13 +112,17 @@ def unused(context: Context, definition: TableDefinition) -> int:
 def take_all(context: Context, definition: TableDefinition, index: int) -> None:
     """Take this range, and every one that a part or a mark tells of: the table is this machine's alone from now on."""
     disks = list(_disks(context, definition))
-    known = set(map(range_of, _in_sight(context, definition))).union(*(_marks(disk, definition) for disk in disks))
+    marks = {disk.name: _marks(disk, definition) for disk in disks}
+    known = set(map(range_of, _in_sight(context, definition))).union(*marks.values())
     for one in known:
         context.journal.add_block_range(definition.uuid, one)
     take(context, definition, index)
+    journal = context.journal.generation()[0]
     for disk in disks:
-        for one in sorted((known | {index}) - _marks(disk, definition)):
-            _write_mark(context, definition, disk, one)
+        for one in sorted(known | {index}):
+            said = read_mark(disk, definition, one) if one in marks[disk.name] else None
+            if said is None or said.journal != journal:
+                _write_mark(context, definition, disk, one, instead=one in marks[disk.name])
 
 
 def owned(context: Context, definition: TableDefinition) -> set[int]:
@@ -129,6 +135,8 @@ def owned(context: Context, definition: TableDefinition) -> set[int]:
         for disk in _disks(context, definition):
             if not disk.capabilities.shared:
                 known |= _marks(disk, definition)
+        arbiter = _arbiter(context, definition)
+        known = {index for index in known if arbiter is None or _is_own(context, definition, arbiter, index)}
         for index in known:
             context.journal.add_block_range(definition.uuid, index)
     return known
@@ -281,12 +289,53 @@ def take_range(context: Context, definition: TableDefinition) -> int:
     if shared:
         index = _reserve(context, definition, shared[0], seen)
     take(context, definition, index)
+    for disk in shared[1:]:
+        with suppress(Transient, Conflict):  # then that bucket says nothing of the range
+            if disk.exists(definition.path) and index not in _marks(disk, definition):
+                _write_mark(context, definition, disk, index, seen)
     for disk in _disks(context, definition):
         if disk.capabilities.shared or index in _marks(disk, definition):
             continue
         if disk.exists(definition.path):  # else the table was made elsewhere: the journal alone remembers the range
             _write_mark(context, definition, disk, index, seen)
     return index
+
+
+def prove_own(context: Context, definition: TableDefinition) -> list[str]:
+    """Compare the ranges that the journal has for this machine's with the marks in the bucket that decides; that may
+    have been set back. A mark that it lacks is written again, and says that nobody knows what came before the range. A
+    range that another machine took is that machine's. In sentences, what was done; nothing the second time."""
+    own = context.journal.block_ranges(definition.uuid)
+    disk = _arbiter(context, definition)
+    if not own or disk is None or disk.unreachable or not disk.exists(definition.path):
+        return []
+    done, there = [], _marks(disk, definition)
+    for index in sorted(own):
+        begins = f"block numbers of {definition.full_name} from {index * RANGE_BLOCKS} on"
+        if index in there:
+            if not _is_own(context, definition, disk, index):
+                context.journal.forget_block_range(definition.uuid, index)
+                done.append(f"{begins} are another machine's: disk {disk.name} was set back, and they were taken again")
+        elif (identity := disk.identity()) is not None:
+            try:
+                _write_mark(context, definition, disk, index, {identity: 0})
+            except Conflict:  # somebody was faster, or the table goes: the next opening looks again
+                continue
+            done.append(f"noted on disk {disk.name} again that {begins} are this machine's")
+    return done
+
+
+def _is_own(context: Context, definition: TableDefinition, disk: Disk, index: int) -> bool:
+    """Whether the mark on the disk is this machine's. One of an earlier version, which names no journal, is, unless a
+    local disk has another one."""
+    said = read_mark(disk, definition, index)
+    if said is None or (said.journal and said.journal == context.journal.generation()[0]):
+        return True
+    local = [one for one in _disks(context, definition) if not one.capabilities.shared]
+    marks = [kept for one in local if (kept := read_mark(one, definition, index)) is not None]
+    return (not marks and not said.journal) or any(
+        (kept.owner, kept.journal) == (said.owner, said.journal) for kept in marks
+    )
 
 
 def _reserve(context: Context, definition: TableDefinition, disk: Disk, seen: Mapping[str, int]) -> int:
@@ -325,13 +374,24 @@ def _in_sight(context: Context, definition: TableDefinition) -> Iterator[int]:
 
 
 def _write_mark(
-    context: Context, definition: TableDefinition, disk: Disk, index: int, seen: Mapping[str, int] | None = None
+    context: Context,
+    definition: TableDefinition,
+    disk: Disk,
+    index: int,
+    seen: Mapping[str, int] | None = None,
+    *,
+    instead: bool = False,
 ) -> None:
+    """`instead`: of one that is there."""
     path = mark_path(definition, index)
     reason = f"block numbers of {definition.full_name} from {index * RANGE_BLOCKS} on belong to {context.actor}"
     with disk.transaction(BlocksAllocated(), reason=reason, actor=context.actor) as transaction:
-        transaction.require(present=(definition.path,), absent=(path, *definition.barred_by))
-        transaction.create(path, mark_of(index, context.actor, seen))
+        transaction.require(present=(definition.path,), absent=definition.barred_by)
+        if instead:
+            transaction.remove(path)
+        else:
+            transaction.require(absent=(path,))
+        transaction.create(path, mark_of(index, context.actor, seen, journal=context.journal.generation()[0]))
         transaction.commit()
 
 
@@ -345,6 +405,11 @@ def _seen(context: Context, definition: TableDefinition) -> dict[str, int]:
                 if (identity := disk.identity()) is not None:
                     seen[identity] = disk.logged.revision
     return seen
+
+
+def _arbiter(context: Context, definition: TableDefinition) -> Disk | None:
+    """The disk that decides who has a range."""
+    return next((disk for disk in _disks(context, definition) if disk.capabilities.shared), None)
 
 
 def _marks(disk: Disk, definition: TableDefinition) -> set[int]:

@@ -35,6 +35,10 @@ _PATIENCE_SECONDS = 4.0
 """How long a bucket that does not answer is waited for: most of a store can be used without it."""
 _NAMED = 10
 
+ONE_NAME_HINT = (
+    "two machines created them at once, or a bucket was set back: name the one that you mean by its uuid, and drop or"
+    " rename the other"
+)
 _NONE_YET = "none yet: see 'frostline table create --help'; one that you have is found by --config or FROSTLINE_HOME"
 
 
@@ -194,7 +198,7 @@ class Catalog:
             several = " and ".join(sorted(table.uuid for table in found))
             raise Conflict(
                 f"{len(found)} tables are called {full_name}: {several}",
-                hint="two machines created them at once: name the one you mean by its uuid, and drop it or the other",
+                hint=ONE_NAME_HINT,
             )
         if found:
             return found[0]

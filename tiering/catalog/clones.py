@@ -28,10 +28,15 @@ _document = Document("mark of a home that was cloned", _Clone)
 
 
 def is_marked(disks: Iterable[Disk], identity: str, stamps: Sequence[KeptStamp]) -> str:
-    """The name of a disk on which another home that goes by this id has left its mark; empty where none has."""
+    """The name of a disk on which another home that goes by this id has left its mark; empty where none has, as far as
+    they can be read."""
     own = {f"{kept.stamp.token}.json" for kept in stamps}
     for disk in disks:
-        if any(name not in own for name in disk.list(clone_mark(identity))):
+        try:
+            names = disk.list(clone_mark(identity))
+        except FrostlineError:  # its own fault, which says why
+            continue
+        if any(name not in own for name in names):
             return disk.name
     return ""
 

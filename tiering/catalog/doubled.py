@@ -15,7 +15,7 @@ from oplog.errors import FrostlineError, Transient
 from oplog.kinds import SetAside
 from tiering.catalog.catalog import Catalog, StoredPart
 from tiering.catalog.copying import moved_from
-from tiering.catalog.source_copies import last_of, word_in
+from tiering.catalog.source_copies import copy_history, last_of
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, Part
 from tiering.table.places import directory_of, level_mark, part_name
@@ -76,6 +76,8 @@ def compare_parts(catalog: Catalog, disks: Mapping[str, Disk], name: str) -> Com
             elif (one := _elsewhere(stored, others)) is None:
                 alone.append(stored)
                 continue
+            if one is not None and one.reason == "unexpected" and disks[name].capabilities.shared:
+                continue  # another machine's, of the name of one that is here: both answer
             if one is not None:
                 found.doubled.append(one)
             else:
@@ -129,13 +131,14 @@ def _gone(definition: TableDefinition, alone: Sequence[StoredPart], disks: Mappi
         return disks[disk].capabilities.shared if disk in disks else None
 
     for stored in alone:
-        words = [
-            word
+        accounts = [
+            account
             for bucket in buckets
             for directory in places[stored.directory]
-            if (word := word_in(bucket, directory, is_shared, kept=True)) is not None and not word.state.is_merged
+            if (account := copy_history(bucket, directory, is_shared, kept=True)) is not None
+            and not account.state.is_merged
         ]
-        if words and (last := last_of(words)).kind == "outdated":
+        if accounts and (last := last_of(accounts)).kind == "outdated":
             yield DoubledPart(stored, "dropped", last.why)
 
 

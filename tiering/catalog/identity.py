@@ -50,6 +50,7 @@ class Identities:
         self._known: dict[str, KnownDisk] = {}
         self._shown: dict[str, str] = {}
         self._given_up: set[str] = set()
+        self._adopted: set[str] = set()
         self._unsure: set[str] = set()
         """Disks of which nobody could tell whether they were given up."""
         self._ages = Ages(journal)
@@ -64,7 +65,7 @@ class Identities:
     def look(self) -> None:
         """Compare all disks with what is known. Notes ids that are new here; writes to no disk."""
         self._known = self._journal.disks.all()
-        self._given_up = self._journal.disks.given_up()
+        self._given_up, self._adopted = self._journal.disks.decided()
         self._ages.begin()
         found = {name: self._examine(name, disk) for name, disk in self._real.items()}
         faults = {fault.disk: fault for fault in found.values() if fault is not None}
@@ -148,6 +149,10 @@ class Identities:
             return {}
         disk.work_offline(DiskUnreachable(f"disk {name} is not asked"))
         return {**self.disks, name: disk}
+
+    def is_shared(self, name: str) -> bool:
+        """Whether other machines may write to the disk as well."""
+        return self._real[name].capabilities.shared
 
     def place(self, name: str) -> str:
         """Where the configuration has the disk; empty when it has none of the name."""
@@ -245,7 +250,7 @@ class Identities:
         if shown is not None:
             self._shown[name] = shown
             if shown in self._given_up:
-                return Fault(name, "given_up", was_given_up(name, self.place(name), shown), self._tables(name))
+                return self._was_given_up(name)
         known = self._known.get(name)
         if known is not None and not known.id and self._is_elsewhere(name, known):
             return self._without_its_tables(name, known, shown)
@@ -275,28 +280,45 @@ class Identities:
             others = [disk for other, disk in self._real.items() if other != name and other not in faults]
             noted = given_up.is_noted(others, shown)
             if noted:
-                error = was_given_up(name, self.place(name), shown)
-                faults[name] = Fault(name, "given_up", error, self._tables(name))
+                faults[name] = self._was_given_up(name)
             elif noted is None or len(others) + 1 < len(self._places):
                 self._unsure.add(name)
 
     def compare_ages(self) -> bool:
         """After the buckets were looked at: take out the disks that are older than the logs, or other disks, have seen
-        them. Whether there are such."""
+        them, and those that another disk says were given up, though the journal knows them. Whether there are such."""
         usable = {name: disk for name, disk in self.disks.items() if disk.broken is None and not disk.unreachable}
-        found = self._ages.compare(usable, self._shown)
+        faults = {name: self._older(name, why) for name, why in self._ages.compare(usable, self._shown).items()}
         self._try(self._ages.judge_journal)
+        faults.update({name: self._was_given_up(name) for name in usable if self._is_noted(name, usable)})
+        # Comes last: a home that got another id gave up the one that this home still goes by.
+        faults.update({name: self._older(name, older) for name, older in self._cloned(usable)})
+        for name, fault in faults.items():
+            self.disks[name] = BrokenDisk(self._real[name], fault.error)
+            self.faults = (*self.faults, fault)
+        return bool(faults)
+
+    def _cloned(self, usable: Mapping[str, Disk]) -> Iterator[tuple[str, Older]]:
+        """The disks that have a mark of another home which goes by their id."""
         logged = [disk for disk in usable.values() if disk.logged is not None]
         for name, disk in usable.items():
             if name not in self._shown or disk.logged is not None:
                 continue
             if by := clones.is_marked(logged, self._shown[name], disk.stamps()):
-                found[name] = Older(f"has a mark of another home on disk {by}", is_clone=True)
-        for name, older in found.items():
-            fault = self._older(name, older)
-            self.disks[name] = BrokenDisk(self._real[name], fault.error)
-            self.faults = (*self.faults, fault)
-        return bool(found)
+                yield name, Older(f"has a mark of another home on disk {by}", is_clone=True)
+
+    def _is_noted(self, name: str, usable: Mapping[str, Disk]) -> bool:
+        """Whether another disk says that this one was given up. A note that nobody can take away from its disk does not
+        count once a person has adopted the disk here."""
+        if (shown := self._shown.get(name)) is None:
+            return False
+        is_adopted = shown in self._adopted
+        others = [disk for other, disk in usable.items() if other != name and not (is_adopted and disk.read_only)]
+        return bool(given_up.is_noted(others, shown))
+
+    def _was_given_up(self, name: str) -> Fault:
+        error = was_given_up(name, self.place(name), self._shown[name])
+        return Fault(name, "given_up", error, self._tables(name))
 
     def _older(self, name: str, older: Older) -> Fault:
         if older.is_clone:

@@ -103,17 +103,17 @@ class InsertionOrder:
         return self._seen[index]
 
     def _read(self, index: int) -> dict[str, int]:
+        """Each bucket's own mark speaks of that bucket, and of no other: where a bucket was set back, the marks that
+        are elsewhere name revisions of what it lost."""
         found: dict[str, int] = {}
-        names = self._context.catalog.policy_disks(self._definition)
-        logged = [disk.logged for disk in map(self._context.disk, names) if disk.logged is not None]
-        ids = {identity: disk.name for disk in logged if (identity := disk.identity()) is not None}
-        for disk in map(self._context.disk, names):
-            said = blocks.read_mark(disk, self._definition, index)
-            if said is not None and said.seen:
-                found.update({ids[one]: revision for one, revision in said.seen.items() if one in ids})
-            elif said is not None and disk.logged is not None:
-                taken = _taken(disk.logged, blocks.mark_path(self._definition, index))
-                found.update({} if taken is None else {disk.name: taken})
+        path = blocks.mark_path(self._definition, index)
+        for disk in map(self._context.disk, self._context.catalog.policy_disks(self._definition)):
+            said = blocks.read_mark(disk, self._definition, index) if disk.logged is not None else None
+            if said is None or disk.logged is None:
+                continue
+            revision = _seen_here(disk.logged, said, path) if said.seen else _taken(disk.logged, path)
+            if revision is not None:
+                found[disk.name] = revision
         return found
 
 
@@ -124,6 +124,12 @@ def _appeared(disk: LoggedDisk, directory: str, revision: int) -> int:
     except FrostlineError:  # an entry that is gone, or altered, says nothing
         return revision
     return revision if first is None else min(revision, first.commit.revision)
+
+
+def _seen_here(disk: LoggedDisk, said: blocks.RangeMark, path: str) -> int | None:
+    """The revision of this bucket that the mark names, where it is one from before the mark came."""
+    seen, came = said.seen.get(disk.identity() or ""), disk.stat(path).revision
+    return seen if seen is not None and (came is None or seen < came) else None
 
 
 def _taken(disk: LoggedDisk, path: str) -> int | None:

@@ -51,7 +51,7 @@ class CopyState(msgspec.Struct, frozen=True):
 VALID = CopyState("valid", is_proved=True)
 
 
-class Word(msgspec.Struct, frozen=True):
+class CopyHistory(msgspec.Struct, frozen=True):
     """What one bucket says of a copy, or of a part that was made from it."""
 
     state: CopyState
@@ -60,7 +60,7 @@ class Word(msgspec.Struct, frozen=True):
     history: Sequence[Commit] = ()
     """Its commits that touched the part."""
 
-    def is_before(self, other: Word) -> bool:
+    def is_before(self, other: CopyHistory) -> bool:
         """Whether a writer of the other history had seen the end of this one. No clock tells it: two machines have
         two."""
         if not self.history:
@@ -119,12 +119,12 @@ class SourceCopies:
         between = self._listed.kept_between(definition.uuid, part)
         kept = any(map(self._is_shared, between))
         directory = definition.part_directory(part)
-        words: list[Word] = []
+        accounts: list[CopyHistory] = []
         for bucket in buckets:
             try:
                 if bucket.unreachable:
                     raise DiskUnreachable(bucket.unreachable)
-                word = word_in(bucket, directory, self._is_shared, kept=kept)
+                account = copy_history(bucket, directory, self._is_shared, kept=kept)
             except (
                 Transient
             ) as error:  # the cached table knows that the bucket lacks the part, the journal that it had it
@@ -132,11 +132,11 @@ class SourceCopies:
                     return CopyState("outdated", error.message)
                 continue
             except FrostlineError as error:
-                word = Word(CopyState("unexplained", error.message))
-            if word is not None:
-                words.append(word)
-        if words:
-            return last_of(words)
+                account = CopyHistory(CopyState("unexplained", error.message))
+            if account is not None:
+                accounts.append(account)
+        if accounts:
+            return last_of(accounts)
         return CopyState("unexplained", "no log says what became of it", is_proved=True) if kept else VALID
 
     def _is_shared(self, disk: str) -> bool | None:
@@ -144,10 +144,14 @@ class SourceCopies:
         return self._disks[disk].capabilities.shared if disk in self._disks else None
 
 
-def last_of(words: Sequence[Word]) -> CopyState:
+def last_of(accounts: Sequence[CopyHistory]) -> CopyState:
     """What the bucket says that had the part last."""
-    last = [word.state for word in words if not any(word.is_before(other) for other in words if other is not word)]
-    last = last or [word.state for word in words]  # logs that contradict each other
+    last = [
+        account.state
+        for account in accounts
+        if not any(account.is_before(other) for other in accounts if other is not account)
+    ]
+    last = last or [account.state for account in accounts]  # logs that contradict each other
     last = [state for state in last if state.kind != "unexplained"] or last
     if len({state.kind for state in last}) < 2:
         return last[0]
@@ -163,13 +167,15 @@ _IS_GONE: Mapping[bool | None, Literal["valid", "outdated", "unexplained"]] = {
 """Of a part that a commit took off the bucket for good: by whether what is here is a copy of that, if it is known."""
 
 
-def word_in(bucket: LoggedDisk, directory: str, is_shared: Callable[[str], bool | None], *, kept: bool) -> Word | None:
+def copy_history(
+    bucket: LoggedDisk, directory: str, is_shared: Callable[[str], bool | None], *, kept: bool
+) -> CopyHistory | None:
     """What became of the part in this directory by the log of a bucket: `state_after` of what is kept of it."""
     history = [entry.commit for entry in bucket.commits().touching(directory, until=bucket.revision)]
     if (state := state_after(history, directory, is_shared, kept=kept)) is None:
         return None
     why = f"{state.why}, by revision {history[-1].revision} of {bucket.name}"
-    return Word(replace(state, why=why), bucket.identity() or bucket.name, history)
+    return CopyHistory(replace(state, why=why), bucket.identity() or bucket.name, history)
 
 
 def state_after(
@@ -209,8 +215,8 @@ def _returns(commit: Commit, is_shared: Callable[[str], bool | None]) -> bool:
     match commit.kind:
         case Moved(moved_to=target):
             return is_shared(target) is False
-        case Undone(undone=word):
-            return word == str(Moved.__struct_config__.tag)
+        case Undone(undone=verb):
+            return verb == str(Moved.__struct_config__.tag)
         case _:
             return False
 

@@ -27,7 +27,6 @@ from tiering.journal.kept_looks import PartSums
 from tiering.journal.kept_parts import KeptParts, looks_document
 from tiering.policy.placement import ordered_volumes
 from tiering.table import part as parts_format
-from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
 
 _AT_ONCE = 4096
@@ -275,13 +274,13 @@ class TablePartsReader:
         outdated = self._outdated_among(hidden, found, table.unproved) if hidden else set()
         alone = self._without_original(found, copies) if copies else []
         outdated |= self._outdated_copies(table, alone)
-        last: PartName | None = None
+        last: StoredPart | None = None
         result: list[StoredPart] = []
         for stored in found:
             state: PartState = "outdated" if outdated and (stored.disk, stored.directory) in outdated else "active"
-            if state == "active" and stored.name == last:
+            if state == "active" and last is not None and stored.is_copy_of(last):
                 state = "duplicate"
-            last = stored.name
+            last = stored
             result.append(stored if state == "active" else msgspec.structs.replace(stored, state=state))
         return result, not (hidden or alone)
 

@@ -2,7 +2,7 @@
 
 The order matters: disks first (half-done transactions), then drops whose intent is written and drops of other machines,
 then moves from the journal, then merges, then copies that a finished merge made superfluous, then missing copies of
-`table.json`, then what restores brought that nobody went on with.
+`table.json` and of the marks of block ranges, then what restores brought that nobody went on with.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from disks.base import Disk
 from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Locked, NoSpace, ReadOnly
 from oplog.kinds import TableAltered
-from tiering.catalog import copying, reachability, table_names, tables
+from tiering.catalog import blocks, copying, reachability, table_names, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.engine import unrevealed
@@ -58,7 +58,7 @@ def recover(context: Context, *, look: bool = True, anew: bool = True) -> list[s
                 logger.warning("%s", sentence)
         for step in (
             *(_finish_drops, _follow_drops, mover.recover),
-            *(_settle_merges, _remove_outdated, _repair_definitions, unrevealed.sweep),
+            *(_settle_merges, _remove_outdated, _repair_definitions, _prove_ranges, unrevealed.sweep),
         ):
             done += _unless_full(partial(step, context))
     if done:
@@ -223,6 +223,18 @@ def _repair_definitions(context: Context, *, begin: bool = False, looked: bool =
         written = [name for name in lacking if _wrote_definition(context, definition, name)]
         if written:
             done.append(f"wrote table.json of {definition.full_name} to {', '.join(written)}")
+    return done
+
+
+def _prove_ranges(context: Context) -> list[str]:
+    done: list[str] = []
+    for definition in reachability.whole_tables(context):
+        if definition.is_replicated or definition.policy not in context.config.policies:
+            continue
+        try:
+            done += blocks.prove_own(context, definition)
+        except FrostlineError as error:  # answers need no marks; the next start tries again
+            logger.warning("the block ranges of %s are compared at the next start: %s", definition.full_name, error)
     return done
 
 

@@ -106,11 +106,14 @@ class Journal:
 
     def go_on_from(self, seen: int) -> bool:
         """The journal was seen at this generation. Where it is behind, it is an older copy of itself: it goes on after
-        that one, and gives no more of the block numbers that it may have given. Whether it was."""
+        that one, gives no more of the block numbers that it may have given, and counts the disks again. Whether it
+        was."""
         with self.file.write("go_on_from", seen) as connection:
             if generation.of(self.file)[1] >= seen:
                 return False
             connection.execute("DELETE FROM blocks")
+            if self.file.has_table("disks"):  # what it counted there was counted before what it has forgotten
+                connection.execute("UPDATE disks SET counted = 0, changes = changes + 1 WHERE holdings != '{}'")
             generation.advance(connection, seen)
             return True
 
@@ -125,6 +128,12 @@ class Journal:
         """The ranges of block numbers that are this machine's."""
         rows = self.file.read("SELECT number FROM block_ranges WHERE table_uuid = ?", (table_uuid,))
         return {row["number"] for row in rows}
+
+    def forget_block_range(self, table_uuid: str, number: int) -> None:
+        """Another machine has the range: no number of it is given any more."""
+        with self.file.write("forget_block_range", table_uuid) as connection:
+            connection.execute("DELETE FROM block_ranges WHERE table_uuid = ? AND number = ?", (table_uuid, number))
+            generation.advance(connection)
 
     # What was put in without a look at the buckets
 

@@ -127,14 +127,21 @@ class KnownDisks:
             return {}
         return {row["id"]: row["accepted"] for row in self._file.read("SELECT * FROM disk_stamps WHERE accepted > 0")}
 
-    def given_up(self) -> set[str]:
-        """The ids of disks that a person gave up, and that nobody has adopted since."""
+    def decided(self) -> tuple[set[str], set[str]]:
+        """The ids of disks that a person gave up and that nobody has adopted since, and of those adopted since."""
         if not self._file.has_table("disk_decisions"):
-            return set()
-        rows = self._file.read(
-            "SELECT DISTINCT known FROM disk_decisions WHERE known != '' AND known NOT IN (SELECT id FROM disks)"
-        )
-        return {row["known"] for row in rows}
+            return set(), set()
+        given_up: set[str] = set()
+        adopted: set[str] = set()
+        for row in self._file.read("SELECT verb, known, found FROM disk_decisions ORDER BY id"):
+            if row["known"] not in ("", row["found"]):
+                given_up.add(row["known"])
+                adopted.discard(row["known"])
+            if row["verb"] == "adopt":
+                given_up.discard(row["found"])
+                adopted.add(row["found"])
+        named = {row["id"] for row in self._file.read("SELECT id FROM disks")}
+        return given_up - named, adopted
 
     def decide(
         self,

@@ -54,6 +54,13 @@ class StoredPart(msgspec.Struct, frozen=True, gc=False):
         """The first and the last block number under which its rows were inserted."""
         return part_format.inserted_blocks(self.facts)
 
+    def is_copy_of(self, other: StoredPart) -> bool:
+        """Whether both are one part, as their facts tell: of two that only bear one name, each has rows of its own."""
+        if self.name != other.name:
+            return False
+        here, there = self.facts, other.facts
+        return (here.rows, here.size_bytes, here.created) == (there.rows, there.size_bytes, there.created)
+
     @property
     def replaces(self) -> tuple[str, ...]:
         """Those of its facts."""

@@ -314,7 +314,10 @@ def _decide(
         if session.options.json:
             session.output.document({"disk": name, "changed": False, "dry_run": session.dry_run})
         return
-    holdings, is_all = _held(session, identities, known) if known is not None else ({}, False)
+    if known is not None and adoption is None:
+        holdings, is_all = _held(session, identities, known)
+    else:  # what this machine keeps of a bucket is what was found there
+        holdings, is_all = (known.holdings, known.counted) if known is not None else ({}, False)
     held = [
         {"table": holding.table, "uuid": uuid, "parts": holding.parts, "rows": holding.rows}
         for uuid, holding in holdings.items()
@@ -350,10 +353,21 @@ def _decide(
             adoption.set_aside()
         for sentence in identities.decide(what, name, actor()):
             session.output.note(sentence)
+        if what == "adopt" and identities.is_shared(name):
+            _put_marks_back(session)
     if session.options.json:
         session.output.document(document)
     else:
         session.output.line("Dry run: nothing was changed." if session.dry_run else "Done.")
+
+
+def _put_marks_back(session: Session) -> None:
+    """A bucket that was set back lacks marks of this machine's block ranges: recovery writes them again before another
+    machine takes the same numbers."""
+    try:
+        session.store()
+    except FrostlineError as error:
+        session.output.note(f"the next command compares block ranges with the bucket: {error.message}")
 
 
 def _held(session: Session, identities: "Identities", known: "KnownDisk") -> "tuple[Holdings, bool]":
