@@ -30,6 +30,10 @@ def _same_range_goes_on(context: Any, definition: Any, inputs: Any) -> int:
     return blocks.first_free(context, definition)
 
 
+def _word_over_all(self: Any, ordered: Any, earlier: Any) -> list[Any]:
+    return sorted(ordered, key=lambda stored: self._is_foreign(stored) != (self.counts_as == "older"))
+
+
 def _all_are_own(context: Any, plan: Any, definition: Any) -> set[int]:
     from tiering.table.part import PartName, range_of
 
@@ -91,5 +95,11 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "of a table restored from the backups of several machines all ranges become this machine's, in any order",
         f"{_ORDER}::test_a_backup_of_several_machines_gives_no_order",
         replaced("backup.recover.recover", "_own_ranges", _all_are_own),
+    ),
+    (
+        "adoption: a word over the log",
+        "what a person says of foreign rows also orders those whose order the log knows",
+        f"{_ORDER}::test_a_word_never_overrides_the_log[older]",
+        replaced("tiering.merge.adoption:_Planner", "_in_line", _word_over_all),
     ),
 )
