@@ -56,9 +56,10 @@ def default_scalar(column: Column) -> pa.Scalar:
         if isinstance(column.default, str) and not pa.types.is_string(kind):
             return _cast(pa.array([column.default], pa.string()), kind)[0]
         return pa.scalar(column.default, kind)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise UsageError(
-            f"default {column.default!r} does not fit column {column.name} of type {column.type}", hint=str(error)
+            f"default {column.default!r} does not fit column {column.name} of type {column.type}",
+            hint=f"{str(error) or 'it is out of range'}; say a value that the type has",
         ) from error
 
 
