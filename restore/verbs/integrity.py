@@ -186,6 +186,10 @@ def _check_document(result: "CheckResult", *, dry_run: bool) -> dict[str, Any]:
         "problems": [msgspec.to_builtins(problem) for problem in result.problems],
         "repaired": list(result.repaired),
         "set_aside": list(result.set_aside),
+        "attachable": [
+            {"path": path, "table": table, "partition": partition}
+            for path, (table, partition) in result.attachable.items()
+        ],
         "shares": [msgspec.to_builtins(share) for share in result.shares],
         "ok": result.ok,
         "dry_run": dry_run,
@@ -207,6 +211,9 @@ def _print_check(session: Session, result: "CheckResult", how: "CheckOptions") -
         line(f"repair: {sentence}")
     for path in result.set_aside:
         line(f"set aside earlier, read by nobody: {path}")
+        if path in result.attachable:
+            table, partition = result.attachable[path]
+            line(f"  its files are there again: 'frostline partition attach {table} {partition}' brings it back")
     if how.repair and not (how.read_data or how.subset):
         session.output.note("no data was read: what has other bytes of the same size, --read-data --repair sets aside")
     for share in result.shares:
