@@ -11,7 +11,7 @@ from tiering.cli.frame.remote_work import Master, Spark, SparkWork, wanted
 from tiering.cli.frame.session import BEGIN_OR_FIND, Session, actor
 from tiering.cli.frame.verb import verb
 from tiering.cli.frame.verb_table import PIN_RECORDS
-from tiering.cli.reports.garbage import gc_document, print_gc
+from tiering.cli.reports.garbage import GC_AGAIN, gc_document, print_gc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -302,7 +302,7 @@ def gc(
             print_gc(session, document)
     refusals = [document for document in documents if document["refused"]]
     if refusals and delete:
-        raise Refused(f"gc deleted nothing more on {refusals[0]['disk']}: {refusals[0]['refused']}")
+        raise Refused(f"gc deleted nothing more on {refusals[0]['disk']}: {refusals[0]['refused']}", hint=GC_AGAIN)
     if any(document["failed"] for document in documents):
         failed = sum(len(document["failed"]) for document in documents)
         raise PartlyDone(f"{failed} objects could not be deleted", hint="the next gc tries them again")

@@ -433,7 +433,10 @@ def check(context: Context, definition: TableDefinition) -> None:
             )
         _check_target(definition, policy, rule.action, set(context.disks))
     if all(context.disk(name).read_only for volume in policy.volumes for name in volume.disks):
-        raise Refused(f"every disk of policy {definition.policy} is read-only")
+        raise Refused(
+            f"every disk of policy {definition.policy} is read-only",
+            hint="set read_only: false for one of them, or choose another policy",
+        )
 
 
 def check_change(context: Context, old: TableDefinition, new: TableDefinition) -> None:
