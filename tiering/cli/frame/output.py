@@ -43,6 +43,11 @@ class Output:
         if not self.json:
             print(visible(text))
 
+    def report(self, text: str) -> None:
+        """A line on what a verb did. Nothing with --json, and nothing with --quiet: it is no data."""
+        if not self.quiet:
+            self.line(text)
+
     def note(self, text: str) -> None:
         """A remark beside the answer, on stderr. Nothing with --quiet."""
         if not self.quiet:
