@@ -67,15 +67,14 @@ class _Planner(msgspec.Struct, frozen=True):
     def plans(self, members: list[StoredPart]) -> Iterator[AdoptionPlan]:
         """Those of a partition, all of whose parts these are. None while one that has to be rewritten is in use, or
         cannot be."""
+        target = self._target(members)
         if not depends_on_order(self.definition):
-            target = self._target(members)
-            rewritten = [stored for stored in members if self._needs_it(stored, target)]
-            if self._may_go(rewritten):
-                for _, group in groupby(sorted(rewritten, key=_disk_and_name), key=_disk):
+            needed = [stored for stored in members if self._needs_it(stored, target)]
+            if self._may_go(needed):
+                for _, group in groupby(sorted(needed, key=_disk_and_name), key=_disk):
                     yield from self._in_portions(list(map(_where_it_was, group)))
             return
         ordered = insertion_order.in_order(members)
-        target = self._target(members)
         placed = self._placed(ordered) if any(map(self._is_foreign, ordered)) else list(map(_where_it_was, ordered))
         rewritten = placed[self._first(placed, target) :]
         if self._may_go([one.stored for one in rewritten]):
