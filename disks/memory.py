@@ -70,7 +70,7 @@ class MemoryDisk(Disk):
 
     def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> Transaction:
         if self.read_only:
-            raise Refused(f"disk {self.name} is read-only")
+            raise Refused(f"disk {self.name} is read-only", hint="use one that can be written")
         return MemoryTransaction(self)
 
     def changed(self, changes: builtins.list[Change]) -> Files:
@@ -183,7 +183,7 @@ class MemoryTransaction(Transaction):
 
     def _check_open(self) -> None:
         if self._finished:
-            raise Refused("this transaction has ended")
+            raise Refused("this transaction has ended", hint="begin another one")
 
 
 def _exists(files: Files, path: str) -> bool:

@@ -37,6 +37,8 @@ class FrostlineError(Exception):
     kind = "failed"
     exit_code = 1
     retryable = False
+    next_step = "run 'frostline doctor', which checks the configuration and every disk; -vv shows each step"
+    """What to do about an error of this kind whose hint says nothing more precise."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -46,6 +48,11 @@ class FrostlineError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         """Pickled as it is, whatever its constructor asks for: errors come back from other processes."""
         return _unpickled, (type(self), self.args, self.__dict__)
+
+    @property
+    def advice(self) -> str:
+        """The hint, or what to do about an error of the kind: never empty."""
+        return self.hint or self.next_step
 
     def afresh(self) -> Self:
         """The same, never raised yet, for who keeps an error to raise it each time it is asked: every raise adds frames
@@ -69,6 +76,7 @@ class UsageError(FrostlineError):
 
     kind = "usage"
     exit_code = 2
+    next_step = "correct the command line or the configuration, and run it again; nothing was changed"
 
 
 class PartlyDone(FrostlineError):
@@ -76,6 +84,7 @@ class PartlyDone(FrostlineError):
 
     kind = "partly_done"
     exit_code = 3
+    next_step = "run it again: it goes on with what failed"
 
 
 class Transient(FrostlineError):
@@ -84,6 +93,7 @@ class Transient(FrostlineError):
     kind = "temporary"
     exit_code = 5
     retryable = True
+    next_step = "try again later"
 
 
 class Throttled(Transient):
@@ -103,6 +113,7 @@ class OutcomeUnknown(FrostlineError):
 
     kind = "outcome_unknown"
     exit_code = 5
+    next_step = "look whether it took effect before you run it again"
 
 
 class Overslept(OutcomeUnknown):
@@ -115,6 +126,7 @@ class LimitReached(FrostlineError):
 
     kind = "limit"
     exit_code = 8
+    next_step = "raise the limit, or run it again to go on"
 
 
 class NotFound(FrostlineError):
@@ -122,6 +134,7 @@ class NotFound(FrostlineError):
 
     kind = "not_found"
     exit_code = 10
+    next_step = "check the name; 'frostline table list' and 'frostline config show' say what there is"
 
 
 class Locked(FrostlineError):
@@ -130,6 +143,7 @@ class Locked(FrostlineError):
     kind = "locked"
     exit_code = 11
     retryable = True
+    next_step = "try again when the other process is done"
 
 
 class AccessDenied(FrostlineError):
@@ -137,6 +151,7 @@ class AccessDenied(FrostlineError):
 
     kind = "access_denied"
     exit_code = 12
+    next_step = "check the credentials and the permissions of the user that runs frostline"
 
 
 class CredentialsExpired(AccessDenied):
@@ -148,12 +163,14 @@ class Refused(FrostlineError):
 
     kind = "refused"
     exit_code = 13
+    next_step = "nothing was changed; 'frostline doctor' says what stands in the way"
 
 
 class Retained(Refused):
     """The store's retention (Object Lock, a legal hold) keeps the object. Nothing failed: it may go later."""
 
     kind = "retained"
+    next_step = "it can be deleted when its retention ends, or the hold is taken off"
 
     def __init__(self, message: str, *, until: datetime | None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -165,27 +182,32 @@ class ReadOnly(Refused):
     """A directory that had to be written lies on a file system that is mounted read-only; nothing was changed."""
 
     kind = "read_only"
+    next_step = "remount it for writing; nothing was changed"
 
 
 class AlreadyExists(FrostlineError):
     """The name is taken; what is there was left as it is."""
 
     kind = "already_exists"
+    next_step = "choose another name, or look at what is there"
 
 
 class Conflict(FrostlineError):
     """A precondition of a transaction no longer holds: somebody else changed the same paths first."""
 
     kind = "conflict"
+    next_step = "somebody else changed the same files meanwhile: run it again"
 
 
 class Damaged(FrostlineError):
     """Stored bytes are not what was written."""
 
     kind = "damaged"
+    next_step = "run 'frostline fsck', which names all that is damaged; bring it back from a copy or a backup"
 
 
 class NoSpace(FrostlineError):
     """The disk is full; the operation was undone."""
 
     kind = "no_space"
+    next_step = "free space, and run it again"

@@ -40,6 +40,8 @@ from tiering.table.merge_modes import depends_on_order
 from tiering.table.part import PartName, range_of
 from tiering.table.schema import TableDefinition
 
+_WHAT_EACH_LACKS = "'frostline backup list' shows what each backup lacks"
+
 
 def restore(
     storage: Storage, context: Context, headers: Sequence[BackupHeader], buckets: PinnedBuckets, request: RestoreRequest
@@ -87,8 +89,12 @@ def _plans(
     storage: Storage, context: Context, headers: Sequence[BackupHeader], request: RestoreRequest
 ) -> list[TablePlan]:
     known = {table.name for header in headers for table in header.tables}
+    lacking = _lacking(headers, request)
     for renaming in request.renamings:
         if not any(renaming.applies(name) for name in known):
+            left_out = {table.table for header in headers for table in header.left_out}
+            if any(map(renaming.applies, left_out)) and lacking:
+                raise NotFound(lacking[0], hint=_WHAT_EACH_LACKS)
             raise NotFound(f"No such table: {renaming.source}", hint=f"the backup has: {', '.join(sorted(known))}")
     usable = {
         name: disk.capabilities.remote
@@ -97,9 +103,8 @@ def _plans(
     }
     plans: list[TablePlan] = []
     partitions: set[str] = set()
-    lacking = _lacking(headers, request)
     if lacking and not any(map(request.scope.means, (*known, *request.scope.others))):
-        raise NotFound(lacking[0], hint="'frostline backup list' shows what each backup lacks")
+        raise NotFound(lacking[0], hint=_WHAT_EACH_LACKS)
     for name in request.scope.chosen(known):
         found = [_source(storage, header, table) for header in headers for table in header.tables if table.name == name]
         partitions.update(item.partition for source in found for item in source.partitions)

@@ -8,6 +8,7 @@ from backup.verbs.options import To, opened
 from oplog.errors import PartlyDone, Refused
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session, actor
+from tiering.cli.reports.garbage import GC_AGAIN
 
 if TYPE_CHECKING:
     from disks.garbage.report import GcReport
@@ -155,7 +156,7 @@ def _gc_document(report: "GcReport") -> dict[str, Any]:
 def _fail_where_needed(report: "GcReport | None", *, delete: bool) -> None:
     assert report is not None
     if report.refused and delete:
-        raise Refused(f"nothing more was deleted from {report.disk}: {report.refused}")
+        raise Refused(f"nothing more was deleted from {report.disk}: {report.refused}", hint=GC_AGAIN)
     if report.failed:
         raise PartlyDone(f"{len(report.failed)} objects could not be deleted", hint="the next gc tries them again")
 

@@ -20,7 +20,11 @@ def restore(
     partition: Partitions = None,
     map_table: Annotated[
         list[str] | None,
-        typer.Option("--map-table", metavar="A:B", help="under another name; 'db.*:other.*'; may be repeated"),
+        typer.Option(
+            "--map-table",
+            metavar="A:B",
+            help="under another name; 'db.*:other.*'; may be repeated; without -t these alone",
+        ),
     ] = None,
     schema_only: Annotated[bool, typer.Option("--schema-only", help="the tables without their rows")] = False,
     drop_existing: Annotated[
@@ -40,10 +44,11 @@ def restore(
     from backup.recover.request import Renaming, RestoreRequest
     from backup.scope import scope_of
 
+    renamings = tuple(Renaming.parse(text) for text in map_table or ())
     request = RestoreRequest(
         name=name,
-        scope=scope_of(table, partition),
-        renamings=tuple(Renaming.parse(text) for text in map_table or ()),
+        scope=scope_of(table or [renaming.source for renaming in renamings], partition),
+        renamings=renamings,
         schema_only=schema_only,
         drop_existing=drop_existing,
         policy=policy,

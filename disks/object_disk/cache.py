@@ -530,7 +530,7 @@ class TableCache:
             return True
         raise Damaged(
             f"disk {self._disk_name} was at revision {revision}, which {self._store.name} does not hold",
-            hint="was the bucket emptied or replaced? "
+            hint="the bucket was emptied or set back, or what is known of it below state_path is damaged: "
             f"'frostline restore {self._disk_name}' compares, --apply rebuilds",
         )
 

@@ -181,7 +181,9 @@ class DirectoryStore(ObjectStore):
     def copy(self, source_key: str, target_key: str, *, source: ObjectStore | None = None) -> None:
         origin = unwrapped(source) if source is not None else self
         if not isinstance(origin, DirectoryStore):
-            raise Refused(f"cannot copy from {origin.name} to {self.name} inside one store")
+            raise Refused(
+                f"cannot copy from {origin.name} to {self.name} inside one store", hint="copy through this machine"
+            )
         target = self._path(target_key)
         with origin._translated(source_key), op("store.copy", source_key, target_key):
             info = origin.head(source_key)
@@ -296,7 +298,9 @@ class DirectoryStore(ObjectStore):
             if error.errno == errno.ELOOP:
                 raise Refused(f"{self.name}{key} is a symbolic link", hint="a bucket holds plain files only") from error
             if error.errno == errno.ENAMETOOLONG:
-                raise Refused(f"{self.name}{key}: the name is too long for this file system") from error
+                raise Refused(
+                    f"{self.name}{key}: the name is too long for this file system", hint="use a store that takes it"
+                ) from error
             raise Damaged(f"{self.name}{key}: {error.strerror}", hint="check the disk and its file system") from error
 
 
@@ -351,7 +355,9 @@ def _sorted_entries(
     except (FileNotFoundError, NotADirectoryError):
         return []
     except PermissionError as error:
-        raise AccessDenied(f"no permission to list {directory}") from error
+        raise AccessDenied(
+            f"no permission to list {directory}", hint="the user that runs frostline must be able to read it"
+        ) from error
     found.sort(key=lambda pair: pair[0])
     return found
 

@@ -85,14 +85,20 @@ class MemoryStore(ObjectStore):
             age = datetime.now(UTC) - self._objects[key][1].modified
             if self._keep_for is not None and age < self._keep_for:
                 until = self._objects[key][1].modified + self._keep_for
-                return Retained(f"{self.name}{key} is kept until {until:%Y-%m-%d %H:%M}Z", until=until)
+                return Retained(
+                    f"{self.name}{key} is kept until {until:%Y-%m-%d %H:%M}Z",
+                    until=until,
+                    hint="delete it when that is over",
+                )
             del self._objects[key]
         return None
 
     def copy(self, source_key: str, target_key: str, *, source: ObjectStore | None = None) -> None:
         origin = unwrapped(source) if source is not None else self
         if not isinstance(origin, MemoryStore):
-            raise Refused(f"cannot copy from {origin.name} to {self.name} inside one store")
+            raise Refused(
+                f"cannot copy from {origin.name} to {self.name} inside one store", hint="copy through this machine"
+            )
         check_key(target_key)
         data, info = origin._find(source_key)
         with op("store.copy", source_key, target_key), self._lock:

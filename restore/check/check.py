@@ -27,7 +27,7 @@ from restore.check.findings import CheckResult, FileTree, Findings, ListedTree, 
 from restore.check.kept import check_kept
 from restore.check.options import CheckOptions
 from restore.check.parts import Survey, disks_lacking_definition, survey
-from restore.check.set_aside import Claim, no_claim, set_aside
+from restore.check.set_aside import Claim, attachable, no_claim, set_aside
 from restore.check.share_history import ShareHistory, choose
 from tiering.catalog.catalog import ONE_NAME_HINT
 from tiering.catalog.lineage import Lineage, Merges, no_merges
@@ -76,6 +76,10 @@ def check(
             disks, findings, seen=_seen(trees), keep=moving, claim=claim, actor=how.actor, dry_run=how.dry_run
         )
         result.repaired += sentences
+    for aside in found.set_aside:
+        name, _, directory = aside.partition(":")
+        if (back := attachable(disks[name], directory)) is not None:
+            result.attachable[aside] = back
     result.set_aside, result.held, result.unsure = list(found.set_aside), found.held, found.unsure
     result.problems = [_with_table_name(problem, found) for problem in findings.sorted()]
     return result

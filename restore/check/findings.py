@@ -63,6 +63,8 @@ class CheckResult(msgspec.Struct):
     """One sentence a repair, done or (dry run) to be done. The problem of one that is done is not in `problems`."""
     set_aside: list[str] = msgspec.field(default_factory=list)
     """`disk:path` of the parts that lie in `detached/`."""
+    attachable: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)
+    """Of those the ones whose files are all there again: the table and the partition to attach."""
     held: dict[str, dict[str, tuple[int, int]]] = msgspec.field(default_factory=dict)
     """disk -> table's uuid -> how many parts of it, and rows in them."""
     unsure: set[str] = msgspec.field(default_factory=set)

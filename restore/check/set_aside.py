@@ -1,19 +1,27 @@
 """Parts that cannot be read any more go to `detached/<reason>_<part>` of their table, by a commit. Nothing is deleted.
 
-They come back by hand: on an object disk by undoing that commit, on a local disk by moving the directory back.
+They come back by `partition attach`, once their files are what was written.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from disks.base import Disk
 from disks.object_disk.references import DETACHED_DIRECTORY
-from oplog.errors import FrostlineError
+from disks.stores.base import ByteRange
+from oplog.errors import Damaged, FrostlineError, NotFound
 from oplog.kinds import SetAside
 from restore.check.findings import Findings, PartKey
-from tiering.table.places import directory_of
+from tiering.catalog.set_aside import part_aside
+from tiering.table import part as part_format
+from tiering.table import schema, tombstones
+from tiering.table.part import PART_FILE, Part
+from tiering.table.places import directory_of, locate
+
+_PIECE_BYTES = 8 * 1024 * 1024
 
 Claim = Callable[[str, list[str], str], AbstractContextManager[object]]
 """(table uuid, parts, why): held while the parts are changed, so that no move or merge works on them."""
@@ -76,3 +84,41 @@ def _free_place(disk: Disk, uuid: str, name: str) -> str:
         attempt += 1
         place = directory_of(uuid, f"{DETACHED_DIRECTORY}/{name}_try{attempt}")
     return place
+
+
+def fault_in_files(disk: Disk, directory: str, part: Part, *, reading: bool = True) -> str | None:
+    """Which data file of a part is not what was written, and how; None where all are. `reading`: the bytes as well, in
+    pieces; else whether they are there."""
+    for file in part.files:
+        path = f"{directory}/{file.name}"
+        where = f"{disk.name}:{path}"
+        try:
+            size_bytes = disk.stat(path).size_bytes
+            if size_bytes != file.size_bytes:
+                return f"{where} has {size_bytes} bytes, and part.json says {file.size_bytes}"
+            digest, read = hashlib.sha256(), disk.reader(path)
+            for start in range(0 if reading else max(0, size_bytes - 1), size_bytes, _PIECE_BYTES):
+                digest.update(read(ByteRange(start, min(start + _PIECE_BYTES, size_bytes))))
+        except (NotFound, Damaged) as error:
+            return error.message if where in error.message else f"{where}: {error.message}"
+        if reading and digest.hexdigest() != file.sha256:
+            return f"{where}: the bytes do not match their SHA-256"
+    return None
+
+
+def attachable(disk: Disk, directory: str) -> tuple[str, str] | None:
+    """The table and the partition of a part that was set aside and whose files are all there again; None for any other.
+    Their bytes are compared when it is attached."""
+    place = locate(f"{directory}/{PART_FILE}")
+    aside = part_aside(directory.rpartition("/")[2])
+    if place is None or aside is None:
+        return None
+    try:
+        part = part_format.decode(disk.read(f"{directory}/{PART_FILE}"), path=f"{disk.name}:{directory}/{PART_FILE}")
+        table = tombstones.definition_path(place.uuid)
+        name = schema.decode(disk.read(table), path=f"{disk.name}:{table}").full_name
+        if part.name != aside or fault_in_files(disk, directory, part, reading=False) is not None:
+            return None
+    except FrostlineError:
+        return None
+    return name, part.part_name.partition

@@ -6,39 +6,44 @@ there: the same call again does the rest. Before a part comes back, all disks ar
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from disks.base import Disk
 from disks.object_disk.references import DETACHED_DIRECTORY
-from oplog.errors import NotFound, Refused
+from oplog.errors import Damaged, NotFound, Refused
 from oplog.kinds import SetAside
+from restore.check.set_aside import fault_in_files
 from restore.rebuild.elsewhere import present_parts
 from restore.rebuild.presence import Presence, PresentPart, presence
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import DIGEST_CLAIM
+from tiering.catalog.set_aside import part_aside
 from tiering.engine import recovery, replicated
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, Part
 from tiering.table.places import directory_of, part_name
 from tiering.table.schema import TableDefinition
 
+logger = logging.getLogger(__name__)
+
 
 class DetachedPart(msgspec.Struct, frozen=True):
-    """A part that lies in `detached/` under its own name. What a repair set aside has another name and is not one."""
+    """A part that lies in `detached/`: under its own name, or under the one that a repair set it aside by."""
 
     disk: str
     part: Part
+    path: str
+    is_repaired: bool = False
+    """A repair set it aside: its files may be gone, or have other bytes."""
 
     @property
     def partition(self) -> str:
         return self.part.part_name.partition
-
-    def place(self, uuid: str) -> str:
-        return _aside(uuid, self.part.name)
 
 
 class PartitionCommits(msgspec.Struct, frozen=True):
@@ -50,15 +55,26 @@ class PartitionCommits(msgspec.Struct, frozen=True):
 
 
 def detached_parts(context: Context, definition: TableDefinition, partition: str | None = None) -> list[DetachedPart]:
-    """The parts that were detached, of the partition or of all. Raises `Damaged` for one that cannot be read."""
+    """The parts that were detached or set aside, of the partition or of all. Raises `Damaged` for a detached one that
+    cannot be read; one that was set aside may be so."""
     found: list[DetachedPart] = []
+    top = directory_of(definition.uuid, DETACHED_DIRECTORY)
     for disk in context.disks.values():
         if disk.unreachable or disk.broken is not None:
             continue
-        for path, data, _ in disk.small_files(directory_of(definition.uuid, DETACHED_DIRECTORY), PART_FILE):
-            name = part_name(path.split("/")[-2])
-            if name is not None and partition in (None, name.partition):
-                found.append(DetachedPart(disk.name, part_format.decode(data, path=f"{disk.name}:{path}")))
+        for child in disk.list(top):
+            name, path = child.rstrip("/"), f"{top}/{child}".rstrip("/")
+            aside = part_aside(name)
+            if (aside is None and part_name(name) is None) or PART_FILE not in disk.list(path):
+                continue
+            try:
+                part = part_format.decode(disk.read(f"{path}/{PART_FILE}"), path=f"{disk.name}:{path}/{PART_FILE}")
+            except (Damaged, NotFound):
+                if aside is None:
+                    raise
+                continue
+            if part.name in (name, aside) and partition in (None, part.part_name.partition):
+                found.append(DetachedPart(disk.name, part, path, is_repaired=part.name != name))
     return found
 
 
@@ -118,7 +134,8 @@ def detach(context: Context, definition: TableDefinition, partition: str) -> Par
 def attach(context: Context, definition: TableDefinition, partition: str) -> PartitionCommits:
     """Bring all detached parts of the partition back under their names, one commit a disk.
 
-    Raises `NotFound` when there are none, `Refused` when some row of them is in the table already, or may be.
+    What a repair set aside is among them once all of its files have the bytes that were written. Raises `NotFound` when
+    there are none, `Refused` when some row of them is in the table already, or may be, or files are still not back.
     """
     _check_changing(context, definition, "attaching partitions of")
     before, why = _revisions(context), f"attach partition {partition} of {definition.full_name}"
@@ -127,7 +144,8 @@ def attach(context: Context, definition: TableDefinition, partition: str) -> Par
         context.catalog.refresh()
         coming = attachable(context, definition, partition)  # again, now that no insert brings the same rows
         uuid = definition.uuid
-        moves = [(found.disk, found.place(uuid), directory_of(uuid, found.part.name)) for found in coming]
+        coming = sound(context, definition, partition, coming)
+        moves = [(found.disk, found.path, directory_of(uuid, found.part.name)) for found in coming]
         _rename(context, definition, moves, why)
     return PartitionCommits(tuple((found.disk, found.part) for found in coming), _changed(context, before, why))
 
@@ -136,6 +154,30 @@ def _claims(coming: Iterable[DetachedPart]) -> set[str]:
     """The parts, and what an insert of the same rows would claim."""
     digests = {f"{DIGEST_CLAIM}{found.partition}-{digest}" for found in coming for digest in found.part.digests}
     return {found.part.name for found in coming} | digests
+
+
+def sound(
+    context: Context, definition: TableDefinition, partition: str, coming: Iterable[DetachedPart]
+) -> list[DetachedPart]:
+    """Those whose files are what was written, each once on a disk. Raises `Refused` when there are none."""
+    once: dict[tuple[str, str], DetachedPart] = {}
+    faults: list[str] = []
+    for one in sorted(coming, key=lambda one: one.is_repaired):
+        if (one.disk, one.part.name) in once:
+            continue
+        fault = fault_in_files(context.disk(one.disk), one.path, one.part) if one.is_repaired else None
+        if fault is None:
+            once[one.disk, one.part.name] = one
+        else:
+            faults.append(fault)
+    if not once:
+        raise Refused(
+            f"partition {partition} of {definition.full_name} cannot be attached: {'; '.join(faults[:3])}",
+            hint="bring the file or its object back under the same name, and run it again; or insert the rows again",
+        )
+    for fault in faults:
+        logger.warning("a part stays set aside: %s", fault)
+    return list(once.values())
 
 
 def attachable(context: Context, definition: TableDefinition, partition: str) -> list[DetachedPart]:

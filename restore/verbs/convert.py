@@ -58,11 +58,12 @@ def convert(
         plan = plan_columns(source, defaults)
         session.begin()
         store = session.store()
+        made: TableDefinition | None = None
         definition = next((one for one in store.definitions() if one.full_name == table), None)
         if definition is None:
             definition = _new_table(session, table, plan.schema(), order_by, partition_by, policy)
             if not session.dry_run:
-                definition = store.create_table(definition)
+                definition = made = store.create_table(definition)
         else:
             check_target(definition, plan, sum(stored.facts.rows for stored in store.parts(table)))
         document: dict[str, Any] = {
@@ -79,7 +80,12 @@ def convert(
             "dry_run": session.dry_run,
         }
         if not session.dry_run:
-            done = convert_rows(bucket, source, plan, store.table(table), python, progress=askers.progress)
+            try:
+                done = convert_rows(bucket, source, plan, store.table(table), python, progress=askers.progress)
+            except BaseException:
+                if made is not None and not store.parts(table):  # it was made for these rows alone
+                    store.drop_table(table)
+                raise
             document |= {"rows": done.rows, "deleted_rows": done.deleted_rows, "parts": done.parts}
     _print(session, document)
     if source.problems:

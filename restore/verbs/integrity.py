@@ -11,7 +11,7 @@ from tiering.cli.frame.remote_work import Master, Spark, SparkWork, wanted
 from tiering.cli.frame.session import BEGIN_OR_FIND, Session, actor
 from tiering.cli.frame.verb import verb
 from tiering.cli.frame.verb_table import PIN_RECORDS
-from tiering.cli.reports.garbage import gc_document, print_gc
+from tiering.cli.reports.garbage import GC_AGAIN, gc_document, print_gc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -186,6 +186,10 @@ def _check_document(result: "CheckResult", *, dry_run: bool) -> dict[str, Any]:
         "problems": [msgspec.to_builtins(problem) for problem in result.problems],
         "repaired": list(result.repaired),
         "set_aside": list(result.set_aside),
+        "attachable": [
+            {"path": path, "table": table, "partition": partition}
+            for path, (table, partition) in result.attachable.items()
+        ],
         "shares": [msgspec.to_builtins(share) for share in result.shares],
         "ok": result.ok,
         "dry_run": dry_run,
@@ -207,6 +211,9 @@ def _print_check(session: Session, result: "CheckResult", how: "CheckOptions") -
         line(f"repair: {sentence}")
     for path in result.set_aside:
         line(f"set aside earlier, read by nobody: {path}")
+        if path in result.attachable:
+            table, partition = result.attachable[path]
+            line(f"  its files are there again: 'frostline partition attach {table} {partition}' brings it back")
     if how.repair and not (how.read_data or how.subset):
         session.output.note("no data was read: what has other bytes of the same size, --read-data --repair sets aside")
     for share in result.shares:
@@ -295,7 +302,7 @@ def gc(
             print_gc(session, document)
     refusals = [document for document in documents if document["refused"]]
     if refusals and delete:
-        raise Refused(f"gc deleted nothing more on {refusals[0]['disk']}: {refusals[0]['refused']}")
+        raise Refused(f"gc deleted nothing more on {refusals[0]['disk']}: {refusals[0]['refused']}", hint=GC_AGAIN)
     if any(document["failed"] for document in documents):
         failed = sum(len(document["failed"]) for document in documents)
         raise PartlyDone(f"{failed} objects could not be deleted", hint="the next gc tries them again")

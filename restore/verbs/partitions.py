@@ -13,7 +13,7 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 
 if TYPE_CHECKING:
-    from restore.history.partitions import PartitionCommits
+    from restore.history.partitions import DetachedPart, PartitionCommits
     from tiering.insert.insert import InsertResult
     from tiering.table.part import Part
 
@@ -108,7 +108,8 @@ def detach(session: Session, table: TableName, partition: Partition) -> None:
 def attach(session: Session, table: TableName, what: Attached) -> None:
     """Bring a detached partition back into the table, or data files of parts from elsewhere.
 
-    A partition: refused (exit 13) when some of its rows are in the table: they were inserted again, or restored. When a
+    A partition: also what 'fsck --repair' set aside of it, once all of its files are back; their bytes are compared.
+    Refused (exit 13) when some of its rows are in the table: they were inserted again, or restored. When a
     crash stops it between two disks, run it again.
 
     Files: those of parts of this table, copied from 'detached/' or a backup, or of another store's table with the same
@@ -116,7 +117,7 @@ def attach(session: Session, table: TableName, what: Attached) -> None:
     fit, for its columns, its order, or rows of several partitions, is refused before the first goes in: insert it.
     """
     from restore.history.partitions import attach as attach_partition
-    from restore.history.partitions import attachable
+    from restore.history.partitions import attachable, sound
 
     store = session.store()
     if _are_files(what):
@@ -126,8 +127,13 @@ def attach(session: Session, table: TableName, what: Attached) -> None:
         raise UsageError("one partition at a time, or files", hint=f"'frostline partition attach {table} {what[0]}'")
     (partition,) = what
     definition = store.definition(table)
-    parts = [(found.disk, found.part) for found in attachable(store.context, definition, partition)]
-    done = None if session.dry_run else attach_partition(store.context, definition, partition)
+    coming: list[DetachedPart] = []
+    done = None
+    if session.dry_run:
+        coming = sound(store.context, definition, partition, attachable(store.context, definition, partition))
+    else:
+        done = attach_partition(store.context, definition, partition)
+    parts = [(found.disk, found.part) for found in coming]
     _report(session, definition.full_name, partition, parts, done, "attach")
 
 

@@ -55,7 +55,8 @@ def restore(
 
     With --from the disk gets what another bucket holds (one of ours, or that of a ClickHouse server), by default at its
     newest revision. What the disk has already is not copied again; tables that the other bucket does not know stay as
-    they are. Killed on the way, it is run again and goes on.
+    they are. Killed on the way, it is run again and goes on. Run again later it makes tables as the other bucket has
+    them: parts that were inserted or merged here since are removed.
 
     With --spark the executors list the bucket, copy what comes from another one, and ask the objects of a ClickHouse
     server for their paths. Our own log is read here, in order.

@@ -31,6 +31,10 @@ def _same_range_goes_on(context: Any, definition: Any, inputs: Any) -> int:
     return blocks.first_free(context, definition)
 
 
+def _word_over_all(self: Any, ordered: Any, earlier: Any) -> list[Any]:
+    return sorted(ordered, key=lambda stored: self._is_foreign(stored) != (self.counts_as == "older"))
+
+
 def _all_are_own(context: Any, plan: Any, definition: Any) -> set[int]:
     from tiering.table.part import PartName, range_of
 
@@ -127,5 +131,11 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a mark elsewhere says how far a bucket was seen before it was set back",
         f"{_MACHINES}::test_a_revision_of_the_lost_log_orders_nothing",
         replaced("tiering.catalog.insertion_order:InsertionOrder", "_read", _any_mark_speaks),
+    ),
+    (
+        "adoption: a word over the log",
+        "what a person says of foreign rows also orders those whose order the log knows",
+        f"{_ORDER}::test_a_word_never_overrides_the_log[older]",
+        replaced("tiering.merge.adoption:_Planner", "_in_line", _word_over_all),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from oplog.errors import NotFound
 from tests.crash.seeding import nothing, replaced
 
 _CHECKS = "tests/integration/test_definitions_hold.py"
@@ -47,6 +48,14 @@ def _snapshot_written(revision: int, digest: str, rows: Any) -> bytes:
     return snapshot._write(snapshot.SnapshotHeader(revision=revision, digest=digest, time=now()), rows)
 
 
+def _itself(definition: Any) -> Any:
+    return definition
+
+
+def _hidden(disks: Any, uuid: str) -> Any:
+    raise NotFound(f"No such table: {uuid}", hint="it is being dropped")
+
+
 def _copy_believed(disk: Any, snapshot: Any, definition: Any, known: Any) -> None:
     snapshot.copies[definition.uuid].add(disk.name)
 
@@ -62,7 +71,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "no tombstone (I17)",
         "a drop leaves nothing in the bucket that says so",
         f"{_CHECKS}::test_a_drop_holds_on_a_machine_that_has_the_table_on_its_ssd",
-        replaced("tiering.catalog.tables", "_leave_tombstone", nothing),
+        replaced("tiering.catalog.tables", "_tombstone", nothing),
     ),
     (
         "tombstones not read (I17)",
@@ -153,6 +162,18 @@ MISTAKES: tuple[Mistake, ...] = (
         "a table.json that cannot be read says nothing, and an older copy of it counts",
         f"{_UNREADABLE}::test_an_older_copy_does_not_take_its_place",
         replaced("tiering.catalog.table_snapshot", "_take_out_unreadable", nothing),
+    ),
+    (
+        "what cannot be stored goes on (I17)",
+        "an alter of a table out of bounds goes on from a value that is out of bounds",
+        f"{_UNREADABLE}::test_an_alter_goes_on_from_what_it_means",
+        replaced("tiering.table.schema", "within_bounds", _itself),
+    ),
+    (
+        "a tombstone of a hidden table (I17)",
+        "the tombstone of a table that cannot be read is worked out from the catalog, from which the drop hides it",
+        f"{_UNREADABLE}::test_a_drop_that_died_of_such_a_table_goes_on",
+        replaced("tiering.catalog.tables", "last_definition", _hidden),
     ),
     (
         "marks without definitions (I17)",

@@ -102,6 +102,12 @@ Mistake = tuple[str, str, str, Callable[[], None]]
 
 _GC_MISTAKES: tuple[Mistake, ...] = (
     (
+        "attached without reading",
+        "what a repair set aside is attached whatever its files are",
+        "tests/unit/restore/history/test_partitions.py::test_what_a_repair_set_aside_is_attached_again[s3]",
+        replaced("restore.history.partitions", "fault_in_files", nothing),
+    ),
+    (
         "live objects not looked for (P25)",
         "gc does not ask whether the listing shows what the table names",
         f"{_GC}::test_a_listing_twice_without_a_live_object_stops_everything",

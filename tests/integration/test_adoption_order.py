@@ -186,6 +186,55 @@ def test_what_nobody_can_order_is_refused(machine: Machines, counts_as: Any, sta
     assert b.mails == ["last"]
 
 
+@pytest.mark.parametrize("counts_as", ["older", "newer"])
+def test_a_word_never_overrides_the_log(machine: Machines, counts_as: Any) -> None:
+    """The log knows that the lost machine replaced a row; what this machine inserted side by side is in doubt (I13)."""
+    b = machine("b")
+    b.insert("first", cold=True)
+    a = machine("a")
+    a.insert("second", cold=True)
+    a.lose()
+    b.insert("beside", key=2)
+    with pytest.raises(Refused):
+        b.merge(ADOPT)
+    b.merge(msgspec.structs.replace(ADOPT, adopt_as=counts_as))
+    b.cold()
+    b.merge()
+    assert b.mails == ["second", "beside"]
+    assert len(b.names) == 1
+
+
+@pytest.mark.parametrize("counts_as", ["older", "newer"])
+def test_a_word_orders_no_two_foreign_machines(machine: Machines, counts_as: Any) -> None:
+    """It says what their rows are next to this machine's, not next to one another (I13)."""
+    b, c, d = machine("b"), machine("c"), machine("d")
+    b.insert("else", key=2, cold=True)
+    c.insert("c")
+    b.insert("b", cold=True)
+    c.cold()
+    before = d.mails
+    with pytest.raises(Refused, match="which another machine inserted too") as refused:
+        d.merge(msgspec.structs.replace(ADOPT, adopt_as=counts_as))
+    assert "--adopt-as says nothing about them" in str(refused.value.hint)
+    assert d.mails == before
+
+
+def test_between_two_inserts_it_becomes_one_with_the_older(machine: Machines) -> None:
+    """No number is free between them; on another disk, or in portions, it is refused, and nothing changes (I13)."""
+    b = machine("b", "replacing", "max_merge_size_bytes=1")
+    b.insert("first", cold=True)
+    a = machine("a")
+    a.insert("second", cold=True)
+    a.lose()
+    b.insert("beside", key=2)
+    before = b.mails
+    with pytest.raises(Refused, match="have to become one part"):
+        b.merge(msgspec.structs.replace(ADOPT, adopt_as="older"))
+    assert b.mails == before
+    b.merge(msgspec.structs.replace(ADOPT, adopt_as="newer"))
+    assert sorted(b.mails) == sorted(before)
+
+
 def test_what_lay_in_the_bucket_is_older(machine: Machines) -> None:
     """The other way round: this machine's part was in the bucket when the lost machine took its numbers."""
     b = machine("b")
@@ -455,8 +504,8 @@ def test_a_backup_of_several_machines_gives_no_order(machine: Machines, frostlin
     frostline(*homes["c"], "merge", "d.copy", "--cold", "--final")
     assert len(frostline.json(*homes["c"], "parts", "d.copy")["parts"]) == 2
     frostline(*homes["c"], "merge", "d.copy", "--adopt", code=13)
-    frostline(*homes["c"], "merge", "d.copy", "--adopt", "--adopt-as", "older")
-    assert len(frostline.json(*homes["c"], "parts", "d.copy")["parts"]) == 1
+    frostline(*homes["c"], "merge", "d.copy", "--adopt", "--adopt-as", "older", code=13)
+    assert len(frostline.json(*homes["c"], "parts", "d.copy")["parts"]) == 2
 
 
 def test_the_page_on_disasters_names_one_command(frostline: Frostline, tmp_path: Path) -> None:

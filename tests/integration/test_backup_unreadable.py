@@ -45,14 +45,24 @@ def test_nothing_is_made_of_it_alone(home: Home) -> None:
 
 
 def test_a_restore_says_what_it_lacks(home: Home) -> None:
-    restored = home.json("backup", "restore", "two", "--map-table", "d.u:d.v")
+    restored = home.json("backup", "restore", "two", "-t", "d.*", "--map-table", "d.u:d.v")
     assert "lacks d.t" in restored["notes"][0]
     home("backup", "restore", "two", "-t", "d.t", code=10)
     assert "lacks d.t" in home.error
+    for chosen in ((), ("-t", "d.t")):
+        home("backup", "restore", "two", *chosen, "--map-table", "d.t:d.w", code=10)
+        assert "lacks d.t" in home.error
     home("backup", "restore", "one", "-t", "d.t", code=1)
     assert "table drop d.t" in home.error
     home("backup", "restore", "one", "-t", "d.t", "--map-table", "d.t:d.w")
     assert home.keys("d.w") == [1]
+
+
+def test_what_is_mapped_is_restored_alone(home: Home) -> None:
+    """Other tables of the backup exist already, and are not asked for."""
+    home("backup", "restore", "one", "--map-table", "d.u:d.x")
+    assert home.tables() == ["d.u", "d.x"]
+    home("backup", "restore", "one", "-t", "d.*", "--map-table", "d.t:d.y", code=1)
 
 
 def test_the_last_backup_that_has_it_stays(home: Home) -> None:

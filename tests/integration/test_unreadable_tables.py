@@ -19,6 +19,7 @@ from tiering.catalog import tables
 from tiering.catalog.unreadable import UnreadableTable
 from tiering.config.reading import load
 from tiering.engine.store import Store
+from tiering.table import tombstones
 
 
 @pytest.fixture
@@ -151,13 +152,52 @@ def test_an_alter_goes_on_from_the_definition_before(where: str, request: pytest
 
 
 def test_an_alter_goes_on_from_what_it_means(local: Home) -> None:
-    """I17: data of older versions, whose marks hold no definition."""
+    """I17: data of older versions, whose marks hold no definition. Defaults take the place of what is out of bounds."""
     path = document(local, "u")
-    change(path, settings={"deduplication_window": 10**20})
-    local("table", "alter", "d.u", "--add-column", "x:int64", code=2)
-    assert "deduplication_window" in local.error
-    local("table", "alter", "d.u", "--setting", "deduplication_window=9")
+    late = {"column": "ts", "after_seconds": 10**15, "action": {"action": "delete"}}
+    change(path, settings={"deduplication_window": 10**20, "row_group_rows": 9}, ttl=[late])
+    local("table", "show", "d.u", code=1)
+    assert "with defaults in place of what is out of bounds" in local.error
+    local("table", "alter", "d.u", "--add-column", "x:int64")
+    shown = local.json("table", "show", "d.u")
+    assert (shown["settings"]["deduplication_window"], shown["settings"]["row_group_rows"]) == (1000, 9)
+    assert shown["ttl"] == []
     assert local.keys("d.u") == [2]
+
+
+def test_a_drop_of_what_it_means_holds(home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """I17: no copy can be read, and other machines go by a tombstone that can."""
+    other = Home(tmp_path, "b", capsys)
+    other.insert(5)
+    spoil(home)
+    for path in home.path.parent.rglob("altered-*.json"):
+        path.write_bytes(b"{}")
+    home("table", "drop", "d.t")
+    assert home.tables() == other.tables() == ["d.u"]
+    home.create()
+    home("fsck")
+
+
+def test_a_drop_that_died_of_such_a_table_goes_on(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I17: the intent hides the table, and the tombstone is worked out without it."""
+    spoil(home)
+    with monkeypatch.context() as patched:
+        patched.setattr(tables, "_drop_everywhere", mock.Mock(side_effect=Refused("stopped", hint="go on")))
+        home("table", "drop", "d.t", code=13)
+    assert home.tables() == ["d.u"]
+    assert "finished a drop table of d.t" in home.error
+    home.create()
+    home("fsck")
+
+
+def test_a_tombstone_is_made_before_the_table_is_hidden(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I17, I23: a drop that is refused changes nothing."""
+    with monkeypatch.context() as patched:
+        refused = Refused("this tombstone could not be read back", hint="nothing was changed")
+        patched.setattr(tombstones, "encode", mock.Mock(side_effect=refused))
+        home("table", "drop", "d.t", code=13)
+    assert home.tables() == ["d.t", "d.u"]
+    assert home.keys() == [1]
 
 
 def test_an_undo_takes_the_alter_back(home: Home) -> None:

@@ -37,6 +37,12 @@ class SetAsidePart(msgspec.Struct, frozen=True):
     rows: int | None
 
 
+def part_aside(name: str) -> str | None:
+    """The part that a directory in `detached/` holds by the name that a repair gave it; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return match[2] if match and part_name(match[2]) is not None else None
+
+
 def find_set_aside(
     disks: Mapping[str, Disk], definition: TableDefinition, active: Callable[[], Iterable[StoredPart]]
 ) -> list[SetAsidePart]:
@@ -45,7 +51,7 @@ def find_set_aside(
     found: list[tuple[SetAsidePart, Part | None]] = []
     place = f"{definition.directory}/{DETACHED_DIRECTORY}"
     for disk in disks.values():
-        names = [match for child in disk.list(place) if (match := _NAME.fullmatch(child)) and part_name(match[2])]
+        names = [match for child in disk.list(place) if (match := _NAME.fullmatch(child)) and part_aside(child)]
         readable = _readable(disk, place) if names else {}
         for match in names:
             path = f"{place}/{match[0].rstrip('/')}"

@@ -17,7 +17,7 @@ from oplog.kinds import Dropped, TableAltered, TableCreated
 from tiering.catalog import blocks, reachability, table_names
 from tiering.catalog.catalog import DroppedTable, StoredPart
 from tiering.catalog.context import Context
-from tiering.catalog.unreadable import UnreadableTable, version_of
+from tiering.catalog.unreadable import UnreadableTable, last_definition, version_of
 from tiering.config.settings import PolicyConfig
 from tiering.journal.journal import Journal
 from tiering.journal.records import Drop, PartsDrop, TableDrop
@@ -172,7 +172,11 @@ def drop_unreadable(context: Context, table: UnreadableTable) -> int:
 
 
 def _carry_out(context: Context, decided: Drop, names: Iterable[str]) -> None:
-    """Raises `Transient` where a disk knows by now that the table is replicated: what is there stays."""
+    """Raises `Transient` where a disk knows by now that the table is replicated: what is there stays. What cannot be
+    written raises before the intent is, which hides what is to go."""
+    if isinstance(decided, TableDrop):
+        for disk in context.disks.values():
+            _tombstone(context, disk, decided)
     what = "drop table" if isinstance(decided, TableDrop) else "drop parts"
     with context.journal.file.rescue(), context.journal.claim(decided.table_uuid, names, what):
         intent = context.journal.begin_drop(decided)
@@ -295,7 +299,11 @@ def _drop_from(context: Context, disk: Disk, decided: Drop, *, now: bool) -> boo
                 for path in present:
                     transaction.remove(path)
                 if isinstance(decided, TableDrop) and disk.capabilities.shared:
-                    _leave_tombstone(context, disk, decided, transaction)
+                    if (tombstone := _tombstone(context, disk, decided)) is not None:
+                        path = tombstones.path_of(decided.table_uuid)
+                        if disk.exists(path):
+                            transaction.remove(path)
+                        transaction.create(path, tombstone)
                     # A tombstone below the version that another machine altered the table to would count for nothing.
                     transaction.made_from(revision, [tombstones.definition_path(decided.table_uuid)])
                 for path, content in marks.items():
@@ -306,20 +314,18 @@ def _drop_from(context: Context, disk: Disk, decided: Drop, *, now: bool) -> boo
     return True
 
 
-def _leave_tombstone(context: Context, disk: Disk, decided: TableDrop, transaction: Transaction) -> None:
-    """Where the disk has the table's definition: say that it is gone, at no lower a version than any disk has."""
-    path = tombstones.path_of(decided.table_uuid)
+def _tombstone(context: Context, disk: Disk, decided: TableDrop) -> bytes | None:
+    """Where the disk has the table's definition: that it is gone, at no lower a version than any disk has. Raises
+    `Damaged` where nothing says how the table is defined, `Refused` where that cannot be stored."""
     there = tombstones.definition_path(decided.table_uuid)
-    if not disk.exists(there):
-        return
+    if not (disk.capabilities.shared and disk.exists(there)):
+        return None
     try:
         definition = schema.decode(disk.read(there), path=f"{disk.name}:{there}")
-    except Damaged:
-        definition = context.catalog.table_to_change(decided.table_uuid)
+    except Damaged:  # the table may be hidden by now, so what the disks say counts, and not the catalog
+        definition = last_definition(context.disks, decided.table_uuid)
     last = msgspec.structs.replace(definition, version=max(definition.version, decided.version))
-    if disk.exists(path):
-        transaction.remove(path)
-    transaction.create(path, tombstones.encode(tombstones.Tombstone(by="drop", actor=context.actor, definition=last)))
+    return tombstones.encode(tombstones.Tombstone(by="drop", actor=context.actor, definition=last))
 
 
 def _still_there(disk: Disk, decided: Drop, *, now: bool) -> list[str]:
@@ -427,7 +433,10 @@ def check(context: Context, definition: TableDefinition) -> None:
             )
         _check_target(definition, policy, rule.action, set(context.disks))
     if all(context.disk(name).read_only for volume in policy.volumes for name in volume.disks):
-        raise Refused(f"every disk of policy {definition.policy} is read-only")
+        raise Refused(
+            f"every disk of policy {definition.policy} is read-only",
+            hint="set read_only: false for one of them, or choose another policy",
+        )
 
 
 def check_change(context: Context, old: TableDefinition, new: TableDefinition) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 import msgspec
 
 from disks.base import Disk
-from oplog.errors import Damaged, FrostlineError
+from oplog.errors import Damaged, FrostlineError, UsageError
 from tiering.catalog.looks.stored import Broken, StoredPart
 from tiering.table import schema, tombstones
 from tiering.table.places import locate
@@ -41,7 +41,8 @@ class UnreadableTable(msgspec.Struct, frozen=True):
     version: int
     """No lower than that of any of its definitions."""
     before: TableDefinition | None
-    """The newest definition that can be read, or what the one that cannot be read means; None where there is none."""
+    """The newest definition that can be read; else what the one that cannot be read means, with defaults in place of
+    what is out of bounds; None where there is neither."""
     is_newer: bool
     """A later version of Frostline wrote it."""
 
@@ -69,7 +70,8 @@ class UnreadableTable(msgspec.Struct, frozen=True):
         if self.before.is_replicated:
             return f"Keeper has its definition: 'frostline replica restore {self.called}' writes it again; or {others}"
         return (
-            f"'frostline table alter {self.called}' with any change goes on from the definition before, 'frostline "
+            f"'frostline table alter {self.called}' with any change goes on from the newest definition that can be "
+            "read, or where there is none from this one, with defaults in place of what is out of bounds; 'frostline "
             f"undo' takes the change back, 'frostline table drop {self.called}' drops the table; or {others}"
         )
 
@@ -118,8 +120,8 @@ def unreadable(
     readable = max(filter(None, (known, marked)), key=lambda one: one.version, default=None)
     if readable is not None and readable.version >= max(versions):
         return readable
-    meant = [found for copy in copies if (found := schema.meaning(copy.data)) is not None]
-    before = readable or max(meant, key=lambda one: one.version, default=None)
+    meant = [schema.within_bounds(found) for copy in copies if (found := schema.meaning(copy.data)) is not None]
+    before = readable or max(filter(_can_be_stored, meant), key=lambda one: one.version, default=None)
     if before is not None:
         before = msgspec.structs.replace(
             before,
@@ -136,6 +138,39 @@ def unreadable(
         before=before,
         is_newer=any(schema.is_of_later_version(copy.data) for copy in copies),
     )
+
+
+def last_definition(disks: Mapping[str, Disk], uuid: str) -> TableDefinition:
+    """The newest definition of a table that its disks tell of, read from them whether the table is in use, hidden or
+    cannot be read. Raises `Damaged` where none can be read."""
+    path = tombstones.definition_path(uuid)
+    copies: list[UnreadableCopy] = []
+    newest: TableDefinition | None = None
+    for disk in disks.values():
+        if not disk.exists(path):
+            continue
+        data = disk.read(path)
+        try:
+            definition = schema.decode(data, path=f"{disk.name}:{path}")
+        except Damaged as error:
+            copies.append(UnreadableCopy(Broken(disk.name, path, error.message), data))
+        else:
+            newest = definition if newest is None or definition.version > newest.version else newest
+    table = unreadable(disks, copies, newest) if copies else newest
+    if isinstance(table, UnreadableTable):
+        if table.before is None or table.is_newer:
+            raise table.error()
+        return msgspec.structs.replace(table.before, version=table.version)
+    if table is None:
+        raise Damaged(f"no disk has a definition of the table {uuid}", hint="run 'frostline fsck'")
+    return table
+
+
+def _can_be_stored(definition: TableDefinition) -> bool:
+    try:
+        return schema.fault_in(definition) is None
+    except UsageError:  # its name is none
+        return False
 
 
 def version_of(disk: Disk, path: str) -> int:

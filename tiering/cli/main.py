@@ -1,5 +1,6 @@
 """`frostline`: reads the command line, runs the verb, maps every failure to text or JSON and an exit code."""
 
+import errno
 import gc
 import logging
 import os
@@ -139,6 +140,12 @@ def _foreign(error: Exception, *, json: bool, verbose: bool) -> int:
     if isinstance(error, ModuleNotFoundError) and (extra := _extra_with(error.name)):
         print_error(UsageError(f"{error.name} is not installed", hint=f"pip install 'frostline[{extra}]'"), json=json)
         return 2
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        short = UsageError(
+            f"the path {str(error.filename)[:80]}… is too long", hint="this file system takes a shorter one"
+        )
+        print_error(short, json=json)
+        return short.exit_code
     text = str(error).strip().splitlines()
     problem = f"unexpected {type(error).__name__}: {text[0] if text else 'no message'}"
     print_error(FrostlineError(problem, hint="run with -vv for the traceback"), json=json)

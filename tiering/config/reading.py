@@ -40,6 +40,8 @@ from tiering.config.settings import Config, embedded
 
 RESERVED = ("FROSTLINE_CONFIG", "FROSTLINE_HOME", "FROSTLINE_BACKUP")
 _MOST_VALUES = 100_000
+_LONGEST_PATH, _LONGEST_NAME = 3_800, 255
+"""In bytes: what Linux takes, less the names that Frostline puts below."""
 
 
 class LoadedConfig(msgspec.Struct, frozen=True):
@@ -244,10 +246,21 @@ def _set(raw: dict[str, Any], steps: list[str], value: EnvironmentText, variable
 
 
 def _absolute(plain: dict[str, Any], base: Path) -> dict[str, Any]:
-    """Relative paths and `file:` URLs are meant from the file's directory."""
+    """Relative paths and `file:` URLs are meant from the file's directory. Raises `UsageError` for one that no file
+    system takes."""
 
     def path(text: str) -> str:
-        return str((base / Path(text).expanduser()).absolute())
+        absolute = (base / Path(text).expanduser()).absolute()
+        if (
+            "\0" in text
+            or len(bytes(absolute)) > _LONGEST_PATH
+            or any(len(os.fsencode(name)) > _LONGEST_NAME for name in absolute.parts)
+        ):
+            raise UsageError(
+                f"the path {text[:80]!r} is too long, or has a zero byte",
+                hint=f"{_LONGEST_PATH} bytes, and {_LONGEST_NAME} for each directory, are the most",
+            )
+        return str(absolute)
 
     plain["state_path"] = path(plain["state_path"])
     for section in (plain.get("keeper", {}), plain.get("interserver", {})):

@@ -59,7 +59,8 @@ def parse_duration(text: str) -> timedelta:
     pieces = _DURATION_PIECE.findall(stripped)
     known = all(unit.lower() in _SECONDS for _, unit in pieces)
     if not pieces or not known or _DURATION_PIECE.sub("", stripped):
-        raise UsageError(f"not a duration: {text!r}", hint="write durations as 30d, 12h, 90s, 1w or 1d12h")
+        unit = f"; {stripped}s is so many seconds" if stripped.isdecimal() else ""
+        raise UsageError(f"not a duration: {text!r}", hint=f"write durations as 30d, 12h, 90s, 1w or 1d12h{unit}")
     try:
         return timedelta(seconds=sum(float(number) * _SECONDS[unit.lower()] for number, unit in pieces))
     except OverflowError as error:

@@ -216,7 +216,7 @@ def _address(path: Path) -> Iterator[str]:
 
 
 def _failed(error: FrostlineError) -> Reply:
-    shown = {"kind": error.kind, "message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+    shown = {"kind": error.kind, "message": error.message, "hint": error.advice, "exit_code": error.exit_code}
     return Reply(error=shown)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from oplog.documents import Document
+from oplog.entry import now
 from tiering.daemon.hooks.outbox import HookStatus
 from tiering.daemon.kept_file import KeptFile
 from tiering.journal.locks import daemon_lock_path, lock_holder
@@ -56,6 +57,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     """Files of the inbox."""
     failures: int = 0
     last_error: str = ""
+    last_error_at: datetime | None = None
     trouble: str = ""
     """What the last pass could not do, or could not do alone for want of a disk. Empty when all is well again."""
     inbox_trouble: str = ""
@@ -155,6 +157,9 @@ class StatusRecord:
     def change(self, **changes: Any) -> None:
         """Change it, and write it down."""
         with self.lock:
+            failed = changes.get("failures", 0) > self.now.failures
+            if (error := changes.get("last_error")) and (failed or error != self.now.last_error):
+                changes["last_error_at"] = now()
             self.now = msgspec.structs.replace(self.now, **changes)
             self._write()
 

@@ -71,7 +71,10 @@ def look(context: Context, disk: LoggedDisk, name: str) -> Asked:
         if found.retired is not None:
             return found
         if objection := clock_objection(disk.store.clock_skew()):
-            raise Refused(f"{objection}: whether {name} was written lately cannot be told")
+            raise Refused(
+                f"{objection}: whether {name} was written lately cannot be told",
+                hint="set this machine's clock, or the store's, and run it again",
+            )
         now = context.clock()
         found.last_sign = retiring.last_sign(log)
         try:

@@ -7,7 +7,7 @@ table where the order counts, what was inserted after the first part that is rew
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 
 import msgspec
@@ -67,32 +67,39 @@ class _Planner(msgspec.Struct, frozen=True):
     def plans(self, members: list[StoredPart]) -> Iterator[AdoptionPlan]:
         """Those of a partition, all of whose parts these are. None while one that has to be rewritten is in use, or
         cannot be."""
-        rewritten = self._to_rewrite(members)
-        if any(self.rules.why_not(stored) is not None for stored in rewritten):
-            return
-        foreign = [stored for stored in rewritten if self._is_foreign(stored)]
-        if not depends_on_order(self.definition):
-            for _, group in groupby(sorted(rewritten, key=_disk_and_name), key=_disk):
-                yield from self._in_portions(list(group))
-        elif (doubt := self._doubt(members, foreign)) is None:
-            yield from self._runs(rewritten)
-        elif self.counts_as is None:
-            raise Refused(doubt, hint=_hint(self.definition, members[0].name.partition))
-        else:
-            yield from self._as_said(members, rewritten, foreign)
-
-    def _to_rewrite(self, members: list[StoredPart]) -> list[StoredPart]:
-        """Those that must get new numbers, in the order of inserts."""
         target = self._target(members)
-        needed = {stored.name for stored in members if self._needs_it(stored, target)}
         if not depends_on_order(self.definition):
-            return [stored for stored in members if stored.name in needed]
+            needed = [stored for stored in members if self._needs_it(stored, target)]
+            if self._may_go(needed):
+                for _, group in groupby(sorted(needed, key=_disk_and_name), key=_disk):
+                    yield from self._in_portions(list(map(_where_it_was, group)))
+            return
         ordered = insertion_order.in_order(members)
-        first = next((place for place, stored in enumerate(ordered) if stored.name in needed), len(ordered))
-        if not any(insertion_order.meet(left, right) for left, right in pairwise(ordered)):
-            out_of_line = (place for place, pair in enumerate(pairwise(ordered)) if not _ascend(*pair))
+        placed = self._placed(ordered) if any(map(self._is_foreign, ordered)) else list(map(_where_it_was, ordered))
+        rewritten = placed[self._first(placed, target) :]
+        if self._may_go([one.stored for one in rewritten]):
+            yield from self._runs(rewritten)
+
+    def _may_go(self, rewritten: Sequence[StoredPart]) -> bool:
+        return all(self.rules.why_not(stored) is None for stored in rewritten)
+
+    def _first(self, placed: Sequence[_Placed], target: int | None) -> int:
+        """The place of the first that must get a new number; what comes after it must as well."""
+        first = next((at for at, one in enumerate(placed) if self._needs_it(one.stored, target)), len(placed))
+        if not any(insertion_order.meet(left.stored, right.stored) for left, right in pairwise(placed)):
+            out_of_line = (at for at, (left, right) in enumerate(pairwise(placed)) if not _ascend(left, right))
             first = min(first, next(out_of_line, first))
-        return ordered[first:]
+        moved = (at for at, one in enumerate(placed) if one.blocks is None or one.said)
+        first = min(first, next(moved, first))
+        if first and first < len(placed) and placed[first].blocks is None and not placed[first].said:
+            first -= 1  # it becomes one part with the one before it
+        while first:  # what has a higher number than one of these is one of these, for nothing may come between them
+            lowest = min(one.stored.inserted for one in placed[first:]) if first < len(placed) else None
+            before = next((at for at in range(first) if lowest and placed[at].stored.inserted > lowest), first)
+            if before == first:
+                break
+            first = before
+        return first
 
     def _target(self, members: Sequence[StoredPart]) -> int | None:
         """The range of this machine that the parts of the partition are to be in; None for one that it has yet to
@@ -115,63 +122,168 @@ class _Planner(msgspec.Struct, frozen=True):
         """Whether another machine inserted it."""
         return range_of(stored.name.max_block) not in self.rules.own
 
-    def _doubt(self, members: Sequence[StoredPart], foreign: Sequence[StoredPart]) -> str | None:
-        """Why the place of one of the foreign parts among the others cannot be told."""
-        for stored in foreign:
-            for other in members:
-                earlier, later = insertion_order.in_order([stored, other])
-                if other is not stored and not self.order.came_first(earlier, later):
-                    return (
-                        f"nobody can tell whether rows of {stored.facts.name} on {stored.disk}, which another machine "
-                        f"inserted, are older or newer than those of {other.facts.name} on {other.disk}, and the merge "
-                        f"mode {self.definition.merge_mode} goes by it"
-                    )
-        return None
+    def _placed(self, ordered: list[StoredPart]) -> list[_Placed]:
+        """All parts of a partition as they were inserted: by the log, and where that says nothing by `counts_as`.
 
-    def _as_said(
-        self, members: Sequence[StoredPart], rewritten: list[StoredPart], foreign: list[StoredPart]
-    ) -> Iterator[AdoptionPlan]:
-        """The foreign parts before all others of the partition, or after them."""
-        theirs, names = list(self._runs(foreign)), {stored.name for stored in foreign}
-        if self.counts_as == "newer":
-            yield from self._runs([stored for stored in rewritten if stored.name not in names])
-            yield from (msgspec.structs.replace(plan, as_newest=True) for plan in theirs)
-            return
-        first = min(0, *(stored.inserted[0] for stored in members)) - len(theirs)
-        for place, plan in enumerate(theirs, first):
-            yield msgspec.structs.replace(plan, inserted=(place, place))
-        yield from self._runs([stored for stored in insertion_order.in_order(members) if stored.name not in names])
+        Raises `Refused` where neither says it. Parts of other machines that the log cannot order among themselves are
+        refused whatever is said, for it says nothing about them.
+        """
+        said: set[PartName] = set()
+        earlier = self._earlier(ordered)
+        for stored in filter(self._is_foreign, ordered):
+            for other in ordered:
+                if other is stored or stored.name in earlier[other.name] or other.name in earlier[stored.name]:
+                    continue
+                doubt = self._doubt(stored, other)
+                if self._is_foreign(other):
+                    raise Refused(doubt, hint=_hint_among_others(self.definition))
+                if self.counts_as is None:
+                    raise Refused(doubt, hint=_hint(self.definition, stored.name.partition))
+                said.add(stored.name)
+        if not said:
+            return list(map(_where_it_was, ordered))
+        return list(self._with_blocks(self._in_line(ordered, earlier), said))
 
-    def _runs(self, ordered: Sequence[StoredPart]) -> Iterator[AdoptionPlan]:
+    def _earlier(self, ordered: Sequence[StoredPart]) -> dict[PartName, set[PartName]]:
+        """For each part those that were inserted before it, for certain: also by way of a third one."""
+        earlier: dict[PartName, set[PartName]] = {}
+        for at, stored in enumerate(ordered):
+            names: set[PartName] = set()
+            for other in ordered[:at]:
+                is_ours = not (self._is_foreign(stored) or self._is_foreign(other))
+                if not insertion_order.meet(other, stored) and (is_ours or self.order.came_first(other, stored)):
+                    names |= {other.name, *earlier[other.name]}
+            earlier[stored.name] = names
+        return earlier
+
+    def _in_line(self, ordered: Sequence[StoredPart], earlier: Mapping[PartName, set[PartName]]) -> list[StoredPart]:
+        """Of this machine's parts and those of others, each in its order, the one that has to come first, or that is
+        said to be older."""
+        ours = [stored for stored in ordered if not self._is_foreign(stored)]
+        theirs = [stored for stored in ordered if self._is_foreign(stored)]
+        first, second = (theirs, ours) if self.counts_as == "older" else (ours, theirs)
+        line: list[StoredPart] = []
+        while first and second:
+            waits = any(stored.name in earlier[first[0].name] for stored in second)
+            line.append((second if waits else first).pop(0))
+        return [*line, *first, *second]
+
+    def _with_blocks(self, line: Sequence[StoredPart], said: Collection[PartName]) -> Iterator[_Placed]:
+        """What this machine inserted keeps its blocks, for what is gone of it may come back. Next to them those of
+        others get some, or count as a part of what they follow."""
+        groups = [(foreign, list(group)) for foreign, group in groupby(line, key=self._is_foreign)]
+        last: int | None = None
+        for at, (foreign, group) in enumerate(groups):
+            following = groups[at + 1][1][0].inserted[0] if at + 1 < len(groups) else None
+            if not foreign or not (
+                any(stored.name in said for stored in group) or _is_out_of_line(last, group, following)
+            ):
+                yield from map(_where_it_was, group)
+            elif following is None:
+                yield from (_Placed(stored, None, "newer") for stored in group)
+            elif last is None:
+                first = min(0, *(stored.inserted[0] for stored in line)) - len(group)
+                yield from (_Placed(stored, (n, n), "older") for n, stored in enumerate(group, first))
+            elif following - last > len(group):
+                yield from (_Placed(stored, (n, n)) for n, stored in enumerate(group, last + 1))
+            else:
+                yield from (_Placed(stored, None) for stored in group)
+            if not foreign:
+                last = max(stored.inserted[1] for stored in group)
+
+    def _doubt(self, stored: StoredPart, other: StoredPart) -> str:
+        """That the place of one of the foreign parts among the others cannot be told."""
+        one, two = (f"{part.facts.name} on {part.disk}" for part in (stored, other))
+        theirs = f"those of {two}" + (", which another machine inserted too" if self._is_foreign(other) else "")
+        return (
+            f"nobody can tell whether rows of {one}, which another machine inserted, are older or newer than {theirs}, "
+            f"and the merge mode {self.definition.merge_mode} goes by it"
+        )
+
+    def _runs(self, placed: Sequence[_Placed]) -> Iterator[AdoptionPlan]:
         """Those that come one after the other on one disk, together. Those whose order nobody knows stay apart."""
-        run: list[StoredPart] = []
-        for stored in ordered:
-            if run and (run[-1].disk != stored.disk or any(insertion_order.meet(one, stored) for one in run)):
+        run: list[_Placed] = []
+        for one in placed:
+            apart = run and (run[-1].said != one.said or run[-1].stored.disk != one.stored.disk)
+            if apart or any(_meet(other, one) for other in run):
                 yield from self._in_portions(run)
                 run = []
-            run.append(stored)
+            run.append(one)
         if run:
             yield from self._in_portions(run)
 
-    def _in_portions(self, group: list[StoredPart]) -> Iterator[AdoptionPlan]:
+    def _in_portions(self, group: list[_Placed]) -> Iterator[AdoptionPlan]:
         """As many at once as a merge takes, all on one disk."""
-        for members in portions(group, self.definition.settings.max_merge_size_bytes, fewest=1):
+        rest = iter(group)
+        for members in portions([one.stored for one in group], self.definition.settings.max_merge_size_bytes, fewest=1):
             count = f"{len(members)} parts" if len(members) > 1 else "a part"
             disk, theirs = members[0].disk, sum(map(self._is_foreign, members))
             reason = f"{count} of other machines on {disk}, rewritten as this machine's own"
             if theirs < len(members):
                 reason = f"{count} on {disk}, {theirs} of other machines, rewritten in the order of inserts"
-            yield AdoptionPlan(members[0].name.partition, tuple(members), reason)
+            inserted, is_newest = self._span([next(rest) for _ in members])
+            yield AdoptionPlan(members[0].name.partition, tuple(members), reason, inserted, is_newest)
+
+    def _span(self, portion: Sequence[_Placed]) -> tuple[tuple[int, int] | None, bool]:
+        """The blocks of what becomes one part, None for those of the parts; and whether it gets the newest."""
+        if portion[0].said == "newer":
+            return None, True
+        spans = [one.blocks for one in portion if one.blocks is not None]
+        if not spans:
+            name, disk = portion[0].stored.facts.name, portion[0].stored.disk
+            raise Refused(
+                f"rows of {name} on {disk} come between two inserts of this machine that are next to one another: they "
+                "have to become one part with the older one, which is on another disk, or too large",
+                hint=f"move the parts of the partition to {disk}, or raise max_merge_size_bytes, and run it again",
+            )
+        if all(one.blocks == one.stored.inserted for one in portion):
+            return None, False
+        return (min(first for first, _ in spans), max(last for _, last in spans)), False
 
 
-def _ascend(left: StoredPart, right: StoredPart) -> bool:
-    return left.name.max_block < right.name.min_block
+class _Placed(msgspec.Struct, frozen=True):
+    """A part in the order of inserts."""
+
+    stored: StoredPart
+    blocks: tuple[int, int] | None
+    """Those that its rows count as inserted under; None: those of the part before it, or the newest."""
+    said: CountsAs | None = None
+    """Whether it comes before, or after, all that this machine inserted because that was said."""
+
+
+def _where_it_was(stored: StoredPart) -> _Placed:
+    return _Placed(stored, stored.inserted)
+
+
+def _meet(left: _Placed, right: _Placed) -> bool:
+    """Whether rows of the one may have been inserted between rows of the other."""
+    if left.blocks is None or right.blocks is None:
+        return False
+    return left.blocks[0] <= right.blocks[1] and right.blocks[0] <= left.blocks[1]
+
+
+def _is_out_of_line(last: int | None, group: Sequence[StoredPart], following: int | None) -> bool:
+    """Whether the blocks of the parts do not lie between these two."""
+    return (last is not None and group[0].inserted[0] <= last) or (
+        following is not None and max(stored.inserted[1] for stored in group) >= following
+    )
+
+
+def _ascend(left: _Placed, right: _Placed) -> bool:
+    return left.stored.name.max_block < right.stored.name.min_block
 
 
 def _hint(definition: TableDefinition, partition: str) -> str:
     return (
         f"you may know: 'frostline merge {definition.full_name} --partition {partition} --adopt --adopt-as older', or "
         "newer; until then every row of both is in each answer"
+    )
+
+
+def _hint_among_others(definition: TableDefinition) -> str:
+    return (
+        "--adopt-as says nothing about them. Every row of both is in each answer: query them, and write those that you "
+        f"keep with 'frostline insert {definition.full_name} FILE --replace-partitions'"
     )
 
 

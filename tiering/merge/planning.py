@@ -64,7 +64,8 @@ def plan_merges(
         plans = [plan for plan in plans if len(plan.parts) >= rules.min_inputs]
         if request.drop_deleted:
             plans += _forgetting(context, definition, _not_in(plans, parts, rules))
-        return [*plans, *_expirations(context, definition, _not_in(plans, parts, rules))]
+        plans += _expirations(context, definition, _not_in(plans, parts, rules))
+        return [*plans, *_reductions(definition, parts, _not_in(plans, parts, rules), limit)]
     late = list(_late_merges(parts, definition, rules, limit))
     merges = select_merges(
         parts,
@@ -393,6 +394,21 @@ def _forgetting(context: Context, definition: TableDefinition, parts: Sequence[S
         known = stored.part.columns.get(column)
         if known is not None and (known.min or known.max) and holds_everything(context, definition, [stored]):
             yield MergePlan(stored.name.partition, (stored,), "deleted keys to forget")
+
+
+def _reductions(
+    definition: TableDefinition, parts: Sequence[StoredPart], rest: Sequence[StoredPart], limit: int | None
+) -> Iterator[MergePlan]:
+    """Parts of the `rest` that are alone in their partition and were never merged, where a merge reduces rows: equal
+    keys of one insert are in them."""
+    if definition.merge_mode == "ordinary":
+        return
+    counts = Counter(stored.name.partition for stored in parts)
+    for stored in rest:
+        alone = counts[stored.name.partition] == 1 and stored.name.level == 0
+        if alone and (limit is None or stored.facts.size_bytes <= limit):
+            reason = f"final merge of a part by itself: {definition.merge_mode} reduces its rows"
+            yield MergePlan(stored.name.partition, (stored,), reason)
 
 
 def _expirations(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> Iterator[MergePlan]:

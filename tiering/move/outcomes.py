@@ -73,7 +73,7 @@ class Outcomes:
         """The parts are off their sources, or stay there because somebody asked for it."""
         self._work.set_moves([item.id for item in items], "done")
         for item in items:
-            self._end(item, MovedPart.of(item.move, item.seconds, item.requests))
+            self._end(item, MovedPart.of(item.move, item.seconds, item.requests, copied=not item.on_target))
 
     def skip(self, item: MoveItem, state: MoveState, reason: str) -> None:
         """The move does not fit any more, was cancelled or has to wait."""

@@ -11,7 +11,7 @@ from tiering.policy.plan import Move
 _JSON_NAMES = {"source": "from", "target": "to"}
 
 
-class MovedPart(msgspec.Struct, frozen=True, kw_only=True, rename=_JSON_NAMES):
+class MovedPart(msgspec.Struct, frozen=True, kw_only=True, rename=_JSON_NAMES, omit_defaults=True):
     """A part that moved. `requests` counts those to remote stores, the batch's commit not among them."""
 
     table: str
@@ -21,10 +21,13 @@ class MovedPart(msgspec.Struct, frozen=True, kw_only=True, rename=_JSON_NAMES):
     bytes: int
     seconds: float
     requests: int
+    copied: bool = True
+    """False: the target had the part already, and no byte was copied."""
 
     @classmethod
-    def of(cls, move: Move, seconds: float, requests: int) -> MovedPart:
+    def of(cls, move: Move, seconds: float, requests: int, *, copied: bool = True) -> MovedPart:
         return cls(
+            copied=copied,
             table=move.table,
             part=move.part,
             source=move.source,

@@ -29,7 +29,7 @@ from tiering.table.schema import (
     split_table_name,
 )
 from tiering.table.type_texts import arrow_type, split_outside, type_text, with_zones
-from tiering.table.types import default_scalar
+from tiering.table.types import FAR, default_scalar, first_far
 from tiering.table.widening import check_partitions, holds_all, wider_words
 
 _OTHER_NAMES = "rename one of them: --rename-column '{}:NEW', at 'table create --like' and at 'insert'"
@@ -357,8 +357,16 @@ def typed_default(column: Column, text: str) -> Any:
         elif pa.types.is_floating(kind):
             value = float(text)
     except (ValueError, KeyError) as error:
-        raise UsageError(f"default {text!r} does not fit column {column.name} of type {column.type}") from error
-    default_scalar(msgspec.structs.replace(column, default=value))
-    if isinstance(value, float) and not isfinite(value):
+        raise UsageError(
+            f"default {text!r} does not fit column {column.name} of type {column.type}",
+            hint="say a value that the type has",
+        ) from error
+    scalar = default_scalar(msgspec.structs.replace(column, default=value))
+    if first_far(pa.array([scalar], kind)) is not None:
+        raise UsageError(
+            f"default {text!r} of column {column.name} is {FAR}",
+            hint="say a moment between, or leave the default out: it is null then",
+        )
+    if isinstance(value, float) and not isfinite(scalar.as_py()):  # float32 may have no such number
         raise UsageError(f"default {text!r} of column {column.name} cannot be stored", hint="say a finite number")
     return value

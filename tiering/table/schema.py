@@ -224,6 +224,17 @@ def meaning(data: bytes) -> TableDefinition | None:
     return definition if is_sound and _UUID.match(definition.uuid) else None
 
 
+def within_bounds(definition: TableDefinition) -> TableDefinition:
+    """The same with the default of each setting that is out of bounds, and without rules that wait out of bounds."""
+    settings = msgspec.structs.asdict(definition.settings)
+    late = {name for name, count in settings.items() if bounds.fault_in_count(name, count)}
+    return msgspec.structs.replace(
+        definition,
+        settings=TableSettings(**{name: count for name, count in settings.items() if name not in late}),
+        ttl=tuple(rule for rule in definition.ttl if 0 <= rule.after_seconds <= LONGEST_TTL_SECONDS),
+    )
+
+
 def version_in(data: bytes) -> int | None:
     """The version that a `table.json` says, however damaged it is; None where none can be found."""
     match = _VERSION.search(data)

@@ -25,6 +25,8 @@ from tiering.table.type_texts import arrow_type
 
 FIELD_ID = b"PARQUET:field_id"
 _EPOCH = date(1970, 1, 1)
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_MOST_NANOSECONDS = (1 << 63) - 1
 
 
 def arrow_field(column: Column) -> pa.Field:
@@ -56,9 +58,10 @@ def default_scalar(column: Column) -> pa.Scalar:
         if isinstance(column.default, str) and not pa.types.is_string(kind):
             return _cast(pa.array([column.default], pa.string()), kind)[0]
         return pa.scalar(column.default, kind)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise UsageError(
-            f"default {column.default!r} does not fit column {column.name} of type {column.type}", hint=str(error)
+            f"default {column.default!r} does not fit column {column.name} of type {column.type}",
+            hint=f"{str(error) or 'it is out of range'}; say a value that the type has",
         ) from error
 
 
@@ -101,34 +104,41 @@ def cast_batch(
         if (far := first_far(array)) is not None:
             row = first_row + far + 1
             raise UsageError(
-                f"{where}column {column.name} is before the year 1, after 9999 or infinite in row {row}",
+                f"{where}column {column.name} is {FAR} in row {row}",
                 hint="make it null there, or let --skip-bad-rows keep the row apart; lists alone hold such moments",
             )
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(definition))
 
 
+FAR = "before the year 1, after 9999 or infinite"
+"""What `first_far` finds. A duration is infinite above 292 years."""
+
+
 def first_far(array: pa.Array) -> int | None:
-    """The first row with a moment that Python does not have, also within structs: bounds are kept of these."""
+    """The first row with a moment that Python or a query does not have, also within structs: bounds are kept of these.
+    So of a duration: answers hold nanoseconds."""
     import pyarrow.compute as pc
 
     kind = array.type
     if pa.types.is_struct(kind):
         return min((row for row in map(first_far, array.flatten()) if row is not None), default=None)
-    if pa.types.is_date32(kind):
-        counted, a_day = pa.int32(), 1
-    elif pa.types.is_timestamp(kind) and kind.unit != "ns":
-        counted, a_day = pa.int64(), 86_400 * {"s": 1, "ms": 1_000, "us": 1_000_000}[kind.unit]
+    if pa.types.is_duration(kind) and kind.unit == "us":
+        least, most = -_MOST_NANOSECONDS // 1000 + 1, _MOST_NANOSECONDS // 1000
+    elif pa.types.is_timestamp(kind) and kind.unit == "ns":
+        least, most = 1 - _MOST_NANOSECONDS, _MOST_NANOSECONDS - 1  # a query reads the last ones as infinite
+    elif pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+        a_day = 1 if pa.types.is_date32(kind) else 86_400 * _PER_SECOND[kind.unit]
+        least, last = (a_day * (day.toordinal() - _EPOCH.toordinal()) for day in (date.min, date.max))
+        most = last + a_day - 1
     else:
         return None
-    numbers = array.cast(counted)
+    numbers = array.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
     bounds = pc.min_max(numbers)
-    lowest, end = (a_day * (day.toordinal() - _EPOCH.toordinal()) for day in (date.min, date.max))
-    least, most = bounds["min"].as_py(), bounds["max"].as_py()
-    if least is None or lowest <= least <= most < end + a_day:
+    lowest, highest = bounds["min"].as_py(), bounds["max"].as_py()
+    if lowest is None or least <= lowest <= highest <= most:
         return None
-    is_far = pc.or_(pc.less(numbers, lowest), pc.greater_equal(numbers, end + a_day))
-    return int(pc.index(is_far, True).as_py())
+    return int(pc.index(pc.or_(pc.less(numbers, least), pc.greater(numbers, most)), True).as_py())
 
 
 def check_names(names: list[str], definition: TableDefinition, *, where: str) -> None:
@@ -321,10 +331,30 @@ def _parse_times(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         return texts.cast(zoned).cast(kind if kind.tz else bare)
     except pa.ArrowInvalid:
-        return texts.cast(bare) if kind.tz is None else texts.cast(bare).cast(zoned).cast(kind)
+        try:
+            return texts.cast(bare) if kind.tz is None else texts.cast(bare).cast(zoned).cast(kind)
+        except pa.ArrowInvalid:
+            if kind.unit != "ns":
+                raise
+            return _parse_nanoseconds(texts, kind)
 
 
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_FRACTION = r"^(.{10}[T ]\d\d:\d\d:\d\d)\.(\d{1,9})(.*)$"
+
+
+def _parse_nanoseconds(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same of nanoseconds, also in the first second that they reach, of which Arrow reads no text."""
+    import pyarrow.compute as pc
+
+    has_fraction = pc.match_substring_regex(texts, _FRACTION)
+    digits = pc.replace_substring_regex(texts, _FRACTION, r"\2")
+    fraction = pc.utf8_rpad(pc.if_else(has_fraction, digits, "0"), 9, "0").cast(pa.int64())
+    whole = pc.replace_substring_regex(texts, _FRACTION, r"\1\3")
+    seconds = _parse_times(whole, pa.timestamp("s", "UTC")).cast(pa.int64())
+    before = pc.if_else(pc.less(seconds, 0), 1, 0)  # from the second after it, which has a number, back to it
+    start = pc.multiply_checked(pc.add(seconds, before), _PER_SECOND["ns"])
+    counted = pc.add_checked(start, pc.subtract(fraction, pc.multiply(before, _PER_SECOND["ns"])))
+    return counted.cast(pa.timestamp("ns", kind.tz))
 
 
 def moment_text(count: int, unit: str) -> str:

@@ -149,6 +149,7 @@ def _of_marks(
     there = {unique_id(key_prefix + key) for key in listed}
     had = {server.name: {known_as for _, known_as in _parts(server, key_prefix)} for server in servers}
     ours = unique_id(key_prefix)
+    unread = {server.name: "\n".join(server.problems) for server in servers}
     for mark in marks.marks:
         if not mark.unique_id.startswith(ours):  # of another disk
             continue
@@ -156,6 +157,8 @@ def _of_marks(
             sentence = f"{mark.replica}: {mark.table}/{mark.part}: its first object is not in the bucket"
             yield LogProblem("mark_without_object", sentence, path=mark.node, object=mark.unique_id)
         elif mark.replica in had and mark.unique_id not in had[mark.replica]:
+            if f"/{mark.part}/" in unread[mark.replica]:
+                continue  # the part is there, and reported as unreadable
             sentence = f"{mark.replica}: {mark.table}/{mark.part}: it has no such part; its objects stay for ever"
             yield LogProblem("mark_without_part", sentence, path=mark.node, object=mark.unique_id)
     for node in marks.empty:

@@ -88,7 +88,9 @@ class PlaceCheck:
             if counts is None:
                 found = keep_here(self._keeper, self._disk)
             elif counts.place.keeper != known_id(self._keeper):
-                raise Refused(marks_place.elsewhere(counts))
+                raise Refused(
+                    marks_place.elsewhere(counts), hint="use the Keeper that is named there on this machine, too"
+                )
             self._wait_for_collections(found)
             self._looked = Moment()
 

@@ -200,7 +200,7 @@ def sync(session: Session, table: OptionalTable = None) -> None:
         if one["altered"]:
             session.output.note(f"{one['table']}: its definition is version {one['altered']} now")
         if one["cloned"]:
-            session.output.note(f"this replica had fallen behind the log: it takes over what {one['cloned']} has")
+            session.output.note(f"the log begins after what this replica has: it takes over what {one['cloned']} has")
         _tell_aside(session, one["set_aside"])
         for postponed in one["postponed"]:
             session.output.note(f"postponed: {postponed['part']}: {postponed['reason']}")

@@ -49,7 +49,10 @@ def retire(disk: LoggedDisk, name: str) -> None:
             put_retired(store)
     except AlreadyExists as error:
         if retired(store) is None:
-            raise Refused(f"a machine has just begun to write log {name} of disk {disk.name}") from error
+            raise Refused(
+                f"a machine has just begun to write log {name} of disk {disk.name}",
+                hint="it is in use: leave it, or stop that machine first",
+            ) from error
 
 
 def retired_log(disk: LoggedDisk, name: str) -> Retired | None:

@@ -81,7 +81,9 @@ def _version(bucket: Bucket, key: str) -> str | FrostlineError | None:
 def retained_error(place: S3Place, key: str, headers: Mapping[str, str], *, now: datetime) -> Retained | None:
     """What the headers of an object say about its lock."""
     if headers.get("x-amz-object-lock-legal-hold", "").upper() == "ON":
-        return Retained(f"{place.name}{key} is under a legal hold", until=None)
+        return Retained(
+            f"{place.name}{key} is under a legal hold", until=None, hint="take the hold off in the bucket first"
+        )
     given = headers.get("x-amz-object-lock-retain-until-date")
     if not given:
         return None
@@ -89,7 +91,11 @@ def retained_error(place: S3Place, key: str, headers: Mapping[str, str], *, now:
     until = until if until.tzinfo else until.replace(tzinfo=UTC)
     if until <= now:
         return None
-    return Retained(f"{place.name}{key} is kept by Object Lock until {until:%Y-%m-%d %H:%M}Z", until=until)
+    return Retained(
+        f"{place.name}{key} is kept by Object Lock until {until:%Y-%m-%d %H:%M}Z",
+        until=until,
+        hint="the next gc deletes it when that is over",
+    )
 
 
 def _has_object_lock(bucket: Bucket) -> bool:

@@ -80,7 +80,10 @@ def error_of_answer(place: S3Place, key: str, status: int, code: str = "", text:
     if status == 404:
         return NotFound(f"no object {where}")
     if code == "QuotaExceeded" or status == 507:
-        return NoSpace(f"{where}: the bucket's quota is used up{said}")
+        return NoSpace(
+            f"{where}: the bucket's quota is used up{said}",
+            hint="raise the quota, or delete orphaned objects with 'frostline gc'",
+        )
     if code == "InvalidObjectState":
         return Refused(f"{where} lies in an archive class", hint="restore it in the bucket first, then try again")
     if status in (401, 403) or code in _EXPIRED or code in _DENIED:

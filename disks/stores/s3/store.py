@@ -227,7 +227,9 @@ class S3Store(ObjectStore):
     def copy(self, source_key: str, target_key: str, *, source: ObjectStore | None = None) -> None:
         origin = unwrapped(source) if source is not None else self
         if not isinstance(origin, S3Store) or origin._s3.endpoint_url != self._s3.endpoint_url:
-            raise Refused(f"cannot copy from {origin.name} to {self.name} inside one server")
+            raise Refused(
+                f"cannot copy from {origin.name} to {self.name} inside one server", hint="copy through this machine"
+            )
         full_source, full_target = origin._full(source_key), self._full(target_key)
         try:
             with self._client_errors(source_key), op("store.copy", source_key, target_key):

@@ -201,6 +201,7 @@ def test_a_file_that_cannot_be_read_is_named(cluster: Cluster) -> None:
     assert [one["unreadable"] for one in found["servers"]] == [1, 0]
     assert [f"r1/{directory}/checksums.txt is empty" in what for what in kinds(found)["unreadable"]] == [True]
     assert any("cannot be read" in note for note in found["notes"])
+    assert "mark_without_part" not in kinds(found), "the part is there, and reported once"
 
 
 def test_wrong_words_are_said(cluster: Cluster) -> None:

@@ -62,6 +62,7 @@ def validate(
 ) -> None:
     """Check a configuration: types, names and references. Nothing is opened."""
     from tiering.config.reading import load_from
+    from tiering.daemon.hooks.delivery import why_never
 
     loaded = load_from(file) if file else session.loaded
     config = loaded.config
@@ -76,6 +77,11 @@ def validate(
     else:
         what = f"{len(config.disks)} disks, {len(config.policies)} policies"
         session.output.line(f"{loaded.file or 'The embedded default'} is valid: {what}.")
+    for name, hook in config.hooks.items():
+        if why := why_never(hook):
+            session.output.note(
+                f"hook {name} cannot work on this machine: {why}; 'frostline hook test {name}' tries it"
+            )
 
 
 def schema(session: Session) -> None:

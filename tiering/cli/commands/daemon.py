@@ -244,7 +244,8 @@ def status(session: Session) -> None:
         + (f", {counted(known.ingested, 'file')} of the inbox" if known.ingested else "")
     )
     if known.last_error:
-        line(f"last error {known.last_error}")
+        when = f"{_time(known.last_error_at)}  " if known.last_error_at is not None else ""
+        line(f"last error {when}{known.last_error}")
     if known.running and known.trouble:
         line(f"trouble    {known.trouble}")
     if known.running and known.unserved:

@@ -119,7 +119,8 @@ def insert(
     if dedup_by != "block" and (replace_partitions or (dedup_by == "file" and not files)):
         why = "the same rows replace themselves" if replace_partitions else "no file is named"
         raise UsageError(f"--dedup-by {dedup_by} says nothing here: {why}", hint="leave it out")
-    wanted = Quorum.parse(quorum, parse_duration(quorum_timeout).total_seconds()) if quorum is not None else None
+    patience = parse_duration(quorum_timeout).total_seconds()  # wrong without --quorum, too
+    wanted = Quorum.parse(quorum, patience) if quorum is not None else None
     process.keep_freed_blocks()
     store = session.store(look=not files)
     handle = store.table(table)
@@ -178,12 +179,12 @@ def insert(
     else:
         again = counted(document["duplicates"], "part")
         skipped = f"; skipped {again} that an earlier insert wrote" if document["duplicates"] else ""
-        session.output.line(
+        session.output.report(
             f"Inserted {counted(document['rows'], 'row')} into {table}: {counted(len(document['parts']), 'part')},"
             f" {format_size(document['bytes'])}{skipped}."
         )
         for name in document["parts"]:
-            session.output.line(f"  {name}")
+            session.output.report(f"  {name}")
         tell_replaced(session, document, "replaced")
     if not document["rows"]:
         session.nothing_to_do("No new rows.")

@@ -9,6 +9,7 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
 
 if TYPE_CHECKING:
+    from tiering.config.settings import Config
     from tiering.doctor.diagnosis import Finding
 
 _SIGNS = {"ok": "ok", "note": "note", "unknown": "not known", "warning": "WARNING", "problem": "PROBLEM"}
@@ -36,6 +37,8 @@ def doctor(
     config = session.loaded.config
     only = [_known(config.disks, name) for name in disk or ()]
     findings = examination.run(config, only, limiter=session.limiter(), progress=session.progress())
+    if not only:
+        findings += _of_hooks(config)
     if not only and is_clean(findings):  # opening a store may mend what is to be looked at
         findings += _of_tables(session)
     counts = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
@@ -58,6 +61,24 @@ def doctor(
         session.output.line(f"{looked}, {found}, {counts['unknown']} not known.")
     if not is_clean(findings):
         session.found_something()
+
+
+def _of_hooks(config: "Config") -> list["Finding"]:
+    """The hooks that can never work on this machine."""
+    from tiering.daemon.hooks.delivery import why_never
+    from tiering.doctor.diagnosis import Finding
+
+    return [
+        Finding(
+            subject=f"hook {name}",
+            check="hook",
+            level="problem",
+            what=f"it can never work: {why}",
+            hint=f"correct hooks.{name} in the configuration; 'frostline hook test {name}' tries it",
+        )
+        for name, hook in config.hooks.items()
+        if (why := why_never(hook))
+    ]
 
 
 def _of_tables(session: Session) -> list["Finding"]:

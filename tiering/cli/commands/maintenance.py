@@ -43,7 +43,11 @@ def tick(
         print_merges(session.output, document["merges"])
         for item in document["deleted"]:
             session.output.line(f"deleted  {item['table']} {item['part']}  {item['reason']['detail']}")
-        print_report(session.output, document)
+        if document["deleted"]:
+            would = "would be " if session.dry_run else ""
+            session.output.line(f"{counted(len(document['deleted']), 'part')} {would}deleted by TTL rules.")
+        if any(document[name] for name in ("moved", "failed", "skipped")) or not any(steps_of(document)):
+            print_report(session.output, document)
         for report in document["gc"]:
             print_gc(session, report)
     for sentence in document["waiting"]:

@@ -193,8 +193,7 @@ def _note_failures(session: Session, report: "ColdMergeReport") -> None:
     for failure in report.failures:
         what = f"{failure.plan.partition} ({counted(len(failure.plan.parts), 'part')})"
         note(f"failed: {what}: {failure.error.message}")
-        if failure.error.hint:
-            note(f"  {failure.error.hint}")
+        note(f"  {failure.error.advice}")
     if report.not_begun:
         note(f"not begun: {counted(len(report.not_begun), 'group')}")
 

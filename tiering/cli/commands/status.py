@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
 def status(session: Session) -> None:
     """Show disks, tables, unfinished and failed work, pauses and pins; and where a repository is configured the last
     backup, verification and drill of each table, as this machine last saw them."""
+    from tiering.facts.growth import stranded
     from tiering.facts.status import status_document
 
     store = session.store(anew=False)
@@ -36,6 +37,8 @@ def status(session: Session) -> None:
     _print_status(session, document)
     for text in backups.status_lines(document["backups"]) if document["backups"] is not None else ():
         session.output.line(f"backups        {text}")
+    for one in stranded(store):
+        session.output.note(f"{one.subject}: {one.what}; {one.hint}")
     session.output.note(NOT_A_BACKUP)
 
 

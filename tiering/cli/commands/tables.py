@@ -9,6 +9,8 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tiering.catalog.unreadable import UnreadableTable
     from tiering.insert.reshaping import Reshaping
     from tiering.table.schema import TableDefinition
@@ -158,7 +160,7 @@ def _create_replica(
         )
         return
     done = "Created" if made.first else "Joined"
-    session.output.line(
+    session.output.report(
         f"{done} replicated table {made.definition.full_name} ({made.definition.uuid}) as replica {made.replica}."
     )
 
@@ -391,7 +393,7 @@ def drop(session: Session, table: TableName) -> None:
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})
         return
-    session.output.line(
+    _tell(session)(
         f"{_would(session, 'Dropped')} table {table}: {counted(len(parts), 'part')}, {format_size(size_bytes)}."
     )
 
@@ -404,7 +406,7 @@ def _drop_undefined(session: Session, table: "UnreadableTable") -> None:
     if session.options.json:
         session.output.document({"table": table.called, "uuid": table.uuid, "dry_run": session.dry_run})
         return
-    session.output.line(f"{_would(session, 'Dropped')} table {table.called}.")
+    _tell(session)(f"{_would(session, 'Dropped')} table {table.called}.")
 
 
 def _tell_of_sample(session: Session, like: str, reshaping: "Reshaping") -> None:
@@ -455,7 +457,12 @@ def _answer(session: Session, definition: Any, text: str) -> None:
     if session.options.json:
         session.output.document({**_document(definition), "dry_run": session.dry_run})
     else:
-        session.output.line(text)
+        _tell(session)(text)
+
+
+def _tell(session: Session) -> "Callable[[str], None]":
+    """What a dry run would do is its answer; what was done is no data."""
+    return session.output.line if session.dry_run else session.output.report
 
 
 def _would(session: Session, done: str) -> str:

@@ -43,6 +43,11 @@ class Output:
         if not self.json:
             print(visible(text))
 
+    def report(self, text: str) -> None:
+        """A line on what a verb did. Nothing with --json, and nothing with --quiet: it is no data."""
+        if not self.quiet:
+            self.line(text)
+
     def note(self, text: str) -> None:
         """A remark beside the answer, on stderr. Nothing with --quiet."""
         if not self.quiet:
@@ -93,17 +98,16 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequen
 
 def print_error(error: FrostlineError, *, json: bool) -> None:
     """The failure, as text or as the documented JSON; without the passwords that its URLs had."""
-    message, hint = without_passwords(error.message), without_passwords(error.hint or "")
-    body = {"kind": error.kind, "message": message, "hint": hint or error.hint, "exit_code": error.exit_code}
+    message, hint = without_passwords(error.message), without_passwords(error.advice)
+    body = {"kind": error.kind, "message": message, "hint": hint, "exit_code": error.exit_code}
     if isinstance(sys.stderr, LogStream) and (sys.stderr.form == "json" or not json):
-        sys.stderr.event(logging.ERROR, f"{message}; {hint}" if hint else message, error=body)
+        sys.stderr.event(logging.ERROR, f"{message}; {hint}", error=body)
         return
     if json:
         print(encode({"error": body}, indent=0).decode(), file=sys.stderr)
         return
     print(f"frostline: {visible(message)}", file=sys.stderr)
-    if hint:
-        print(f"  {visible(hint)}", file=sys.stderr)
+    print(f"  {visible(hint)}", file=sys.stderr)
 
 
 def _plain(value: Any) -> Any:

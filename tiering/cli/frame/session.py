@@ -313,7 +313,7 @@ class Session:
             )
         print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise Refused("Nothing was changed: the answer was not yes.")
+            raise Refused("Nothing was changed: the answer was not yes.", hint="answer y, or add --yes")
 
     def nothing_to_do(self, why: str) -> None:
         """Say so; with --error-on-nothing the exit code is 9."""

@@ -80,7 +80,9 @@ class _LineTask(_CountedTask):
         pieces = []
         if self._items is not None or self._done_items:
             pieces.append(f"{self._done_items:,}" + (f" of {self._items:,}" if self._items is not None else ""))
-        if self._size_bytes is not None or self._done_bytes:
+        if self._done_bytes or (
+            self._size_bytes is not None and not self._done_items
+        ):  # else no byte goes through here
             total = f" of {format_size(self._size_bytes)}" if self._size_bytes is not None else ""
             pieces.append(format_size(self._done_bytes) + total)
         return f"{self._what}: {', '.join(pieces) or 'still at work'}"

@@ -33,6 +33,7 @@ VERBS = {
     "tiering.cli.commands.objbench": ("objbench",),
     "tiering.cli.commands.config": ("config",),
     "tiering.cli.commands.daemon": ("daemon",),
+    "tiering.cli.commands.hook": ("hook",),
     "tiering.cli.commands.inbox": ("inbox",),
     "tiering.cli.commands.metrics": ("metrics",),
     "tiering.cli.demo.demo": ("demo",),

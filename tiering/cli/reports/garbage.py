@@ -7,6 +7,8 @@ from tiering.cli.frame.session import Session
 if TYPE_CHECKING:
     from disks.garbage.collect import GcReport
 
+GC_AGAIN = "put right what the message names, and run it again: it goes on; without --delete it only reports"
+
 
 def gc_document(report: "GcReport") -> dict[str, Any]:
     """A report as JSON: the counts, and the names of what needs somebody's eye."""
@@ -24,6 +26,10 @@ def print_gc(session: Session, document: dict[str, Any]) -> None:
 
     line = session.output.line
     line(f"disk {document['disk']}")
+    if document["refused"] and not any(document[name] for name in ("referenced", "pending", "orphaned", "deleted")):
+        line("  nothing was counted")
+        print_rest(session, document)
+        return
     line(f"  referenced  {document['referenced']:,} objects: in use, or restorable within the retention")
     line(f"  pending     {document['pending']:,} objects: nothing names them yet, but they are young")
     line(f"  orphaned    {document['orphaned']:,} objects, {format_size(document['orphaned_bytes'])}")

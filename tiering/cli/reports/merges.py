@@ -84,7 +84,7 @@ def summary_document(
         "failed": [
             {
                 **_group(failure.plan),
-                "error": {"kind": failure.error.kind, "message": failure.error.message, "hint": failure.error.hint},
+                "error": {"kind": failure.error.kind, "message": failure.error.message, "hint": failure.error.advice},
             }
             for failure in report.failures
         ],

@@ -38,12 +38,13 @@ def print_report(output: Output, document: dict[str, Any]) -> None:
     from tiering.config.units import format_size
 
     for item in document["moved"]:
-        output.line(f"moved    {_line(item)}  {format_size(item['bytes'])} in {item['seconds']:.2f} s")
+        size = format_size(item["bytes"]) if item.get("copied", True) else "without a byte"
+        output.line(f"moved    {_line(item)}  {size} in {item['seconds']:.2f} s")
     for item in document["skipped"]:
         output.line(f"skipped  {_line(item)}  {item['reason']}")
     for item in document["failed"]:
         output.line(f"failed   {_line(item)}  {item['error']}")
-    total = sum(item["bytes"] for item in document["moved"])
+    total = sum(item["bytes"] for item in document["moved"] if item.get("copied", True))
     output.line(
         f"{counted(len(document['moved']), 'part')} moved ({format_size(total)}), {len(document['skipped'])} skipped,"
         f" {len(document['failed'])} failed."

@@ -12,6 +12,7 @@ import hmac
 import http.client
 import ipaddress
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -37,6 +38,17 @@ def deliver(hook: HookConfig, event: bytes) -> None:
         _run(hook, event)
     else:
         _post(hook, event)
+
+
+def why_never(hook: HookConfig) -> str:
+    """Why no try can succeed on this machine, as far as that is known without one; empty where nothing says so."""
+    if hook.command:
+        return "" if shutil.which(hook.command[0]) else f"{hook.command[0]!r} is no program on this machine"
+    host = urlsplit(hook.url).hostname or ""
+    with contextlib.suppress(ValueError):  # a name, which is looked up for each try
+        if not hook.allow_private and not ipaddress.ip_address(host).is_global:
+            return f"{host} is a private address, and allow_private is not set"
+    return ""
 
 
 def end_commands() -> None:

@@ -224,3 +224,16 @@ class Outbox:
 
     def _write(self) -> None:
         self._file.replace(_document.encode(self._kept))  # with a full disk: told, and forgotten by a restart
+
+
+def test_message(hook: HookConfig) -> bytes:
+    """A message that says that it is a test, of the first kind that the hook hears of."""
+    message = HookMessage(
+        id=uuid.uuid4().hex,
+        time=datetime.now(UTC),
+        event=hook.events[0] if hook.events else "failure",
+        where="hook test",
+        text="this is a test: nothing happened",
+        host=socket.gethostname(),
+    )
+    return msgspec.json.encode(message)

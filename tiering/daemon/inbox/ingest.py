@@ -263,7 +263,7 @@ class TableIngest:
     def _fail(self, name: str, digest: str, error: FrostlineError) -> None:
         """Put the file aside with what is wrong with it, which names it as it was called when it landed."""
         message = error.message.replace(f"{self._place.taken_path / name}", records.shown(name))
-        self._put_aside(name, FAILED, "failed", sha256=digest, error=message, hint=error.hint)
+        self._put_aside(name, FAILED, "failed", sha256=digest, error=message, hint=error.advice)
 
     def _put_aside(self, name: str, directory: str, state: str, **facts: object) -> None:
         """As `_end`, but that there is no room for its report keeps no other file from going in."""

@@ -253,6 +253,7 @@ class TestCommandLine:
         monkeypatch.setenv("FROSTLINE_CHDB", str(dying))
         assert cli.run(["clickhouse", "convert", "memory://convert", "db.t", "--order-by", "k"]) == 1
         assert "ended with 139: Segmentation" in capsys.readouterr().err
+        assert cli.run(["table", "show", "db.t"]) == 10, "the table was made for these rows alone"
 
     def test_a_dry_run_changes_nothing_and_a_new_table_needs_an_order(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -222,3 +222,65 @@ def test_what_is_detached_twice_comes_back_once(home: Home) -> None:
     home("partition", "attach", "d.t", JANUARY)
     assert keys(home) == [1, 2, 3, 4, 5, 6, 7]
     home("fsck", "--read-data")
+
+
+def data_file(home: Home, disk: str) -> Path:
+    """The data file of January on the disk."""
+    if disk == "ssd":
+        return next((home.path / "ssd").glob(f"store/*/*/{JANUARY}_*/*.parquet"))
+    files = [path for path in home.path.parent.rglob("*-file-*") if path.read_bytes()[:4] == b"PAR1"]
+    return files[0]
+
+
+@pytest.mark.parametrize("disk", ["ssd", "s3"])
+def test_what_a_repair_set_aside_is_attached_again(home: Home, disk: str) -> None:
+    """I1: once its file is back, by its partition; until then it is refused, and says which file."""
+    path = data_file(home, disk)
+    data = path.read_bytes()
+    path.unlink()
+    home("fsck", "--repair")
+    if disk == "ssd":
+        (aside,) = (home.path / "ssd").glob(f"store/*/*/detached/missing_{JANUARY}*")
+        path = aside / path.name
+    staying = keys(home)
+    assert len(staying) < 6
+    assert "brings it back" not in home("fsck")
+    for dry in ((), ("-n",)):
+        home("partition", "attach", "d.t", JANUARY, *dry, code=13)
+        assert "data-0000.parquet" in home.error
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    home("partition", "attach", "d.t", JANUARY, code=13)
+    assert "SHA-256" in home.error
+    path.write_bytes(data)
+    assert f"'frostline partition attach d.t {JANUARY}' brings it back" in home("fsck")
+    (attachable,) = home.json("fsck")["attachable"]
+    assert (attachable["table"], attachable["partition"]) == ("d.t", JANUARY)
+    assert f"/detached/missing_{JANUARY}" in attachable["path"]
+    home("partition", "attach", "d.t", JANUARY)
+    assert keys(home) == [1, 2, 3, 4, 5, 6]
+    assert home.json("fsck", "--read-data")["set_aside"] == []
+    home("partition", "attach", "d.t", JANUARY, code=10)
+
+
+def test_rows_that_were_inserted_again_are_not_attached(home: Home) -> None:
+    """I1: what was set aside is back by another way."""
+    path = data_file(home, "ssd")
+    data = path.read_bytes()
+    path.unlink()
+    home("fsck", "--repair")
+    add(home, "2026-01-01", 4, 5)
+    home("fsck")
+    for aside in (home.path / "ssd").glob("store/*/*/detached/missing_*"):
+        (aside / "data-0000.parquet").write_bytes(data)
+    home("partition", "attach", "d.t", JANUARY, code=13)
+    assert keys(home) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_detached_partition_comes_back_without_what_is_broken(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    """I1: of two parts one was set aside, and the other detached."""
+    data_file(home, "ssd").unlink()
+    home("fsck", "--repair")
+    home("partition", "detach", "d.t", JANUARY)
+    home("partition", "attach", "d.t", JANUARY)
+    assert "stays set aside" in caplog.text
+    assert keys(home) == [1, 2, 3, 6]

@@ -161,7 +161,12 @@ class TestErrors:
         monkeypatch.setattr(Session, "loaded", property(lambda self: (_ for _ in ()).throw(error)))
         assert cli.run(["policies", "--json"]) == error.exit_code
         shown = json.loads(capsys.readouterr().err)["error"]
-        assert shown == {"kind": error.kind, "message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+        assert shown == {
+            "kind": error.kind,
+            "message": error.message,
+            "hint": error.advice,
+            "exit_code": error.exit_code,
+        }
 
     def test_a_bug_is_one_line_and_the_traceback_on_request(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -121,3 +121,15 @@ def test_the_bounds_themselves_are_taken(tmp_path: Path) -> None:
 
 def test_there_are_numbers() -> None:
     assert len(NUMBERS) > 40
+
+
+@pytest.mark.parametrize("key", ["state_path", "disk"])
+@pytest.mark.parametrize("name", ["x" * 256, "x/" * 3000, "\0"], ids=["name", "path", "zero"])
+def test_a_path_that_no_file_system_takes_is_refused(tmp_path: Path, key: str, name: str) -> None:
+    """I23: before a verb opens the store, so `config validate` says it too."""
+    raw = {**EXAMPLES, "state_path": f"/tmp/{name}"}
+    if key == "disk":
+        raw = {**EXAMPLES, "disks": {"ssd": {"type": "local", "path": f"/tmp/{name}"}}}
+    (tmp_path / "frostline.yaml").write_text(yaml.safe_dump(raw))
+    with pytest.raises(UsageError, match="too long, or has a zero byte"):
+        load(tmp_path / "frostline.yaml")

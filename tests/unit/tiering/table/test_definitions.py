@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from tiering.table.definitions import (
 from tiering.table.merge_modes import MergeMode, parse_merge_mode
 from tiering.table.rule_texts import parse_partition_by, parse_ttl, ttl_text
 from tiering.table.schema import Delete, MoveToDisk, MoveToVolume, PartitionField, Recompress, TableDefinition, TtlRule
+from tiering.table.types import default_scalar
 
 DAY = 86400
 
@@ -264,3 +266,39 @@ def test_changes_that_break_the_table_are_refused() -> None:
     ):
         with pytest.raises((UsageError, NotFound)):
             broken()
+
+
+DEFAULTS_OUT_OF_RANGE = [
+    *(
+        (f"{sign}int{bits}", str(number))
+        for bits in (8, 16, 32, 64)
+        for sign, number in (
+            *(("", -(2 ** (bits - 1)) - 1), ("", 2 ** (bits - 1))),
+            *(("u", -1), ("u", 2**bits), ("", 10**40), ("u", 10**40)),
+        )
+    ),
+    *(("float32", text) for text in ("1e300", "-1e300", "nan", "inf")),
+    *(("float64", text) for text in ("1e400", "nan", "-inf")),
+    *(("decimal(10,2)", text) for text in ("99999999999999", "nan", "0.001", "1e9999999")),
+    *((kind, text) for kind in ("date", "timestamp") for text in ("0000-01-01", "99999-01-01", "9999-99-99")),
+    *(("bool", "maybe"), ("time", "25:00"), ("uuid", "x"), ("duration", f"{10**30}")),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), DEFAULTS_OUT_OF_RANGE)
+def test_a_default_out_of_range_is_refused(kind: str, text: str) -> None:
+    """I23: it is named, with the next step, and is no error of Python's."""
+    with pytest.raises(UsageError, match=re.escape(text)) as refused:
+        add_column(define_table("d.t", columns=["k:int64"], order_by="k", policy="p"), f"n:{kind}", default=text)
+    assert refused.value.hint
+    assert "unexpected" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int64", "uint8", "uint64"])
+def test_the_least_and_the_greatest_default_are_taken(kind: str) -> None:
+    bits, unsigned = int(kind.lstrip("uint")), kind[0] == "u"
+    least, most = (0, 2**bits - 1) if unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    for number in (least, most):
+        table = define_table("d.t", columns=["k:int64"], order_by="k", policy="p")
+        column = add_column(table, f"n:{kind}", default=str(number)).columns[-1]
+        assert default_scalar(column).as_py() == number

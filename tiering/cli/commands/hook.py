@@ -1,0 +1,42 @@
+"""`hook test`: tell a hook of a test event, as the daemon would."""
+
+from typing import Annotated
+
+import typer
+
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import new_app, verb
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = new_app("Try out the hooks that the daemon calls.")
+    app.add_typer(group, name="hook")
+    verb(group, changes=True)(test)
+
+
+def test(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="as in `hooks:` of the configuration")],
+) -> None:
+    """Send a test event to a hook once: its command or address is tried as the daemon tries it.
+
+    The event is the first kind that the hook hears of, about `hook test`. Exit 5: it did not answer, or ended with an
+    error. Exit 13: it can never work, such as a program that is not there.
+    """
+    from oplog.errors import NotFound
+    from tiering.daemon.hooks.delivery import deliver
+    from tiering.daemon.hooks.outbox import test_message
+
+    hooks = session.loaded.config.hooks
+    if name not in hooks:
+        raise NotFound(f"No such hook: {name}", hint=f"the hooks are: {', '.join(sorted(hooks)) or 'none'}")
+    message = test_message(hooks[name])
+    if not session.dry_run:
+        deliver(hooks[name], message)
+    if session.options.json:
+        session.output.document({"hook": name, "delivered": not session.dry_run, "dry_run": session.dry_run})
+    elif session.dry_run:
+        session.output.line(f"Dry run: would send {message.decode()} to hook {name}.")
+    else:
+        session.output.report(f"Hook {name} took the test event.")
