@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -203,6 +204,18 @@ WRITING = {
     "init": ("backup", "init", "s3://BUCKET/other/"),
     "drop": ("table", "drop", "d.t"),
 }
+
+
+@pytest.fixture
+def cold(frostline: Frostline, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Frostline:
+    """A row in the bucket and one on the SSD."""
+    monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"s3://{bucket}/p/")
+    Path("rows.csv").write_text("n\n1\n")
+    frostline("table", "create", "d.t", "--column", "n:int64", "--order-by", "n")
+    frostline("insert", "d.t", "rows.csv")
+    frostline("move", "d.t", "--partition", "all", "--to-disk", "s3")
+    frostline("insert", "d.t", "rows.csv", "--dedup-by", "none")
+    return frostline
 
 
 @pytest.mark.parametrize("kind", REFUSED)
