@@ -36,6 +36,19 @@ def _unknown_parts_unseen() -> None:
     recovering.agreement.without_place = without_place
 
 
+def _signed_for_any_machine() -> None:
+    import msgspec
+
+    from zerocopy.interserver import signing
+
+    original = signing._digest
+
+    def digest(secret: str, asked: Any, time: str, nonce: str) -> str:
+        return original(secret, msgspec.structs.replace(asked, address=""), time, nonce)
+
+    signing._digest = digest
+
+
 def _kazoo_speaks() -> None:
     import logging
 
@@ -126,5 +139,23 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "tests/replicas/keeper/test_lost_keeper.py::"
         "test_an_insert_that_keeper_forgot_before_anybody_took_it_over_is_not_set_aside",
         replaced("zerocopy.replica.inserts.inserting:ReplicatedInserting", "_note_entry", nothing),
+    ),
+    (
+        "peers: any machine",
+        "a request that was signed for another machine is answered",
+        f"{_INTERSERVER}::test_a_request_to_another_machine_is_refused",
+        _signed_for_any_machine,
+    ),
+    (
+        "peers: as often as one likes",
+        "a request that was caught is answered once more",
+        f"{_INTERSERVER}::test_a_request_that_was_caught_is_good_for_nothing",
+        replaced("zerocopy.interserver.signing:SignatureCheck", "_repeated", nothing),
+    ),
+    (
+        "keeper: open, and nobody says so",
+        "a root that anybody may change is no warning where a user is configured",
+        "tests/replicas/keeper/test_keeper_verbs.py::test_check_warns_of_a_keeper_that_anybody_may_change",
+        replaced("zerocopy.keeper.client:Keeper", "is_open", lambda self, path: False),
     ),
 )
