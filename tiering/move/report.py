@@ -47,6 +47,8 @@ class FailedMove(msgspec.Struct, frozen=True, kw_only=True, rename=_JSON_NAMES):
     error: str
     kind: str = FrostlineError.kind
     """The kind of the error, as in the document of a verb that fails."""
+    hint: str = ""
+    """The next step, where it is known."""
 
     @classmethod
     def of(cls, move: Move, error: Exception | str, *, text: str = "") -> FailedMove:
@@ -59,6 +61,7 @@ class FailedMove(msgspec.Struct, frozen=True, kw_only=True, rename=_JSON_NAMES):
             bytes=move.bytes,
             error=text or (error.message if isinstance(error, FrostlineError) else str(error)),
             kind=error.kind if isinstance(error, FrostlineError) else FrostlineError.kind,
+            hint=error.hint if isinstance(error, FrostlineError) else "",
         )
 
 

@@ -49,7 +49,12 @@ def _of_store(context: Context) -> Iterator[Finding]:
         if own.read_only:
             yield _read_only(subject, own)
             continue
-        for one in statuses(context, tables[own.table]):
+        try:
+            found = statuses(context, tables[own.table])
+        except FrostlineError as error:  # of this table: the others are looked at
+            yield Finding(subject=subject, check="replicas", level="problem", what=error.message, hint=error.hint)
+            continue
+        for one in found:
             level, what, hint = _said(one)
             yield Finding(subject=subject, check=f"replica-{one.replica}", level=level, what=what, hint=hint)
 

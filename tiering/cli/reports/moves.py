@@ -45,6 +45,8 @@ def print_report(output: Output, document: dict[str, Any]) -> None:
         output.line(f"skipped  {_line(item)}  {item['reason']}")
     for item in document["failed"]:
         output.line(f"failed   {_line(item)}  {item['error']}")
+    for hint in dict.fromkeys(item["hint"] for item in document["failed"] if item["hint"]):
+        output.line(f"         {hint}")
     total = sum(item["bytes"] for item in document["moved"])
     output.line(
         f"{counted(len(document['moved']), 'part')} moved ({format_size(total)}), {len(document['skipped'])} skipped,"
