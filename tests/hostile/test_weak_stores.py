@@ -20,7 +20,7 @@ from disks.stores.s3 import store as s3
 from disks.stores.s3.store import S3Store
 from disks.stores.wrappers.retry import RetryingStore
 from disks.stores.wrappers.wrapped import unwrapped
-from oplog.errors import Damaged, FrostlineError
+from oplog.errors import Damaged, FrostlineError, NotFound
 from tests.command_line import Frostline
 from tests.integration.test_doctor import Doctor, levels
 from tests.integration.test_doctor import doctor as doctor
@@ -88,6 +88,13 @@ def test_a_store_without_checksums_keeps_objects(
         assert again.head("once").size_bytes == len(DATA)
         assert again.get_with_info("large")[0] == large
         assert [info.key for info in again.list()] == ["large", "once", "small"]
+
+
+@pytest.mark.parametrize("name", ["get", "head", "get_with_info"])
+def test_an_object_that_is_missing_there_is_missing(name: str, older: Server, ministack: Server) -> None:
+    """By a process that has written nothing: what the store refuses is the question for the checksum."""
+    with opened(older, ministack.new_bucket()) as store, pytest.raises(NotFound):
+        getattr(store, name)("missing")
 
 
 def test_a_store_must_take_checksums_where_they_are_asked_for(older: Server, ministack: Server) -> None:
@@ -218,6 +225,7 @@ def cold(frostline: Frostline, bucket: str, monkeypatch: pytest.MonkeyPatch) -> 
     return frostline
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", REFUSED)
 def test_every_verb_that_a_store_refuses_ends_with_12(
     kind: str, cold: Frostline, ministack: Server, bucket: str, monkeypatch: pytest.MonkeyPatch

@@ -167,9 +167,9 @@ class S3Requests:
             self._gives_checksums = True
         elif answer.status in _NOT_TAKEN and not self._gives_checksums and self._is_mere_refusal(method, key, answer):
             bare = self._exchange(method, key, "", {}, None, empty)
-            if bare.status < 300:
+            if bare.status < 300 or bare.status == 404:
                 self.leave_checksums_out()
-                return bare
+            return bare
         return answer
 
     def read_versioning(self) -> S3Document | None:
