@@ -9,7 +9,6 @@ from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 from zerocopy.verbs import audit
-from zerocopy.verbs.each_table import EachTable
 
 if TYPE_CHECKING:
     from tiering.table.schema import TableDefinition
@@ -58,6 +57,7 @@ def status(session: Session, table: OptionalTable = None) -> None:
     The lag is how long the oldest insert of another replica has waited that it has not got.
     """
     from zerocopy.replica.status import statuses
+    from zerocopy.verbs.each_table import EachTable
 
     store = session.store()
     tables = EachTable()
@@ -159,6 +159,7 @@ def sync(session: Session, table: OptionalTable = None) -> None:
     from oplog.errors import UsageError
     from tiering.cli.frame.session import fail_if_partly
     from zerocopy.execution import work
+    from zerocopy.verbs.each_table import EachTable
 
     if session.dry_run:
         raise UsageError("a sync has no dry run", hint="'frostline replica queue' and 'replica status' change nothing")
