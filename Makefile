@@ -9,7 +9,7 @@ UV := $(BIN)/uv
 # quarter of all their processor time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-s3 demo-ceph servers test check nightly most-tests spark-tests test-worm test-clickhouse static mutants simulate soak soak-machines soak-replicas histories foreign bench screenshots generate lock clean
+.PHONY: help demo demo-s3 demo-ceph servers test check nightly most-tests spark-tests test-worm test-clickhouse static mutants simulate soak soak-machines soak-replicas histories foreign bench screenshots generate lock audit clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -82,6 +82,10 @@ static: $(VENV)/.dev ## the checks that run nothing
 	$(BIN)/lint-imports
 	$(BIN)/python -m tiering.cli.reference --check
 	$(BIN)/python -m tests.guards
+	$(BIN)/python -m tests.constraints --check
+
+audit: $(VENV)/.dev ## ask a database of advisories about the versions that users install (4: one is known, 5: no network)
+	@$(BIN)/python -m tests.constraints --advisories
 
 mutants: $(VENV)/.dev ## show that tests kill every seeded fault (KEPT=FILE: note what was proved, and go on from there)
 	$(BIN)/python -m tests.crash.stale
@@ -125,6 +129,7 @@ lock: $(VENV)/.dev ## resolve the dependencies anew into requirements/
 	  skip=""; [ $$name = demo ] && skip="--no-emit-package pandas"; \
 	  $(UV) pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-annotate --python-version 3.11 \
 	    pyproject.toml $$options $$skip -o requirements/$$name.txt; done
+	$(BIN)/python -m tests.constraints
 
 clean: ## remove the environment and what tests left
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -10,7 +10,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -36,7 +36,7 @@ from backup.objects import Holdings, StoredObject, document, put_once, read_twic
 from disks.object_disk.doomed import ENDED, announced, read_announcement
 from disks.object_disk.references import INTENTS_PREFIX
 from disks.stores.base import ObjectInfo, ObjectStore
-from oplog.errors import AlreadyExists, Conflict, Damaged, FrostlineError, NotFound, Refused, Retained
+from oplog.errors import UNDELETABLE, AlreadyExists, Conflict, Damaged, FrostlineError, NotFound, Refused
 
 READERS = 32
 _SEALED: dict[str, type[msgspec.Struct]] = {
@@ -307,11 +307,9 @@ class Storage:
         return [one if isinstance(one, BackupHeader) else BrokenBackup(item.key, one) for item, one in found]
 
     def forget_mark(self, backup_id: str) -> None:
-        """Take mark and claim away. Where Object Lock keeps them, the header beside them says that it is finished."""
-        try:
+        """Take mark and claim away. Where they cannot be deleted, the header beside them says that it is finished."""
+        with suppress(*UNDELETABLE):
             self.remove([names.claim_key(backup_id), names.unfinished_key(backup_id)])
-        except Retained:
-            pass
 
     def revoke(self, key: str, backup_id: str, actor: str) -> bool:
         """Give up a backup that is not complete: its header can never be put at its key from now on, however late its

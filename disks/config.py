@@ -12,6 +12,7 @@ from oplog.errors import UsageError
 
 SECRET_KEYS = ("secret_access_key", "session_token")
 
+Checksums = Literal["auto", "sha256", "none"]
 MOST_BYTES = 2**60
 CENTURY_SECONDS = 100 * 366 * 86400
 DAY_SECONDS = 86400
@@ -102,6 +103,9 @@ class ObjectDiskConfig(DiskConfig, frozen=True, tag="object_disk"):
     """On S3: larger files go up in pieces."""
     conditional_put: Literal["auto", "no"] = "auto"
     """`no` forces the single-writer lease, for stores whose If-None-Match is known to be wrong."""
+    checksums: Checksums = "auto"
+    """On S3: whether requests carry `x-amz-checksum-sha256`. `none`: a store that refuses it, such as older gateways;
+    the SHA-256 in the log is the proof then. `auto`: the first write finds out."""
     delete_versions: bool = True
     """On S3: in a versioned bucket gc deletes the versions themselves. `false`: it only adds delete markers, and a
     lifecycle rule of yours ends the old versions; until then they are paid for."""

@@ -20,6 +20,7 @@
     |-- Conflict                  exit 1   a precondition of a transaction no longer holds; plan again
     |-- Damaged                   exit 1   stored bytes are not what was written; never returned as good data
     `-- NoSpace                   exit 1   the disk is full
+        `-- QuotaReached          exit 12  the store takes no more of this bucket
 
 `kind` is the stable word scripts see in `--json` output. `retryable` says whether repeating the same call can help.
 """
@@ -27,6 +28,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Self
 
@@ -94,6 +96,8 @@ class Transient(FrostlineError):
     exit_code = 5
     retryable = True
     next_step = "try again later"
+    retry_after_seconds = 0.0
+    """How long the server asks to wait (`Retry-After`); 0 where it does not say."""
 
 
 class Throttled(Transient):
@@ -178,6 +182,11 @@ class Retained(Refused):
         """When the retention ends; None where the store does not say, or for a hold without an end."""
 
 
+UNDELETABLE = (Retained, AccessDenied)
+"""Why an object of ours may have to stay: a lock of the store, or credentials that may not delete. What it holds is
+then given back by a document beside it."""
+
+
 class ReadOnly(Refused):
     """A directory that had to be written lies on a file system that is mounted read-only; nothing was changed."""
 
@@ -211,3 +220,20 @@ class NoSpace(FrostlineError):
 
     kind = "no_space"
     next_step = "free space, and run it again"
+
+
+class QuotaReached(NoSpace):
+    """The store takes no more: its owner must allow it, as for a permission."""
+
+    kind = "quota"
+    exit_code = 12
+
+
+def error_of_kinds(message: str, kinds: Iterable[str], *, hint: str = "") -> FrostlineError:
+    """The error that says that nothing was done: `AccessDenied` or `QuotaReached` where the store refused each item for
+    that reason, so that scripts need not read the reasons."""
+    distinct = set(kinds)
+    refusals = {error.kind: error for error in (AccessDenied, QuotaReached)}
+    if distinct and distinct <= set(refusals):
+        return refusals[min(distinct)](message, hint=hint)
+    return FrostlineError(message, hint=hint)

@@ -6,13 +6,15 @@ import hashlib
 from typing import Protocol
 
 from oplog import bounds
-from oplog.errors import AlreadyExists, NotFound, OutcomeUnknown, Transient, UsageError
+from oplog.errors import AlreadyExists, Damaged, NotFound, OutcomeUnknown, Transient, UsageError
 from oplog.revision import SCHEMA_VERSION_KEY
 
 SCHEMA_VERSION = b"2"
 """Of a prefix with one log."""
 SHARED_SCHEMA_VERSION = b"3"
 """Of a prefix with several logs, and of each of them. Versions that know only one log a prefix refuse it by name."""
+
+_MOST_DIGITS = 9
 
 
 class UnknownLogFormat(UsageError):
@@ -53,8 +55,8 @@ class FormatMark:
         """The prefix says so: asked once, before anything else is."""
 
     def check(self) -> bool:
-        """Whether the prefix says it is ours; False when it says nothing. Raises `UnknownLogFormat`, and `Transient`
-        when it says something else each time."""
+        """Whether the prefix says it is ours; False when it says nothing. Raises `UnknownLogFormat`, `Damaged` when it
+        says what is no format, and `Transient` when it says something else each time."""
         if self._is_ours:
             return True
         try:
@@ -94,7 +96,7 @@ class FormatMark:
     def _name(self) -> str:
         return f"{self._prefix.name}{SCHEMA_VERSION_KEY}"
 
-    def _other(self, version: bytes) -> UnknownLogFormat:
+    def _other(self, version: bytes) -> UnknownLogFormat | Damaged:
         if version == SHARED_SCHEMA_VERSION:
             return UnknownLogFormat(
                 f"{self._prefix.name} has the objects of several logs, and is opened here as if it had one",
@@ -111,7 +113,23 @@ class FormatMark:
                 f"{self._prefix.name} holds a log of format 1 (ClickHouse's), which this version cannot use as a disk",
                 hint="choose another prefix for this disk; nothing was written here",
             )
+        if not is_format(version):
+            return damaged_format(self._name, version)
         return UnknownLogFormat(
             f"{self._name} says {version[:20]!r}; this version reads log formats 2 and 3",
             hint="upgrade frostline, or choose another prefix",
         )
+
+
+def is_format(version: bytes) -> bool:
+    """Whether it can be the number of a format, of this or of a later version of Frostline."""
+    return version.isdigit() and len(version) <= _MOST_DIGITS and int(version) > 0
+
+
+def damaged_format(name: str, version: bytes) -> Damaged:
+    """The error of a `.SCHEMA_VERSION` that no version of Frostline wrote."""
+    return Damaged(
+        f"{name} reads {version[:20]!r}, which is no number of a log format",
+        hint="something alters answers on their way, or the object was damaged: 'frostline doctor' tries the store "
+        "out; nothing was written",
+    )

@@ -1,8 +1,8 @@
 """Pins: revisions that must stay restorable, each with a holder and an end. `pins/<name>.json`, never changed once put.
 
 Whoever is going to read an old revision for long (a restore, a backup, a user) pins it; gc keeps what a live pin needs.
-Releasing a pin deletes it. Where Object Lock forbids that, `pins/<name>+released.json` is put beside it, and gc deletes
-both once the lock has run out: first the pin, for without its mark it would come back.
+Releasing a pin deletes it. Where Object Lock or the credentials forbid that, `pins/<name>+released.json` is put beside
+it, and gc deletes both once it may: first the pin, for without its mark it would come back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from oplog import bounds
 from oplog.documents import Document
 from oplog.entry import now
-from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound, OutcomeUnknown, Retained, UsageError
+from oplog.errors import UNDELETABLE, AlreadyExists, Damaged, FrostlineError, NotFound, OutcomeUnknown, UsageError
 from oplog.log_end import ListedEntry, LogStore
 from oplog.revision import PINS_PREFIX
 
@@ -77,7 +77,7 @@ def create(
     marks = _mark_of(_key(name))
     data = _document.encode(pin)
     if any(store.list(marks)):
-        raise AlreadyExists(f"a released pin named {name} is kept by Object Lock", hint="choose another name")
+        raise AlreadyExists(f"a released pin named {name} could not be deleted yet", hint="choose another name")
     try:
         store.put_if_absent(_key(name), data, sha256=hashlib.sha256(data).digest())
     except (AlreadyExists, OutcomeUnknown) as error:
@@ -127,7 +127,7 @@ def release(store: PinStore, name: str) -> bool:
     except NotFound:
         return False
     error = store.delete([key])[key]
-    if isinstance(error, Retained):
+    if isinstance(error, UNDELETABLE):
         return _mark_released(store, key)
     if error is not None:
         raise error
@@ -145,7 +145,7 @@ def _mark_released(store: PinStore, key: str) -> bool:
 
 
 def sweep(store: PinStore) -> None:
-    """Delete released pins that a lock kept and does not keep any more; those it still keeps wait for the next time."""
+    """Delete released pins that could not be deleted before; those that still cannot wait for the next time."""
     for mark in [item.key for item in store.list(PINS_PREFIX) if item.key.endswith(_RELEASED)]:
         pin = _pin_of(mark)
         if store.delete([pin])[pin] is None:

@@ -1,7 +1,8 @@
 """Which tests guard which invariant and know which pitfall: `python -m tests.guards`, a step of `make static`.
 
 Tests say it in docstrings, their own or their module's: I6, P14, or `I1 to I8`. An invariant of docs/design.md or a
-pitfall of docs/pitfalls.md that no test names is a fault; so is a number in a file below tests/ that neither defines.
+pitfall of docs/pitfalls.md that no test names is a fault; so is a number in a file below tests/ that neither defines,
+and a check of docs/security.md that names no test.
 """
 
 from __future__ import annotations
@@ -82,6 +83,20 @@ def faults(guards: Guards) -> list[str]:
     ]
 
 
+def unproved(document: str) -> list[str]:
+    """The checks of docs/security.md that no test shows: sentences."""
+    rows = [line.strip("|").split("|") for line in re.findall(r"^\|.*\|$", document, re.MULTILINE)]
+    claims = [(row[0].strip(), row[-1].strip()) for row in rows if not set(row[0].strip()) <= {"-"}]
+    claims = [(claim, test) for claim, test in claims if claim != "what is checked"]
+    if not claims:
+        return ["docs/security.md has no checks"]
+    return [
+        f"docs/security.md: no test shows that {claim}"
+        for claim, test in claims
+        if not re.fullmatch(r"`tests/[\w/.]+\.py(::\w+)*`", test)
+    ]
+
+
 def main() -> int:
     """Print the invariants and pitfalls with their tests; 1 when something is missing on either side."""
     root = Path(__file__).resolve().parent.parent
@@ -96,7 +111,7 @@ def main() -> int:
         if number[0] == "I":
             places = (f"{name.removesuffix('.py')} ({count})" for name, count in found.items())
             print(textwrap.fill(", ".join(places), 116, initial_indent=" " * 15, subsequent_indent=" " * 15))
-    found_faults = faults(guards)
+    found_faults = faults(guards) + unproved((root / "docs" / "security.md").read_text())
     for fault in found_faults:
         print(fault, file=sys.stderr)
     return 1 if found_faults else 0

@@ -24,6 +24,7 @@ class Exchange:
     headers: dict[str, str]
     body: bytes
     sent: dict[str, str] = field(default_factory=dict)
+    sent_body: bytes = b""
     cut: int | None = None
     """The connection breaks after so many bytes of the body."""
 
@@ -72,7 +73,7 @@ def meddling(
                 return
             if request is not None:
                 request(sent)
-            found = Exchange(self.command, self.path, 0, {}, b"", sent)
+            found = Exchange(self.command, self.path, 0, {}, b"", sent, body)
 
             def forward() -> None:
                 connection = http.client.HTTPConnection(upstream.hostname or "", upstream.port, timeout=30)

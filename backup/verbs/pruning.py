@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from backup.verbs.options import To, opened
-from oplog.errors import PartlyDone, Refused
+from oplog.errors import Refused
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session, actor
 from tiering.cli.reports.garbage import GC_AGAIN
@@ -157,8 +157,8 @@ def _fail_where_needed(report: "GcReport | None", *, delete: bool) -> None:
     assert report is not None
     if report.refused and delete:
         raise Refused(f"nothing more was deleted from {report.disk}: {report.refused}", hint=GC_AGAIN)
-    if report.failed:
-        raise PartlyDone(f"{len(report.failed)} objects could not be deleted", hint="the next gc tries them again")
+    if (failure := report.failure()) is not None:
+        raise failure
 
 
 def _print_choices(session: Session, document: dict[str, Any]) -> None:

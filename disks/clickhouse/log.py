@@ -16,7 +16,7 @@ from oplog.documents import Document
 from oplog.entry import Commit
 from oplog.errors import AlreadyExists, Damaged, Locked, NotFound, OutcomeUnknown
 from oplog.log import UnknownLogFormat
-from oplog.mark import read_mark
+from oplog.mark import damaged_format, is_format, read_mark
 from oplog.revision import OPERATIONS_PREFIX, SCHEMA_VERSION_KEY
 
 
@@ -77,6 +77,8 @@ class ClickHouseLog:
             said = read_mark(self._store, SCHEMA_VERSION_KEY).strip()
         except NotFound:
             return False
+        if not is_format(said):
+            raise damaged_format(f"{self._store.name}{SCHEMA_VERSION_KEY}", said)
         if said != SCHEMA_VERSION.encode():
             raise UnknownLogFormat(
                 f"{self._store.name} has log format {said[:20].decode(errors='replace')}, not 1",

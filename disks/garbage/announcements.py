@@ -19,7 +19,7 @@ from disks.object_disk.doomed import CONDEMNED, INTENT_LIFETIME, Announcement, a
 from disks.object_disk.references import INTENTS_PREFIX, clock_objection, sane_time
 from disks.stores.base import ObjectInfo, ObjectStore
 from disks.stores.wrappers.named_log import log_of
-from oplog.errors import NotFound, Retained
+from oplog.errors import UNDELETABLE, NotFound
 
 BATCH_KEYS = 5_000
 _BATCH_SECONDS = 600.0
@@ -33,8 +33,8 @@ def announce(store: ObjectStore, keys: Sequence[str], now: datetime) -> str:
 
 
 def withdraw(store: ObjectStore, intent: str) -> None:
-    """Take the announcement back. One that a lock keeps gets a mark that it is over, until both are stale."""
-    if isinstance(store.delete([intent])[intent], Retained):
+    """Take the announcement back. One that cannot be deleted gets a mark that it is over, until both are stale."""
+    if isinstance(store.delete([intent])[intent], UNDELETABLE):
         store.put(end_of(intent), b"{}", sha256=hashlib.sha256(b"{}").digest())
 
 
@@ -70,10 +70,8 @@ def delete_announced(
         for key, error in store.delete(doomed).items():
             if error is None:
                 gone.append(key)
-            elif isinstance(error, Retained):
-                report.kept[key] = error.until
             else:
-                report.failed[key] = error.message
+                report.stays(key, error)
         stays = len(report.failed) + len(report.kept) > unable
         # Only now: a delete whose answer was lost may still arrive, so its announcement stays until it is stale.
         withdraw(store, intent)

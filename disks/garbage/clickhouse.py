@@ -29,7 +29,7 @@ from disks.object_disk.references import (
 )
 from disks.stores.base import ObjectInfo
 from oplog.clickhouse.names import FILE, parse_key
-from oplog.errors import FrostlineError, Retained
+from oplog.errors import FrostlineError
 from oplog.revision import LEASES_PREFIX, SCHEMA_VERSION_KEY
 
 logger = logging.getLogger(__name__)
@@ -189,10 +189,8 @@ def _delete(
         for key, answer in answers.items():
             if answer is None:
                 gone.add(key)
-            elif isinstance(answer, Retained):
-                report.kept[key] = answer.until
             else:
-                report.failed[key] = answer.message
+                report.stays(key, answer)
     condemned.forget({blob.key for blob in verdict.orphaned} - gone)
     report.deleted = len(gone)
     report.deleted_bytes = sum(sizes[key] for key in gone)

@@ -6,6 +6,8 @@ from datetime import datetime
 
 import msgspec
 
+from oplog.errors import AccessDenied, FrostlineError, PartlyDone, Retained
+
 
 class GcReport(msgspec.Struct):
     """What a collection saw and did. Counts are of blobs; the log's own objects are counted apart."""
@@ -30,6 +32,8 @@ class GcReport(msgspec.Struct):
     """Objects whose names Frostline does not give: kept."""
     failed: dict[str, str] = msgspec.field(default_factory=dict)
     """Key -> why the store did not delete it. The next collection tries again."""
+    denied: int = 0
+    """How many of them the credentials may not delete."""
     kept: dict[str, datetime | None] = msgspec.field(default_factory=dict)
     """Key -> until when a lock of the store keeps it (None: it does not say). No failure: a later collection has it."""
     scratch_deleted: int = 0
@@ -53,6 +57,24 @@ class GcReport(msgspec.Struct):
     old_versions: int = 0
     old_version_bytes: int = 0
     """Versions and delete markers of our names that no listing shows. Counted, never touched."""
+
+    def stays(self, key: str, error: FrostlineError) -> None:
+        """The store did not delete the object."""
+        if isinstance(error, Retained):
+            self.kept[key] = error.until
+        else:
+            self.failed[key] = error.message
+            self.denied += isinstance(error, AccessDenied)
+
+    def failure(self) -> FrostlineError | None:
+        """The error for objects that could not be deleted: 12 where the credentials may delete nothing."""
+        if not self.failed:
+            return None
+        what = f"{len(self.failed)} objects could not be deleted"
+        if self.denied == len(self.failed) and not self.deleted:
+            why = next(iter(self.failed.values()))
+            return AccessDenied(f"{what}: {why}", hint="gc --delete needs s3:DeleteObject (and s3:DeleteObjectVersion)")
+        return PartlyDone(what, hint="the next gc tries them again")
 
 
 class SafetyStop(Exception):

@@ -66,6 +66,8 @@ class StoreCapabilities(msgspec.Struct, frozen=True):
     """`put_if_absent` is atomic between writers; without it an object disk needs a lease."""
     checks_sha256: bool
     """The store itself refuses a body that does not match the SHA-256 sent with it."""
+    takes_checksums: bool = True
+    """Requests may carry `x-amz-checksum-*`. Where they may not, the SHA-256 in our log is the only proof."""
 
 
 @dataclass(frozen=True, slots=True)

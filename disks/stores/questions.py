@@ -73,6 +73,13 @@ SHA256 = Question(
     "Frostline compares the SHA-256 itself and sends an MD5 with each put; nothing needs to be done",
     level="note",
 )
+CHECKSUMS = Question(
+    "checksums",
+    "the store takes x-amz-checksum-sha256",
+    "the store refuses x-amz-checksum-sha256, so requests go without it: Frostline compares the SHA-256 itself, and "
+    "the log has it of every part; set `checksums: none` for the disk to save the question",
+    level="note",
+)
 METADATA = Question(
     "metadata",
     "user metadata comes back",

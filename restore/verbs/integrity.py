@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oplog.errors import PartlyDone, Refused, UsageError
+from oplog.errors import Refused, UsageError
 from restore.verbs.listers import lister
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.remote_work import Master, Spark, SparkWork, wanted
@@ -288,10 +288,8 @@ def gc(
         for name in names:
             _say_without_marks(session, store.disk(name))
     work = SparkWork(session, "gc", master) if with_spark else None
-    documents = []
-    for name in names:
-        report = store.gc(name, rules, remote=_remote(session, work, store.disk(name)))
-        documents.append(gc_document(report))
+    reports = [store.gc(name, rules, remote=_remote(session, work, store.disk(name))) for name in names]
+    documents = [gc_document(report) for report in reports]
     if work is not None:
         work.report()
     if session.options.json:
@@ -303,9 +301,9 @@ def gc(
     refusals = [document for document in documents if document["refused"]]
     if refusals and delete:
         raise Refused(f"gc deleted nothing more on {refusals[0]['disk']}: {refusals[0]['refused']}", hint=GC_AGAIN)
-    if any(document["failed"] for document in documents):
-        failed = sum(len(document["failed"]) for document in documents)
-        raise PartlyDone(f"{failed} objects could not be deleted", hint="the next gc tries them again")
+    for report in reports:
+        if (failure := report.failure()) is not None:
+            raise failure
     if any(document["orphaned"] or document["refused"] for document in documents) and not delete:
         session.found_something()
 

@@ -14,6 +14,7 @@ from tests.crash.seeding import nothing, replaced
 _HOMES = "tests/replicas/test_two_homes.py"
 _BACK = "tests/replicas/test_set_back.py"
 _INTERSERVER = "tests/replicas/test_interserver.py"
+_REPLICAS = "tests/replicas/test_replicas.py"
 _KEEPER = "tests/replicas/keeper/test_keeper.py"
 
 
@@ -34,6 +35,19 @@ def _unknown_parts_unseen() -> None:
         return [] if next(calls) % 2 else original(names, places, half_done)
 
     recovering.agreement.without_place = without_place
+
+
+def _signed_for_any_machine() -> None:
+    import msgspec
+
+    from zerocopy.interserver import signing
+
+    original = signing._digest
+
+    def digest(secret: str, asked: Any, time: str, nonce: str) -> str:
+        return original(secret, msgspec.structs.replace(asked, address=""), time, nonce)
+
+    signing._digest = digest
 
 
 def _kazoo_speaks() -> None:
@@ -126,5 +140,41 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "tests/replicas/keeper/test_lost_keeper.py::"
         "test_an_insert_that_keeper_forgot_before_anybody_took_it_over_is_not_set_aside",
         replaced("zerocopy.replica.inserts.inserting:ReplicatedInserting", "_note_entry", nothing),
+    ),
+    (
+        "peers: any machine",
+        "a request that was signed for another machine is answered",
+        f"{_INTERSERVER}::test_a_request_to_another_machine_is_refused",
+        _signed_for_any_machine,
+    ),
+    (
+        "peers: as often as one likes",
+        "a request that was caught is answered once more",
+        f"{_INTERSERVER}::test_a_request_that_was_caught_is_good_for_nothing",
+        replaced("zerocopy.interserver.signing:SignatureCheck", "_repeated", nothing),
+    ),
+    (
+        "keeper: open, and nobody says so",
+        "a root that anybody may change is no warning where a user is configured",
+        "tests/replicas/keeper/test_keeper_verbs.py::test_check_warns_of_a_keeper_that_anybody_may_change",
+        replaced("zerocopy.keeper.client:Keeper", "is_open", lambda self, path: False),
+    ),
+    (
+        "replicas: the first table that fails",
+        "a table whose nodes are gone keeps a verb from all the others",
+        f"{_REPLICAS}::test_one_table_that_fails_does_not_keep_it_from_others",
+        replaced("zerocopy.verbs.each_table:EachTable", "answers", lambda self, tables, call: [*map(call, tables)]),
+    ),
+    (
+        "replicas: an answer without a word",
+        "a query of a replica that is behind answers as if it had all rows",
+        f"{_REPLICAS}::test_an_answer_says_that_its_replica_is_behind",
+        replaced("tiering.cli.reports.query", "tell_behind", nothing),
+    ),
+    (
+        "doctor: another writer of the log",
+        "doctor finds nothing where another machine writes the log of a disk",
+        "tests/integration/test_several_logs.py::test_a_lost_machine_is_rebuilt_from_its_own_log",
+        replaced("disks.object_disk.sharing.writers:WriterClaim", "objection", lambda self: None),
     ),
 )

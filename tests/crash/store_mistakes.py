@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from oplog.errors import NotFound
+from oplog.errors import FrostlineError, NotFound, Retained
 from tests.crash.seeding import nothing, replaced
 
 _LOCK = "tests/integration/test_object_lock.py"
@@ -13,6 +13,8 @@ _DOCTOR = "tests/integration/test_doctor.py"
 _LOCAL = "tests/unit/disks/local/test_local_disk.py"
 _ANSWERS = "tests/integration/test_wrong_answers.py"
 _CONTRADICTIONS = "tests/unit/disks/garbage/test_contradictions.py"
+_WEAK = "tests/hostile/test_weak_stores.py"
+_APPEND_ONLY = "tests/hostile/test_append_only.py"
 _HTTP = "tests/unit/disks/stores/test_http.py"
 
 
@@ -41,12 +43,12 @@ def _lock_not_looked_at() -> None:
 
 
 def _kept_is_a_failure() -> None:
-    from disks.garbage import announcements
+    from disks.garbage import report
 
     class Never(Exception):
         pass
 
-    announcements.Retained = Never  # type: ignore[misc, assignment]
+    report.Retained = Never  # type: ignore[misc, assignment]
 
 
 def _foreign_is_scratch() -> None:
@@ -320,6 +322,48 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a collection goes on after its listings have contradicted each other",
         f"{_CONTRADICTIONS}::test_a_pin_that_one_listing_shows_and_another_does_not",
         replaced("disks.garbage.live_references", "check_listed", nothing),
+    ),
+    (
+        "store: checksums for ever",
+        "a store that refuses checksums is sent them with each request",
+        f"{_WEAK}::test_a_store_without_checksums_keeps_objects[invalid-auto]",
+        replaced("disks.stores.s3.requests:S3Requests", "leave_checksums_out", nothing),
+    ),
+    (
+        "doctor: a refusal is no answer",
+        "a store that refuses every put has no problem",
+        f"{_WEAK}::test_doctor_finds_no_store_good_that_refuses_writes[PUT-doctor/-put]",
+        replaced("disks.stores.trial.examine", "Transient", FrostlineError),
+    ),
+    (
+        "retry: a pause of our own",
+        "Retry-After of a store is not obeyed",
+        f"{_WEAK}::test_a_pause_that_the_server_asks_for_is_made[ours-seconds]",
+        replaced("disks.stores.s3.requests", "waiting", lambda error, headers: error),
+    ),
+    (
+        "format: whatever it reads",
+        "a damaged .SCHEMA_VERSION tells the user to upgrade",
+        "tests/unit/oplog/test_oplog_log.py::test_a_log_of_another_format_is_left_alone[junk-Damaged]",
+        replaced("oplog.mark", "is_format", lambda version: True),
+    ),
+    (
+        "pins: only a lock keeps them",
+        "a pin that the credentials may not delete makes a complete backup fail",
+        f"{_APPEND_ONLY}::test_a_complete_backup_leaves_no_pin_of_its_own[each]",
+        replaced("oplog.pins", "UNDELETABLE", Retained),
+    ),
+    (
+        "backup: only a lock keeps a claim",
+        "a claim that the credentials may not delete is an error of the backup",
+        f"{_APPEND_ONLY}::test_backups_of_an_append_only_repository[each]",
+        replaced("backup.storage", "UNDELETABLE", (Retained,)),
+    ),
+    (
+        "gc: only a lock keeps an announcement",
+        "an announcement that the credentials may not delete stays in force",
+        f"{_APPEND_ONLY}::test_a_collection_without_the_permission_says_so[each]",
+        replaced("disks.garbage.announcements", "UNDELETABLE", Retained),
     ),
     (
         "commit: no pause",

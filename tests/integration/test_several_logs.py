@@ -72,14 +72,19 @@ def test_a_machine_that_says_the_name_of_anothers_log(
     c.to_bucket()
     assert c.keys() == [0, 1, 2, 3, 4, 99]
     a.insert(98)
-    assert "is written by another machine" in a("move", "d.t", "--partition", "all", "--to-disk", "s3", code=1)
+    said = a("move", "d.t", "--partition", "all", "--to-disk", "s3", code=1)
+    assert "is written by another machine" in said
+    assert "disk adopt s3" in said
 
 
 def test_a_lost_machine_is_rebuilt_from_its_own_log(machines: tuple[Home, Home]) -> None:
     a, b = machines
     shutil.rmtree(a.path / "state")
     assert a.keys() == [0, 1, 2, 3, 4]
+    (found,) = (one for one in a.json("doctor", code=4)["findings"] if one["level"] == "problem")
+    assert (found["check"], "disk adopt s3" in found["hint"]) == ("writer", True)
     a("disk", "adopt", "s3")
+    assert not [one for one in a.json("doctor")["findings"] if one["check"] == "writer"]
     a.insert(5)
     a.to_bucket()
     assert a.keys() == [0, 1, 2, 3, 4, 5]

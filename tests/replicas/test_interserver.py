@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import hmac
 import http.client
 import itertools
 import threading
@@ -48,16 +49,37 @@ def address(store: Store) -> str:
     return server.address
 
 
+def signed(
+    store: Store, path: str, headers: dict[str, str] | None = None, *, secret: str = SECRET, late: float = 0
+) -> dict[str, str]:
+    """The headers of a request that is signed with them."""
+    named = headers or {}
+    asked = signing.AskedRequest(
+        method="GET",
+        address=address(store),
+        path=path,
+        byte_range=named.get("Range", ""),
+        digest=named.get("Frostline-Digest", ""),
+        whole=named.get("Frostline-Whole", ""),
+    )
+    return {"Authorization": signing.sign(secret, asked, now=time.time() - late), **named}
+
+
+def sent(store: Store, path: str, headers: dict[str, str], *, method: str = "GET") -> tuple[int, str]:
+    """The status and body of the answer to these headers."""
+    connection = http.client.HTTPConnection(address(store), timeout=60)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read().decode(errors="replace")
+    connection.close()
+    return answer.status, body
+
+
 def ask(
     store: Store, path: str, *, secret: str = SECRET, late: float = 0, headers: dict[str, str] | None = None
 ) -> int:
-    connection = http.client.HTTPConnection(address(store), timeout=60)
-    signature = signing.sign(secret, "GET", path, now=time.time() - late)
-    connection.request("GET", path, headers={"Authorization": signature, **(headers or {})})
-    answer = connection.getresponse()
-    answer.read()
-    connection.close()
-    return answer.status
+    named = headers or {}
+    return sent(store, path, signed(store, path, named, secret=secret, late=late) | named)[0]
 
 
 def test_only_who_knows_the_secret_gets_anything(machine: Machine) -> None:
@@ -70,6 +92,67 @@ def test_only_who_knows_the_secret_gets_anything(machine: Machine) -> None:
         assert ask(store, path, headers={"Authorization": "Frostline-1 1:2:3"}) == 401
         assert ask(store, path, headers={"Authorization": "\xff"}) == 401
         assert ask(store, "/") == 404
+
+
+def test_a_request_that_was_caught_is_good_for_nothing(machine: Machine) -> None:
+    """I9: what is signed is all that the answer depends on, the machine that is asked, and that it is asked once."""
+    with machine.serving() as store:
+        uuid = store.definition("d.t").uuid
+        path, other = f"/v1/{uuid}/{PART}", f"/v1/{uuid}"
+        caught = signed(store, path, {"Frostline-Digest": "a"})
+        changed: list[tuple[str, dict[str, str], str]] = [
+            (other, {}, "GET"),
+            (f"{path}?x=1", {}, "GET"),
+            (path, {}, "HEAD"),
+            (path, {"Range": "bytes=5-"}, "GET"),
+            (path, {"Frostline-Digest": "b"}, "GET"),
+            (path, {"Frostline-Whole": "1000000"}, "GET"),
+        ]
+        for where, headers, method in changed:
+            assert sent(store, where, caught | headers, method=method)[0] == 401, (where, headers, method)
+        assert sent(store, path, caught)[0] == 200
+        assert sent(store, path, caught) == (425, "it was answered before")
+        assert sent(store, path, signed(store, path))[0] == 200
+
+
+def test_a_request_to_another_machine_is_refused(machine: Machine) -> None:
+    """Whatever name it says it was sent to."""
+    with machine.serving() as store:
+        path = f"/v1/{store.definition('d.t').uuid}/{PART}"
+        asked = signing.AskedRequest(method="GET", address="b.example.org:9109", path=path)
+        caught = {"Authorization": signing.sign(SECRET, asked, now=time.time()), "Host": asked.address}
+        status, why = sent(store, path, caught)
+    assert status == 401
+    assert "another machine" in why
+
+
+def test_a_replica_of_an_earlier_version_is_told_so(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    with machine.serving() as store:
+        path = f"/v1/{store.definition('d.t').uuid}/{PART}"
+        moment = str(int(time.time()))
+        digest = hmac.new(SECRET.encode(), f"GET\n{path}\n{moment}".encode(), hashlib.sha256).hexdigest()
+        status, why = sent(store, path, {"Authorization": f"Frostline-1 {moment}:{digest}"})
+    assert (status, "earlier version" in why) == (401, True)
+    assert "upgrade" in caplog.text
+
+
+def test_what_was_answered_is_remembered_for_as_long_as_it_counts() -> None:
+    """A signature of a clock that is five minutes ahead counts for ten; then nothing of it is kept."""
+    asked = signing.AskedRequest(method="GET", address="a:1", path="/")
+    check = signing.SignatureCheck(SECRET)
+    header = signing.sign(SECRET, asked, now=1000 + signing.WINDOW_SECONDS)
+    assert check.refusal(header, asked, now=1000) is None
+    for later in (1000, 1000 + 2 * signing.WINDOW_SECONDS):
+        refused = check.refusal(header, asked, now=later)
+        assert refused is not None
+        assert refused.is_repeat
+    refused = check.refusal(header, asked, now=1001 + 2 * signing.WINDOW_SECONDS)
+    assert refused is not None
+    assert not refused.is_repeat
+    for moment in range(1, 5):
+        now = 10_000 * moment
+        assert check.refusal(signing.sign(SECRET, asked, now=now), asked, now=now) is None
+    assert len(check._nonces) == len(check._by_time) == 1
 
 
 @pytest.mark.parametrize(
@@ -462,8 +545,7 @@ def test_a_part_of_many_bytes_comes_file_by_file(machine: Machine, monkeypatch: 
         def asked(most: str) -> str | None:
             connection = http.client.HTTPConnection(address(store), timeout=60)
             path = f"/v1/{table.uuid}/{PART}"
-            signature = signing.sign(SECRET, "GET", path, now=time.time())
-            connection.request("GET", path, headers={"Authorization": signature, "Frostline-Whole": most})
+            connection.request("GET", path, headers=signed(store, path, {"Frostline-Whole": most}))
             answer = connection.getresponse()
             answer.read()
             connection.close()

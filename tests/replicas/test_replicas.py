@@ -309,3 +309,41 @@ def test_a_backup_comes_back_as_a_plain_table(a: Machine) -> None:
     assert "machine alone" in a("backup", "restore", "latest", "--to", repository, "--map-table", "d.t:d.back")
     assert "keeper" not in a.json("table", "show", "d.back")
     assert a.keys("d.back") == [1, 2]
+
+
+def test_one_table_that_fails_does_not_keep_it_from_others(a: Machine, b: Machine, keeper: Keeper) -> None:
+    """Its nodes are gone: each verb goes through all tables, names it, and ends with 3."""
+    a.create(table="d.aside")
+    b.join(table="d.aside")
+    a.insert(1)
+    keeper.delete_tree("/tables/01/d.aside")
+    with a.serving():
+        synced = b.json("replica", "sync", code=3)
+        assert [(one["table"], one["fetched"]) for one in synced["synced"]] == [("d.t", ["all_0_0_0"])]
+        assert [(one["table"], bool(one["error"])) for one in synced["failed"]] == [("d.aside", True)]
+        assert "d.aside: not synced: " in b.error
+        found = b.json("replica", "status", code=3)
+        assert {one["table"] for one in found["replicas"]} == {"d.t"}
+        assert [one["table"] for one in found["failed"]] == ["d.aside"]
+        assert "d.aside" in b("replica", "status", code=3) + b.error
+        findings = b.json("doctor", code=4)["findings"]
+    assert {one["subject"] for one in findings if one["check"].startswith("replica-")} == {"replicas of d.t"}
+    assert any(one["subject"] == "replicas of d.aside" and one["level"] == "problem" for one in findings)
+    assert b.keys() == [1]
+    b("replica", "status", "d.aside", code=10)
+
+
+def test_an_answer_says_that_its_replica_is_behind(a: Machine, b: Machine) -> None:
+    """What the others have and nobody gives: on stderr and in the JSON, until it is here."""
+    a.insert(1)
+    b.sync(code=1)
+    said = b.json("query", "select count(*) from d.t")
+    assert said["rows"] == [[0]]
+    assert [(one["table"], one["waiting"]) for one in said["replicas_behind"]] == [("d.t", 1)]
+    b("query", "select count(*) from d.t")
+    assert "d.t: the answer may lack rows: 1 entry could not be taken over" in b.error
+    b("query", "select 1")
+    assert "may lack rows" not in b.error
+    with a.serving():
+        b.sync()
+    assert "replicas_behind" not in b.json("query", "select count(*) from d.t")

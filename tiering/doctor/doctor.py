@@ -26,6 +26,7 @@ from disks.effects import op
 from disks.host.database_copy import for_reading
 from disks.host.reserve import Reserve
 from disks.local.tree import OWN_DIRECTORY
+from disks.object_disk.sharing.writers import WriterClaim
 from disks.registry import open_disk
 from disks.stores.open import open_store
 from disks.stores.time_budget import time_budget
@@ -72,6 +73,7 @@ def run(
                     facts = look_at_store(disk, limiter, partial(_note, task, name))
                     findings += store_diagnosis.of_store(name, disk, facts, now=now)
                     findings += _promises_less(name, disk)
+                    findings += look_at_writer(name, disk, config.state_directory / "disks" / name, limiter)
                     if directory := _directory_of(disk):
                         findings += diagnosis.of_local(name, directory, look_at_directory(directory))
             task.advance(items=1)
@@ -105,6 +107,22 @@ def look_at_identities(config: Config, limiter: Limiter | None) -> list[Finding]
     finally:
         for disk in disks.values():
             disk.close()
+
+
+def look_at_writer(name: str, config: ObjectDiskConfig, state_path: Path, limiter: Limiter | None) -> list[Finding]:
+    """Of a disk whose log is one of several: whether another machine writes it, as where this one lost its state."""
+    if config.log is None or config.read_only:
+        return []
+    try:
+        with time_budget(_PATIENCE_SECONDS), open_store(config, limiter=limiter) as store:
+            objection = WriterClaim(store, name, state_path, config.retention_seconds).objection()
+    except FrostlineError:  # what is wrong with the store is said by its examination
+        return []
+    if objection is None:
+        return []
+    return [
+        Finding(subject=f"disk {name}", check="writer", level="problem", what=objection.message, hint=objection.hint)
+    ]
 
 
 def _promises_less(name: str, config: ObjectDiskConfig) -> list[Finding]:

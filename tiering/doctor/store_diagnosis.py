@@ -11,6 +11,7 @@ import msgspec
 from disks.config import ObjectDiskConfig
 from disks.stores.bucket_settings import BucketSettings, LifecycleRule, NotAnswered, ObjectLock
 from disks.stores.questions import (
+    CHECKSUMS,
     GONE,
     IN_ORDER,
     LISTED,
@@ -128,6 +129,17 @@ class _Store(msgspec.Struct, frozen=True):
             yield self._say(SHA256.check, SHA256.level, "the store does not check the SHA-256 of a put", SHA256.advice)
         else:
             yield self._promise(SHA256)
+        if self._speaks_s3:
+            yield self._checksums()
+
+    def _checksums(self) -> Finding:
+        answer = self.facts.of(CHECKSUMS.check)
+        if answer.good is not False:
+            return self._promise(CHECKSUMS)
+        if self.config.checksums == "none":
+            what = "checksums is 'none': requests carry none, and the SHA-256 in the log is the proof"
+            return self._say(CHECKSUMS.check, CHECKSUMS.level, what)
+        return self._say(CHECKSUMS.check, CHECKSUMS.level, CHECKSUMS.advice)
 
     def _conditional(self) -> Finding:
         answer = self.facts.of(ONE_WINNER.check)

@@ -110,7 +110,7 @@ def moved(context: Context, moves: Sequence[Move]) -> MoveReport:
         try:
             report += work().move(context, tables[uuid], group)
         except FrostlineError as error:
-            report += MoveReport(failed=tuple(FailedMove.of(move, error.message) for move in group))
+            report += MoveReport(failed=tuple(FailedMove.of(move, error) for move in group))
     return report
 
 

@@ -1,5 +1,5 @@
-"""What goes unnoticed in a store: small parts in buckets, objects that nothing names, parts outside of a policy, and parts
-that no rule takes because a row is dated far ahead."""
+"""What goes unnoticed in a store: small parts in buckets, objects that nothing names, parts outside of a policy, and
+parts that no rule takes because a row is dated far ahead."""
 
 from __future__ import annotations
 

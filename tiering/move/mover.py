@@ -319,7 +319,7 @@ class _BatchMover:
                 self._list_copies(gone)  # of a bucket: they did not come here for good, its log decides
             except (FrostlineError, OSError) as error:
                 for item in group:
-                    self.outcomes.fail_committed(item, still_on(name, error))
+                    self.outcomes.fail_committed(item, error, still_on(name, error))
                 continue
             done += group
         self.outcomes.done(done)

@@ -86,11 +86,11 @@ class Outcomes:
         if item.id not in self._ended:
             text = error.message if isinstance(error, FrostlineError) else str(error)
             self._work.set_move(item.id, "failed", error=text)
-            self._end(item, FailedMove.of(item.move, text))
+            self._end(item, FailedMove.of(item.move, error))
 
-    def fail_committed(self, item: MoveItem, text: str) -> None:
+    def fail_committed(self, item: MoveItem, error: Exception, text: str) -> None:
         """The part is on both disks. The journal goes on saying committed: the next start finishes the move."""
-        self._end(item, FailedMove.of(item.move, text))
+        self._end(item, FailedMove.of(item.move, error, text=text))
 
     def guarded(self, item: MoveItem, step: Callable[[MoveItem], None]) -> None:
         """Run a step for one part; its failure is the part's alone."""

@@ -69,7 +69,7 @@ def finish_earlier(context: Context, moves: Sequence[Move]) -> tuple[list[Move],
         except Locked:  # the record is that of a living process, at work just now
             settled = []
         except (FrostlineError, OSError) as error:
-            ended.append(FailedMove.of(move, still_on(move.source, error)))
+            ended.append(FailedMove.of(move, error, text=still_on(move.source, error)))
             continue
         if settled and not _is_on(context, move):
             ended.append(MovedPart.of(move, records[0].seconds, records[0].requests))

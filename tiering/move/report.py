@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from oplog.errors import FrostlineError
 from tiering.policy.plan import Move
 
 _JSON_NAMES = {"source": "from", "target": "to"}
@@ -47,11 +48,23 @@ class FailedMove(msgspec.Struct, frozen=True, kw_only=True, rename=_JSON_NAMES):
     target: str
     bytes: int
     error: str
+    kind: str = FrostlineError.kind
+    """The kind of the error, as in the document of a verb that fails."""
+    hint: str = ""
+    """The next step, where it is known."""
 
     @classmethod
-    def of(cls, move: Move, error: str) -> FailedMove:
+    def of(cls, move: Move, error: Exception | str, *, text: str = "") -> FailedMove:
+        """`text` instead of the error's own message."""
         return cls(
-            table=move.table, part=move.part, source=move.source, target=move.target, bytes=move.bytes, error=error
+            table=move.table,
+            part=move.part,
+            source=move.source,
+            target=move.target,
+            bytes=move.bytes,
+            error=text or (error.message if isinstance(error, FrostlineError) else str(error)),
+            kind=error.kind if isinstance(error, FrostlineError) else FrostlineError.kind,
+            hint=error.hint if isinstance(error, FrostlineError) else "",
         )
 
 

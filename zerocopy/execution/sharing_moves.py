@@ -88,7 +88,7 @@ def execute(replica: Replica, moves: Sequence[Move]) -> MoveReport:
         try:
             report += _to_disk(replica, logged, group)
         except FrostlineError as error:
-            report += MoveReport(failed=tuple(FailedMove.of(move, error.message) for move in group))
+            report += MoveReport(failed=tuple(FailedMove.of(move, error) for move in group))
     return report
 
 

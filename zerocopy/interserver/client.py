@@ -35,6 +35,7 @@ _FILES_AT_ONCE = 4
 _PIECE_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 20
 _SILENCE_SECONDS = 30.0
+_SHOWN_BYTES = 200
 _WORD_SECONDS = 5.0
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.%]{2,60}\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5}\Z")
 _Answer = TypeVar("_Answer")
@@ -260,10 +261,10 @@ class _Peer:
         """What it answers, and its headers; `missing` where there is nothing. `more`: headers of the question."""
         data, pace = bytearray(), PeerPace()
         try:
-            async with session.get(self._url(path), headers={**self._headers(path), **(more or {})}) as answer:
+            async with session.get(self._url(path), headers=self._headers(path, more or {})) as answer:
                 if answer.status == 404 and missing is not None:
                     return missing, answer.headers
-                self._check(answer, 200)
+                await self._check(answer, 200)
                 async for piece in answer.content.iter_chunked(_PIECE_BYTES):
                     data += piece
                     pace.came(len(piece))
@@ -302,10 +303,10 @@ class _Peer:
             while (size := received.size_bytes) < file.size_bytes or (not file.size_bytes and not tries):
                 tries += 1
                 path = f"{self._path}/{file.name}"
-                headers = self._headers(path) | ({"Range": f"bytes={size}-"} if size else {})
+                headers = self._headers(path, {"Range": f"bytes={size}-"} if size else {})
                 try:
                     async with session.get(self._url(path), headers=headers) as answer:
-                        self._check(answer, 206 if size else 200)
+                        await self._check(answer, 206 if size else 200)
                         if not await received.take(answer.content.iter_any(), file.size_bytes):
                             raise self.lies(f"more than the {file.size_bytes} bytes of {file.name}")
                 except (aiohttp.ClientError, OSError, TooSlow) as error:
@@ -322,21 +323,32 @@ class _Peer:
     def _url(self, path: str) -> str:
         return f"{self._scheme}://{self._address}{path}"
 
-    def _headers(self, path: str) -> dict[str, str]:
-        signature = signing.sign(self._secret, "GET", path, now=time.time())
+    def _headers(self, path: str, more: Mapping[str, str]) -> dict[str, str]:
+        """Those of one request, which is signed with them."""
+        asked = signing.AskedRequest(
+            method="GET",
+            address=self._address,
+            path=path,
+            byte_range=more.get("Range", ""),
+            digest=self._digest,
+            whole=more.get(offer.WHOLE_HEADER, ""),
+        )
+        signature = signing.sign(self._secret, asked, now=time.time())
         named = {DIGEST_HEADER: self._digest} if self._digest else {}
-        return {"Authorization": signature, "Accept-Encoding": "identity", **named}
+        return {"Authorization": signature, "Accept-Encoding": "identity", **named, **more}
 
-    def _check(self, answer: aiohttp.ClientResponse, wanted: int) -> None:
+    async def _check(self, answer: aiohttp.ClientResponse, wanted: int) -> None:
         match answer.status:
             case status if status == wanted:
                 return
             case 404:
                 raise self.has_none()
             case 401:
+                why = (await answer.content.read(_SHOWN_BYTES)).decode(errors="replace")
                 raise AccessDenied(
-                    f"{self._address} does not know this replica",
-                    hint="all replicas need the same interserver.secret, and clocks within five minutes",
+                    f"{self._address} does not know this replica: {why}",
+                    hint="all replicas need the same interserver.secret and version, and clocks within five minutes; "
+                    "interserver.advertise must be the address that others reach that machine by",
                 )
             case status:
                 raise Transient(f"{self._address} answered {status} for part {self._name}", hint="see its daemon's log")

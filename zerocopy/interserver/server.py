@@ -45,6 +45,8 @@ _ARRIVING_BYTES = 16 << 20
 
 _SPEAKS = {offer.PROTOCOL_HEADER: str(offer.PROTOCOL)}
 _PIECE_BYTES = 4 << 20
+_TOO_EARLY = 425
+"""What HTTP says of a request that may be a repeat: who sent it signs another one."""
 
 
 class _Place(NamedTuple):
@@ -76,7 +78,7 @@ class PartServer:
         self._is_arriving = is_arriving
         self._arrives_at = arrives_at
         self._replica_of = replica_of
-        self._secret = secret
+        self._signatures = signing.SignatureCheck(secret)
         self._tls = tls.for_server(context.config.interserver)
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None
@@ -146,8 +148,17 @@ class PartServer:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         header = request.headers.get("Authorization", "")
-        if not signing.is_signed(header, self._secret, request.method, request.raw_path, now=time.time()):
-            return web.Response(status=401, text="not signed by a replica of these tables, or by another clock")
+        asked = signing.AskedRequest(
+            method=request.method,
+            address=self.address,
+            path=request.raw_path,
+            byte_range=request.headers.get("Range", ""),
+            digest=request.headers.get(offer.DIGEST_HEADER, ""),
+            whole=request.headers.get(offer.WHOLE_HEADER, ""),
+        )
+        if (refusal := self._signatures.refusal(header, asked, now=time.time())) is not None:
+            logger.warning("a request of %s is not answered: %s", request.remote, refusal.why)
+            return web.Response(status=_TOO_EARLY if refusal.is_repeat else 401, text=refusal.why, headers=_SPEAKS)
         try:
             return await handler(request)
         except NotFound as error:

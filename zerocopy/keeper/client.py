@@ -28,7 +28,7 @@ import msgspec
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient, KazooState
 from kazoo.protocol.serialization import GetChildren, GetData
-from kazoo.security import make_digest_acl
+from kazoo.security import Permissions, make_digest_acl
 
 from disks.effects import op
 from oplog.errors import (
@@ -211,6 +211,11 @@ class Keeper:
     def exists(self, path: str) -> bool:
         """Whether there is such a node."""
         return self._ask(f"looking for {path}", lambda: self._client.exists_async(self._full(path))) is not None
+
+    def is_open(self, path: str) -> bool:
+        """Whether anybody may change the node, or what is below it. Raises `NotFound`."""
+        rules, _ = self._ask(f"reading the rules of {path}", lambda: self._client.get_acls_async(self._full(path)))
+        return any(rule.id.scheme == "world" and rule.perms & ~Permissions.READ for rule in rules)
 
     def await_node(self, path: str, changed: Callable[[], None]) -> bool:
         """As `exists`; `changed` is called once when it comes or goes, or when that cannot be told any more."""

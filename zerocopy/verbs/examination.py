@@ -14,6 +14,7 @@ from tiering.config.settings import Config
 from tiering.doctor.diagnosis import Finding, Level
 from tiering.engine.store import Store
 from zerocopy.execution import auditing
+from zerocopy.keeper.exposure import exposures
 from zerocopy.replica.connections import connections
 from zerocopy.replica.status import OwnReplica, ReplicaStatus, own_replicas, statuses
 
@@ -39,6 +40,7 @@ def _of_store(context: Context) -> Iterator[Finding]:
         yield Finding(subject="keeper", check="session", level="problem", what=error.message, hint=error.hint)
         return
     yield Finding(subject="keeper", check="session", level="ok", what="Keeper answers")
+    yield from _exposed(context)
     for disk in auditing.disks(context, None):
         yield from _shared(context, disk)
     tables = {table.full_name: table for table in context.catalog.tables()}
@@ -47,9 +49,26 @@ def _of_store(context: Context) -> Iterator[Finding]:
         if own.read_only:
             yield _read_only(subject, own)
             continue
-        for one in statuses(context, tables[own.table]):
+        try:
+            found = statuses(context, tables[own.table])
+        except FrostlineError as error:  # of this table: the others are looked at
+            yield Finding(subject=subject, check="replicas", level="problem", what=error.message, hint=error.hint)
+            continue
+        for one in found:
             level, what, hint = _said(one)
             yield Finding(subject=subject, check=f"replica-{one.replica}", level=level, what=what, hint=hint)
+
+
+def _exposed(context: Context) -> Iterator[Finding]:
+    """What others on the network can do."""
+    config = context.config
+    try:
+        is_open = connections(context).keeper.is_open("/")
+    except FrostlineError:  # no node yet, or nobody says
+        is_open = None
+    for one in exposures(config.keeper, config.interserver, is_open=is_open):
+        level: Level = "note" if one.local else "warning"
+        yield Finding(subject=one.subject, check=one.check, level=level, what=one.what, hint=one.hint)
 
 
 def _shared(context: Context, disk: LoggedDisk) -> Iterator[Finding]:

@@ -75,17 +75,21 @@ def check(session: Session) -> None:
     import msgspec
 
     from zerocopy.keeper import health
+    from zerocopy.keeper.exposure import exposures
 
     settings = session.loaded.config.keeper
     with _keeper(session) as keeper:
         found = health.check(keeper, settings)
+        is_open = None if found.clock_ahead_seconds is None else keeper.is_open("/")
+    seen = list(exposures(settings, session.loaded.config.interserver, is_open=is_open))
     problems = [f"{server.host} does not answer" for server in found.servers if not server.answers]
     if found.clock_ahead_seconds is None:
         problems.append("Keeper cannot be reached: inserts into replicated tables are refused, queries work")
     elif abs(found.clock_ahead_seconds) > CLOCK_SECONDS:
         problems.append(f"the server's clock is {found.clock_ahead_seconds:+,.0f} s from this machine's")
     if session.options.json:
-        session.output.document({**msgspec.to_builtins(found), "problems": problems})
+        warnings = [f"{one.what}: {one.hint}" for one in seen]
+        session.output.document({**msgspec.to_builtins(found), "problems": problems, "warnings": warnings})
     else:
         session.output.table(
             ["server", "answers", "mode", "version", "nodes"],
@@ -105,6 +109,8 @@ def check(session: Session) -> None:
             )
         for problem in problems:
             line(f"problem: {problem}")
+        for one in seen:
+            line(f"{'note' if one.local else 'warning'}: {one.what}: {one.hint}")
     if problems:
         session.found_something()
 

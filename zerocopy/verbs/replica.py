@@ -12,6 +12,7 @@ from zerocopy.verbs import audit
 
 if TYPE_CHECKING:
     from tiering.table.schema import TableDefinition
+    from zerocopy.execution.steps import Done
     from zerocopy.rebuilding.rebuilding import Rebuilt
     from zerocopy.replica.status import OwnReplica, ReplicaStatus
 
@@ -51,16 +52,20 @@ def list_replicas(session: Session) -> None:
 def status(session: Session, table: OptionalTable = None) -> None:
     """Show every replica of each table: what it has, and how far it is behind.
 
-    Exit 4: a replica is not active, or behind.
+    Exit 4: a replica is not active, or behind. Exit 3: of some tables that is not known; the others are shown.
 
     The lag is how long the oldest insert of another replica has waited that it has not got.
     """
     from zerocopy.replica.status import statuses
+    from zerocopy.verbs.each_table import EachTable
 
     store = session.store()
-    found = [one for definition in _replicated(session, table) for one in statuses(store.context, definition)]
+    tables = EachTable()
+    each = tables.answers(_replicated(session, table), lambda definition: statuses(store.context, definition))
+    found = [one for replicas in each for one in replicas]
+    tables.raise_alone()
     if session.options.json:
-        session.output.document({"replicas": found})
+        session.output.document({"replicas": found, "failed": tables.failed})
     else:
         session.output.table(
             ["table", "replica", "", "state", "parts", "queue", "behind", "lag", "address"],
@@ -77,6 +82,7 @@ def status(session: Session, table: OptionalTable = None) -> None:
         for name in store.context.config.replicas.merge_workers:
             for one in {one.table for one in found} - {one.table for one in found if one.replica == name}:
                 session.output.note(f"{one}: it has no replica {name}, which replicas.merge_workers names")
+    tables.tell(session, "its replicas are not known")
     if any(one.queue or one.behind or one.lost or not one.active for one in found):
         session.found_something()
 
@@ -147,44 +153,30 @@ def queue(session: Session, table: TableName) -> None:
 def sync(session: Session, table: OptionalTable = None) -> None:
     """Take in now what the other replicas did, and do what is agreed upon. A daemon does so with every pass.
 
-    Exit 3: some of it could not be done; 1: none of it. The reasons are said, and the next time tries again.
+    Exit 3: some of it could not be done; 1: none of it. The reasons are said, and the next time tries again. A table
+    that fails does not keep it from the others.
     """
     from oplog.errors import UsageError
     from tiering.cli.frame.session import fail_if_partly
     from zerocopy.execution import work
+    from zerocopy.verbs.each_table import EachTable
 
     if session.dry_run:
         raise UsageError("a sync has no dry run", hint="'frostline replica queue' and 'replica status' change nothing")
     store = session.store()
-    documents: list[dict[str, Any]] = []
-    for definition in _replicated(session, table):
-        done = work.sync_patiently(store.context, definition)
-        documents.append(
-            {
-                "table": definition.full_name,
-                "taken_over": done.pulled,
-                "fetched": done.fetched,
-                "adopted": done.adopted,
-                "whole": [{"part": part, "reason": why} for part, why in done.whole.items()],
-                "merged": [result.output for result in done.merged],
-                "dropped": done.dropped,
-                "altered": done.altered or None,
-                "skipped": done.skipped,
-                "freed": done.freed,
-                "cloned": done.cloned,
-                "set_aside": done.set_aside,
-                "postponed": [
-                    {"number": one.queued.number, "part": one.queued.entry.brings, "reason": one.reason}
-                    for one in done.postponed
-                ],
-            }
-        )
+
+    def synced(definition: "TableDefinition") -> dict[str, Any]:
+        return _document_of(definition.full_name, work.sync_patiently(store.context, definition))
+
+    tables = EachTable()
+    documents = tables.answers(_replicated(session, table), synced)
+    tables.raise_alone()
     failed = sum(len(one["postponed"]) for one in documents)
     succeeded = sum(
         len(one["fetched"]) + len(one["merged"]) + len(one["dropped"]) + one["skipped"] for one in documents
     )
     if session.options.json:
-        session.output.document({"synced": documents})
+        session.output.document({"synced": documents, "failed": tables.failed})
     for one in documents:
         dropped = f" {counted(len(one['dropped']), 'part')} dropped," if one["dropped"] else ""
         freed = f" {counted(len(one['freed']), 'part')} freed," if one["freed"] else ""
@@ -204,7 +196,29 @@ def sync(session: Session, table: OptionalTable = None) -> None:
         _tell_aside(session, one["set_aside"])
         for postponed in one["postponed"]:
             session.output.note(f"postponed: {postponed['part']}: {postponed['reason']}")
+    tables.tell(session, "not synced")
     fail_if_partly(failed, succeeded, "entries")
+
+
+def _document_of(table: str, done: "Done") -> dict[str, Any]:
+    return {
+        "table": table,
+        "taken_over": done.pulled,
+        "fetched": done.fetched,
+        "adopted": done.adopted,
+        "whole": [{"part": part, "reason": why} for part, why in done.whole.items()],
+        "merged": [result.output for result in done.merged],
+        "dropped": done.dropped,
+        "altered": done.altered or None,
+        "skipped": done.skipped,
+        "freed": done.freed,
+        "cloned": done.cloned,
+        "set_aside": done.set_aside,
+        "postponed": [
+            {"number": one.queued.number, "part": one.queued.entry.brings, "reason": one.reason}
+            for one in done.postponed
+        ],
+    }
 
 
 def drop(

@@ -15,7 +15,7 @@ from disks.stores.base import ObjectStore
 from disks.stores.wrappers.named_log import log_of, whole_prefix
 from oplog.errors import NotFound
 from oplog.log import OperationsLog
-from oplog.mark import SHARED_SCHEMA_VERSION, read_mark
+from oplog.mark import SHARED_SCHEMA_VERSION, damaged_format, is_format, read_mark
 from oplog.revision import LOGS_PREFIX, SCHEMA_VERSION_KEY
 
 
@@ -39,11 +39,14 @@ def log_in(store: ObjectStore) -> OperationsLog:
 
 
 def has_several_logs(prefix: ObjectStore) -> bool:
-    """Whether the prefix says that several logs share it. One request."""
+    """Whether the prefix says that several logs share it. One request. Raises `Damaged` for what is no format."""
     try:
-        return read_mark(prefix, SCHEMA_VERSION_KEY).strip() == SHARED_SCHEMA_VERSION
+        said = read_mark(prefix, SCHEMA_VERSION_KEY).strip()
     except NotFound:
         return False
+    if not is_format(said):
+        raise damaged_format(f"{prefix.name}{SCHEMA_VERSION_KEY}", said)
+    return said == SHARED_SCHEMA_VERSION
 
 
 def log_url(config: ObjectDiskConfig) -> str:

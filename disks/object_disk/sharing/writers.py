@@ -16,6 +16,7 @@ import hashlib
 import re
 import secrets
 import socket
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -84,19 +85,31 @@ class WriterClaim:
             return
         for _ in range(_ATTEMPTS):
             number, newest = newest_writer(self._store)
-            if newest is not None and newest.retired:
-                raise self._is_retired(newest)
-            if newest is not None and newest.writer != self._own():
-                raise Refused(
-                    f"the log of disk {self._disk}, {self._store.name}, is written by another machine: "
-                    f"{newest.holder}, since {newest.time:%Y-%m-%d %H:%M} UTC",
-                    hint="give each machine a log of its own (`log:`); if that one is gone for good and this one takes "
-                    f"its place: 'frostline disk adopt {self._disk}'",
-                )
+            if (objection := self._objection_to(newest, self._own)) is not None:
+                raise objection
             if newest is not None and newest.retention_seconds == self._retention_seconds:
                 self._looked = Moment()
                 return
             self._put(number + 1)
+
+    def objection(self) -> Refused | None:
+        """The error that `check` would raise. Claims and writes nothing."""
+        _, newest = newest_writer(self._store)
+        return self._objection_to(newest, lambda: self._file.read_text() if self._file.exists() else "")
+
+    def _objection_to(self, newest: Writer | None, own: Callable[[], str]) -> Refused | None:
+        if newest is None:
+            return None
+        if newest.retired:
+            return self._is_retired(newest)
+        if newest.writer == own():
+            return None
+        return Refused(
+            f"the log of disk {self._disk}, {self._store.name}, is written by another machine: "
+            f"{newest.holder}, since {newest.time:%Y-%m-%d %H:%M} UTC",
+            hint="give each machine a log of its own (`log:`); if that one is gone for good and this one takes "
+            f"its place: 'frostline disk adopt {self._disk}'",
+        )
 
     def take_over(self) -> None:
         """From now on this machine writes the log, and no other."""

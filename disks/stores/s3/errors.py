@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import msgspec
@@ -14,9 +19,9 @@ from oplog.errors import (
     CredentialsExpired,
     Damaged,
     FrostlineError,
-    NoSpace,
     NotFound,
     OutcomeUnknown,
+    QuotaReached,
     Refused,
     Throttled,
     Transient,
@@ -44,6 +49,7 @@ _DENIED = {"AccessDenied", "RequestTimeTooSkewed"}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"}
 
 
+_MOST_DIGITS = 9
 _UNTRUSTED = re.compile(r"certificate verify failed: ([^(\n]*[^(\n ])")
 
 NOT_THE_STORE = "a proxy or another server may stand in for the store: check the network and endpoint_url"
@@ -55,6 +61,8 @@ class S3Place(msgspec.Struct, frozen=True):
     name: str
     bucket: str
     endpoint_url: str
+    virtual_host: bool = False
+    """The bucket is a part of the host's name."""
 
 
 def error_of_answer(place: S3Place, key: str, status: int, code: str = "", text: str = "") -> FrostlineError:
@@ -80,7 +88,7 @@ def error_of_answer(place: S3Place, key: str, status: int, code: str = "", text:
     if status == 404:
         return NotFound(f"no object {where}")
     if code == "QuotaExceeded" or status == 507:
-        return NoSpace(
+        return QuotaReached(
             f"{where}: the bucket's quota is used up{said}",
             hint="raise the quota, or delete orphaned objects with 'frostline gc'",
         )
@@ -88,7 +96,8 @@ def error_of_answer(place: S3Place, key: str, status: int, code: str = "", text:
         return Refused(f"{where} lies in an archive class", hint="restore it in the bucket first, then try again")
     if status in (401, 403) or code in _EXPIRED or code in _DENIED:
         return _denied(place, where, code, said, text)
-    return FrostlineError(f"{where}: {place.endpoint_url} refused the request{said}: {text[:200]}")
+    hint = "the store does not take checksums: set `checksums: none` for the disk" if "checksum" in text.lower() else ""
+    return FrostlineError(f"{where}: {place.endpoint_url} refused the request{said}: {text[:200]}", hint=hint)
 
 
 def missing_bucket(place: S3Place) -> NotFound:
@@ -134,6 +143,13 @@ def unreachable(place: S3Place, key: str, error: BaseException) -> Unreachable:
     if (found := _UNTRUSTED.search(str(error))) is not None:
         return _untrusted(place, key, found[1])
     failed = not_answered(place, key, error)
+    within = getattr(error, "kwargs", {}).get("error", error)  # boto3 wraps what its HTTP library said
+    if place.virtual_host and (isinstance(within, socket.gaierror) or "Failed to resolve" in str(within)):
+        host = urlsplit(place.endpoint_url).hostname
+        return Unreachable(
+            f"{failed.message}: no address of {place.bucket}.{host}",
+            hint="the bucket is part of the host's name: set `addressing_style: path` for the disk, or check the name",
+        )
     return Unreachable(failed.message, hint=failed.hint)
 
 
@@ -150,6 +166,23 @@ def _untrusted(place: S3Place, key: str, reason: str) -> Untrusted:
         f"{place.name}{key}: the certificate of {place.endpoint_url} is not accepted: {reason}; {remedy}",
         hint="nothing was sent",
     )
+
+
+def waiting(error: FrostlineError, headers: Mapping[str, str]) -> FrostlineError:
+    """The error, with the time that the server's `Retry-After` names: in seconds, or as a date by the server's own
+    clock. Names of headers are in lower case."""
+    given = headers.get("retry-after", "").strip()
+    if not given or not isinstance(error, Transient):
+        return error
+    if given.isascii() and given.isdecimal():
+        error.retry_after_seconds = float(given[:_MOST_DIGITS])
+        return error
+    try:
+        now = parsedate_to_datetime(headers["date"]) if "date" in headers else datetime.now(UTC)
+        error.retry_after_seconds = max(0.0, (parsedate_to_datetime(given) - now).total_seconds())
+    except (ValueError, TypeError):  # no date, or one without a zone: the pause is ours to choose
+        pass
+    return error
 
 
 def outcome_unknown(place: S3Place, key: str, error: FrostlineError) -> OutcomeUnknown:
@@ -203,7 +236,9 @@ def error_of_client(place: S3Place, key: str, error: Exception) -> FrostlineErro
         code = str(details.get("Code", ""))
         if status == 404 and code in ("", "404"):
             return bare_404(place, key, str(details.get("Message", "")))
-        return error_of_answer(place, key, status, "" if code.isdigit() else code, str(details.get("Message", "")))
+        said = error_of_answer(place, key, status, "" if code.isdigit() else code, str(details.get("Message", "")))
+        headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        return waiting(said, {name.lower(): value for name, value in headers.items()})
     if isinstance(error, NoCredentialsError):
         return no_credentials(place)
     if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, SSLError)):

@@ -6,7 +6,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from disks.effects import op
 from oplog.errors import FrostlineError
@@ -32,12 +32,14 @@ def part_bytes(total_bytes: int, wanted_bytes: int) -> int:
 class MultipartUpload:
     """One upload that becomes an object as a whole by `complete`, or is aborted when anything fails before that."""
 
-    def __init__(self, client: S3Client, bucket: str, key: str, metadata: Mapping[str, str]) -> None:
+    def __init__(
+        self, client: S3Client, bucket: str, key: str, metadata: Mapping[str, str], *, with_checksums: bool
+    ) -> None:
         self._client, self._bucket, self._key = client, bucket, key
+        self._with_checksums = with_checksums
+        algorithm: Any = {"ChecksumAlgorithm": "SHA256"} if with_checksums else {}
         with op("store.create_upload", key):
-            answer = client.create_multipart_upload(
-                Bucket=bucket, Key=key, Metadata=dict(metadata), ChecksumAlgorithm="SHA256"
-            )
+            answer = client.create_multipart_upload(Bucket=bucket, Key=key, Metadata=dict(metadata), **algorithm)
         self.upload_id = answer["UploadId"]
 
     def send(
@@ -67,7 +69,10 @@ class MultipartUpload:
         digest = hashlib.sha256(part).digest()
         with op("store.upload_part", self._key, number):
             etag = put_part(part, digest, f"partNumber={number}&uploadId={_quoted(self.upload_id)}")
-        return {"PartNumber": number, "ETag": etag, "ChecksumSHA256": base64.b64encode(digest).decode()}
+        sent: CompletedPartTypeDef = {"PartNumber": number, "ETag": etag}
+        if self._with_checksums:
+            sent["ChecksumSHA256"] = base64.b64encode(digest).decode()
+        return sent
 
     def complete(self, parts: list[CompletedPartTypeDef]) -> None:
         with op("store.complete_upload", self._key):

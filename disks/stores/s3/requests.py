@@ -22,14 +22,15 @@ from urllib.parse import quote, unquote_plus, urlsplit
 
 import msgspec
 
+from disks.config import Checksums
 from disks.stores.base import ByteRange
 from disks.stores.checks import Truncated, WrongAnswer
 from disks.stores.s3.answers import KINDS, S3Document, S3Request, checked, wrong_answer
-from disks.stores.s3.errors import S3Place, error_of_xml, not_answered, unreachable
+from disks.stores.s3.errors import S3Place, error_of_xml, not_answered, unreachable, waiting
 from disks.stores.s3.http import Connections, NotConnected
 from disks.stores.s3.http_answers import CutOff, HttpAnswer
 from disks.stores.time_budget import time_budget_seconds
-from oplog.errors import Transient
+from oplog.errors import FrostlineError, Transient
 
 EMPTY_SHA256 = hashlib.sha256(b"").digest()
 _ALGORITHM = "AWS4-HMAC-SHA256"
@@ -37,6 +38,8 @@ _CHECKSUM = "x-amz-checksum-sha256"
 _CHECKSUM_MODE = "x-amz-checksum-mode"
 _MOST_CHECKED_BYTES = 16 * 1024 * 1024
 """Larger objects are data, which whoever reads it compares by itself."""
+_NOT_TAKEN = (400, 501)
+"""What servers answer to a header that they do not take."""
 _CONNECT_TIMEOUT_SECONDS = 10.0
 _READ_TIMEOUT_SECONDS = 60.0
 
@@ -74,8 +77,11 @@ class S3Requests:
         credentials: Callable[[], Credentials],
         ca_bundle: str | None = None,
         proxy_url: str | None = None,
+        checksums: Checksums = "auto",
     ) -> None:
         self._place = place
+        self.checksums = checksums
+        self._gives_checksums = checksums == "sha256"
         self._prefix = prefix
         self._region = region
         self._credentials = credentials
@@ -84,15 +90,26 @@ class S3Requests:
         self._connections = Connections(bucket_url, ca_bundle=ca_bundle, proxy_url=proxy_url)
         self._key_of_day: tuple[object, bytes] = (None, b"")
 
+    @property
+    def name(self) -> str:
+        """What messages call the store."""
+        return self._place.name
+
+    def leave_checksums_out(self) -> None:
+        """From here on no request carries or asks for `x-amz-checksum-*`: the store does not take them."""
+        self.checksums = "none"
+
+    def _is_mere_refusal(self, method: str, key: str, answer: HttpAnswer) -> bool:
+        """Whether the answer may be about a header. One to HEAD has no body that could say so."""
+        return method == "HEAD" or type(error_of_xml(self._place, key, answer.status, answer.body)) is FrostlineError
+
     def put(
         self, key: str, body: memoryview, sha256: bytes, headers: Mapping[str, str], *, query: str = ""
     ) -> Mapping[str, str]:
         """PUT the body with its known digest, below the prefix; the answer's headers. `query`: that of a part."""
-        sent = {
-            "x-amz-sdk-checksum-algorithm": "SHA256",
-            _CHECKSUM: base64.b64encode(sha256).decode(),
-            **headers,
-        }
+        sent = dict(headers)
+        if self.checksums != "none":
+            sent |= {"x-amz-sdk-checksum-algorithm": "SHA256", _CHECKSUM: base64.b64encode(sha256).decode()}
         asked = self._asked("UploadPart" if query else "PutObject", key)
         answer, _ = self._send(asked, "PUT", query, sent, body, sha256.hex())
         return answer.headers
@@ -103,11 +120,13 @@ class S3Requests:
         A body that ends before its announced length is `Truncated`; a whole one that is not what the store keeps a
         checksum of is `Transient`: it was altered on the way, which no chain of digests shows of a log's last entry.
         """
-        wanted = {_CHECKSUM_MODE: "ENABLED"}
-        if byte_range is not None:
-            wanted = {"range": f"bytes={byte_range.start}-{byte_range.stop - 1}"}
         asked = self._asked("GetObject", key, byte_range=byte_range)
-        answer, _ = self._send(asked, "GET", "", wanted, None, EMPTY_SHA256.hex())
+        if byte_range is None:
+            answer = self._exchange_whole("GET", key)
+            self._document(asked, answer)
+        else:
+            sent = {"range": f"bytes={byte_range.start}-{byte_range.stop - 1}"}
+            answer, _ = self._send(asked, "GET", "", sent, None, EMPTY_SHA256.hex())
         if byte_range is None and not _is_as_kept(answer):
             raise Transient(f"{self._place.name}{key}: the bytes that arrived are not those that the store keeps")
         if "content-length" not in answer.headers and "transfer-encoding" not in answer.headers:
@@ -127,15 +146,31 @@ class S3Requests:
     def head(self, key: str) -> Mapping[str, str]:
         """The headers of one object."""
         asked = self._asked("HeadObject" if key else "HeadBucket", key)
-        answer = self._exchange("HEAD", key, "", {_CHECKSUM_MODE: "ENABLED"}, None, EMPTY_SHA256.hex())
+        answer = self._exchange_whole("HEAD", key)
         if answer.status == 400:  # an answer to HEAD has no body: a GET says what is wrong, such as an expired token
             self._send(self._asked("GetObject", key), "GET", "", {"range": "bytes=0-0"}, None, EMPTY_SHA256.hex())
         if answer.status == 404 and answer.headers.get("content-type", "").startswith("text/html"):
             raise wrong_answer(asked, "it is a page of HTML with status 404")
         if answer.status >= 300:
-            raise error_of_xml(self._place, key, answer.status, answer.body)
+            raise self._error(key, answer)
         checked(asked, answer.headers, b"")
         return answer.headers
+
+    def _exchange_whole(self, method: str, key: str) -> HttpAnswer:
+        """The answer to a GET or HEAD of a whole object, which asks for its checksum too. A store that refuses that
+        question, and answers without it, is asked without it from then on."""
+        empty = EMPTY_SHA256.hex()
+        if self.checksums == "none":
+            return self._exchange(method, key, "", {}, None, empty)
+        answer = self._exchange(method, key, "", {_CHECKSUM_MODE: "ENABLED"}, None, empty)
+        if answer.status < 300:
+            self._gives_checksums = True
+        elif answer.status in _NOT_TAKEN and not self._gives_checksums and self._is_mere_refusal(method, key, answer):
+            bare = self._exchange(method, key, "", {}, None, empty)
+            if bare.status < 300 or bare.status == 404:
+                self.leave_checksums_out()
+            return bare
+        return answer
 
     def read_versioning(self) -> S3Document | None:
         """What the bucket says about its versions."""
@@ -192,9 +227,16 @@ class S3Requests:
         to something else."""
         key = asked.key.removeprefix(self._prefix)
         answer = self._exchange(method, key, query, headers, body, payload_hash)
+        return answer, self._document(asked, answer)
+
+    def _document(self, asked: S3Request, answer: HttpAnswer) -> S3Document | None:
         if answer.status >= 300:
-            raise error_of_xml(self._place, key, answer.status, answer.body)
-        return answer, checked(asked, answer.headers, answer.body)
+            raise self._error(asked.key.removeprefix(self._prefix), answer)
+        return checked(asked, answer.headers, answer.body)
+
+    def _error(self, key: str, answer: HttpAnswer) -> FrostlineError:
+        error = error_of_xml(self._place, key, answer.status, answer.body)
+        return waiting(error, answer.headers)
 
     def _exchange(
         self, method: str, key: str, query: str, headers: Mapping[str, str], body: memoryview | None, payload_hash: str

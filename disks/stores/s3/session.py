@@ -124,7 +124,8 @@ class S3Session:
 
     @cached_property
     def place(self) -> S3Place:
-        return S3Place(self.place_name, self.bucket, self.endpoint_url)
+        virtual_host = self.config.addressing_style == "virtual"
+        return S3Place(self.place_name, self.bucket, self.endpoint_url, virtual_host)
 
     @property
     def bucket_url(self) -> str:
@@ -242,6 +243,7 @@ class S3Session:
             credentials=self.credentials,
             ca_bundle=ca_bundle,
             proxy_url=proxy_url,
+            checksums=self.config.checksums,
         )
 
     @property

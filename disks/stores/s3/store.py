@@ -3,9 +3,7 @@
 Two clients, each where it is best: our own signed requests for the data plane (`s3_requests` says why), boto3 for the
 control plane. Neither retries.
 
-Probe. AWS's promises are known. Any other server is asked by the first write, once a process and prefix: the object
-`.frostline-probe` is put with If-None-Match twice (once when it exists already), and once with a wrong SHA-256. It
-always holds the same bytes, so it may stay, and no listing shows it. Reading alone never probes.
+AWS's promises are known. Any other server is asked by the first write (`probe`). Reading alone never probes.
 """
 
 from __future__ import annotations
@@ -47,27 +45,37 @@ from disks.stores.checks import (
     wrong_sha256,
 )
 from disks.stores.payload import opened
-from disks.stores.questions import checks_sha256, if_none_match
 from disks.stores.s3 import delete as s3_delete
 from disks.stores.s3 import multipart as s3_multipart
 from disks.stores.s3 import settings as s3_settings
 from disks.stores.s3.errors import error_of_client, missing_bucket, outcome_unknown
 from disks.stores.s3.http_answers import HttpAnswer
 from disks.stores.s3.multipart import PART_BYTES, MultipartUpload
+from disks.stores.s3.probe import PROBE_KEY as PROBE_KEY
+from disks.stores.s3.probe import WriteProbe
 from disks.stores.s3.requests import ListedKey, Page, is_whole, kept_sha256, pages
 from disks.stores.s3.session import S3Session
 from disks.stores.time_budget import take_last_look
 from disks.stores.wrappers.metered import PAGE_KEYS, Meter
 from disks.stores.wrappers.wrapped import unwrapped
-from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused, Throttled, Transient, UsageError
+from oplog.errors import (
+    AccessDenied,
+    AlreadyExists,
+    CredentialsExpired,
+    FrostlineError,
+    NotFound,
+    Refused,
+    Throttled,
+    Transient,
+    UsageError,
+)
 
-PROBE_KEY = ".frostline-probe"
-"""Ours, in every prefix that was written to on a server other than AWS."""
-_PROBE_BODY = b"frostline asks whether this store honours If-None-Match and checks SHA-256\n"
 _METADATA_HEADER = "x-amz-meta-"
 _MOST_SINGLE_PUT_BYTES = 5 * 1024**3
 _log = logging.getLogger("frostline.stores.s3")
 _probed: dict[tuple[str, str, str], StoreCapabilities] = {}
+_probes: dict[tuple[str, str, str], WriteProbe] = {}
+"""Those that are not answered in full yet."""
 _probe_lock = threading.Lock()
 
 
@@ -112,17 +120,16 @@ class S3Store(ObjectStore):
         place = (self._s3.endpoint_url, self._s3.bucket, self._prefix)
         with _probe_lock:
             if place not in _probed:
-                _probed[place] = self._probe()
+                _probed[place] = _probes.setdefault(place, WriteProbe()).ask(self._put_probe, self._s3.requests)
+                del _probes[place]
             known = _probed[place]
-        if self._config.conditional_put == "no":
-            return StoreCapabilities(conditional_put=False, checks_sha256=known.checks_sha256)
-        return known
+        if not known.takes_checksums and self._config.checksums == "auto":
+            self._s3.requests.leave_checksums_out()
+        return replace(known, conditional_put=False) if self._config.conditional_put == "no" else known
 
-    def _probe(self) -> StoreCapabilities:
-        done = if_none_match(self._put_probe, PROBE_KEY, _PROBE_BODY)
-        if done == "written":
-            done = if_none_match(self._put_probe, PROBE_KEY, _PROBE_BODY)
-        return StoreCapabilities(done == "refused", checks_sha256(self._put_probe, PROBE_KEY, _PROBE_BODY))
+    @property
+    def _sends_checksums(self) -> bool:
+        return self.capabilities.takes_checksums and self._s3.requests.checksums != "none"
 
     def _put_probe(self, key: str, body: bytes, sha256: bytes, headers: Mapping[str, str]) -> None:
         self._meter.add("PUT", sent=len(body))
@@ -196,8 +203,11 @@ class S3Store(ObjectStore):
             return answered["etag"]
 
         with self._client_errors(key):
+            with_checksums = self._sends_checksums
             self._meter.add("PUT", 2)
-            upload = MultipartUpload(self._s3.client, self._s3.bucket, self._full(key), metadata)
+            upload = MultipartUpload(
+                self._s3.client, self._s3.bucket, self._full(key), metadata, with_checksums=with_checksums
+            )
             upload.send(view, sha256, put_part, wrong_sha256(self.name, key), self._part_bytes)
 
     def delete(self, keys: Iterable[str]) -> dict[str, FrostlineError | None]:
@@ -207,7 +217,9 @@ class S3Store(ObjectStore):
             batch = wanted[start : start + PAGE_KEYS]
             try:
                 answers |= self._delete_batch(batch)
-            except (Transient, Refused) as error:
+            except CredentialsExpired:  # the retry layer gets new ones
+                raise
+            except (Transient, Refused, AccessDenied) as error:
                 answers |= dict.fromkeys(batch, error)
         return answers
 
@@ -251,7 +263,10 @@ class S3Store(ObjectStore):
 
     def _copy_in_parts(self, origin: S3Store, info: ObjectInfo, full_source: str, target_key: str) -> None:
         with self._client_errors(target_key):
-            upload = MultipartUpload(self._s3.client, self._s3.bucket, self._full(target_key), info.metadata)
+            full, with_checksums = self._full(target_key), self._sends_checksums
+            upload = MultipartUpload(
+                self._s3.client, self._s3.bucket, full, info.metadata, with_checksums=with_checksums
+            )
             upload.copy(origin._s3.bucket, full_source, info.size_bytes)
 
     def list_uploads(self, prefix: str = "") -> Iterator[Upload]:

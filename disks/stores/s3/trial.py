@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
 
 from disks.effects import op
+from disks.stores.s3.errors import error_of_client
 from disks.stores.s3.session import S3Session
 
 
@@ -27,14 +30,26 @@ def keeps_underscores(session: S3Session, key: str, body: bytes) -> tuple[bool, 
 
 
 def try_multipart(session: S3Session, key: str) -> tuple[bool, str]:
-    """Begin an upload, find it in the listing, end it: everything but completing it."""
+    """Begin an upload as the store does, find it in the listing, end it: everything but completing it."""
+    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
+
+    try:
+        return _try_multipart(session, key)
+    except (ClientError, BotoCoreError, ResponseParserError) as error:
+        raise error_of_client(session.place, key, error) from error
+
+
+def _try_multipart(session: S3Session, key: str) -> tuple[bool, str]:
     client, full = session.client, session.prefix + key
+    algorithm: Any = {} if session.requests.checksums == "none" else {"ChecksumAlgorithm": "SHA256"}
     with op("store.create_upload", key):
-        upload_id = client.create_multipart_upload(Bucket=session.bucket, Key=full)["UploadId"]
+        upload_id = client.create_multipart_upload(Bucket=session.bucket, Key=full, **algorithm)["UploadId"]
     try:
         body = b"a part of an upload that is never completed"
+        query = f"partNumber=1&uploadId={quote(upload_id, safe='-_.~')}"
         with op("store.upload_part", key, 1):
-            client.upload_part(Bucket=session.bucket, Key=full, UploadId=upload_id, PartNumber=1, Body=body)
+            session.requests.put(key, memoryview(body), hashlib.sha256(body).digest(), {}, query=query)
         found = client.list_multipart_uploads(Bucket=session.bucket, Prefix=full).get("Uploads", [])
         listed = any(upload.get("UploadId") == upload_id for upload in found)
     finally:

@@ -17,6 +17,7 @@ from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.bucket_settings import BucketSettings, NotAnswered
 from disks.stores.checks import WrongAnswer
 from disks.stores.questions import (
+    CHECKSUMS,
     GONE,
     IN_ORDER,
     LISTED,
@@ -33,7 +34,7 @@ from disks.stores.s3 import trial as s3_trial
 from disks.stores.s3.session import S3Session
 from disks.stores.trial.probe_results import ProbeResult, StoreFacts
 from disks.stores.wrappers.wrapped import unwrapped
-from oplog.errors import AccessDenied, FrostlineError, NotFound, Retained
+from oplog.errors import AccessDenied, FrostlineError, NotFound, OutcomeUnknown, Retained, Transient
 from oplog.revision import DOCTOR_PREFIX, scratch_prefix
 
 BODY = b"frostline doctor tries this store out; the object may be deleted at any time\n"
@@ -58,7 +59,7 @@ def examine(store: ObjectStore, *, read_only: bool, step: Callable[[str], None] 
         facts.unreachable, facts.hint = error.message, error.hint
         return facts
     if first is not None and first.size_bytes:
-        facts.answers["get"] = _asked(lambda: bool(store.get(first.key, ByteRange(0, 1))))
+        facts.answers["get"] = _asked(lambda: bool(store.get(first.key, ByteRange(0, 1))), refusal=False)
     if not read_only:
         _Trial(store, facts, step).run()
     step("settings of the bucket")
@@ -90,8 +91,15 @@ class _Trial:
             self._step("deleting")
             self._delete_all()
 
-    def _ask(self, check: str, question: Callable[[], bool | tuple[bool, str]], *, missing: str = "") -> ProbeResult:
-        answer = self._facts.answers[check] = _asked(question, missing=missing)
+    def _ask(
+        self,
+        check: str,
+        question: Callable[[], bool | tuple[bool, str]],
+        *,
+        missing: str = "",
+        refusal: bool | None = None,
+    ) -> ProbeResult:
+        answer = self._facts.answers[check] = _asked(question, missing=missing, refusal=refusal)
         return answer
 
     def _key(self, name: str) -> str:
@@ -110,11 +118,14 @@ class _Trial:
 
     def _write_and_read(self) -> None:
         self._step("writing")
-        if self._ask("put", lambda: self._put("b-second")).good is not True:
+        if self._ask("put", lambda: self._put("b-second"), refusal=False).good is not True:
             return
         self._step("reading back")
         read = self._ask(
-            READ_BACK.check, lambda: self._store.get(self._key("b-second")) == BODY, missing="it was not there"
+            READ_BACK.check,
+            lambda: self._store.get(self._key("b-second")) == BODY,
+            missing="it was not there",
+            refusal=False,
         )
         if read.denied or "get" not in self._facts.answers:
             self._facts.answers["get"] = read
@@ -134,7 +145,9 @@ class _Trial:
             key = self._key("underscore")
             self._ask(UNDERSCORES.check, lambda: s3_trial.keeps_underscores(session, key, BODY))
             self._step("multipart uploads")
-            self._ask("multipart", lambda: s3_trial.try_multipart(session, self._place + "multipart"))
+            place = self._place
+            self._ask("multipart", lambda: s3_trial.try_multipart(session, f"{place}multipart"), refusal=False)
+            self._ask(CHECKSUMS.check, lambda: session.requests.checksums != "none")
 
     def _written(self) -> list[str]:
         return [self._place + name for name in ("a-first", "b-second", "c-third")]
@@ -170,7 +183,7 @@ class _Trial:
         if not self._names:
             return
         facts = self._facts
-        facts.answers["delete"] = answer = _asked(self._deleted)
+        facts.answers["delete"] = answer = _asked(self._deleted, refusal=False)
         if answer.good and facts.of("put").good:
             self._ask(GONE.check, self._gone)
 
@@ -218,8 +231,11 @@ def _known(question: Callable[[], _Value]) -> _Value | NotAnswered:
         return NotAnswered(error.message)
 
 
-def _asked(question: Callable[[], bool | tuple[bool | None, str]], *, missing: str = "") -> ProbeResult:
-    """The answer, or why there is none. boto3's errors come up raw from `s3_trial`."""
+def _asked(
+    question: Callable[[], bool | tuple[bool | None, str]], *, missing: str = "", refusal: bool | None = None
+) -> ProbeResult:
+    """The answer, or why there is none. `refusal`: what it means that the store refuses the request; a store that only
+    fails for a while has not answered."""
     try:
         found: Any = question()
     except AccessDenied as error:
@@ -229,7 +245,8 @@ def _asked(question: Callable[[], bool | tuple[bool | None, str]], *, missing: s
     except WrongAnswer as error:
         return ProbeResult(False, error.message)
     except FrostlineError as error:
-        return ProbeResult(None, error.message)
+        passing = isinstance(error, (Transient, OutcomeUnknown))
+        return ProbeResult(None if passing else refusal, error.message)
     except Exception as error:  # noqa: BLE001  a trial must not end the examination, whatever a client library raises
         text = f"{type(error).__name__}: {error}"
         return ProbeResult(None, text, denied="AccessDenied" in text)

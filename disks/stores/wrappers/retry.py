@@ -38,11 +38,17 @@ class Backoff(msgspec.Struct, frozen=True):
     attempts: int = 100
     first_seconds: float = 0.1
     longest_seconds: float = 10.0
+    most_asked_seconds: float = 30.0
+    """The longest pause that a server's `Retry-After` may ask for; after a longer one it is tried at this time."""
     total_seconds: float = 60.0
 
     def pause_seconds(self, failures: int, chance: float) -> float:
         """Full jitter: anything between nothing and the doubled bound, so that workers do not come back together."""
         return chance * min(self.longest_seconds, self.first_seconds * 2.0 ** min(failures - 1, 30))
+
+    def pause_after(self, error: Transient, failures: int, chance: float) -> float:
+        """As `pause_seconds`, after the pause that the server asked for."""
+        return min(error.retry_after_seconds, self.most_asked_seconds) + self.pause_seconds(failures, chance)
 
     def budget_seconds(self, error: Transient) -> float:
         """How long to go on after a failure of this kind."""
@@ -91,7 +97,7 @@ class RetryingStore(WrappedStore):
             except Transient as error:
                 failures += 1
                 first_failure = self._clock() if failures == 1 else first_failure
-                pause = self._backoff.pause_seconds(failures, self._chance())
+                pause = self._backoff.pause_after(error, failures, self._chance())
                 left = first_failure + self._backoff.budget_seconds(error) - self._clock()
                 if failures >= self._backoff.most_attempts(error) or pause > left:
                     raise

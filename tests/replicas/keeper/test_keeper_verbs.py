@@ -71,6 +71,22 @@ def test_check_says_how_the_servers_are(run: Run, keeper: Keeper) -> None:
     assert keeper.children("/") == ["large"]
 
 
+def test_check_warns_of_a_keeper_that_anybody_may_change(
+    run: Run, settings: KeeperConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whom the nodes belong to, not only by what is configured."""
+    (open_to_all,) = document(run, "keeper", "check")["warnings"]
+    assert "Keeper is open" in open_to_all
+    assert "note: Keeper is open" in run("keeper", "check"), "it listens on this machine alone"
+    monkeypatch.setenv("FROSTLINE_KEEPER__USER", "frostline")
+    monkeypatch.setenv("FROSTLINE_KEEPER__PASSWORD", "a password")
+    said = document(run, "keeper", "check")["warnings"]
+    assert ["Keeper is open" in said[0], "unencrypted" in said[1]] == [True, True], "the root was made before"
+    monkeypatch.setenv("FROSTLINE_KEEPER__ROOT", f"{settings.root}-of-a-user")
+    (unencrypted,) = document(run, "keeper", "check")["warnings"]
+    assert "unencrypted" in unencrypted
+
+
 def test_a_server_that_does_not_answer_is_a_problem(
     run: Run, keeper: Keeper, monkeypatch: pytest.MonkeyPatch, settings: KeeperConfig
 ) -> None:

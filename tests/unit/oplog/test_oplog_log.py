@@ -15,7 +15,7 @@ from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.wrapped import WrappedStore
 from oplog import entry
 from oplog.entry import GENESIS_DIGEST, Commit, Create, now
-from oplog.errors import Damaged, NotFound, OutcomeUnknown, Transient, UsageError
+from oplog.errors import Damaged, FrostlineError, NotFound, OutcomeUnknown, Transient, UsageError
 from oplog.kinds import OtherKind
 from oplog.log import OperationsLog, UnknownLogFormat
 from oplog.log_end import RevisionTaken
@@ -100,14 +100,28 @@ def test_a_prefix_that_lost_its_mark_is_asked_for_it_once_a_listing() -> None:
     assert store.requests == ["LIST operations/", f"GET {SCHEMA_VERSION_KEY}"]
 
 
-@pytest.mark.parametrize("version", [b"1", b"3", b"junk"])
-def test_a_log_of_another_format_is_left_alone(version: bytes) -> None:
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [
+        (b"1", UnknownLogFormat),
+        (b"3", UnknownLogFormat),
+        (b"41", UnknownLogFormat),
+        (b"junk", Damaged),
+        (b"", Damaged),
+        (b"\xb2", Damaged),
+        (b"<html>", Damaged),
+        (b"9" * 60, Damaged),
+    ],
+)
+def test_a_log_of_another_format_is_left_alone(version: bytes, error: type[FrostlineError]) -> None:
+    """Only a later number is a reason to upgrade."""
     store = MemoryStore()
     put(store, SCHEMA_VERSION_KEY, version)
     log = OperationsLog(store)
-    with pytest.raises(UnknownLogFormat):
+    with pytest.raises(error) as caught:
         log.first_revision()
-    with pytest.raises(UnknownLogFormat):
+    assert ("upgrade" in caught.value.hint) == (version == b"41")
+    with pytest.raises(error):
         log.append(commit_at(1, GENESIS_DIGEST))
     assert [info.key for info in store.list()] == [SCHEMA_VERSION_KEY]
 

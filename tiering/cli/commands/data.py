@@ -242,6 +242,8 @@ def query(
             sql, revision=number, disk=disk, skip_broken=True, sequential=sequential, allow_files=allow_files
         )
         session.tell_set_aside(result.set_aside)
+        if revision is None:
+            query_output.tell_behind(session.output, store, sql)
         query_output.write(result, chosen, output, session.output, session.progress())
     _refuse_to_be_silent(store, sql)
 

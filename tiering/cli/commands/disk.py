@@ -176,7 +176,7 @@ def drain(session: Session, name: Name, stop: Stop = False) -> None:
         _print_beside(session, report.detached, report.left)
         if not report.left:
             _say_what_next(session, name)
-    fail_if_partly(len(moves["failed"]), len(moves["moved"]), "moves")
+    fail_if_partly(len(moves["failed"]), len(moves["moved"]), "moves", [move["kind"] for move in moves["failed"]])
     if report.left:
         raise PartlyDone(f"disk {name} is not empty", hint="what is left, and why, is above; run it again")
 

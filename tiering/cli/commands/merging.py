@@ -185,7 +185,8 @@ def _merge_cold(
     summary = summary_document(store, report, before, size_of(store, table, request.partition))
     _note_failures(session, report)
     report_merges(session, [done_document(store, result) for result in report.merges], stays, summary)
-    fail_if_partly(len(report.failures) + len(report.not_begun), len(report.merges), "groups")
+    failed, kinds = len(report.failures) + len(report.not_begun), [failure.error.kind for failure in report.failures]
+    fail_if_partly(failed, len(report.merges), "groups", kinds)
 
 
 def _note_failures(session: Session, report: "ColdMergeReport") -> None:

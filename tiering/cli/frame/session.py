@@ -3,12 +3,13 @@
 import logging
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import ExitStack
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from oplog.errors import FrostlineError, Refused
+from oplog.errors import Refused
 from tiering.cli.frame.exit_codes import FOUND_SOMETHING, NOTHING_TO_DO, Finished
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import Output, counted
@@ -338,21 +339,20 @@ def actor() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def fail_if_partly(failed: int, succeeded: int, what: str) -> None:
-    """Exit 3 when some items failed and some are done, 1 when all failed."""
+def fail_if_partly(failed: int, succeeded: int, what: str, kinds: Iterable[str] = ()) -> None:
+    """Exit 3 when some items failed and some are done, 1 when all failed; 12 when the store refused all of them, by the
+    `kinds` of their errors."""
     if not failed:
         return
-    from oplog.errors import PartlyDone
+    from oplog.errors import PartlyDone, error_of_kinds
 
     if succeeded:
         raise PartlyDone(
             f"{failed} of {failed + succeeded} {what} failed", hint="the others are done; run it again to retry"
         )
     one = f"{what.removesuffix('ies')}y" if what.endswith("ies") else what.removesuffix("s")
-    raise FrostlineError(
-        f"all {failed} {what} failed" if failed > 1 else f"the {one} failed",
-        hint="the reasons are above; nothing was lost",
-    )
+    message = f"all {failed} {what} failed" if failed > 1 else f"the {one} failed"
+    raise error_of_kinds(message, kinds, hint="the reasons are above; nothing was lost")
 
 
 def _left_over(gone: "DroppedTable") -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from oplog.errors import FrostlineError
 from tiering.cli.frame.output import Output, counted
 from tiering.cli.frame.session import Session, fail_if_partly
 
@@ -30,7 +31,8 @@ def move_report(session: Session, report: "MoveReport") -> None:
         print_report(session.output, document)
     if not document["moved"] and not document["failed"]:
         session.nothing_to_do("Nothing was moved.")
-    fail_if_partly(len(document["failed"]), len(document["moved"]), "moves")
+    kinds = [move["kind"] for move in document["failed"]]
+    fail_if_partly(len(document["failed"]), len(document["moved"]), "moves", kinds)
 
 
 def print_report(output: Output, document: dict[str, Any]) -> None:
@@ -44,6 +46,8 @@ def print_report(output: Output, document: dict[str, Any]) -> None:
         output.line(f"skipped  {_line(item)}  {item['reason']}")
     for item in document["failed"]:
         output.line(f"failed   {_line(item)}  {item['error']}")
+    for hint in dict.fromkeys(item["hint"] for item in document["failed"] if item["hint"]):
+        output.line(f"         {hint}")
     total = sum(item["bytes"] for item in document["moved"] if item.get("copied", True))
     output.line(
         f"{counted(len(document['moved']), 'part')} moved ({format_size(total)}), {len(document['skipped'])} skipped,"
@@ -143,7 +147,8 @@ def fail_as_the_pass_did(document: dict[str, Any], faults: "Sequence[Fault]") ->
     done, failed = steps_of(document)
     if not done and 0 < failed == len(faults):
         raise faults[0].error
-    fail_if_partly(failed, done, "steps")
+    kinds = [move["kind"] for move in document["failed"]] + [FrostlineError.kind for _ in document["problems"]]
+    fail_if_partly(failed, done, "steps", kinds)
 
 
 def tick_document(report: "TickReport") -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Prints the result of a query as a table, CSV, JSON or Parquet, streaming where the format allows it."""
 
+import re
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -18,10 +19,33 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from disks.workers.progress import Progress
+    from tiering.engine.store import Store
     from tiering.query.query import QueryResult
 
     _Pieces = Iterator[Any]
     """Rows as JSON values, some at a time; Arrow's batches where `write` asks for these."""
+
+
+def tell_behind(output: Output, store: "Store", sql: str) -> None:
+    """Say beside the answer which replicated tables it names may lack rows here: what others inserted or merged could
+    not be taken over. Asks Keeper for nothing."""
+    from tiering.facts.replicas import replica_trouble
+
+    for definition in store.definitions():
+        if not definition.is_replicated or not re.search(rf"\b{re.escape(definition.name)}\b", sql, re.IGNORECASE):
+            continue
+        trouble = replica_trouble(store.context.config, store.context.journal, definition)
+        if not trouble.waiting:
+            continue
+        waiting = counted(trouble.waiting, "entry", "entries")
+        output.beside.setdefault("replicas_behind", []).append(
+            {"table": definition.full_name, "waiting": trouble.waiting, "error": trouble.error}
+        )
+        output.note(
+            f"{definition.full_name}: the answer may lack rows: {waiting} could not be taken over here "
+            f"({trouble.error}); 'frostline replica status' says how far this replica is"
+        )
+
 
 FORMATS = ("table", "csv", "json", "parquet")
 
