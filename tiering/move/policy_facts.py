@@ -24,7 +24,6 @@ from tiering.table.part import Part, PartFacts, PartName, range_of
 from tiering.table.places import part_name
 from tiering.table.schema import Delete, TableDefinition
 
-
 _BELIEVE = "'frostline tick --believe-clock'"
 
 
