@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from disks.effects import fsync_directory, make_directory, of_the_system, op, remove_file, remove_tree
+from disks.effects import fsync_directory, make_directory, op, remove_file, remove_tree
+from disks.system_errors import of_the_system
 from oplog.errors import Locked
 
 _POLL_SECONDS = 0.01

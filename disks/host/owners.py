@@ -16,7 +16,8 @@ import struct
 import weakref
 from pathlib import Path
 
-from disks.effects import of_the_system, op
+from disks.effects import op
+from disks.system_errors import of_the_system
 
 _FLOCK = "hhqqi4x"
 """`struct flock`: type, whence, start, length, process."""

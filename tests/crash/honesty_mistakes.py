@@ -78,6 +78,12 @@ MISTAKES: tuple[Mistake, ...] = (
         _wall_clock,
     ),
     (
+        "a limit of the process is damage",
+        "a query that may not open another file says that a part is damaged",
+        "tests/unit/disks/test_system_errors.py::test_a_query_that_may_not_open_a_part",
+        replaced("tiering.query.sql.errors", "of_the_system", nothing),
+    ),
+    (
         "clock: parts from the future are no sign",
         "a clock that was set back a year is believed, whatever parts say",
         "tests/integration/test_clock_trust.py"

@@ -17,6 +17,7 @@ from typing import IO, Any
 import msgspec
 import pyarrow as pa
 
+from disks.system_errors import of_the_system
 from oplog.errors import FrostlineError, NotFound, UsageError
 from tiering.insert import web_sources
 from tiering.insert.bucket_sources import SCHEME, BucketSources, RemoteFile
@@ -191,7 +192,9 @@ def _format_inside(path: str, opener: Callable[[], RemoteFile] | None) -> str | 
             archive = stack.enter_context(zipfile.ZipFile(named))
             return _ENDINGS.get(Path(_only_member(archive, path)).suffix.lower())
     except (zipfile.BadZipFile, OSError) as error:
-        raise UsageError(f"{label_of(path)} is not a readable zip file: {error}") from error
+        raise of_the_system(error, label_of(path)) or UsageError(
+            f"{label_of(path)} is not a readable zip file: {error}"
+        ) from error
 
 
 def _only_member(archive: zipfile.ZipFile, path: str) -> str:
@@ -213,6 +216,10 @@ def reading(source: InputSource) -> Iterator[None]:
     except PermissionError as error:
         raise UsageError(f"{source.label} cannot be read: {error.strerror}", hint="check its permissions") from error
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, gzip.BadGzipFile, pa.ArrowException) as error:
+        if isinstance(error, (OSError, pa.ArrowException)):
+            refused = of_the_system(error, source.label)
+            if refused is not None:
+                raise refused from error
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
             f"{source.label} cannot be read as {source.format}: {text}",
