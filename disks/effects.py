@@ -156,13 +156,18 @@ def fsync_file(path: Path) -> None:
             os.close(descriptor)
 
 
-def make_directory(path: Path) -> None:
-    """Create the directory and its missing parents, each made durable in its parent. Nothing when it exists."""
+PRIVATE = 0o700
+"""Mode of a state directory and of a local disk: nobody else reads rows, or holds a lock."""
+
+
+def make_directory(path: Path, *, mode: int = 0o755) -> None:
+    """Create the directory and its missing parents, each made durable in its parent. Nothing when it exists: who made
+    it says who may look into it."""
     if path.is_dir():
         return
     make_directory(path.parent)
     with op("fs.mkdir", path):
-        path.mkdir(mode=0o755, exist_ok=True)  # a careless umask must not open it to all
+        path.mkdir(mode=mode, exist_ok=True)  # a careless umask must not open it to all
     fsync_directory(path.parent)
 
 

@@ -53,7 +53,7 @@ class Owners:
                 return os.open(self._path, flags)
             except FileNotFoundError:
                 with op("fs.create", self._path):
-                    return os.open(self._path, flags | os.O_CREAT, 0o644)
+                    return os.open(self._path, flags | os.O_CREAT, 0o600)
         except OSError as error:
             raise of_the_system(error) or error from None
 

@@ -96,7 +96,7 @@ def open_copy(path: Path) -> sqlite3.Connection:
 
 def _create(path: Path) -> None:
     """Make the file under another name first, so that an empty journal is never one of ours."""
-    effects.make_directory(path.parent)
+    effects.make_directory(path.parent, mode=effects.PRIVATE)
     fresh = path.with_name("journal.db.new")
     for leftover in (fresh, Path(f"{fresh}-journal")):
         effects.remove_file(leftover, missing_ok=True)
