@@ -19,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, TypeVar
 
-from oplog.errors import FrostlineError, NoSpace, ReadOnly
+from disks.system_errors import of_the_system, read_only
+from oplog.errors import FrostlineError
 
 Hook = Callable[[Literal["before", "after"], str, tuple[object, ...]], None]
 
@@ -39,8 +40,8 @@ def set_hook(hook: Hook | None) -> None:
 
 
 class op:  # noqa: N801 - read as a verb; a class because a generator costs three times as much, and effects are many
-    """Mark one side effect. A full disk becomes `NoSpace`, one that is mounted read-only `ReadOnly`: both name the
-    path."""
+    """Mark one side effect. What the system refuses becomes our error that names the path (`of_the_system`): a full
+    disk `NoSpace`, one that is mounted read-only `ReadOnly`, a limit of the process `LimitReached`."""
 
     __slots__ = ("_args", "_name")
 
@@ -65,27 +66,10 @@ class op:  # noqa: N801 - read as a verb; a class because a generator costs thre
             _hook("after", self._name, self._args)
 
     def _translate(self, error: OSError) -> None:
+        if error.errno == errno.EIO:  # the transaction around it undoes what was done, and passes it on
+            return
         if (ours := of_the_system(error, self._args[0] if self._args else "")) is not None:
             raise ours from error
-
-
-def of_the_system(error: OSError, where: object = "") -> FrostlineError | None:
-    """Our error for a full file system or one that is mounted read-only; None for any other. `where` is what was to be
-    written, if the error does not say it."""
-    where = error.filename or where
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpace(
-            f"no space left on device: {where}",
-            hint="free space, lower keep_free_space_bytes or move parts to a colder volume; nothing was changed",
-        )
-    if error.errno == errno.EROFS:
-        return read_only(where)
-    return None
-
-
-def read_only(where: object) -> ReadOnly:
-    """The error for a path that cannot be written because of its mount."""
-    return ReadOnly(f"mounted read-only: {where}", hint="remount it for writing; nothing was changed")
 
 
 def why_not_writable(directory: Path) -> FrostlineError | None:
@@ -172,13 +156,18 @@ def fsync_file(path: Path) -> None:
             os.close(descriptor)
 
 
-def make_directory(path: Path) -> None:
-    """Create the directory and its missing parents, each made durable in its parent. Nothing when it exists."""
+PRIVATE = 0o700
+"""Mode of a state directory and of a local disk: nobody else reads rows, or holds a lock."""
+
+
+def make_directory(path: Path, *, mode: int = 0o755) -> None:
+    """Create the directory and its missing parents, each made durable in its parent. Nothing when it exists: who made
+    it says who may look into it."""
     if path.is_dir():
         return
     make_directory(path.parent)
     with op("fs.mkdir", path):
-        path.mkdir(mode=0o755, exist_ok=True)  # a careless umask must not open it to all
+        path.mkdir(mode=mode, exist_ok=True)  # a careless umask must not open it to all
     fsync_directory(path.parent)
 
 

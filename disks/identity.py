@@ -83,6 +83,7 @@ def write_file(own: Path) -> str:
     """Give the disk an id, durably; the one that it has when another process was first. Raises `Refused` where names
     that differ only in case are one."""
     path, identity = own / DISK_FILE, str(uuid.uuid4())
+    effects.make_directory(own.parent, mode=effects.PRIVATE)
     staging = OwnedDirectory(own / "staging")  # what a crash leaves there, recovery removes
     try:
         effects.write_new_file(staging.path / DISK_FILE, encode(identity))

@@ -166,8 +166,7 @@ class FrostlineSource(DataSource):
         with told():
             asked = self._asked()
             definition = self._table(asked)
-            for name in schema.fieldNames():
-                definition.column(name)
+            _check_names(schema, definition)
             return FrostlineReader(asked, definition, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -273,6 +272,19 @@ class FrostlineReader(DataSourceReader):
 def shares_of(scan: PlannedScan) -> list[InputPartition]:
     """What each task reads."""
     return [Share(pieces, scan.until, scan.predicate) for pieces in scan.shares]
+
+
+def _check_names(schema: StructType, definition: TableDefinition) -> None:
+    """Raise `Refused` where Spark's catalogue has columns that the table has not: its `alter table` asks no source in
+    Python, and changes the catalogue alone."""
+    known = {column.name for column in definition.columns}
+    if unknown := [name for name in schema.fieldNames() if name not in known]:
+        raise Refused(
+            f"table {definition.full_name} has no column {', '.join(map(repr, unknown))}: 'alter table' of Spark "
+            "changes Spark's catalogue only, and no row of the store was touched",
+            hint=f"'frostline table alter {definition.full_name} --add-column …' adds a column; then 'drop table' and "
+            f"'create table … using frostline.{definition.full_name}' in Spark, which drops no row",
+        )
 
 
 def check_columns(schema: StructType, definition: TableDefinition) -> None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from disks.stores.base import ObjectStore
+from disks.system_errors import of_the_system
 from oplog.errors import Damaged, FrostlineError, NotFound, Refused
 from spark_tiering.arrow_types import conform
 from spark_tiering.blob_file import DAMAGE_HINT, WHOLE_BYTES, BlobFile, column_ranges, whole_file
@@ -99,7 +100,7 @@ def _of_pieces(share: Sequence[Piece], wanted: Projection, until: datetime) -> I
             except (OSError, pa.ArrowException) as error:
                 if isinstance(error, FrostlineError):
                     raise
-                raise Damaged(
+                raise of_the_system(error, piece.label) or Damaged(
                     f"{piece.label} cannot be read: {error}", hint="run 'frostline fsck --read-data'"
                 ) from error
 

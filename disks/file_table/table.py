@@ -20,6 +20,7 @@ from disks.file_table import gone_rows
 from disks.file_table.views import StoredRow, TableReader, TableWriter
 from disks.host.database_copy import check_openable, in_memory
 from disks.host.database_transaction import transaction
+from disks.system_errors import of_sqlite
 from oplog.errors import Damaged, FrostlineError, Locked, NoSpace, ReadOnly
 from oplog.replay import FileRow
 from oplog.table_digest import TableDigest
@@ -364,6 +365,8 @@ class FileTable:
                 hint = "free space on the disk that holds it" if self.path else "free space, or set SQLITE_TMPDIR"
                 raise NoSpace(f"no space left for {where}", hint=hint) from error
             if self.path is not None and (why := why_not_writable(self.path.parent)) is not None:
+                raise why from error
+            if (why := of_sqlite(error, self.path or "a temporary table")) is not None:
                 raise why from error
             raise TableDamaged(f"{self.path} cannot be used: {error}", hint="it is rebuilt from the bucket") from error
         except sqlite3.DatabaseError as error:

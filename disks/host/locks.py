@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import secrets
 import time
@@ -15,10 +16,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from disks.effects import fsync_directory, make_directory, of_the_system, op, remove_file, remove_tree
+from disks.effects import fsync_directory, make_directory, op, remove_file, remove_tree
+from disks.host.processes import described
+from disks.system_errors import of_the_system
 from oplog.errors import Locked
 
 _POLL_SECONDS = 0.01
+_SAID_AFTER_SECONDS = 2.0
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -34,14 +40,37 @@ def file_lock(path: Path, *, shared: bool = False, timeout_seconds: float = 60.0
         return
     try:
         mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        deadline = time.monotonic() + timeout_seconds
-        while not try_lock(descriptor, mode):
-            if time.monotonic() >= deadline:
-                raise Locked(f"{path} is held by another process", hint="wait for it to finish, then try again")
-            time.sleep(_POLL_SECONDS)
+        wait_for_lock(descriptor, path, mode, timeout_seconds=timeout_seconds)
         yield
     finally:
         os.close(descriptor)
+
+
+def wait_for_lock(descriptor: int, path: Path, mode: int, *, timeout_seconds: float) -> None:
+    """Lock the open file; who holds it is said on stderr when that takes long. Raises `Locked` after the timeout."""
+    began, is_said = time.monotonic(), False
+    while not try_lock(descriptor, mode):
+        waited = time.monotonic() - began
+        if waited >= timeout_seconds:
+            raise Locked(f"{path} is held by {holder_of(descriptor)}", hint="wait for it to finish, then try again")
+        if waited >= _SAID_AFTER_SECONDS and not is_said:
+            logger.warning("waiting for the lock %s: it is held by %s", path, holder_of(descriptor))
+            is_said = True
+        time.sleep(_POLL_SECONDS)
+
+
+def holder_of(descriptor: int) -> str:
+    """Who holds the lock of the open file: process id, command, and since when it runs, as far as the system says."""
+    try:
+        status = os.fstat(descriptor)
+        file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        lines = []
+    for fields in map(str.split, lines):
+        if len(fields) >= 8 and fields[1] == "FLOCK" and fields[5] == file and fields[4].isdigit():
+            return described(int(fields[4]))
+    return "another process"
 
 
 @contextmanager
@@ -61,7 +90,7 @@ def _open(path: Path) -> int | None:
     """The lock file; None when it is missing on a file system that is mounted read-only. Raises `NoSpace`."""
     flags = os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
+        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600)  # who may not write here may not hold us up
     except OSError as error:
         if error.errno != errno.EROFS:
             raise of_the_system(error) or error from None
@@ -102,7 +131,7 @@ class OwnedDirectory:
     def _own(self) -> int:
         while True:
             with op("fs.create", self._owner_path):
-                descriptor = os.open(self._owner_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+                descriptor = os.open(self._owner_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             try:
                 if os.fstat(descriptor).st_ino == self._owner_path.stat().st_ino:

@@ -16,7 +16,8 @@ import struct
 import weakref
 from pathlib import Path
 
-from disks.effects import of_the_system, op
+from disks.effects import op
+from disks.system_errors import of_the_system
 
 _FLOCK = "hhqqi4x"
 """`struct flock`: type, whence, start, length, process."""
@@ -52,7 +53,7 @@ class Owners:
                 return os.open(self._path, flags)
             except FileNotFoundError:
                 with op("fs.create", self._path):
-                    return os.open(self._path, flags | os.O_CREAT, 0o644)
+                    return os.open(self._path, flags | os.O_CREAT, 0o600)
         except OSError as error:
             raise of_the_system(error) or error from None
 

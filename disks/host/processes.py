@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 
@@ -24,6 +25,17 @@ def process_start(pid: int) -> str:
         return _signal_probe(pid)
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in ("Z", "X") else f"{boot}/{fields[19]}"
+
+
+def described(pid: int) -> str:
+    """The process for people: its id, its command, and since when it runs, as far as the system says."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        since = datetime.fromtimestamp(os.stat(f"/proc/{pid}").st_mtime, UTC)
+    except OSError:
+        return f"process {pid}"
+    command = b" ".join(words).decode(errors="replace")[:200]
+    return f"process {pid} ({command}), which runs since {since:%Y-%m-%d %H:%M:%SZ}"
 
 
 def is_alive(pid: int, start: str) -> bool:

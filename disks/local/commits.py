@@ -27,6 +27,7 @@ from typing import TypeVar
 import msgspec
 
 from disks.effects import (
+    PRIVATE,
     fsync_directories,
     fsync_directory,
     make_directories,
@@ -87,6 +88,7 @@ class LocalCommits:
         mounted they would be one more disk."""
         if self._ready:
             return
+        make_directory(self.staging.parent.parent, mode=PRIVATE)
         for directory in (self.staging, self.committed, self.trash.path, self.hidden.directory):
             make_directory(directory)
         self._ready = True

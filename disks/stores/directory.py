@@ -32,6 +32,7 @@ from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, Store
 from disks.stores.checks import check_digest_length, check_metadata, check_range, wrong_sha256
 from disks.stores.payload import opened
 from disks.stores.wrappers.wrapped import unwrapped
+from disks.system_errors import of_the_system
 from oplog.bounds import check_received
 from oplog.documents import Document
 from oplog.errors import AccessDenied, AlreadyExists, Damaged, FrostlineError, NotFound, ReadOnly, Refused, Transient
@@ -301,7 +302,9 @@ class DirectoryStore(ObjectStore):
                 raise Refused(
                     f"{self.name}{key}: the name is too long for this file system", hint="use a store that takes it"
                 ) from error
-            raise Damaged(f"{self.name}{key}: {error.strerror}", hint="check the disk and its file system") from error
+            raise of_the_system(error, f"{self.name}{key}") or Damaged(
+                f"{self.name}{key}: {error.strerror}", hint="check the disk and its file system"
+            ) from error
 
 
 def _writer_is_gone(path: Path) -> bool:

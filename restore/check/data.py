@@ -6,6 +6,7 @@ not read lately have read everything after n of them.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import zlib
@@ -19,6 +20,7 @@ from disks.file_table.row_bytes import read_row
 from disks.host.ranged_file import RangedFile
 from disks.object_disk.references import DETACHED_DIRECTORY
 from disks.stores.base import ByteRange
+from disks.system_errors import of_the_system
 from disks.workers.batches import cut
 from disks.workers.progress import Progress
 from disks.workers.runner import LocalRunner, OpensStore, Remote
@@ -32,6 +34,7 @@ from tiering.table.places import directory_of, locate
 CHUNK_BYTES = 8 * 1024 * 1024
 _HELD_BYTES = 4 * CHUNK_BYTES
 """A data file of no more is read once: what is compared is decoded as well."""
+_NOT_READ = "cannot be read:"
 _NO_TEXT = "there are bytes that are no UTF-8 text in column"
 """Files are hashed in pieces of this size, so that memory stays bounded."""
 
@@ -147,7 +150,8 @@ def read_data(
                     continue
                 problem = Problem("I1", what, tree.disk, table, part, row.path, row.key)
                 # Of a part that was written so, the other columns are good: no repair may set it aside.
-                findings.add(problem, unusable=None if what.startswith(_NO_TEXT) else "altered")
+                # What a failing device does not give may be whole: nor that.
+                findings.add(problem, unusable=None if what.startswith((_NO_TEXT, _NOT_READ)) else "altered")
             task.advance(items=len(batch.files), size_bytes=batch.size_bytes)
 
         runner.run(read_batch, batches, what=f"reading the data of disk {tree.disk}", on_done=note_faults)
@@ -211,7 +215,9 @@ def _fault_in(source: Content, expected: Expected) -> str | None:
     except (Damaged, NotFound) as error:
         return error.message
     except OSError as error:
-        return f"cannot be read: {error}"
+        if error.errno != errno.EIO and (refused := of_the_system(error, row.path)) is not None:
+            raise refused from error
+        return f"{_NOT_READ} {error}"
     if rows != expected.rows:
         return f"the Parquet footer says {rows} rows and {PART_FILE} says {expected.rows}"
     return f"{_NO_TEXT} {untold}" if untold else None
@@ -233,7 +239,9 @@ def _rows_and_texts(file: RangedFile | io.BytesIO) -> tuple[int, str]:
                 if any(not is_sound(one) and rows_without_text(one) for column in columns for one in column.chunks):
                     return parquet.metadata.num_rows, name
         return parquet.metadata.num_rows, ""
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        if (refused := of_the_system(error)) is not None:
+            raise refused from error
         raise Damaged(f"not a readable Parquet file: {error}") from error
 
 

@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -34,7 +35,7 @@ def sql(
     *,
     config: str | PathLike[str] | None = None,
     native: Native = "auto",
-    **options: str,
+    **options: Any,
 ) -> DataFrame:
     """The answer of a query that names tables as `db.table`, reading only the columns and files that it needs.
 
@@ -76,7 +77,7 @@ def views(
     *,
     config: str | PathLike[str] | None = None,
     native: Native = "auto",
-    **options: str,
+    **options: Any,
 ) -> list[str]:
     """Give the session a temporary view of each table, called `db.table` (in backquotes); the names of the views.
 
@@ -117,11 +118,19 @@ def _check_native(native: str) -> None:
         raise UsageError(f"option native: expected auto, always or never, got {native!r}")
 
 
-def _given(config: str | PathLike[str] | None, options: Mapping[str, str]) -> dict[str, str]:
+def _given(config: str | PathLike[str] | None, options: Mapping[str, Any]) -> dict[str, str]:
     for name in ("columns", "filter", "path"):
         if name in options:
             raise UsageError(f"option {name}: a query says it by itself")
-    return {**options, **({"config": fspath(config)} if config is not None else {})}
+    given = {name: _as_spark_writes(value) for name, value in options.items() if value is not None}
+    return {**given, **({"config": fspath(config)} if config is not None else {})}
+
+
+def _as_spark_writes(value: Any) -> str:
+    """As `option` of a read takes it: revision=3 is "3"."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _asked(session: SparkSession, table: str, given: Mapping[str, str]) -> ReadOptions:

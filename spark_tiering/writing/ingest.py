@@ -135,6 +135,9 @@ def frame_of(
     from spark_tiering.datasource import check_columns
 
     definition, select = reshaping.definition, reshaping.select
+    for file in files:
+        if file.source.compression == ".xz":  # it would be read as if it were plain
+            raise UsageError(f"{file.place}: Spark cannot read .xz", hint="'frostline insert' reads it")
     reader = session.read.format(files[0].format).options(**_READERS[files[0].format])
     if files[0].format == "csv":
         reader = reader.option("sep", files[0].delimiter)

@@ -78,6 +78,24 @@ MISTAKES: tuple[Mistake, ...] = (
         _wall_clock,
     ),
     (
+        "a configuration of anybody",
+        "hooks of a file that another user may write run, because it was in the current directory",
+        "tests/unit/tiering/config/test_configuration.py::TestFoundHere",
+        replaced("tiering.config.reading", "_refuse_foreign", nothing),
+    ),
+    (
+        "disks open to all",
+        "another user reads the rows of a local disk",
+        "tests/unit/disks/test_locks.py::test_state_disks_and_locks_are_this_users_alone",
+        replaced("disks.effects", "PRIVATE", 0o755),
+    ),
+    (
+        "a limit of the process is damage",
+        "a query that may not open another file says that a part is damaged",
+        "tests/unit/disks/test_system_errors.py::test_a_query_that_may_not_open_a_part",
+        replaced("tiering.query.sql.errors", "of_the_system", nothing),
+    ),
+    (
         "clock: parts from the future are no sign",
         "a clock that was set back a year is believed, whatever parts say",
         "tests/integration/test_clock_trust.py"

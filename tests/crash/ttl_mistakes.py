@@ -47,6 +47,7 @@ def _rows_without_a_time_go() -> None:
     rows._is_live = is_live
 
 
+_CLOCKS = "tests/integration/test_clock_trust.py"
 _COPIES = "tests/integration/test_source_copies.py"
 _ORIGINALS = "tests/integration/test_copies_are_not_merged.py"
 
@@ -102,6 +103,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a merge leaves out rows without a time",
         f"{_ROWS}::test_a_merge_deletes_the_rows_that_are_due",
         _rows_without_a_time_go,
+    ),
+    (
+        "ttl: merges trust any clock",
+        "a merge drops rows by a clock that no other confirms",
+        f"{_CLOCKS}::test_parts_merge_on_while_no_clock_confirms",
+        replaced("tiering.move.policy_facts", "check_merge", lambda context, definition: ""),
+    ),
+    (
+        "ttl: kept rows are rewritten",
+        "a part is rewritten with each pass to delete rows that are kept",
+        f"{_CLOCKS}::test_a_part_with_undated_rows_waits_for_a_clock",
+        replaced("tiering.move.policy_facts", "delete_doubt", lambda context, definition: ""),
     ),
     (
         "ttl: no merge for the rest",

@@ -5,6 +5,7 @@ What is tested is a machine whose clock went 400 days ahead while it was off: by
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,12 +16,12 @@ import pyarrow as pa
 import pytest
 
 from disks.config import ObjectDiskConfig
-from oplog.errors import Refused
 from tests.servers import Server
 from tiering.catalog import clock_check
 from tiering.catalog.clock_check import Clocks
 from tiering.cli import main as cli
 from tiering.config.settings import Config, embedded
+from tiering.doctor import doctor
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
@@ -78,8 +79,9 @@ def test_what_nobody_confirms_drops_nothing(
         assert not report.deleted
         assert not report.merges
         assert any("no other clock" in problem for problem in report.problems), "and it says so"
-        with pytest.raises(Refused, match="would drop rows by its TTL"):
-            store.merge("d.t", MergeRequest(final=True))
+        (merge,) = store.merge("d.t", MergeRequest(final=True))
+        assert (merge.rows_in, merge.rows_out) == (2, 2)
+        assert "no other clock" in merge.kept, "and it says so"
         assert count(store) == 2
         assert store.context.journal.confirmed_time() == confirmed, "a doubtful time is not noted"
 
@@ -159,3 +161,45 @@ class TestDoubt:
         ticks = 86_400.0 * 30
         assert self.doubt(self.NOW, clocks, self.NOW + timedelta(days=30)) == ""
         assert self.doubt(self.NOW, clocks, self.NOW + timedelta(days=31)), "a jump is none of its time"
+
+
+def test_parts_merge_on_while_no_clock_confirms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """P23: where nothing can be due yet a merge just goes on; where rows may be due it keeps them, and says so."""
+    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path))
+    fill(embedded(tmp_path), confirmed=None)
+    with Store.open(embedded(tmp_path)) as store:
+        rules = ["36500d on ts delete"]
+        store.create_table(
+            define_table("d.young", columns=["ts:timestamp[us, UTC]"], order_by="ts", policy="hot_cold", ttl=rules)
+        )
+        for hour in range(2):
+            store.table("d.young").insert(pa.table({"ts": [TRUE - timedelta(hours=hour)]}).to_batches())
+    for name, says in (("d.t", True), ("d.young", False)):
+        assert cli.run(["merge", name, "--final", "--json"]) == 0
+        (merge,) = json.loads(capsys.readouterr().out)["merges"]
+        assert (merge["rows_in"], merge["rows_out"]) == (2, 2)
+        assert ("--believe-clock" in merge["kept"]) == says
+    assert cli.run(["merge", "d.t", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["merges"] == [], "what is kept is not rewritten again and again"
+
+
+def test_a_part_with_undated_rows_waits_for_a_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P23: such a part is rewritten only to delete its due rows, so it is not rewritten to keep them."""
+    fill(config := embedded(tmp_path), confirmed=None)
+    with Store.open(config) as store:
+        store.table("d.t").insert(pa.table({"ts": pa.array([None, TRUE], pa.timestamp("us", "UTC"))}).to_batches())
+        report = store.tick()
+        assert not report.merges
+        assert any("no other clock" in problem for problem in report.problems)
+        monkeypatch.setattr(clock_check, "kernel_clock_is_kept", lambda: True)
+        assert sum(merge.rows_in - merge.rows_out for merge in store.tick().merges) == 1
+
+
+def test_doctor_says_whether_a_clock_confirms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P23."""
+    (finding,) = [one for one in doctor.run(embedded(tmp_path)) if one.check == "clock"]
+    assert (finding.subject, finding.level) == ("node", "note")
+    assert "--believe-clock" in finding.hint
+    monkeypatch.setattr(clock_check, "kernel_clock_is_kept", lambda: True)
+    (finding,) = [one for one in doctor.run(embedded(tmp_path)) if one.check == "clock"]
+    assert finding.level == "ok"

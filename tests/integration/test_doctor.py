@@ -355,7 +355,8 @@ class TestHere:
     def test_a_fresh_home_is_in_order(self, doctor: Doctor, disk_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FROSTLINE_HOME", str(disk_path / "home"))
         found = doctor.findings()
-        assert {check: level for check, level in levels(found).items() if check != "open-files"} == {}
+        of_the_machine = ("open-files", "clock")
+        assert {check: level for check, level in levels(found).items() if check not in of_the_machine} == {}
         assert {"versions", "journal", "fsync", "space"} <= set(found)
         assert not (disk_path / "home" / "ssd").exists(), "looking makes nothing"
 

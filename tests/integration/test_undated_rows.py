@@ -27,6 +27,7 @@ def fill(home: Home, rule: str, rows: list[tuple[str, str]]) -> None:
 
 def test_a_pass_deletes_the_rows_that_are_due_and_no_others(home: Home) -> None:
     fill(home, "1d on ts delete", ROWS)
+    home("tick", "--only", "moves", "--believe-clock")
     assert home.json("plan")["deletes"] == []
     explanation = home.json("explain", "d.t", "all_1_1_0")
     assert explanation["reason"]["kind"] == "undated_rows"

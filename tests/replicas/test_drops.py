@@ -245,10 +245,30 @@ def test_no_merge_goes_by_a_clock_that_is_wrong(machine: Machines, monkeypatch: 
     create(a, "1d on ts delete")
     for key in (1, 2):
         insert(a, past=key, future=10 + key)
-    monkeypatch.setattr(policy_facts, "clock_problem", lambda context: "it says 2400")
+    monkeypatch.setattr(policy_facts, "_contradiction", lambda context, now, options: "it says 2400")
     a("merge", "d.t", "--final", code=13)
     assert "it says 2400" in a.error
     assert a.keys() == [1, 2, 11, 12]
+
+
+def test_replicas_merge_by_an_unconfirmed_clock_and_keep_rows(
+    machine: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P23: parts do not pile up where no clock confirms the machine's that agrees upon merges; no replica deletes."""
+    a, b = machine("a"), machine("b")
+    create(a, "1d on ts delete")
+    b.join("--policy", "cold")
+    for key in (1, 2):
+        insert(a, past=key, future=10 + key)
+    with a.serving():
+        b.sync()
+    with monkeypatch.context() as patch:
+        patch.setattr(policy_facts, "clock_doubt", lambda context, now: "no other clock")
+        (merge,) = a.json("merge", "d.t", "--final")["merges"]
+    assert "no other clock" in merge["kept"]
+    assert b.sync()["merged"] == [merge["output"]]
+    assert a.keys() == b.keys() == [1, 2, 11, 12]
+    assert b.files() == a.files()
 
 
 def test_a_part_is_recompressed_alike_on_all_replicas(machine: Machines) -> None:

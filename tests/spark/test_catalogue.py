@@ -121,6 +121,17 @@ class TestRefused:
         session.sql("create table t using frostline.db.t comment 'mine' tblproperties ('team' = 'a', 'filter' = 'x')")
         assert rows_of(session.table("t")) == ROWS
 
+    @pytest.mark.parametrize("change", ["add columns (more int)", "add column more string after k"])
+    def test_a_column_that_spark_alone_has_is_refused(self, session: SparkSession, config: Path, change: str) -> None:
+        """Spark asks no source in Python about it, and says that it is done."""
+        session.sql("create table t using frostline.db.t")
+        session.sql(f"alter table t {change}")
+        with pytest.raises(Exception, match=r"no column 'more'.*Spark's catalogue only.*frostline table alter"):
+            session.sql("select * from t").collect()
+        session.sql("drop table t")
+        session.sql("create table t using frostline.db.t")
+        assert rows_of(session.table("t")) == ROWS == _held(config)
+
     def test_a_frame_that_is_saved_without_its_format(self, session: SparkSession) -> None:
         with pytest.raises(Exception, match=r"which table\?.*spark_tiering.formats"):
             _frame(session, (3, "three")).write.format("frostline").saveAsTable("t")

@@ -17,6 +17,8 @@ import spark_tiering
 from oplog.errors import NotFound, UsageError
 from spark_tiering.queries import frames
 from spark_tiering.queries.required import Need
+from spark_tiering.queries.sql import _given
+from spark_tiering.read_options import read_options
 from tests.spark.stores import insert, opened, table
 from tiering.catalog.tables import drop_parts
 from tiering.merge.request import MergeRequest
@@ -208,6 +210,15 @@ def test_only_what_is_needed_is_read(spark: SparkSession, config: Path, needs: d
         spark, "select k from db.t where k = 1 union all select k from db.t", config=config, native="never"
     )
     assert needs["db.t"].filter == ""
+
+
+def test_options_may_be_numbers_and_times() -> None:
+    """`revision=3`, as `store.query` takes it."""
+    moment = datetime(2026, 1, 2, 3, tzinfo=UTC)
+    given = _given(None, {"revision": 3, "timestamp": moment, "lease": "2d", "changes_since": None})
+    assert given == {"revision": "3", "timestamp": "2026-01-02T03:00:00+00:00", "lease": "2d"}
+    assert read_options({"path": "d.t", "revision": given["revision"]}).revision == 3
+    assert read_options({"path": "d.t", "timestamp": given["timestamp"]}).timestamp == moment
 
 
 def test_nothing_of_a_query_is_left_in_the_session(spark: SparkSession, config: Path) -> None:

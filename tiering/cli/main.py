@@ -7,10 +7,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import typer
 
+from disks.system_errors import allow_open_files, of_sqlite, of_the_system
 from disks.workers.python_gc import collect_seldom
 from oplog.errors import FrostlineError, UsageError
 from tiering.cli.frame import plain_values
@@ -39,6 +40,7 @@ def build() -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The entry point: exits with the documented code."""
     collect_seldom()
+    allow_open_files()
     code = run(sys.argv[1:] if arguments is None else arguments)
     if has_begun() or _ENGINE in sys.modules:
         _flush()
@@ -146,6 +148,16 @@ def _foreign(error: Exception, *, json: bool, verbose: bool) -> int:
         )
         print_error(short, json=json)
         return short.exit_code
+    if isinstance(error, (OSError, MemoryError)) or type(error).__module__.startswith(("pyarrow", "duckdb")):
+        refused = of_the_system(error)
+    elif type(error).__module__ == "sqlite3":
+        refused = of_sqlite(cast("Any", error), "")
+    else:
+        # No room for another thread, or for a library.
+        refused = of_the_system(error) if isinstance(error, (RuntimeError, ImportError)) else None
+    if refused is not None:
+        print_error(refused, json=json)
+        return refused.exit_code
     text = str(error).strip().splitlines()
     problem = f"unexpected {type(error).__name__}: {text[0] if text else 'no message'}"
     print_error(FrostlineError(problem, hint="run with -vv for the traceback"), json=json)

@@ -132,7 +132,9 @@ nothing.
 
 Sizes are bytes or text (`10GiB`, `500M`), durations seconds or text (`30d`, `12h`). Relative paths and
 `file:directory/` URLs are meant from the file's directory. An unknown key is an error. A file that holds a
-`secret_access_key`, a password or the secret of `interserver` and can be read by others is refused.
+`secret_access_key`, a password or the secret of `interserver` and can be read by others is refused. So is a
+`./frostline.yaml` that nobody named and that has hooks, a secret or Spark settings, where it belongs to another user
+(not you, not root), or its group or others may write to it; without these keys there is a warning.
 [configs/](../../configs) has worked examples; `configs/schema.json` is a JSON schema for editors.
 """
 

@@ -8,6 +8,9 @@ from pathlib import Path
 PREFIX = "FROSTLINE_"
 """Of the environment variables that say anything about the configuration."""
 
+HERE = Path("frostline.yaml")
+"""In the current directory: nobody named it, so its owner may be anybody."""
+
 
 def default_home(environment: Mapping[str, str]) -> Path:
     """The directory of the embedded default: `$FROSTLINE_HOME`, else `~/.local/share/frostline`."""
@@ -28,7 +31,7 @@ def find_file(given: str | Path | None, environment: Mapping[str, str]) -> Path 
                     hint="'frostline config default' prints one to begin with",
                 )
             return path
-    for candidate in (Path("frostline.yaml"), Path("~/.config/frostline/frostline.yaml").expanduser()):
+    for candidate in (HERE, Path("~/.config/frostline/frostline.yaml").expanduser()):
         if candidate.is_file():
             return candidate
     return None

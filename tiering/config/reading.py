@@ -11,6 +11,7 @@ one.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -33,7 +34,7 @@ from tiering.config.conversion import (
     kind_of,
     nearest_hint,
 )
-from tiering.config.finding import PREFIX, default_home, find_file
+from tiering.config.finding import HERE, PREFIX, default_home, find_file
 from tiering.config.places import check_places
 from tiering.config.secrets import MASK, SECRET_PROPERTY, without_passwords
 from tiering.config.settings import Config, embedded
@@ -42,6 +43,9 @@ RESERVED = ("FROSTLINE_CONFIG", "FROSTLINE_HOME", "FROSTLINE_BACKUP")
 _MOST_VALUES = 100_000
 _LONGEST_PATH, _LONGEST_NAME = 3_800, 255
 """In bytes: what Linux takes, less the names that Frostline puts below."""
+
+_ROOT = 0
+logger = logging.getLogger(__name__)
 
 
 class LoadedConfig(msgspec.Struct, frozen=True):
@@ -72,6 +76,8 @@ def load_from(given: str | Path | None = None, environment: Mapping[str, str] | 
         text = _read(file)
         raw.update(_parse(text, source))
         _refuse_open_secret(file, raw)
+        if file is HERE:
+            _refuse_foreign(file, raw)
     used = _overlay(raw, environment, source)
     plain = converted(raw, Config, (), source)
     config = msgspec.convert(_absolute(plain, base), Config)
@@ -177,7 +183,34 @@ def _remember_lines(node: Any, path: KeyPath, source: ValueSource) -> None:
             _remember_lines(value, (*path, index), source)
 
 
+def _refuse_foreign(file: Path, raw: dict[str, Any]) -> None:
+    """Of a file that merely was in the current directory: nobody else may say what runs here, or where secrets go."""
+    others = {status.st_uid for status in (file.stat(), file.lstat())} - {os.geteuid(), _ROOT}
+    if others:
+        why = f"it belongs to another user (uid {min(others)})"
+    elif file.stat().st_mode & 0o022:
+        why = "its group or others may write to it"
+    else:
+        return
+    trusted = [key for key in ("hooks", "spark") if raw.get(key)] + (["a secret"] if _has_secret(raw) else [])
+    name = f"the configuration {file.absolute()}"
+    if trusted:
+        raise Refused(
+            f"{name} was found in the current directory and has {', '.join(trusted)}, but {why}",
+            hint=f"chmod go-w {file}, or name it if you trust it: --config {file}",
+        )
+    logger.warning("%s was found in the current directory, and %s; --config names one that you trust", name, why)
+
+
 def _refuse_open_secret(file: Path, raw: dict[str, Any]) -> None:
+    if _has_secret(raw) and file.stat().st_mode & 0o044:
+        raise Refused(
+            f"{file} holds a secret and others can read it",
+            hint=f"chmod 600 {file}, or leave keys to the AWS credential chain (environment, a role, …)",
+        )
+
+
+def _has_secret(raw: dict[str, Any]) -> bool:
     disks = raw.get("disks")
     holders = disks.values() if isinstance(disks, dict) else ()
     secret = any(isinstance(disk, dict) and any(disk.get(key) for key in SECRET_KEYS) for disk in holders)
@@ -187,12 +220,7 @@ def _refuse_open_secret(file: Path, raw: dict[str, Any]) -> None:
     secret = secret or (isinstance(between, dict) and bool(between.get("secret")))
     hooks = raw.get("hooks")
     told = hooks.values() if isinstance(hooks, dict) else ()
-    secret = secret or any(isinstance(hook, dict) and bool(hook.get("secret")) for hook in told)
-    if secret and file.stat().st_mode & 0o044:
-        raise Refused(
-            f"{file} holds a secret and others can read it",
-            hint=f"chmod 600 {file}, or leave keys to the AWS credential chain (environment, a role, …)",
-        )
+    return secret or any(isinstance(hook, dict) and bool(hook.get("secret")) for hook in told)
 
 
 # -- environment ---------------------------------------------------------------------------------------------------

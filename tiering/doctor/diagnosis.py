@@ -68,6 +68,8 @@ class NodeFacts(msgspec.Struct, frozen=True):
     damaged_tables: tuple[str, ...] = ()
     missing_reserve_bytes: int = 0
     state_free_bytes: int = 0
+    clock_doubt: str = ""
+    """Why rules that delete do not go by this machine's clock, its disks aside; empty if they do."""
 
 
 def is_clean(findings: Sequence[Finding]) -> bool:
@@ -146,6 +148,19 @@ def _file_system(kind: str, path: str, say: Callable[[str, Level, str, str], Fin
             what,
             "use a local file system for local disks and state; network ones as a bucket",
         )
+
+
+def of_clock(doubt: str) -> Finding:
+    """Whether rules that delete go by this machine's clock."""
+    if not doubt:
+        return Finding(subject="node", check="clock", level="ok", what="rules that delete go by this machine's clock")
+    return Finding(
+        subject="node",
+        check="clock",
+        level="note",
+        what=f"rules that delete keep all rows: {doubt}",
+        hint="keep the clock by a time server (NTP); if it is right: 'frostline tick --believe-clock'",
+    )
 
 
 # -- the node ----------------------------------------------------------------------------------------------------------

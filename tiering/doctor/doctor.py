@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -34,6 +34,7 @@ from disks.stores.trial.examine import examine
 from disks.stores.trial.probe_results import StoreFacts
 from disks.workers.progress import SILENT, Progress, Task
 from oplog.errors import FrostlineError, NoSpace, ReadOnly
+from tiering.catalog.clock_check import Clocks
 from tiering.catalog.identity import Identities
 from tiering.config.places import place_of
 from tiering.config.settings import Config
@@ -77,6 +78,9 @@ def run(
                     if directory := _directory_of(disk):
                         findings += diagnosis.of_local(name, directory, look_at_directory(directory))
             task.advance(items=1)
+    if not only:
+        by_store = any(finding.check == "clock" and finding.level in ("ok", "warning") for finding in findings)
+        findings.append(diagnosis.of_clock("" if by_store else node.clock_doubt))
     if not only and config.keeper.hosts:
         findings += import_module(REPLICAS).findings(config)
     return findings
@@ -253,7 +257,8 @@ def look_at_node(config: Config) -> NodeFacts:
     versions = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
     versions |= {name: found for name in _PACKAGES if (found := _version(name))}
     journal = _sqlite_state(state / "journal.db")
-    active, failed = _moves(state) if journal == "ok" else ([], 0)
+    active, failed, confirmed = _moves(state) if journal == "ok" else ([], 0, None)
+    trust = timedelta(seconds=config.limits.clock_trust_seconds)
     tables = {name: state / "disks" / name / "files.db" for name in config.buckets()}
     return NodeFacts(
         versions=versions,
@@ -267,6 +272,7 @@ def look_at_node(config: Config) -> NodeFacts:
         failed=failed,
         missing_reserve_bytes=_missing_reserve(state, config.limits.state_reserve_bytes),
         state_free_bytes=_free_bytes(place),
+        clock_doubt=Clocks().doubt({}, datetime.now(UTC), confirmed, trust),
         damaged_tables=tuple(name for name, path in tables.items() if _sqlite_state(path) not in ("ok", "none")),
     )
 
@@ -304,13 +310,14 @@ def _sqlite_state(path: Path) -> str:
         return str(error)
 
 
-def _moves(state: Path) -> tuple[list[datetime], int]:
-    """When each unfinished move began, and how many failed for good."""
+def _moves(state: Path) -> tuple[list[datetime], int, datetime | None]:
+    """When each unfinished move began, how many failed for good, and when the clock was last confirmed."""
     try:
         journal = Journal(state)
     except (FrostlineError, OSError):
-        return [], 0
+        return [], 0, None
     try:
-        return [record.created for record in journal.work.moves(active=True)], len(journal.work.failures())
+        active = [record.created for record in journal.work.moves(active=True)]
+        return active, len(journal.work.failures()), journal.confirmed_time()
     finally:
         journal.close()

@@ -210,8 +210,8 @@ def adopt(context: Context, definition: TableDefinition, request: MergeRequest) 
         for _, group in groupby(plans, key=lambda plan: plan.partition):
             if context.stop.is_set():
                 break
-            planning.check_clock(context, definition)
-            results += merger.adopt(context, definition, list(group))
+            doubt = planning.check_merge(context, definition)
+            results += merger.adopt(context, definition, list(group), clock_doubt=doubt)
         context.catalog.refresh()
     return results
 
@@ -222,7 +222,6 @@ def merge_cold(
     """Merge the parts in buckets, also on volumes that prefer not to merge, until nothing of it is due any more."""
     from tiering.merge.cold import job as cold_merge
 
-    planning.check_clock(context, definition)
     if request.cold is None:
         request = replace(request, cold=ColdOptions())
     report = cold_merge.ColdMergeReport(merges=adopt(context, definition, request))
@@ -233,7 +232,8 @@ def merge_cold(
         if tuple(stored.facts.name for stored in plan.parts) not in tried
     ]:
         tried |= {tuple(stored.facts.name for stored in plan.parts) for plan in plans}
-        cold_merge.merge_groups(context, definition, plans, workers, request, report)
+        doubt = planning.check_merge(context, definition)
+        cold_merge.merge_groups(context, definition, plans, workers, request, report, clock_doubt=doubt)
         if request.final or report.not_begun or context.stop.is_set():
             break
     return report
@@ -247,7 +247,8 @@ def plan_merges(context: Context, definition: TableDefinition, request: MergeReq
         parts = merge_planning.parts_to_look_at(context, definition)
     else:
         parts = _parts_of(context, definition, request.partition)
-    return merge_planning.plan_merges(context, definition, parts, request)
+    doubt = planning.delete_doubt(context, definition) if parts else ""
+    return merge_planning.plan_merges(context, definition, parts, request, clock_doubt=doubt)
 
 
 def plan_adoptions(context: Context, definition: TableDefinition, request: MergeRequest) -> list[AdoptionPlan]:
@@ -304,8 +305,15 @@ def delete_due(context: Context, plan: Plan, problems: list[str]) -> list[TtlDel
 def _merge(context: Context, definition: TableDefinition, plan: MergePlan, request: MergeRequest) -> MergeResult:
     from tiering.merge import merger
 
-    planning.check_clock(context, definition)
-    return merger.merge(context, definition, plan.parts, reason=plan.reason, drop_deleted=request.drop_deleted)
+    doubt = planning.check_merge(context, definition)
+    return merger.merge(
+        context,
+        definition,
+        plan.parts,
+        reason=plan.reason,
+        drop_deleted=request.drop_deleted,
+        clock_doubt=doubt,
+    )
 
 
 def _next_try(failure: Failures, now: datetime) -> datetime | None:

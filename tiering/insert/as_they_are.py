@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from disks.effects import make_directory
 from disks.local.copied import copy_file
+from disks.system_errors import of_the_system
 from oplog.errors import Conflict, NotFound, UsageError
 from tiering.catalog.context import Context
 from tiering.insert.insert import Inserting, InsertResult, NewPart, make_ready
@@ -81,7 +82,9 @@ def look_at(path: Path, definition: TableDefinition) -> FittingFile:
     except FileNotFoundError as error:
         raise NotFound(f"no such file: {path}", hint="give the data files of parts, or a partition") from error
     except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"{path} cannot be read as Parquet: {error}", hint="nothing was changed") from error
+        raise of_the_system(error, path) or UsageError(
+            f"{path} cannot be read as Parquet: {error}", hint="nothing was changed"
+        ) from error
 
 
 def _looked_at(path: Path, definition: TableDefinition, opened: BinaryIO, file: pq.ParquetFile) -> FittingFile:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import glob
 import gzip
 import io
+import lzma
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +19,7 @@ from typing import IO, Any
 import msgspec
 import pyarrow as pa
 
+from disks.system_errors import of_the_system
 from oplog.errors import FrostlineError, NotFound, UsageError
 from tiering.insert import web_sources
 from tiering.insert.bucket_sources import SCHEME, BucketSources, RemoteFile
@@ -47,7 +50,10 @@ _ENDINGS = {
 }
 _CODECS = {".zst": "zstd", ".lz4": "lz4"}
 _MAGICS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
-_COMPRESSIONS = (".gz", ".zst", ".lz4", ".zip")
+_OPENED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+"""Compressions of Python's own library: they take files of several streams, one after the other."""
+_BEGINNINGS = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\x00": ".xz"}
+COMPRESSIONS = (*_OPENED, *_CODECS, ".zip")
 
 
 def too_long(label: str, begin: int) -> UsageError:
@@ -93,7 +99,7 @@ class SourceSpan(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class InputSource:
-    """One input: a path or `-`, its format and how it is compressed (`.gz`, `.zst`, `.lz4`, `.zip` or nothing)."""
+    """One input: a path or `-`, its format and how it is compressed (one of `COMPRESSIONS`, or nothing)."""
 
     path: str
     format: str
@@ -175,7 +181,7 @@ def source_of(path: str, file_format: str | None, opener: Callable[[], RemoteFil
         return InputSource(path, file_format)
     label = label_of(path)
     suffixes = [suffix.lower() for suffix in Path(label).suffixes]
-    compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
+    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
     known = file_format or (_ENDINGS.get(suffixes[-1]) if suffixes else None)
     if known is None and compression == ".zip":
         known = _format_inside(path, opener)
@@ -191,7 +197,9 @@ def _format_inside(path: str, opener: Callable[[], RemoteFile] | None) -> str | 
             archive = stack.enter_context(zipfile.ZipFile(named))
             return _ENDINGS.get(Path(_only_member(archive, path)).suffix.lower())
     except (zipfile.BadZipFile, OSError) as error:
-        raise UsageError(f"{label_of(path)} is not a readable zip file: {error}") from error
+        raise of_the_system(error, label_of(path)) or UsageError(
+            f"{label_of(path)} is not a readable zip file: {error}"
+        ) from error
 
 
 def _only_member(archive: zipfile.ZipFile, path: str) -> str:
@@ -212,7 +220,19 @@ def reading(source: InputSource) -> Iterator[None]:
         raise
     except PermissionError as error:
         raise UsageError(f"{source.label} cannot be read: {error.strerror}", hint="check its permissions") from error
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, gzip.BadGzipFile, pa.ArrowException) as error:
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        zipfile.BadZipFile,
+        gzip.BadGzipFile,
+        lzma.LZMAError,
+        pa.ArrowException,
+    ) as error:
+        if isinstance(error, (OSError, pa.ArrowException)):
+            refused = of_the_system(error, source.label)
+            if refused is not None:
+                raise refused from error
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
             f"{source.label} cannot be read as {source.format}: {text}",
@@ -235,9 +255,9 @@ def open_binary(source: InputSource, stdin: IO[bytes] | None, *, seekable: bool 
             archive = stack.enter_context(zipfile.ZipFile(named))
             raw = stack.enter_context(archive.open(_only_member(archive, source.path)))
             source.at.tell = archive.fp.tell if archive.fp is not None else int
-        elif source.compression == ".gz":
+        elif source.compression in _OPENED:
             packed = stack.enter_context(open(named, "rb")) if file is None else named
-            raw = stack.enter_context(gzip.open(packed, "rb"))
+            raw = stack.enter_context(_OPENED[source.compression](packed, "rb"))
             source.at.tell = packed.tell
         elif source.compression in _CODECS:
             packed = pa.OSFile(source.path) if file is None else pa.PythonFile(named, mode="r")
@@ -264,9 +284,11 @@ def open_binary(source: InputSource, stdin: IO[bytes] | None, *, seekable: bool 
 def _standard_input(stdin: Any) -> io.BufferedReader:
     """Standard input, decompressed: it has no name that tells, so its first bytes do."""
     given = stdin if hasattr(stdin, "peek") else io.BufferedReader(stdin)
-    start = given.peek(4)[:4]
-    if start[:2] == b"\x1f\x8b":
-        return io.BufferedReader(gzip.open(given, "rb"))
+    start = given.peek(6)[:6]
+    for beginning, compression in _BEGINNINGS.items():
+        if start.startswith(beginning):
+            return io.BufferedReader(_OPENED[compression](given, "rb"))
+    start = start[:4]
     if start in _MAGICS:
         plain = pa.CompressedInputStream(pa.PythonFile(given, mode="r"), _MAGICS[start])
         return io.BufferedReader(plain)

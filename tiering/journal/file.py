@@ -8,6 +8,7 @@ from pathlib import Path
 
 from disks import effects
 from disks.host.database_copy import check_openable, in_memory
+from disks.system_errors import of_sqlite
 from oplog.errors import Damaged, FrostlineError, UsageError
 
 SCHEMA_VERSION = 1
@@ -62,7 +63,7 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, list[str]]:
             return _connect(path), notices
         except (sqlite3.DatabaseError, Damaged) as error:
             if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
-                if (why := effects.why_not_writable(path.parent)) is not None:
+                if (why := effects.why_not_writable(path.parent) or of_sqlite(error, path)) is not None:
                     raise why from error
                 raise FrostlineError(
                     f"the journal {path} cannot be opened: {error}", hint="check its directory and permissions"
@@ -72,7 +73,7 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, list[str]]:
         _create(path)
         return _connect(path), notices
     except sqlite3.OperationalError as error:
-        raise (effects.why_not_writable(path.parent) or error) from error
+        raise (effects.why_not_writable(path.parent) or of_sqlite(error, path) or error) from error
 
 
 def open_copy(path: Path) -> sqlite3.Connection:
@@ -84,6 +85,8 @@ def open_copy(path: Path) -> sqlite3.Connection:
         else:
             connection.executescript(_SCHEMA)
     except (sqlite3.DatabaseError, Damaged) as error:
+        if isinstance(error, sqlite3.Error) and (why := of_sqlite(error, path)) is not None:
+            raise why from error
         raise Damaged(
             f"the journal {path} is damaged: {error}", hint="make its directory writable: it is then begun anew"
         ) from error
@@ -93,7 +96,7 @@ def open_copy(path: Path) -> sqlite3.Connection:
 
 def _create(path: Path) -> None:
     """Make the file under another name first, so that an empty journal is never one of ours."""
-    effects.make_directory(path.parent)
+    effects.make_directory(path.parent, mode=effects.PRIVATE)
     fresh = path.with_name("journal.db.new")
     for leftover in (fresh, Path(f"{fresh}-journal")):
         effects.remove_file(leftover, missing_ok=True)
@@ -133,6 +136,8 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
     try:
         row = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
     except sqlite3.OperationalError as error:
+        if of_sqlite(error, path) is not None:
+            raise
         raise Damaged(str(error)) from error
     if row is None:
         raise Damaged("it has no schema version")

@@ -28,6 +28,7 @@ from disks.effects import make_directory
 from disks.host.database_copy import check_openable, for_reading
 from disks.host.database_file import open_cache, remove_database
 from disks.host.database_transaction import transaction
+from disks.system_errors import of_sqlite, of_the_system
 from oplog.documents import Document
 from oplog.errors import Damaged, FrostlineError
 from tiering.journal import kept_looks
@@ -329,7 +330,7 @@ def everything(path: Path) -> Iterator[Kept]:
                 if _row_crc32(*row) == row_crc32 and zlib.crc32(data) == crc32:
                     yield Kept(PartsPlace(disk, directory, shape), file, _marks.decode(mark), facts, data)
     except (sqlite3.Error, OSError, msgspec.MsgspecError) as error:
-        raise Damaged(
+        raise _refused(error, path) or Damaged(
             f"{path.name} cannot be read: {error}", hint="'frostline fsck --repair' throws it away"
         ) from error
 
@@ -347,9 +348,14 @@ def looks(path: Path) -> list[tuple[PartsPlace, KeptLook, dict[str, tuple[Mark, 
             found = connection.execute("SELECT disk, directory, shape FROM looks").fetchall()
             return [_whole_look(connection, PartsPlace(*where)) for where in found]
     except (sqlite3.Error, OSError, msgspec.MsgspecError, ValueError) as error:
-        raise Damaged(
+        raise _refused(error, path) or Damaged(
             f"{path.name} cannot be read: {error}", hint="'frostline fsck --repair' throws it away"
         ) from error
+
+
+def _refused(error: Exception, path: Path) -> FrostlineError | None:
+    """Our error where the system refused, which says nothing about the file."""
+    return of_sqlite(error, path) if isinstance(error, sqlite3.Error) else of_the_system(error, path)
 
 
 def _whole_look(

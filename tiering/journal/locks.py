@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from disks import effects
-from disks.host.locks import try_lock
+from disks.host.locks import holder_of, try_lock, wait_for_lock
+from disks.host.processes import described
 from oplog.errors import Locked, NoSpace
 
 _LOOK_SECONDS = 0.001
@@ -22,15 +24,16 @@ def hold_lock(path: Path, *, what: str, hint: str, wait: bool = False) -> Iterat
 
     The kernel releases it when the process dies; the file itself stays. Where the disk is full, it may name nobody.
     """
-    effects.make_directory(path.parent)
+    effects.make_directory(path.parent, mode=effects.PRIVATE)
     with effects.op("fs.create", path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if wait:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            wait_for_lock(descriptor, path, fcntl.LOCK_EX, timeout_seconds=math.inf)
         elif not _take(descriptor):
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise Locked(f"{what} is held by process {holder} ({path})", hint=hint)
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            who = described(int(holder)) if holder.isdigit() else holder_of(descriptor)
+            raise Locked(f"{what} is held by {who} ({path})", hint=hint)
         with suppress(NoSpace), effects.op("fs.write", path):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

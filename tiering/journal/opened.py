@@ -18,6 +18,7 @@ from disks.host.database_transaction import transaction
 from disks.host.owners import Owners
 from disks.host.processes import is_alive, process_start
 from disks.host.reserve import Reserve
+from disks.system_errors import of_sqlite
 from oplog.errors import Damaged, FrostlineError, Locked, NoSpace, ReadOnly
 from tiering.journal import file as journal_file
 from tiering.journal.locks import hold_lock
@@ -144,8 +145,10 @@ def _translated(path: Path) -> Iterator[None]:
             raise NoSpace(
                 f"no space left for the journal {path}", hint="free space below the state directory"
             ) from error
-        raise effects.why_not_writable(path.parent) or FrostlineError(
-            f"the journal {path} failed: {text}", hint="check the disk that holds the state"
+        raise (
+            effects.why_not_writable(path.parent)
+            or of_sqlite(error, path)
+            or FrostlineError(f"the journal {path} failed: {text}", hint="check the disk that holds the state")
         ) from error
     except sqlite3.DatabaseError as error:
         raise Damaged(

@@ -39,6 +39,7 @@ from tiering.merge.output import (
     check_active,
     check_counts,
     check_range,
+    kept_rows,
     merged_part,
     next_name,
     output_name,
@@ -66,11 +67,12 @@ def merge(
     *,
     reason: str,
     drop_deleted: bool = False,
+    clock_doubt: str = "",
     agreed: Agreed | None = None,
 ) -> MergeResult:
     """Merge the parts, which are adjacent in their partition, into one. One part alone is rewritten. `drop_deleted`
-    forgets deleted keys where the parts are all that there is of their partition. `agreed`: what several machines that
-    make the same merge have in common.
+    forgets deleted keys where the parts are all that there is of their partition. `clock_doubt`: why the clock may be
+    wrong; rows past their TTL stay then. `agreed`: what several machines that make the same merge have in common.
 
     Raises `Locked` when a part is in use or an insert may still land between them, `Conflict` when the parts are not
     what is stored any more, `Damaged` for an input whose bytes are not what was written, `NoSpace`; nothing changes.
@@ -84,11 +86,23 @@ def merge(
     with context.journal.claim(definition.uuid, [stored.facts.name for stored in inputs], "merge"):
         check_range(context, definition, inputs, output)
         on = agreed.on if agreed is not None else ""
-        merge = _Merge(context, definition, inputs, output, reason, drop_deleted=drop_deleted, approve=approve, on=on)
+        merge = _Merge(
+            context,
+            definition,
+            inputs,
+            output,
+            reason,
+            drop_deleted=drop_deleted,
+            clock_doubt=clock_doubt,
+            approve=approve,
+            on=on,
+        )
         return merge.run(started)
 
 
-def adopt(context: Context, definition: TableDefinition, plans: Sequence[AdoptionPlan]) -> list[MergeResult]:
+def adopt(
+    context: Context, definition: TableDefinition, plans: Sequence[AdoptionPlan], *, clock_doubt: str = ""
+) -> list[MergeResult]:
     """Rewrite the parts of each plan as one part under a block number of this machine. The plans are all of one
     partition, and in the order of inserts. The last comes first, so that what is older never gets the higher number.
 
@@ -110,7 +124,14 @@ def adopt(context: Context, definition: TableDefinition, plans: Sequence[Adoptio
             output = replace(output_name(members), min_block=block, max_block=block)
             inserted = (block, block) if plan.as_newest else plan.inserted
             merge = _Merge(
-                context, definition, members, output, plan.reason, replacing_on=members[0].disk, inserted=inserted
+                context,
+                definition,
+                members,
+                output,
+                plan.reason,
+                replacing_on=members[0].disk,
+                inserted=inserted,
+                clock_doubt=clock_doubt,
             )
             results.append(merge.run(started))
     return results[::-1]
@@ -169,6 +190,8 @@ class _Merge(msgspec.Struct):
     replacing_on: str = ""
     """The disk on which the output, whose range does not cover the inputs, takes their place; else empty."""
     drop_deleted: bool = False
+    clock_doubt: str = ""
+    """Why the clock may be wrong: rows past their TTL stay then."""
     approve: Callable[[Part], None] | None = None
     on: str = ""
     """The disk for the output, whatever disk merges go to."""
@@ -208,7 +231,8 @@ class _Merge(msgspec.Struct):
                     raise Conflict(f"the merge into {self.output} was stopped", hint="it starts again later")
 
             forget = self.drop_deleted and holds_everything(context, definition, self.inputs)
-            how = RowMerge(definition, context.clock(), level, forget)
+            now = context.clock()
+            how = RowMerge(definition, None if self.clock_doubt else now, level, forget)
             merged = merge_files(self._files(scratch / "fetched"), how, directory, scratch=scratch, on_rows=on_rows)
             check_counts(definition, self.output, expected=rows_in, read=merged.rows_read, files=merged.files)
             part = merged_part(
@@ -242,6 +266,7 @@ class _Merge(msgspec.Struct):
             seconds=round(time.monotonic() - started, 3),
             disk=disk,
             reason=self.reason,
+            kept=kept_rows(definition, self.inputs, now, self.clock_doubt),
         )
 
     def _remove_elsewhere(self, disk: str, output: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from itertools import pairwise
 
 import msgspec
@@ -20,6 +21,7 @@ from tiering.catalog.lineage import is_lossless
 from tiering.catalog.new_parts import first_block_on_its_way
 from tiering.merge.planning import due_level, may_come_back, out_of_line
 from tiering.parquet.column_ranges import combine_ranges
+from tiering.policy import ttl
 from tiering.table.part import DataFile, Part, PartName
 from tiering.table.places import highest_level
 from tiering.table.schema import TableDefinition
@@ -45,6 +47,15 @@ class MergeResult(msgspec.Struct, frozen=True):
     """To the bucket, by verb; empty where they were not counted."""
     bytes_read: int = 0
     """From the bucket; 0 where that was not counted."""
+    kept: str = ""
+    """Why rows that may be past their TTL stay; empty if none do."""
+
+
+def kept_rows(definition: TableDefinition, inputs: Sequence[StoredPart], now: datetime, clock_doubt: str) -> str:
+    """Why a merge keeps rows that may be past their TTL (`MergeResult.kept`). `clock_doubt`: why it deletes none."""
+    if clock_doubt and any(ttl.may_have_due_rows(ttl.due_times(definition, stored.facts), now) for stored in inputs):
+        return f"rows that may be past their TTL stay: {clock_doubt}"
+    return ""
 
 
 def next_name(context: Context, definition: TableDefinition, inputs: Sequence[StoredPart]) -> PartName:

@@ -44,12 +44,14 @@ def plan_merges(
     request: MergeRequest,
     *,
     busy: Mapping[str, str] | None = None,
+    clock_doubt: str = "",
 ) -> list[MergePlan]:
     """The merges worth doing among the parts, or with `final` one for each run of adjacent parts. With `cold`, among
     the parts in buckets, whether their volume prefers to rest or not; else among those on volumes that do not.
     `drop_deleted` adds parts that are all of their partition and have deleted keys to forget. `busy`: further parts
     that are in no merge now, and what with. The parts are originals (`Catalog.originals`): a merge of a copy would take
-    the rows off the bucket."""
+    the rows off the bucket. `clock_doubt`: why the clock may be wrong; then no part is rewritten only to delete rows by
+    a rule."""
     cold = request.cold
     if not parts:
         return []
@@ -64,7 +66,8 @@ def plan_merges(
         plans = [plan for plan in plans if len(plan.parts) >= rules.min_inputs]
         if request.drop_deleted:
             plans += _forgetting(context, definition, _not_in(plans, parts, rules))
-        plans += _expirations(context, definition, _not_in(plans, parts, rules))
+        if not clock_doubt:
+            plans += _expirations(context, definition, _not_in(plans, parts, rules))
         return [*plans, *_reductions(definition, parts, _not_in(plans, parts, rules), limit)]
     late = list(_late_merges(parts, definition, rules, limit))
     merges = select_merges(
@@ -79,7 +82,8 @@ def plan_merges(
     merges = [*late, *(plan for plan in merges if len(plan.parts) >= rules.min_inputs)]
     if request.drop_deleted:
         merges += _forgetting(context, definition, _not_in(merges, parts, rules))
-    merges += _expirations(context, definition, _not_in(merges, parts, rules))
+    if not clock_doubt:
+        merges += _expirations(context, definition, _not_in(merges, parts, rules))
     return [*merges, *_recompressions(context, definition, _not_in(merges, parts, rules))]
 
 

@@ -61,8 +61,12 @@ def _row_a_key(table: pa.Table, keys: Sequence[str], mode: MergeMode) -> pa.Tabl
     return table if len(newest) == table.num_rows else table.take(pa.array(newest))
 
 
-def live_rows(tables: Iterable[pa.Table], definition: TableDefinition, now: datetime) -> Iterator[pa.Table]:
-    """The tables without rows that a TTL rule deletes. Rows without a time, or with one before 1971, stay."""
+def live_rows(tables: Iterable[pa.Table], definition: TableDefinition, now: datetime | None) -> Iterator[pa.Table]:
+    """The tables without rows that a TTL rule deletes at that time; None: no rule does. Rows without a time, or with
+    one before 1971, stay."""
+    if now is None:
+        yield from tables
+        return
     rules = [
         (rule.column, now - EARLIEST_PLAUSIBLE, rule.after)
         for rule in definition.ttl

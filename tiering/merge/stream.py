@@ -33,8 +33,8 @@ class RowMerge:
     """What the merged rows are and how they are written: the same for every file and shard of a part."""
 
     definition: TableDefinition = field(repr=False)
-    now: datetime
-    """Rows past their TTL then are left out."""
+    now: datetime | None
+    """Rows past their TTL then are left out; None keeps them all."""
     level: int = 0
     """The zstd level; 0 is the table's own."""
     drop_deleted: bool = False

@@ -24,6 +24,8 @@ from tiering.table.part import Part, PartFacts, PartName, range_of
 from tiering.table.places import part_name
 from tiering.table.schema import Delete, TableDefinition
 
+_BELIEVE = "'frostline tick --believe-clock'"
+
 
 def plan(
     context: Context,
@@ -76,9 +78,14 @@ def _deciding(
 def clock_problem(context: Context) -> str:
     """Why nothing that counts days may be done now: the clock is wrong by all signs. Empty when it is not."""
     now = context.clock()
-    created = (moment for table in context.catalog.tables() for moment in _created(context, table))
     options = _options(context, now)
-    return policy.clock_problem(created, now, options) or options.clock_doubt
+    return _contradiction(context, now, options) or options.clock_doubt
+
+
+def _contradiction(context: Context, now: datetime, options: Options) -> str:
+    """Which parts or clocks contradict this machine's clock; empty if none do."""
+    created = (moment for table in context.catalog.tables() for moment in _created(context, table))
+    return policy.clock_problem(created, now, options)
 
 
 def newest_part(context: Context) -> datetime | None:
@@ -94,13 +101,28 @@ def _created(context: Context, definition: TableDefinition) -> Iterable[datetime
     return [whole.newest for whole in sums.values() if whole.newest is not None]
 
 
-def check_clock(context: Context, definition: TableDefinition) -> None:
-    """Raises `Refused` where rules would drop rows by a clock that is wrong."""
-    if any(isinstance(rule.action, Delete) for rule in definition.ttl) and (why := clock_problem(context)):
+def delete_doubt(context: Context, definition: TableDefinition) -> str:
+    """Why the table's rules delete no rows now; empty where they do, or there are none."""
+    return clock_problem(context) if _has_deletes(definition) else ""
+
+
+def check_merge(context: Context, definition: TableDefinition) -> str:
+    """Why merges of the table keep rows past their TTL now: no clock confirms this machine's. Empty: they delete them.
+    Raises `Refused` where the table has rules that delete, and another clock contradicts this machine's."""
+    if not _has_deletes(definition):
+        return ""
+    now = context.clock()
+    options = _options(context, now)
+    if why := _contradiction(context, now, options):
         raise Refused(
-            f"a merge of {definition.full_name} would drop rows by its TTL: {why}",
-            hint="set the clock; if it is right: frostline tick --believe-clock",
+            f"{definition.full_name} has a rule that deletes rows, and is not merged by a wrong clock: {why}",
+            hint=f"set the clock; if it is right: {_BELIEVE}",
         )
+    return f"{options.clock_doubt}; if the clock is right: {_BELIEVE}" if options.clock_doubt else ""
+
+
+def _has_deletes(definition: TableDefinition) -> bool:
+    return any(isinstance(rule.action, Delete) for rule in definition.ttl)
 
 
 def clock_doubt(context: Context, now: datetime) -> str:

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
+from disks.system_errors import of_the_system
 from oplog.errors import Damaged
 from tiering.parquet.sections import Section, stated_sections
 from tiering.table.part import DataFile
@@ -74,7 +75,11 @@ def _side_by_side(look: Callable[[LocalRead], _Found], reads: Sequence[LocalRead
 def _is_whole(read: LocalRead) -> bool:
     try:
         _check(read)
-    except (Damaged, OSError):
+    except Damaged:
+        return False
+    except OSError as error:
+        if (refused := of_the_system(error, read.path)) is not None:  # says nothing about its bytes
+            raise refused from error
         return False
     return True
 

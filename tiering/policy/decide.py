@@ -230,18 +230,24 @@ class _Pass:
                 self._keep_undated(item)
                 continue
             if self.options.clock_doubt:
-                detail = (
-                    f"rule '{ttl.rule_text(due.rule)}' is due by this machine's clock, but {self.options.clock_doubt}: "
-                    "nothing is deleted until one does, or 'frostline tick --believe-clock'"
-                )
-                item.stay = (Reason("clock", detail), None)
+                item.stay = (self._clock_reason(due), None)
                 continue
             item.deleted = Reason("ttl_delete", f"{due.describe(self.now)}: rule '{ttl.rule_text(due.rule)}'")
             self._release(item.at, item.size)
 
+    def _clock_reason(self, due: ttl.Due) -> Reason:
+        return Reason(
+            "clock",
+            f"rule '{ttl.rule_text(due.rule)}' is due by this machine's clock, but {self.options.clock_doubt}: "
+            "nothing is deleted until one does, or 'frostline tick --believe-clock'",
+        )
+
     def _keep_undated(self, item: PolicyItem) -> None:
         """Give a part that is not deleted whole, because rows in it have no time, its reason."""
         due = ttl.due_in_part(item.dues, self.now)
+        if due is not None and self.options.clock_doubt:
+            item.stay = (self._clock_reason(due), None)
+            return
         if due is not None:
             detail = (
                 f"{due.describe(self.now)}: rule '{ttl.rule_text(due.rule)}' keeps them, a merge deletes the others"

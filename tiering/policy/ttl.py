@@ -33,6 +33,8 @@ class Due(msgspec.Struct, frozen=True, gc=False):
     """Of the rows that have a time."""
     due: datetime | None = None
     missing: str = ""
+    first: datetime | None = None
+    """Of a rule that deletes: when it is due for the oldest row that it may delete; None where nobody knows."""
     undated: str = ""
     """Of a rule that deletes: which rows it never deletes, because their time is missing, or may be. Empty if none."""
 
@@ -84,6 +86,11 @@ def due_in_part(dues: Iterable[Due], now: datetime) -> Due | None:
     """The rule that deletes rows of the part now, and keeps those whose time is missing: a merge carries it out."""
     found = (due for due in dues if due.deletes and due.undated and due.is_due(now))
     return max((due for due in found if not due.is_implausible), key=_time_of, default=None)
+
+
+def may_have_due_rows(dues: Iterable[Due], now: datetime) -> bool:
+    """Whether a rule may delete a row of the part now, by the oldest time in it; true where that is not known."""
+    return any(due.deletes and (due.first is None or due.first <= now) for due in dues)
 
 
 def due_recompressions(dues: Iterable[Due], now: datetime) -> list[Due]:
@@ -152,8 +159,10 @@ def _due(definition: TableDefinition, part: Part | PartFacts, rule: TtlRule) -> 
     if newest is None:
         return Due(rule, missing=f"the newest {rule.column} is {known.max!r}, which is not a time")
     undated = _undated(known, part.rows, rule) if isinstance(rule.action, Delete) else ""
+    oldest = _as_time(known.min)
     try:
-        return Due(rule, newest, newest + rule.after, undated=undated)
+        first = max(oldest, EARLIEST_PLAUSIBLE) + rule.after if oldest is not None else None
+        return Due(rule, newest, newest + rule.after, first=first, undated=undated)
     except OverflowError:
         return Due(rule, newest, missing=f"{short_time(newest)} + {short_duration(rule.after)} is beyond the calendar")
 

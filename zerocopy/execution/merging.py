@@ -12,13 +12,15 @@ import uuid
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
+import msgspec
+
 from oplog.errors import Conflict, NotFound, Refused
 from tiering.catalog.catalog import StoredPart
 from tiering.merge.output import output_name
 from tiering.merge.planning import plan_merges
 from tiering.merge.request import MergeRequest
 from tiering.merge.selection import MergePlan
-from tiering.move.policy_facts import check_clock
+from tiering.move.policy_facts import check_merge, delete_doubt
 from tiering.policy import ttl
 from tiering.table.part import PartName
 from zerocopy.execution import altering, moving
@@ -26,19 +28,21 @@ from zerocopy.execution.queue import pull, queue
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import CreateNode, Set
 from zerocopy.replica import entries, shared
-from zerocopy.replica.entries import Merge
+from zerocopy.replica.entries import Merge, MergeKeeping
 from zerocopy.replica.replica import Replica
 
 
 def assign(replica: Replica, request: MergeRequest) -> list[str]:
-    """Write the merges that are due into the log; returns what they make. None where another replica was first. Raises
-    `Refused` where they would drop rows by a clock that is wrong: every replica goes by the entry's time."""
+    """Write the merges that are due into the log; returns what they make. None where another replica was first. Where
+    no clock confirms this machine's, all replicas keep rows past their TTL: every replica goes by the entry's time.
+    Raises `Refused` where another clock contradicts it."""
     if request.adopt or request.drop_deleted or request.cold is not None:
         raise Refused(
             f"{replica.definition.full_name} is replicated: its merges take no --adopt, --drop-deleted or --cold",
             hint="merge it with --final, or without options",
         )
-    if not _plans(replica, request, (), (), None):  # what the others know can only take from it
+    doubt = delete_doubt(replica.context, replica.definition)
+    if not _plans(replica, request, (), (), None, doubt):  # what the others know can only take from it
         return []
     keeper, table = replica.keeper, replica.table
     keeper.sync(table.path)
@@ -47,11 +51,11 @@ def assign(replica: Replica, request: MergeRequest) -> list[str]:
     on_their_way = _on_their_way(replica)
     pull(replica)
     pending = [name for queued in queue(replica) for name in queued.entry.touches]
-    plans = _plans(replica, request, pending, moving_now, replica.parts())
+    plans = _plans(replica, request, pending, moving_now, replica.parts(), doubt)
     plans = [plan for plan in plans if _is_whole(plan, on_their_way, pending)]
     if not plans:
         return []
-    check_clock(replica.context, replica.definition)
+    doubt = check_merge(replica.context, replica.definition)
     unaltered = altering.unaltered(replica)
     if unaltered is None:
         return []
@@ -60,9 +64,10 @@ def assign(replica: Replica, request: MergeRequest) -> list[str]:
     for plan in plans:
         output = str(output_name(plan.parts))
         inputs = tuple(stored.facts.name for stored in plan.parts)
-        entry = Merge(
-            time=replica.context.clock(), replica=replica.name, output=output, inputs=inputs, reason=plan.reason
-        )
+        now = replica.context.clock()
+        entry = Merge(time=now, replica=replica.name, output=output, inputs=inputs, reason=plan.reason)
+        if doubt:
+            entry = MergeKeeping(**msgspec.structs.asdict(entry), clock_doubt=doubt)
         creates.append(CreateNode(f"{table.log}/log-", entries.encode(entry), numbered=True))
         outputs.append(output)
     try:
@@ -78,6 +83,7 @@ def _plans(
     pending: Sequence[PartName],
     moving_now: Collection[str],
     own: Collection[PartName] | None,
+    clock_doubt: str,
 ) -> list[MergePlan]:
     """What is due among the parts that are on this machine's own disks and in no merge or move that is agreed upon
     already; `own`: and that Keeper says are here. None while nobody knows what is on the shared disk."""
@@ -98,9 +104,9 @@ def _plans(
             busy[stored.facts.name] = "rest in a bucket"
         elif (own is not None and stored.name not in own) or any(name.covers(stored.name) for name in pending):
             busy[stored.facts.name] = "merge"
-        elif ttl.due_delete(ttl.due_times(definition, stored.facts), context.clock()) is not None:
+        elif not clock_doubt and ttl.due_delete(ttl.due_times(definition, stored.facts), context.clock()) is not None:
             busy[stored.facts.name] = "delete"  # whole, by an entry of its own
-    return plan_merges(context, definition, parts, request, busy=busy)
+    return plan_merges(context, definition, parts, request, busy=busy, clock_doubt=clock_doubt)
 
 
 def _asked_for(stored: StoredPart, request: MergeRequest) -> bool:

@@ -30,7 +30,7 @@ from zerocopy.replica.bringing import landing
 from zerocopy.replica.bringing.fetching import Fetcher, part_here
 from zerocopy.replica.bringing.landing import Landed
 from zerocopy.replica.connections import connections
-from zerocopy.replica.entries import DropRange, Entry, Get, Merge
+from zerocopy.replica.entries import DropRange, Entry, Get, Merge, MergeKeeping
 from zerocopy.replica.nodes import changed_by_hand
 from zerocopy.replica.replica import Replica
 
@@ -324,7 +324,10 @@ class Steps(msgspec.Struct):
         agreed = Agreed(name, approve, on)
         try:
             with self._merging:
-                result = merger.merge(context, replica.definition, inputs, reason=entry.reason, agreed=agreed)
+                doubt = entry.clock_doubt if isinstance(entry, MergeKeeping) else ""
+                result = merger.merge(
+                    context, replica.definition, inputs, reason=entry.reason, clock_doubt=doubt, agreed=agreed
+                )
         except _Differs:
             self._fetch(queued, name)
             return

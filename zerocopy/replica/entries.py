@@ -62,6 +62,13 @@ class Merge(_Entry, frozen=True, kw_only=True, tag="merge"):
         return (PartName.parse(self.output),)
 
 
+class MergeKeeping(Merge, frozen=True, kw_only=True, tag="merge_keeping"):
+    """The same by a clock that may be wrong: rows past their TTL stay. A version that does not know it waits for its
+    upgrade, for it would delete them."""
+
+    clock_doubt: str
+
+
 class DropRange(_Entry, frozen=True, kw_only=True, tag="drop_range"):
     """All parts whose blocks lie within these ranges go. What was inserted before it in the log is in no part of
     other blocks, so no part lies across."""
@@ -108,7 +115,7 @@ class Alter(_Entry, frozen=True, kw_only=True, tag="alter"):
         return ()
 
 
-Entry: TypeAlias = Get | Merge | DropRange | Alter
+Entry: TypeAlias = Get | Merge | MergeKeeping | DropRange | Alter
 
 
 def encode(entry: Entry) -> bytes:

@@ -11,6 +11,7 @@ Listings: obstore matches whole path segments only, and fails as a whole on one 
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import hmac
 import time
@@ -30,6 +31,7 @@ from disks.stores.s3.errors import S3Place, error_of_xml, not_answered, unreacha
 from disks.stores.s3.http import Connections, NotConnected
 from disks.stores.s3.http_answers import CutOff, HttpAnswer
 from disks.stores.time_budget import time_budget_seconds
+from disks.system_errors import errno_in, of_the_system
 from oplog.errors import FrostlineError, Transient
 
 EMPTY_SHA256 = hashlib.sha256(b"").digest()
@@ -258,6 +260,9 @@ class S3Requests:
                 silence_seconds=min(_READ_TIMEOUT_SECONDS, 2.5 * wanted),
             )
         except NotConnected as error:
+            cause = error.__cause__ or error
+            if errno_in(cause) in (errno.EMFILE, errno.ENFILE):  # says nothing about the server
+                raise of_the_system(cause, self._place.name) or error from error
             raise unreachable(self._place, key, error.__cause__ or error) from error
         except CutOff as error:
             raise Truncated(f"{self._place.name}{key}: the body ended early") from error

@@ -96,7 +96,7 @@ def insert(
 
     An insert is idempotent: parts that an earlier insert wrote are skipped and counted as duplicates. Files that are
     named together share parts, so that the same words double nothing; with --dedup-by file each has parts of its own,
-    and is skipped beside any others, too. Files may be compressed: .gz, .zst, .lz4, .zip.
+    and is skipped beside any others, too. Files may be compressed: .gz, .bz2, .xz, .zst, .lz4, .zip.
 
     With --quorum, exit 5 where too few replicas are heard of: then nothing is inserted; or where they do not have the
     rows in time: then they are in the table, and the same insert again waits on.

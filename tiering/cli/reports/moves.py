@@ -1,6 +1,7 @@
 """Moves as tables and documents; what `plan`, `move`, `apply` and `tick` share."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from oplog.errors import FrostlineError
@@ -84,6 +85,7 @@ def merge_document(result: Any) -> dict[str, Any]:
     names = ("table", "partition", "inputs", "output", "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds")
     document = {name: getattr(result, name) for name in names}
     document["inputs"] = list(document["inputs"])
+    document["kept"] = result.kept
     return document
 
 
@@ -99,6 +101,7 @@ def merge_plan_document(table: str, inputs: "Sequence[StoredPart]") -> dict[str,
         "bytes_in": sum(stored.facts.size_bytes for stored in inputs),
         "bytes_out": None,
         "seconds": 0,
+        "kept": "",
     }
 
 
@@ -122,6 +125,9 @@ def print_merges(output: Output, merges: list[dict[str, Any]]) -> None:
             for item in merges
         ],
     )
+    for sentence, group in groupby((item for item in merges if item["kept"]), key=lambda item: item["kept"]):
+        names = ", ".join(item["output"] for item in group)
+        output.note(f"{names}: {sentence}")
 
 
 def print_merge_stays(output: Output, stays: list[dict[str, Any]]) -> None:

@@ -41,6 +41,7 @@ from tiering.merge.output import (
     MergeResult,
     check_counts,
     check_range,
+    kept_rows,
     merged_part,
     next_name,
     recompression_level,
@@ -118,11 +119,13 @@ def merge_groups(
     workers: Workers,
     request: MergeRequest,
     report: ColdMergeReport,
+    *,
+    clock_doubt: str = "",
 ) -> None:
     """Merge each group of parts into one part, largest first, and add to the report what happened. Never raises for a
-    group: see `ColdMergeReport.failures`."""
+    group: see `ColdMergeReport.failures`. `clock_doubt`: why the clock may be wrong; rows past their TTL stay then."""
     options = request.cold or ColdOptions()
-    work = _ColdMerge(context, definition, workers, options, request.drop_deleted, report)
+    work = _ColdMerge(context, definition, workers, options, request.drop_deleted, report, clock_doubt)
     waiting = sorted(plans, key=lambda plan: -plan.size_bytes)
     what = f"merging {len(waiting)} groups of {definition.full_name}"
     rows = sum(stored.facts.rows for plan in waiting for stored in plan.parts)
@@ -179,6 +182,7 @@ class _ColdMerge(msgspec.Struct):
     options: ColdOptions
     drop_deleted: bool
     report: ColdMergeReport
+    clock_doubt: str = ""
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def merge(self, plan: MergePlan, task: Task) -> MergeResult:
@@ -215,7 +219,7 @@ class _ColdMerge(msgspec.Struct):
         store = self.workers.store_of(disk)
         shards = shards_of(context, definition, plan, shard_bytes=self.options.shard_bytes)
         forget = self.drop_deleted and holds_everything(context, definition, inputs)
-        how = RowMerge(definition, context.clock(), level, forget)
+        how = RowMerge(definition, None if self.clock_doubt else context.clock(), level, forget)
         tasks = [
             MergeTask(
                 store=store,
@@ -291,6 +295,7 @@ class _ColdMerge(msgspec.Struct):
             shards=len(shards),
             requests=dict(requests),
             bytes_read=sum(shard.bytes_read for shard in shards),
+            kept=kept_rows(definition, inputs, context.clock(), self.clock_doubt),
         )
 
 

@@ -22,6 +22,7 @@ from disks.effects import op
 from disks.host.scratch import task_scratch
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.wrappers.metered import MeteredStore
+from disks.system_errors import of_the_system
 from disks.workers.runner import OpensStore
 from oplog.errors import Conflict, Damaged
 from tiering.merge.cold.shards import Shard, ShardFile
@@ -133,7 +134,9 @@ def _names(item: ShardFile, path: Path) -> dict[int, str]:
     try:
         return field_ids(pq.read_schema(path))
     except (OSError, ValueError) as error:
-        raise Damaged(f"{item.label} cannot be read: {error}", hint="run 'frostline fsck'") from error
+        raise of_the_system(error, path) or Damaged(
+            f"{item.label} cannot be read: {error}", hint="run 'frostline fsck'"
+        ) from error
 
 
 def _peak_memory_bytes() -> int:

@@ -6,6 +6,7 @@ import re
 
 import duckdb
 
+from disks.system_errors import of_the_system
 from oplog.errors import Damaged, FrostlineError, LimitReached, UsageError
 
 READ_ONLY_HINT = "use 'frostline table create', 'frostline insert' and 'frostline table alter' to change something"
@@ -37,6 +38,11 @@ def cleaned(text: str) -> str:
 def engine_error(error: Exception) -> FrostlineError:
     """What went wrong while a statement ran, when it was not a file."""
     text = str(error)
+    if not isinstance(error, duckdb.Error) or isinstance(error, duckdb.IOException):
+        refused = of_the_system(error)
+        if refused is not None:
+            refused.message += f" ({cleaned(text)[:300]})" if isinstance(error, duckdb.Error) else ""
+            return refused
     if isinstance(error, duckdb.OutOfMemoryException):
         return LimitReached(f"the query needs more memory than it may use: {cleaned(text)[:300]}", hint="select less")
     if match := _NO_TEXT.search(text):

@@ -52,11 +52,12 @@ FILTER_OPTIMIZERS = frozenset(
 """Of a plan whose filters are read."""
 COLUMN_OPTIMIZERS = FILTER_OPTIMIZERS | {
     "distinct_aggregate_rewrite",
-    "grouping_sets",
     "unused_columns",
     "window_self_join",
 }
 """Of a plan whose columns are read: also those by which the engine reads columns for what nobody wants afterwards."""
+UNUSED_OPTIMIZERS = ("grouping_sets",)
+"""No statement is run by these: they make a table of the rows, of which the engine then reads all columns."""
 _COLUMN_NAME = re.compile(r"\bc(\d+)\b")
 _NOT_A_NUMBER = re.compile(r'(?<!\\)"value":(-?)(?:-)?nan\b', re.IGNORECASE)
 """Written as JSON has it. Within a text, the quotes have a backslash."""

@@ -13,6 +13,7 @@ from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import (
     COLUMN_OPTIMIZERS,
     FILTER_OPTIMIZERS,
+    UNUSED_OPTIMIZERS,
     Access,
     PlanReads,
     explained_columns,
@@ -126,7 +127,7 @@ def _reads(connection: duckdb.DuckDBPyConnection, statement: str, planned: Mappi
     if not columns.keys() >= found.tables.keys():
         other = plan_reads(_serialized(connection, statement), planned)
         columns = {name: access.columns for name, access in other.tables.items()} | columns
-    connection.execute("SET disabled_optimizers = ''")
+    connection.execute(f"SET disabled_optimizers = '{','.join(UNUSED_OPTIMIZERS)}'")
     whole = {name: frozenset(range(len(table.columns))) for name, table in planned.items()}
     tables = {name: Access(access.predicate, columns.get(name, whole[name])) for name, access in found.tables.items()}
     return PlanReads(tables, found.stops_early, found.is_filter_alone)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
+from disks.system_errors import files_to_open
 from oplog.errors import Damaged, FrostlineError, Transient
 from tiering.catalog.context import Context
 from tiering.parquet.checked_local import unchecked_bytes
@@ -119,7 +120,9 @@ class SqlSession:
         with self.translated():
             files = [file for _, members, _ in tables.values() for file in members if _opens_itself(file)]
             self._files = local_files
-            serve_local = not self._compare(tables, stops_early)
+            opened = sum(len(members) for _, members, _ in tables.values())
+            # The engine keeps about half of them open at once.
+            serve_local = opened > files_to_open() // 2 or not self._compare(tables, stops_early)
             if any(
                 self._path(file, serve_local) is None
                 for _, members, access in tables.values()
@@ -244,6 +247,8 @@ class SqlSession:
                 check_local_files([local_read(file, None) for file, _ in self._local])
             except Damaged as damage:
                 return damage
+            except OSError:  # what refuses to open them now refused the engine, too
+                return engine_error(error)
             if not self._kept.are_whole():
                 return Transient(
                     "the read cache lost bytes while they were read", hint="run it again: they are fetched then"

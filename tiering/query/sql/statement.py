@@ -37,6 +37,13 @@ _NAMING = {
 }
 """Expressions that are about no other columns than those that the statement names."""
 _EXPLAIN = "explain"
+_PIVOT_HINT = "name them: PIVOT … ON column IN ('a', 'b') USING …"
+_HINTS = {
+    "EXPLAIN": "a plain EXPLAIN SELECT … shows the plan; after a query its last line says what was read",
+    "COPY": "'frostline query SELECT … --output-format csv|json|parquet -o FILE' writes the answer; 'frostline insert' "
+    "brings files in",
+}
+"""What works in place of a statement that does not."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,10 @@ def read_statement(connection: duckdb.DuckDBPyConnection, sql: str, *, allow_fil
     kind = found[0].type.name
     explained = _explained(sql) if kind == "EXPLAIN" else None
     if kind != "SELECT" and explained is None:
-        raise UsageError(f"query only reads; {kind.replace('_', ' ')} is not possible here", hint=READ_ONLY_HINT)
+        if kind == "MULTI":  # the engine makes a type of the values first
+            raise UsageError("PIVOT without the values of its columns is not possible here", hint=_PIVOT_HINT)
+        hint = _HINTS.get(kind, READ_ONLY_HINT)
+        raise UsageError(f"query only reads; {kind.replace('_', ' ')} is not possible here", hint=hint)
     text = (explained or sql).strip().rstrip(";").rstrip()
     parsed = _parsed(connection, text)
     files: tuple[str, ...] = ()

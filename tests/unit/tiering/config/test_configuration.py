@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -253,6 +255,50 @@ SECRET = (
     "disks:\n  ssd: {type: local, path: ssd}\n"
     "  s3: {type: object_disk, url: 's3://b/p/', access_key_id: AKIA, secret_access_key: hunter2}\n"
 )
+
+
+_FOREIGN = {
+    "hooks": "hooks: {failed: {on: [move_failed], command: [/bin/true]}}\n",
+    "secret": SECRET,
+    "spark": "spark: {conf: {spark.jars: /tmp/x.jar}}\n",
+}
+
+
+class TestFoundHere:
+    """`./frostline.yaml` that nobody named: its owner may be anybody. Guards P61's kind."""
+
+    @pytest.mark.parametrize("text", _FOREIGN.values(), ids=_FOREIGN)
+    @pytest.mark.parametrize("how", ["owner", "group"])
+    def test_what_runs_or_is_secret_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, how: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        path = tmp_path / "frostline.yaml"
+        path.write_text(text)
+        path.chmod(0o600)
+        if how == "group":
+            path.chmod(0o620)
+        else:
+            monkeypatch.setattr(configuration.os, "geteuid", lambda: os.getuid() + 1)
+            monkeypatch.setattr(configuration, "_ROOT", -1)
+        with pytest.raises(Refused, match="found in the current directory") as refused:
+            load(None, {})
+        assert "--config" in refused.value.hint
+        with suppress(UsageError):  # not refused where it is named
+            load(path, {})
+
+    def test_the_rest_gets_a_warning(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "frostline.yaml").write_text("limits: {workers: 3}\n")
+        (tmp_path / "frostline.yaml").chmod(0o664)
+        assert load(None, {}).limits.workers == 3
+        assert "may write to it" in caplog.text
+        caplog.clear()
+        (tmp_path / "frostline.yaml").chmod(0o644)
+        load(None, {})
+        assert not caplog.text
 
 
 class TestSecrets:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import zipfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -21,7 +23,7 @@ from tiering.insert import source_csv, sources
 from tiering.insert.json import records
 from tiering.insert.json.records import whole_lines
 from tiering.insert.reshaping import parse_reshaping
-from tiering.insert.source_files import find_sources
+from tiering.insert.source_files import COMPRESSIONS, find_sources
 from tiering.insert.sources import open_sources, source_schema
 from tiering.table.definitions import define_table
 
@@ -96,6 +98,8 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "t.tsv": lambda path: path.write_bytes(csv_text("\t")),
     "t.csv.gz": lambda path: path.write_bytes(gzip.compress(csv_text())),
     "t.CSV.zst": lambda path: path.write_bytes(zstandard.compress(csv_text())),
+    "t.csv.bz2": lambda path: path.write_bytes(bz2.compress(csv_text()[:40]) + bz2.compress(csv_text()[40:])),
+    "t.csv.xz": lambda path: path.write_bytes(lzma.compress(csv_text())),
     "t.csv.zip": write_zip,
     "t.zip": write_zip,
     "bom.csv": lambda path: path.write_bytes(b"\xef\xbb\xbf" + csv_text()),
@@ -105,6 +109,12 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "t.arrow": write_arrow,
     "t.arrows": write_stream,
 }
+
+COMPRESSED = [name for name in WRITERS if name.lower().startswith("t.csv.")]
+
+
+def test_each_compression_is_tried() -> None:
+    assert {Path(name).suffix.lower() for name in COMPRESSED} | {".lz4"} == set(COMPRESSIONS)
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -183,7 +193,7 @@ def test_broken_json_names_file_and_line(tmp_path: Path, content: str, message: 
     assert message in error.value.message
 
 
-@pytest.mark.parametrize("name", ["t.parquet", "t.arrow", "t.arrows", "t.csv.gz", "t.CSV.zst", "t.csv.zip"])
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow", "t.arrows", *COMPRESSED])
 def test_cut_off_files_are_errors_that_name_them(tmp_path: Path, name: str) -> None:
     """Bad input: an unreadable file; never a shorter table."""
     path = tmp_path / name
@@ -246,7 +256,7 @@ def test_columns_of_a_file(tmp_path: Path) -> None:
         assert schema.field("id").type == pa.int64()
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress, bz2.compress, lzma.compress])
 def test_standard_input_may_be_compressed(compress: Any) -> None:
     assert read("-", file_format="csv", stdin=compress(csv_text())) == read("-", file_format="csv", stdin=csv_text())
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from disks.config import LocalDiskConfig
+from oplog.errors import UsageError
 from tests.tiers import define, make_context, put_part, put_table, resolver
 from tiering.catalog.context import Context
 from tiering.query.query import run_sql
@@ -134,3 +135,28 @@ def test_names_are_compared_as_the_engine_compares_them() -> None:
         False,
         False,
     ]
+
+
+@pytest.mark.parametrize("sets", ["ROLLUP (far)", "CUBE (far)", "GROUPING SETS ((far), ())", "ROLLUP (far, far)"])
+def test_grouping_sets_read_only_their_columns(context: Context, sets: str) -> None:
+    """P14's kind: what is asked for is read, and nothing else."""
+    plain = run_sql(context, "SELECT far, count(*) AS n FROM u.many GROUP BY far", resolver(context))
+    sets_read = run_sql(context, f"SELECT far, count(*) AS n FROM u.many GROUP BY {sets}", resolver(context))
+    assert len(plain.read_all()) == 2
+    assert len(sets_read.read_all()) >= 3
+    assert sets_read.bytes_read == plain.bytes_read > 0
+
+
+@pytest.mark.parametrize(
+    ("statement", "hint"),
+    [
+        ("EXPLAIN ANALYZE SELECT 1", "EXPLAIN SELECT"),
+        ("PIVOT u.many ON far USING count(*)", "IN ("),
+        ("SELECT * FROM (PIVOT u.many ON far USING count(*))", "IN ("),
+        ("COPY u.many TO 'x.csv'", "-o FILE"),
+    ],
+)
+def test_the_hint_names_what_works(context: Context, statement: str, hint: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        run_sql(context, statement, resolver(context))
+    assert hint in refused.value.hint
