@@ -163,6 +163,9 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     clock_trust_seconds: Duration = 3600.0
     """How long after the time that was last confirmed a fresh process believes the clock where it can ask no other: an
     object store on S3, or the kernel's word that a time server keeps it. Later it deletes nothing by a TTL."""
+    unpacked_bytes: Size = 16 * 1024 * 1024 * 1024
+    """Of one compressed file of Parquet, ORC or Arrow (`.parquet.gz`), which is unpacked into the temporary directory
+    to be read. A larger one is refused."""
     state_reserve_bytes: Size = 4 * 1024 * 1024
     """Kept in a file below `state_path` that is given up when its disk is full, for moves and drops: they make room."""
 
