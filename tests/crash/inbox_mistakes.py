@@ -52,6 +52,12 @@ def _batch_not_written_down() -> None:
     TableInbox.batch = lambda self: None  # type: ignore[method-assign]
 
 
+def _idle_connections_stay() -> None:
+    from disks.workers.listener import Listener
+
+    Listener._make_room = lambda self: False  # type: ignore[method-assign]
+
+
 def _kills_not_counted() -> None:
     from tiering.daemon.inbox import place
     from tiering.daemon.inbox.records import Attempt
@@ -120,6 +126,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "memory as many rows times the longest value",
         "tests/hostile/test_poison_inputs.py::test_every_encoding_is_decoded_in_slices",
         replaced("tiering.insert.decoded_size", "_widest", lambda array: 0),
+    ),
+    (
+        "listener: idle connections stay",
+        "connections without a request keep all others out",
+        "tests/unit/disks/workers/test_listener.py::test_idle_connections_make_room",
+        _idle_connections_stay,
     ),
     (
         "insert: any depth of JSON",

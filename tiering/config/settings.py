@@ -278,6 +278,8 @@ class InterserverConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """The file of its key."""
     ca_bundle: str | None = None
     """The file of the authority whose certificates all replicas have."""
+    connections: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
+    """So many at most at once. Those that wait for a request make room for new ones; more are refused."""
 
 
 class ReplicasConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

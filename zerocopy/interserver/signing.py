@@ -28,8 +28,13 @@ def is_signed(header: str, secret: str, method: str, path: str, *, now: float) -
         return False
     if abs(now - int(time)) > WINDOW_SECONDS:
         return False
-    return hmac.compare_digest(digest.encode(), _digest(secret, method, path, time).encode())
+    return hmac.compare_digest(_bytes(digest), _bytes(_digest(secret, method, path, time)))
 
 
 def _digest(secret: str, method: str, path: str, time: str) -> str:
-    return hmac.new(secret.encode(), f"{method}\n{path}\n{time}".encode(), hashlib.sha256).hexdigest()
+    return hmac.new(secret.encode(), _bytes(f"{method}\n{path}\n{time}"), hashlib.sha256).hexdigest()
+
+
+def _bytes(text: str) -> bytes:
+    """As they arrived: a header may hold any."""
+    return text.encode("utf-8", "surrogateescape")

@@ -95,6 +95,7 @@ class TableIngest:
         taken."""
         if not self._place.taken():
             yield
+            self._place.forget_attempt()
             return
         name_hex = None if name is None else records.name_hex(name)
         self._place.write_attempt(Attempt(kills=self._kills, name_hex=name_hex))

@@ -119,9 +119,12 @@ class TableInbox:
         self._write(ATTEMPT_FILE, attempt_document.encode(attempt))
 
     def forget_attempt(self) -> None:
-        """It ended, well or not: this process was not killed."""
-        effects.remove_file(self.path / ATTEMPT_FILE, missing_ok=True)
-        effects.fsync_directory(self.path)
+        """It ended, well or not: this process was not killed. Nothing where none is written down."""
+        files = [self.path / name for name in (ATTEMPT_FILE, f"{ATTEMPT_FILE}{_NEXT}")]
+        if there := [path for path in files if path.exists()]:
+            for path in there:
+                effects.remove_file(path, missing_ok=True)
+            effects.fsync_directory(self.path)
 
     def _write(self, name: str, data: bytes) -> None:
         following = self.path / f"{name}{_NEXT}"
