@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 HEAD_SECONDS = 10.0
 """How long a connection may be open without the whole head of a request: at its start, and between two requests."""
 _LINE_SECONDS = 60.0
+_GRACE_SECONDS = 0.5
+"""A connection that is open for less keeps its place."""
 _PAUSE_SECONDS = 1.0
 """After no connection could be accepted."""
 _BACKLOG = 128
@@ -64,8 +66,9 @@ class Listener:
         self._name, self._connections, self._head_seconds = name, connections, head_seconds
         self._log = log.getChild("http")
         self._log.filters[:] = [OncePerMinute()]
-        self._waiting: dict[object, Callable[[], bool]] = {}
-        """Connections without a request, the oldest first, and what closes each: it says whether it was open."""
+        self._waiting: dict[object, tuple[float, Callable[[], bool]]] = {}
+        """Connections without a request, the oldest first: since when, and what closes each and says whether it was
+        open."""
         self._timers: dict[object, asyncio.TimerHandle] = {}
         self._accepting: list[asyncio.Task[None]] = []
         self._sockets: list[socket.socket] = []
@@ -141,13 +144,15 @@ class Listener:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             assert runner.server is not None
-            if len(runner.server.connections) + len(self._opening) >= self._connections and not self._make_room():
+            await asyncio.sleep(0)  # what arrived on others is read first: they may have a request by now
+            is_full = len(runner.server.connections) + len(self._opening) >= self._connections
+            if is_full and not await self._make_room():
                 self._log.warning("%s: refused a connection: %s are in use", self._name, self._connections)
                 connection.close()
                 continue
             task = loop.create_task(self._connect(connection, runner, tls))
             self._opening.add(task)
-            self._waiting[task] = task.cancel
+            self._waiting[task] = (loop.time(), task.cancel)
             task.add_done_callback(self._opened)
 
     def _opened(self, task: asyncio.Task[None]) -> None:
@@ -169,10 +174,17 @@ class Listener:
         else:
             self._waits(protocol, transport)
 
-    def _make_room(self) -> bool:
-        """Close the connection that has waited for longest; False when none waits."""
-        for key in list(self._waiting):
-            close = self._waiting[key]
+    async def _make_room(self) -> bool:
+        """Close the connection that has waited for longest; False when none waits. One that is just open has a moment
+        first, else a flood would close those that are about to ask."""
+        while self._waiting:
+            key = next(iter(self._waiting))
+            since, close = self._waiting[key]
+            grace = min(_GRACE_SECONDS, self._head_seconds) - (asyncio.get_running_loop().time() - since)
+            if grace > 0:
+                await asyncio.sleep(grace)
+                if next(iter(self._waiting), None) is not key:
+                    continue
             self._has_head(key)
             if close():
                 return True
@@ -188,7 +200,7 @@ class Listener:
             transport.abort()  # type: ignore[attr-defined]
             return True
 
-        self._waiting[key] = close
+        self._waiting[key] = (asyncio.get_running_loop().time(), close)
         self._timers[key] = asyncio.get_running_loop().call_later(self._head_seconds, self._too_late, key)
 
     def _has_head(self, key: object) -> None:
@@ -198,8 +210,8 @@ class Listener:
 
     def _too_late(self, key: object) -> None:
         self._timers.pop(key, None)
-        if (close := self._waiting.pop(key, None)) is not None:
-            close()
+        if (waiting := self._waiting.pop(key, None)) is not None:
+            waiting[1]()
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What asyncio has nobody to tell: a client that went away within a handshake, for one."""

@@ -55,7 +55,10 @@ def _batch_not_written_down() -> None:
 def _idle_connections_stay() -> None:
     from disks.workers.listener import Listener
 
-    Listener._make_room = lambda self: False  # type: ignore[method-assign]
+    async def make_room(self: Listener) -> bool:
+        return False
+
+    Listener._make_room = make_room  # type: ignore[method-assign]
 
 
 def _kills_not_counted() -> None:

@@ -1,5 +1,6 @@
 """`frostline`: reads the command line, runs the verb, maps every failure to text or JSON and an exit code."""
 
+import errno
 import gc
 import logging
 import os
@@ -11,7 +12,7 @@ from typing import Any, NoReturn
 import typer
 
 from disks.workers.python_gc import collect_seldom
-from oplog.errors import FrostlineError, UsageError
+from oplog.errors import AccessDenied, FrostlineError, NoSpace, UsageError
 from tiering.cli.frame import plain_values
 from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED, Finished, Terminated
 from tiering.cli.frame.interruptible import has_begun
@@ -26,6 +27,13 @@ HELP = """Tables of Parquet parts on fast disks and in S3, moved by policy, rebu
 
 A first look: frostline demo. Every verb: frostline VERB --help."""
 _ENGINE = "duckdb"
+_NO_SUCH_PATH = frozenset(
+    (
+        *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),
+        *(errno.ENXIO, errno.ENODEV, errno.EINVAL, errno.EILSEQ, errno.ESPIPE, errno.ENOTEMPTY, errno.EFBIG),
+    )
+)
+"""Errors that are about the path somebody gave, or what is there."""
 
 
 def build() -> typer.Typer:
@@ -139,10 +147,25 @@ def _foreign(error: Exception, *, json: bool, verbose: bool) -> int:
     if isinstance(error, ModuleNotFoundError) and (extra := _extra_with(error.name)):
         print_error(UsageError(f"{error.name} is not installed", hint=f"pip install 'frostline[{extra}]'"), json=json)
         return 2
+    if isinstance(error, OSError) and error.filename is not None and (refused := _of_a_path(error)) is not None:
+        print_error(refused, json=json)
+        return refused.exit_code
     text = str(error).strip().splitlines()
     problem = f"unexpected {type(error).__name__}: {text[0] if text else 'no message'}"
     print_error(FrostlineError(problem, hint="run with -vv for the traceback"), json=json)
     return 1
+
+
+def _of_a_path(error: OSError) -> FrostlineError | None:
+    """What the system says of a path that cannot be used as it is; None for what is no fault of the path."""
+    said = f"{os.fsdecode(str(error.filename))[:200]}: {error.strerror}"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return AccessDenied(said, hint="check its permissions, and those of the directories above")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(said, hint="make room there")
+    if error.errno in _NO_SUCH_PATH:
+        return UsageError(said, hint="check the path")
+    return None
 
 
 def _extra_with(module: str | None) -> str | None:
