@@ -161,10 +161,12 @@ class Listener:
 
     async def _connect(self, connection: socket.socket, runner: web.AppRunner, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
-        handshake = {"ssl": tls, "ssl_handshake_timeout": self._head_seconds} if tls is not None else {}
+        seconds = self._head_seconds if tls is not None else None
         try:
             assert runner.server is not None
-            transport, protocol = await loop.connect_accepted_socket(runner.server, connection, **handshake)
+            transport, protocol = await loop.connect_accepted_socket(
+                runner.server, connection, ssl=tls, ssl_handshake_timeout=seconds
+            )
         except (TimeoutError, OSError, ssl.SSLError) as error:
             connection.close()
             self._log.info("%s: a connection failed before its first request: %s", self._name, error)

@@ -28,6 +28,8 @@ CAUSES = {
     "a name that is too long": ["disks", "--config", "ä" * 300],
     "a directory of the demo that is a file": ["demo", "files/good.csv"],
     "a name that is not UTF-8, in JSON": ["table", "show", os.fsdecode(b"\xff"), "--json"],
+    "a size of 5,000 digits": ["disks", "--bwlimit", "9" * 5000],
+    "a statement that is not UTF-8": ["query", os.fsdecode(b"select \xff")],
     "a link to itself": ["table", "create", "d.x", "--like", "files/loop.csv", "--order-by", "k"],
     "a deep sample": ["table", "create", "d.x", "--like", "files/objects.json", "--order-by", "k"],
 }

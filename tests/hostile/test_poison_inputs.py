@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -105,7 +105,12 @@ def test_a_long_value_of_a_dictionary_is_decoded_in_slices(
     monkeypatch.setattr(decoded_size, "MOST_DECODED_BYTES", 1_000_000)
     sizes: list[int] = []
     take = Intake.batches
-    monkeypatch.setattr(Intake, "batches", lambda self, batch: (sizes.append(batch.num_rows), take(self, batch))[1])
+
+    def batches(self: Intake, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        sizes.append(batch.num_rows)
+        yield from take(self, batch)
+
+    monkeypatch.setattr(Intake, "batches", batches)
     path = Path(f"long.{kind}")
     data = repeated(ROWS, 10_000)
     pq.write_table(data, path, store_schema=False) if kind == "parquet" else arrow(data, path)

@@ -86,9 +86,9 @@ def hostile_files(root: Path) -> list[str]:
     (root / "unreadable.csv").chmod(0)
     (root / "directory.csv").mkdir(exist_ok=True)
     (root / os.fsdecode(b"\xff.csv")).write_bytes(b"k,s\n1,a\n")
-    for name, make in {"loop.csv": lambda path: path.symlink_to(path.name), "fifo.csv": os.mkfifo}.items():
-        with contextlib.suppress(FileExistsError):
-            make(root / name)
+    if not (root / "fifo.csv").exists():
+        (root / "loop.csv").symlink_to("loop.csv")
+        os.mkfifo(root / "fifo.csv")
     return [*sorted(str(path) for path in root.iterdir()), "/dev/null", "/dev/full", str(root)]
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from itertools import filterfalse
 from typing import Any, NoReturn
 
 import typer
@@ -87,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
             return _unread()
         raise
     except Exception as error:  # noqa: BLE001  the one place where everything unforeseen ends
-        return _foreign(error, json=json, verbose=verbose)
+        return _foreign(error, arguments, json=json, verbose=verbose)
     finally:
         if isinstance(sys.stderr, LogStream):  # a daemon's
             sys.stderr.end()
@@ -131,7 +132,7 @@ def _print_version(options: GlobalOptions) -> None:
         print(f"frostline {about['version']}\nlog format {log_format}\nminimum reader {about['minimum_reader']}")
 
 
-def _foreign(error: Exception, *, json: bool, verbose: bool) -> int:
+def _foreign(error: Exception, arguments: Sequence[str], *, json: bool, verbose: bool) -> int:
     """Errors that are not ours: the argument parser's, and bugs."""
     if hasattr(error, "format_message"):  # wrong arguments, in whichever module typer defines them
         context = getattr(error, "ctx", None)
@@ -150,10 +151,17 @@ def _foreign(error: Exception, *, json: bool, verbose: bool) -> int:
     if isinstance(error, OSError) and error.filename is not None and (refused := _of_a_path(error)) is not None:
         print_error(refused, json=json)
         return refused.exit_code
+    if isinstance(error, UnicodeEncodeError) and (other := next(filterfalse(_is_utf8, arguments), None)) is not None:
+        print_error(UsageError(f"{other[:200]!r} is not UTF-8 text", hint="only paths may be any bytes"), json=json)
+        return 2
     text = str(error).strip().splitlines()
     problem = f"unexpected {type(error).__name__}: {text[0] if text else 'no message'}"
     print_error(FrostlineError(problem, hint="run with -vv for the traceback"), json=json)
     return 1
+
+
+def _is_utf8(text: str) -> bool:
+    return text.encode("utf-8", "replace") == text.encode("utf-8", "surrogatepass")
 
 
 def _of_a_path(error: OSError) -> FrostlineError | None:

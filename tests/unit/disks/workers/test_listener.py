@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 from aiohttp import web
@@ -35,7 +36,7 @@ MALFORMED = {
 class Served:
     """A server with one page, in a thread of its own."""
 
-    def __init__(self, head_seconds: float = 0.3, ask: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, head_seconds: float = 0.3, ask: Callable[[], object] = lambda: None) -> None:
         self._head_seconds, self._ask = head_seconds, ask
         self._loop = asyncio.new_event_loop()
         self._begun = threading.Event()
@@ -129,7 +130,7 @@ def test_no_malformed_request_leaves_a_traceback(
 def test_a_request_under_way_is_not_cut(caplog: pytest.LogCaptureFixture) -> None:
     """Neither by its age nor by others that need room; those are refused."""
     goes_on = threading.Event()
-    with Served(ask=lambda: goes_on.wait(20) and None) as server, ExitStack() as stack:
+    with Served(ask=goes_on.wait) as server, ExitStack() as stack:
         under_way = [stack.enter_context(server.connect()) for _ in range(CONNECTIONS)]
         for connection in under_way:
             connection.sendall(GET)
@@ -139,7 +140,7 @@ def test_a_request_under_way_is_not_cut(caplog: pytest.LogCaptureFixture) -> Non
         assert "refused a connection" in caplog.text
         goes_on.set()
         for connection in under_way:
-            assert is_whole(b"".join(iter(lambda asked=connection: asked.recv(65536), b"")))
+            assert is_whole(b"".join(iter(partial(connection.recv, 65536), b"")))
 
 
 def test_one_line_a_minute_for_what_repeats(caplog: pytest.LogCaptureFixture) -> None:
