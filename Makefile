@@ -97,6 +97,12 @@ simulate: $(VENV)/.dev ## three machines under one scheduler, by seeds (SEEDS=0:
 soak: $(VENV)/.dev ## an hour of kills, S3 faults and outages of disks (SECONDS=60, SEED=1, STORE=3: only that store of the seed)
 	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
 
+soak-hostile: $(VENV)/.dev ## ten minutes of floods, half requests and poison files against a running daemon (SECONDS=60, SEED=1)
+	@$(BIN)/python -m tests.soak.hostile --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
+hostile-verbs: $(VENV)/.dev ## ten minutes of hostile command lines for every verb (SECONDS=60, SEED=1)
+	@$(BIN)/python -m tests.hostile.verbs --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
 soak-machines: $(VENV)/.dev ## the same for three machines on one bucket, with stops (SECONDS=60, SEED=1, SERVER=ceph)
 	@$(BIN)/python -m tests.soak.machines --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server $(SERVER))
 

@@ -38,7 +38,7 @@ from disks.base import (
     SmallFile,
     Transaction,
 )
-from disks.effects import nearest_directory, read_only, remove_file, why_not_writable
+from disks.effects import nearest_directory, remove_file, why_not_writable
 from disks.host.locks import abandoned, file_lock, sweep, try_file_lock
 from disks.host.reserve import Reserve
 from disks.identity import DISK_FILE, IdentityGuard, read_file, write_file
@@ -48,6 +48,7 @@ from disks.local.sizes import KeptSizes
 from disks.local.transaction import LocalTransaction
 from disks.local.tree import OWN_DIRECTORY, TreeNow, join, mark_of, read_range, read_whole
 from disks.stores.base import ByteRange
+from disks.system_errors import read_only
 from oplog.errors import NotFound, ReadOnly, Refused
 from oplog.kinds import CommitKind, Dropped
 from oplog.stamps import CommitStamp, KeptStamp, WriterState

@@ -8,6 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _UNITS = "tests/unit/tiering/daemon/inbox/test_inbox.py"
+_KILLS = "tests/unit/tiering/daemon/inbox/test_inbox_kills.py"
 _HIVE = "tests/unit/tiering/daemon/inbox/test_inbox_hive.py"
 _KILLED = "tests/crash/test_inbox.py::test_killed_at_every_effect"
 
@@ -49,6 +50,22 @@ def _batch_not_written_down() -> None:
     from tiering.daemon.inbox.place import TableInbox
 
     TableInbox.batch = lambda self: None  # type: ignore[method-assign]
+
+
+def _idle_connections_stay() -> None:
+    from disks.workers.listener import Listener
+
+    async def make_room(self: Listener) -> bool:
+        return False
+
+    Listener._make_room = make_room  # type: ignore[method-assign]
+
+
+def _kills_not_counted() -> None:
+    from tiering.daemon.inbox import place
+    from tiering.daemon.inbox.records import Attempt
+
+    place.after_kill = lambda data: Attempt()  # type: ignore[attr-defined]
 
 
 def _known_before_they_are_in() -> None:
@@ -100,6 +117,30 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "tests/replicas/test_many_partitions.py::"
         "test_a_file_of_the_inbox_with_too_many_partitions_fails_once_and_keeps_no_other",
         _refused_as_a_whole,
+    ),
+    (
+        "inbox: kills not counted",
+        "a file that kills the process is read again and again",
+        f"{_KILLS}::test_a_file_that_kills_keeps_no_other_out",
+        _kills_not_counted,
+    ),
+    (
+        "insert: dictionaries decoded at once",
+        "memory as many rows times the longest value",
+        "tests/hostile/test_poison_inputs.py::test_every_encoding_is_decoded_in_slices",
+        replaced("tiering.insert.decoded_size", "_widest", lambda array: 0),
+    ),
+    (
+        "listener: idle connections stay",
+        "connections without a request keep all others out",
+        "tests/unit/disks/workers/test_listener.py::test_idle_connections_make_room",
+        _idle_connections_stay,
+    ),
+    (
+        "insert: any depth of JSON",
+        "a line that ends the process",
+        "tests/hostile/test_poison_inputs.py::test_a_deep_line_is_kept_apart_as_other_bad_rows",
+        replaced("tiering.insert.json.source", "deep_line", lambda block: None),
     ),
     ("inbox: moved before the commit", "done/ before the rows", _KILLED, _moved_before_the_commit),
     ("inbox: reported before the commit", "a report of rows that are not in", _KILLED, _reported_before_the_commit),

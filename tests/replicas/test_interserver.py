@@ -91,6 +91,7 @@ def test_only_who_knows_the_secret_gets_anything(machine: Machine) -> None:
         assert ask(store, path, late=400) == 401
         assert ask(store, path, headers={"Authorization": "Frostline-1 1:2:3"}) == 401
         assert ask(store, path, headers={"Authorization": "\xff"}) == 401
+        assert ask(store, path, headers={"Authorization": f"Frostline-1 {int(time.time())}:\xff"}) == 401
         assert ask(store, "/") == 404
 
 

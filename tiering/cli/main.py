@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from itertools import filterfalse
 from typing import Any, NoReturn, cast
 
 import typer
 
 from disks.system_errors import allow_open_files, of_sqlite, of_the_system
 from disks.workers.python_gc import collect_seldom
-from oplog.errors import FrostlineError, UsageError
+from oplog.errors import AccessDenied, FrostlineError, NoSpace, UsageError
 from tiering.cli.frame import plain_values
 from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED, Finished, Terminated
 from tiering.cli.frame.interruptible import has_begun
@@ -28,6 +29,13 @@ HELP = """Tables of Parquet parts on fast disks and in S3, moved by policy, rebu
 
 A first look: frostline demo. Every verb: frostline VERB --help."""
 _ENGINE = "duckdb"
+_NO_SUCH_PATH = frozenset(
+    (
+        *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),
+        *(errno.ENXIO, errno.ENODEV, errno.EINVAL, errno.EILSEQ, errno.ESPIPE, errno.ENOTEMPTY, errno.EFBIG),
+    )
+)
+"""Errors that are about the path somebody gave, or what is there."""
 
 
 def build() -> typer.Typer:
@@ -82,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
             return _unread()
         raise
     except Exception as error:  # noqa: BLE001  the one place where everything unforeseen ends
-        return _foreign(error, json=json, verbose=verbose)
+        return _foreign(error, arguments, json=json, verbose=verbose)
     finally:
         if isinstance(sys.stderr, LogStream):  # a daemon's
             sys.stderr.end()
@@ -126,7 +134,7 @@ def _print_version(options: GlobalOptions) -> None:
         print(f"frostline {about['version']}\nlog format {log_format}\nminimum reader {about['minimum_reader']}")
 
 
-def _foreign(error: Exception, *, json: bool, verbose: bool) -> int:
+def _foreign(error: Exception, arguments: Sequence[str], *, json: bool, verbose: bool) -> int:
     """Errors that are not ours: the argument parser's, and bugs."""
     if hasattr(error, "format_message"):  # wrong arguments, in whichever module typer defines them
         context = getattr(error, "ctx", None)
@@ -158,10 +166,32 @@ def _foreign(error: Exception, *, json: bool, verbose: bool) -> int:
     if refused is not None:
         print_error(refused, json=json)
         return refused.exit_code
+    if isinstance(error, OSError) and error.filename is not None and (refused := _of_a_path(error)) is not None:
+        print_error(refused, json=json)
+        return refused.exit_code
+    if isinstance(error, UnicodeEncodeError) and (other := next(filterfalse(_is_utf8, arguments), None)) is not None:
+        print_error(UsageError(f"{other[:200]!r} is not UTF-8 text", hint="only paths may be any bytes"), json=json)
+        return 2
     text = str(error).strip().splitlines()
     problem = f"unexpected {type(error).__name__}: {text[0] if text else 'no message'}"
     print_error(FrostlineError(problem, hint="run with -vv for the traceback"), json=json)
     return 1
+
+
+def _is_utf8(text: str) -> bool:
+    return text.encode("utf-8", "replace") == text.encode("utf-8", "surrogatepass")
+
+
+def _of_a_path(error: OSError) -> FrostlineError | None:
+    """What the system says of a path that cannot be used as it is; None for what is no fault of the path."""
+    said = f"{os.fsdecode(str(error.filename))[:200]}: {error.strerror}"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return AccessDenied(said, hint="check its permissions, and those of the directories above")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(said, hint="make room there")
+    if error.errno in _NO_SUCH_PATH:
+        return UsageError(said, hint="check the path")
+    return None
 
 
 def _extra_with(module: str | None) -> str | None:

@@ -35,6 +35,7 @@ from tiering.config.conversion import (
     nearest_hint,
 )
 from tiering.config.finding import HERE, PREFIX, default_home, find_file
+from tiering.config.given_file import CONFIGURATION_BYTES, text_of
 from tiering.config.places import check_places
 from tiering.config.secrets import MASK, SECRET_PROPERTY, without_passwords
 from tiering.config.settings import Config, embedded
@@ -122,7 +123,7 @@ def masked(config: Config) -> dict[str, Any]:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return text_of(file, CONFIGURATION_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the configuration {file}: {error}") from error
 

@@ -163,6 +163,9 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     clock_trust_seconds: Duration = 3600.0
     """How long after the time that was last confirmed a fresh process believes the clock where it can ask no other: an
     object store on S3, or the kernel's word that a time server keeps it. Later it deletes nothing by a TTL."""
+    unpacked_bytes: Size = 16 * 1024 * 1024 * 1024
+    """Of one compressed file of Parquet, ORC or Arrow (`.parquet.gz`), which is unpacked into the temporary directory
+    to be read. A larger one is refused."""
     state_reserve_bytes: Size = 4 * 1024 * 1024
     """Kept in a file below `state_path` that is given up when its disk is full, for moves and drops: they make room."""
 
@@ -275,6 +278,8 @@ class InterserverConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """The file of its key."""
     ca_bundle: str | None = None
     """The file of the authority whose certificates all replicas have."""
+    connections: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
+    """So many at most at once. Those that wait for a request make room for new ones; more are refused."""
 
 
 class ReplicasConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

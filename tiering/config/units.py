@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 
 from oplog.errors import UsageError
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?b?)\Z", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([kmgtp]?)(i?b?)\Z", re.IGNORECASE)
 _DURATION_PIECE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 _SCALES = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SECONDS = {

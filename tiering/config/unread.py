@@ -10,6 +10,7 @@ from typing import Any
 
 from oplog.errors import UsageError
 from tiering.config.finding import PREFIX, default_home, find_file
+from tiering.config.given_file import CONFIGURATION_BYTES, text_of
 from tiering.config.settings import embedded
 
 _LINE = re.compile(r"""^state_path:[ \t]+(?:"([^"]+)"|'([^']+)'|([^\s'"#&*!|>{\[][^#\n]*))""", re.MULTILINE)
@@ -20,7 +21,9 @@ def state_directory(given: str | Path | None, environment: Mapping[str, str]) ->
     try:
         file = find_file(given, environment)
         base = default_home(environment) if file is None else file.absolute().parent
-        path = environment.get(f"{PREFIX}STATE_PATH") or (None if file is None else _said(file.read_text("utf-8")))
+        path = environment.get(f"{PREFIX}STATE_PATH") or (
+            None if file is None else _said(text_of(file, CONFIGURATION_BYTES))
+        )
     except (UsageError, OSError, UnicodeDecodeError):
         return None
     return (base / Path(path).expanduser()).absolute() if path else embedded(default_home(environment)).state_directory

@@ -7,6 +7,7 @@ holds the store's daemon lock. A path may be longer than a socket's address: it 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -20,6 +21,7 @@ from typing import Any
 import msgspec
 
 from disks import effects
+from oplog.bounds import UNREADABLE
 from oplog.errors import FrostlineError, Transient, UsageError
 from tiering.config.jobs import JOB_NAMES
 from tiering.daemon.jobs.jobs import DaemonJobs
@@ -28,6 +30,8 @@ from tiering.journal.locks import daemon_lock_path, lock_holder
 
 SOCKET_FILE = "daemon.sock"
 _MOST_BYTES = 1024 * 1024
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
+_REST_SECONDS = 0.5
 _ASK_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
 _BEGIN_SECONDS = 10.0
@@ -97,25 +101,31 @@ class ControlServer:
         while not self._ends:
             try:
                 asking, _ = self._socket.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._ends or error.errno not in _NO_DESCRIPTORS:
+                    return
+                time.sleep(_REST_SECONDS)  # they come back when others are closed
+                continue
             with asking:
                 try:
                     asking.settimeout(_ASK_SECONDS)
-                    asking.sendall(msgspec.json.encode(self._answer(_line(asking))) + b"\n")
+                    answer = msgspec.json.encode(self._answer(_line(asking))) + b"\n"
+                    asking.settimeout(_ASK_SECONDS)
+                    asking.sendall(answer)
                 except OSError as error:
                     log.debug("whoever asked is gone: %s", error)
 
     def _answer(self, line: bytes) -> Reply:
         try:
             request = _requests.decode(line)
+        except UNREADABLE as error:
+            return _failed(UsageError(f"not a request: {error}"))
+        try:
             if request.verb not in self._verbs:
                 raise UsageError(
                     f"a daemon does not know {request.verb!r}", hint="its version is another one: restart it"
                 )
             return Reply(self._verbs[request.verb](request.jobs))
-        except msgspec.MsgspecError as error:
-            return _failed(UsageError(f"not a request: {error}"))
         except FrostlineError as error:
             return _failed(error)
         except Exception as error:
@@ -197,8 +207,12 @@ def ask(
 
 
 def _line(connection: socket.socket) -> bytes:
-    found = b""
+    """A line, within the connection's timeout however slowly it arrives. Raises `TimeoutError`."""
+    found, seconds = b"", connection.gettimeout()
+    deadline = None if seconds is None else time.monotonic() + seconds
     while not found.endswith(b"\n") and len(found) < _MOST_BYTES:
+        if deadline is not None:
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
         piece = connection.recv(_MOST_BYTES)
         if not piece:
             break

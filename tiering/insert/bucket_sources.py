@@ -40,6 +40,11 @@ class BucketSources:
         self._config = config
         self._limiter = limiter
 
+    @property
+    def most_unpacked_bytes(self) -> int:
+        """What the configuration says of a compressed input that has to be unpacked whole."""
+        return self._config.limits.unpacked_bytes
+
     def find(self, url: str) -> list[tuple[str, Callable[[], BucketFile]]]:
         """The objects that a URL or a glob of keys names, in the order of their keys, each with what opens it. A key
         that exists is meant, whatever is in it, as is the name of a file.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import glob
 import gzip
 import io
 import lzma
 import sys
+import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +23,8 @@ import msgspec
 import pyarrow as pa
 
 from disks.system_errors import of_the_system
-from oplog.errors import FrostlineError, NotFound, UsageError
+from oplog.errors import FrostlineError, NoSpace, NotFound, UsageError
+from tiering.config.settings import LimitsConfig
 from tiering.insert import web_sources
 from tiering.insert.bucket_sources import SCHEME, BucketSources, RemoteFile
 
@@ -111,6 +115,8 @@ class InputSource:
     """Between the fields of CSV, once its header was seen."""
     span: SourceSpan | None = None
     """Of Parquet: what to read of it, where that is not all."""
+    most_unpacked_bytes: int = LimitsConfig().unpacked_bytes
+    """Of a compressed input that has to be unpacked whole."""
     named: str = ""
     """The path by which its directories are columns, where that is another one."""
 
@@ -149,6 +155,8 @@ def find_sources(
             found.extend(source_of(match, file_format) for match in _matches(path))
     if not found:
         raise UsageError("nothing to insert", hint="name files, a glob or '-' for standard input")
+    if buckets is not None:
+        found = [replace(source, most_unpacked_bytes=buckets.most_unpacked_bytes) for source in found]
     return found
 
 
@@ -211,6 +219,13 @@ def _only_member(archive: zipfile.ZipFile, path: str) -> str:
     return members[0]
 
 
+_UNREADABLE = (
+    *(OSError, EOFError, ValueError, NotImplementedError, zlib.error, lzma.LZMAError),
+    *(zipfile.BadZipFile, gzip.BadGzipFile, pa.ArrowException),
+)
+"""What libraries raise for input that is cut, damaged or none of its format."""
+
+
 @contextmanager
 def reading(source: InputSource) -> Iterator[None]:
     """Turn what libraries raise for unreadable input into an error that names the file."""
@@ -220,19 +235,15 @@ def reading(source: InputSource) -> Iterator[None]:
         raise
     except PermissionError as error:
         raise UsageError(f"{source.label} cannot be read: {error.strerror}", hint="check its permissions") from error
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        zipfile.BadZipFile,
-        gzip.BadGzipFile,
-        lzma.LZMAError,
-        pa.ArrowException,
-    ) as error:
-        if isinstance(error, (OSError, pa.ArrowException)):
-            refused = of_the_system(error, source.label)
-            if refused is not None:
-                raise refused from error
+    except RecursionError as error:
+        raise UsageError(f"{source.label} is nested too deep", hint="leave the deepest columns out") from error
+    except MemoryError as error:
+        raise UsageError(
+            f"{source.label} needs more memory than there is", hint="write it in smaller row groups, batches or records"
+        ) from error
+    except _UNREADABLE as error:
+        if isinstance(error, (OSError, pa.ArrowException)) and (refused := of_the_system(error, source.label)):
+            raise refused from error
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
             f"{source.label} cannot be read as {source.format}: {text}",
@@ -242,7 +253,8 @@ def reading(source: InputSource) -> Iterator[None]:
 
 @contextmanager
 def open_binary(source: InputSource, stdin: IO[bytes] | None, *, seekable: bool = False) -> Iterator[Any]:
-    """The decompressed bytes of the input; `seekable` ones of a compressed input or a pipe are held in memory."""
+    """The decompressed bytes of the input; `seekable` ones of a compressed input or a pipe are unpacked into the
+    temporary directory. Raises `UsageError` for one that is larger than its limit, `NoSpace`."""
     with ExitStack() as stack:
         raw: Any
         file = stack.enter_context(source.open()) if source.open is not None else None
@@ -274,11 +286,39 @@ def open_binary(source: InputSource, stdin: IO[bytes] | None, *, seekable: bool 
             yield plain
             return
         if seekable:
-            yield pa.BufferReader(raw.read())
+            yield pa.PythonFile(stack.enter_context(_unpacked(raw, source)), mode="r")
         else:
             yield raw if isinstance(raw, pa.NativeFile) else pa.PythonFile(raw, mode="r")
         if file is not None:
             file.check_unchanged()
+
+
+def _unpacked(raw: Any, source: InputSource) -> IO[bytes]:
+    """A file without a name, which goes when it is closed."""
+    unpacked = tempfile.TemporaryFile(prefix="frostline-")  # noqa: SIM115 - closed by who gets it
+    try:
+        while data := raw.read(BLOCK_BYTES):
+            if unpacked.tell() + len(data) > source.most_unpacked_bytes:
+                raise UsageError(
+                    f"{source.label} has more than {source.most_unpacked_bytes:,} bytes unpacked, the limit of "
+                    f"{source.format} that has to be unpacked whole",
+                    hint="set limits.unpacked_bytes to more, or unpack the file first",
+                )
+            try:
+                unpacked.write(data)
+                unpacked.flush()
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise NoSpace(
+                    f"{source.label} cannot be unpacked into {tempfile.gettempdir()}: {error.strerror}",
+                    hint="make room there, or set TMPDIR to a directory that has some",
+                ) from error
+    except BaseException:
+        unpacked.close()
+        raise
+    unpacked.seek(0)
+    return unpacked
 
 
 def _standard_input(stdin: Any) -> io.BufferedReader:

@@ -27,6 +27,7 @@ from disks.workers.progress import Task
 from oplog.errors import UsageError
 from tiering.insert.bad_rows import BadRows
 from tiering.insert.bucket_sources import BucketSources
+from tiering.insert.decoded_size import bounded, longest, rows_at_once
 from tiering.insert.hive import path_columns, with_path_fields
 from tiering.insert.intake import Intake
 from tiering.insert.json.source import guess_schema, read_json
@@ -169,7 +170,8 @@ def _read(
             case _:
                 intake = Intake(source, reshaping, bad)
                 for batch in _READERS[source.format](intake, stdin):
-                    yield from intake.batches(batch)
+                    for some in bounded(batch):
+                        yield from intake.batches(some)
 
 
 def _read_parquet(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
@@ -179,9 +181,10 @@ def _read_parquet(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.Record
         rows = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
         groups = source.span.within(rows) if source.span is not None else range(len(rows))
         intake.rows = sum(rows[: groups.start])
-        for batch in _parquet_batches(file, stream, groups):
-            found += batch.num_rows
-            yield batch
+        for some in _alike(file, stream, groups) if source.open is None else [(groups, _BATCH_ROWS)]:
+            for batch in _parquet_batches(file, stream, *some):
+                found += batch.num_rows
+                yield batch
         found += sum(rows) - sum(rows[groups.start : groups.stop])
         if found != file.metadata.num_rows:
             raise UsageError(
@@ -190,10 +193,42 @@ def _read_parquet(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.Record
             )
 
 
-def _parquet_batches(file: pq.ParquetFile, stream: Any, groups: range) -> Iterator[pa.RecordBatch]:
+def _alike(file: pq.ParquetFile, stream: Any, groups: range) -> Iterator[tuple[range, int]]:
+    """The row groups in runs, each with how many of its rows are decoded at once: rows of a small file can name one
+    large value of a dictionary, again and again."""
+    columns = [(number, file.schema.column(number)) for number in range(len(file.schema))]
+    texts = [
+        (number, column.name)
+        for number, column in columns
+        if column.physical_type == "BYTE_ARRAY" and column.path == column.name and column.max_repetition_level == 0
+        if pa.types.is_string(kind := file.schema_arrow.field(column.name).type) or pa.types.is_binary(kind)
+    ]
+    begin, before = groups.start, _BATCH_ROWS
+    for number in groups if texts else ():
+        group = file.metadata.row_group(number)
+        names = [name for column, name in texts if group.column(column).has_dictionary_page]
+        rows = min(_BATCH_ROWS, rows_at_once(_longest_values(file, stream, number, names)))
+        if rows != before and number > begin:
+            yield range(begin, number), before
+            begin = number
+        before = rows
+    if groups:
+        yield range(begin, groups.stop), before
+
+
+def _longest_values(file: pq.ParquetFile, stream: Any, group: int, names: Sequence[str]) -> int:
+    """The longest value of each dictionary of a row group, summed up."""
+    if not names or not file.metadata.row_group(group).num_rows:
+        return 0
+    encoded = pq.ParquetFile(stream, metadata=file.metadata, pre_buffer=False, read_dictionary=list(names))
+    first = next(encoded.iter_batches(1, row_groups=[group], columns=list(names)))
+    return sum(longest(array.dictionary) for array in first.columns if pa.types.is_dictionary(array.type))
+
+
+def _parquet_batches(file: pq.ParquetFile, stream: Any, groups: range, rows: int) -> Iterator[pa.RecordBatch]:
     """Of these row groups. INT96 holds nanoseconds of any year, and Arrow's reach from 1677 to 2262: beyond that they
     would come as other moments, and so come in microseconds."""
-    batches = file.iter_batches(_BATCH_ROWS, row_groups=groups)
+    batches = file.iter_batches(rows, row_groups=groups)
     if all(file.schema.column(number).physical_type != "INT96" for number in range(len(file.schema))):
         yield from batches
         return
@@ -201,7 +236,7 @@ def _parquet_batches(file: pq.ParquetFile, stream: Any, groups: range) -> Iterat
     fields = enumerate(zip(file.schema_arrow, coarse.schema_arrow, strict=True))
     places = [number for number, (field, other) in fields if field.type != other.type]
     names = [file.schema_arrow.names[number] for number in places]
-    again = coarse.iter_batches(_BATCH_ROWS, row_groups=groups, columns=names)
+    again = coarse.iter_batches(rows, row_groups=groups, columns=names)
     for batch, moments in zip(batches, again, strict=True):
         arrays = batch.columns
         for number, array in zip(places, moments.columns, strict=True):

@@ -1,30 +1,34 @@
 """Files of web servers as what an insert reads: `http://…` and `https://…`.
 
 In ranges where the server gives ranges: one that breaks off is asked for again. Of a server that does not, the file is
-read from its beginning to its end, and held in memory by formats that want to seek. Proxies and certificates are those
-of the environment (`HTTPS_PROXY`, `SSL_CERT_FILE`).
+read from its beginning to its end, and kept in the temporary directory for formats that seek. Proxies and certificates
+are those of the environment (`HTTPS_PROXY`, `SSL_CERT_FILE`).
 """
 
 from __future__ import annotations
 
 import http.client
+import io
 import random
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from email.message import Message
-from typing import Any, NoReturn, TypeVar
+from typing import IO, Any, NoReturn, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from disks.stores.wrappers.retry import Backoff
 from oplog.errors import AccessDenied, FrostlineError, NotFound, Transient, UsageError
+from tiering.config.settings import LimitsConfig
 from tiering.insert.bucket_sources import RemoteFile
 
 SCHEMES = ("http://", "https://")
 _Answer = TypeVar("_Answer")
 _MOST_RANGE_BYTES = 32 * 1024 * 1024
+_PIECE_BYTES = 8 * 1024 * 1024
 _ANSWER_SECONDS = 60.0
 _TRIES = Backoff(attempts=6, total_seconds=60.0)
 _BROKEN = (OSError, http.client.HTTPException)  # URLError is an OSError
@@ -52,7 +56,9 @@ class WebFile(RemoteFile):
         self._url, self._label, self._sleep = url, shown(url), sleep
         self._answer: Any = None
         self._at = 0
-        self._whole: bytes | None = None
+        self._whole: IO[bytes] | None = None
+        """All of it, in a file without a name, of a server without ranges: where it gives no length, or the format
+        seeks."""
         first = self._asked({"Range": "bytes=0-0"})
         with first:
             self._ranges = first.status == http.client.PARTIAL_CONTENT and _total(first.headers) is not None
@@ -62,8 +68,8 @@ class WebFile(RemoteFile):
             self._answer = self._asked({})
             length = self._answer.headers.get("Content-Length")
             if length is None:
-                self._whole = self._answer.read()
-            size_bytes = int(length) if length is not None else len(self._whole or b"")
+                self._whole = self._received(None)
+            size_bytes = int(length) if self._whole is None else self._whole.seek(0, io.SEEK_END)
             self._version = _version(self._answer.headers)
         super().__init__(size_bytes or 0)
 
@@ -75,6 +81,8 @@ class WebFile(RemoteFile):
     def close(self) -> None:
         if not self.closed and self._answer is not None:
             self._answer.close()
+        if self._whole is not None:
+            self._whole.close()
         super().close()
 
     def _bytes(self, start: int, stop: int) -> bytes:
@@ -88,8 +96,32 @@ class WebFile(RemoteFile):
         if self._whole is None:
             self._answer.close()
             self._answer = self._asked({}, of_version=True)
-            self._whole = self._read(self._answer, self.size())
-        return self._whole[start:stop]
+            self._whole = self._received(self.size())
+        self._whole.seek(start)
+        return self._whole.read(stop - start)
+
+    def _received(self, size_bytes: int | None) -> IO[bytes]:
+        """The answer to its end, in the temporary directory."""
+        whole = tempfile.TemporaryFile(prefix="frostline-")  # noqa: SIM115 - `close` closes it
+        most_bytes = LimitsConfig().unpacked_bytes
+        try:
+            while size_bytes is None or whole.tell() < size_bytes:
+                if size_bytes is None:
+                    data = self._answer.read(_PIECE_BYTES)
+                else:
+                    data = self._read(self._answer, min(_PIECE_BYTES, size_bytes - whole.tell()))
+                if not data:
+                    break
+                if whole.tell() + len(data) > most_bytes:
+                    raise UsageError(
+                        f"{self._label} has more than {most_bytes:,} bytes, and the server gives no ranges of it",
+                        hint="download it, and insert the file",
+                    )
+                whole.write(data)
+        except BaseException:
+            whole.close()
+            raise
+        return whole
 
     def _range(self, start: int, stop: int) -> bytes:
         def get() -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from disks.workers.listener import Listener
 from oplog.errors import UsageError
 from tiering.config.escaping import visible
 from tui.serving.gate import COOKIE, Gate, Pass
@@ -24,11 +26,14 @@ _FILES = {
 }
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _VIEWERS = 16
+_CONNECTIONS = 64
 _MESSAGE_BYTES = 64 * 1024
 """More is nothing that somebody types or pastes at once."""
 _HEARTBEAT_SECONDS = 15.0
 """A tab that does not answer for so long is gone."""
 _WIDTHS, _HEIGHTS = (20, 1000), (5, 500)
+
+log = logging.getLogger("frostline.dashboard")
 
 
 class Server:
@@ -45,20 +50,21 @@ class Server:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, stop.set)
-        app = web.Application(middlewares=[self._guard])
+        listener = Listener("dashboard", _CONNECTIONS, log)
+        app = web.Application(middlewares=[listener.middleware(), self._guard])
         app.router.add_get("/", self._enter, allow_head=False)
         app.router.add_get("/{path}/socket", self._look, allow_head=False)
         app.router.add_get("/{path}/{name:[a-z.-]*}", self._file, allow_head=False)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(app, shutdown_timeout=1.0, **listener.runner_options)
         await runner.setup()
         try:
-            await web.TCPSite(runner, "127.0.0.1", port).start()
+            self._gate = Gate(await listener.begin(runner, "127.0.0.1", port))
         except OSError as error:
+            await listener.end()
             await runner.cleanup()
             raise UsageError(
                 f"cannot serve on port {port}: {error.strerror}", hint="--serve 0 takes a free port"
             ) from error
-        self._gate = Gate(runner.addresses[0][1])
         self._tell(self._gate.address)
         try:
             await stop.wait()
@@ -67,6 +73,7 @@ class Server:
                 loop.remove_signal_handler(number)
             for socket in list(self._sockets):
                 await socket.close(code=1001, message=b"The server has ended.")
+            await listener.end()
             await runner.cleanup()
             await asyncio.gather(*self._ending)
 
@@ -158,7 +165,7 @@ async def _obey(viewer: Viewer, text: str) -> bool:
     """Hand on what the page says; False for what it cannot say."""
     try:
         message = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     match message:
         case ["keys", str(typed)]:

@@ -26,6 +26,7 @@ from aiohttp import web
 from disks.base import Disk, LoggedDisk
 from disks.object_disk.sharing.prefix import store_identity
 from disks.stores.base import ByteRange
+from disks.workers.listener import Listener
 from oplog.errors import FrostlineError, NotFound
 from tiering.catalog import copying
 from tiering.catalog.context import Context
@@ -82,6 +83,7 @@ class PartServer:
         self._tls = tls.for_server(context.config.interserver)
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None
+        self._listener: Listener | None = None
         self._begun = threading.Event()
         self._error: OSError | None = None
         self._identities: dict[str, str] = {}
@@ -122,12 +124,16 @@ class PartServer:
         else:
             self._begun.set()
             self._loop.run_forever()
+        if self._listener is not None:
+            self._loop.run_until_complete(self._listener.end())
         if self._runner is not None:
             self._loop.run_until_complete(self._runner.cleanup())
         self._loop.close()
 
     async def _start(self) -> None:
-        application = web.Application(middlewares=[self._known_only], client_max_size=1024)
+        settings = self._context.config.interserver
+        listener = Listener("interserver", settings.connections, logger)
+        application = web.Application(middlewares=[listener.middleware(), self._known_only], client_max_size=1024)
         application.add_routes(
             [
                 web.get("/v1/{uuid}", self._who),
@@ -136,12 +142,10 @@ class PartServer:
                 web.get("/v2/{uuid}", self._offers),
             ]
         )
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(application, shutdown_timeout=1.0, **listener.runner_options)
         await self._runner.setup()
-        settings = self._context.config.interserver
-        site = web.TCPSite(self._runner, settings.host, settings.port, ssl_context=self._tls)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        self._listener = listener
+        self.port = await listener.begin(self._runner, settings.host, settings.port, self._tls)
 
     @web.middleware
     async def _known_only(

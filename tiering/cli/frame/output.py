@@ -77,9 +77,25 @@ def encode(data: Any, *, indent: int = 2) -> bytes:
     """The JSON of plain data, dataclasses, msgspec structs and times (RFC 3339)."""
     import msgspec
 
-    text = msgspec.json.encode(data, enc_hook=_plain)
+    try:
+        text = msgspec.json.encode(data, enc_hook=_plain)
+    except UnicodeEncodeError:  # a name that is not UTF-8
+        text = msgspec.json.encode(_spelled(msgspec.to_builtins(data, enc_hook=_plain, str_keys=True)))
     text = msgspec.json.format(text, indent=indent) if indent else text
     return text if text.isascii() and b"\x7f" not in text else visible_json(text.decode()).encode()
+
+
+def _spelled(data: Any) -> Any:
+    """With `\\udcff` for what no UTF-8 can hold."""
+    match data:
+        case str():
+            return data.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {_spelled(key): _spelled(value) for key, value in data.items()}
+        case list() | tuple():
+            return [_spelled(value) for value in data]
+        case _:
+            return data
 
 
 def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
@@ -98,7 +114,7 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequen
 
 def print_error(error: FrostlineError, *, json: bool) -> None:
     """The failure, as text or as the documented JSON; without the passwords that its URLs had."""
-    message, hint = without_passwords(error.message), without_passwords(error.advice)
+    message, hint = (_spelled(without_passwords(text)) for text in (error.message, error.advice))
     body = {"kind": error.kind, "message": message, "hint": hint, "exit_code": error.exit_code}
     if isinstance(sys.stderr, LogStream) and (sys.stderr.form == "json" or not json):
         sys.stderr.event(logging.ERROR, f"{message}; {hint}", error=body)

@@ -51,13 +51,19 @@ def _is_word_of(value: Any, kind: Any) -> bool:
     return get_origin(kind) is Literal and type(value) is str and value in get_args(kind)
 
 
+_PLAIN_DIGITS = 30
+"""The parser itself says what is wrong with a longer number."""
+
+
 def _plain(value: Any, kind: Any, details: Any) -> str | int | float | None:
     """None: not as plain as that."""
     if type(value) not in (str, kind):
         return None
     if kind is str:
         return str(value)
-    if kind not in (int, float) or (type(value) is str and not (value.isascii() and value.isdecimal())):
+    if kind not in (int, float) or (
+        type(value) is str and not (value.isascii() and value.isdecimal() and len(value) <= _PLAIN_DIGITS)
+    ):
         return None
     number: int | float = kind(value)
     low, high = details.min, details.max

@@ -4,6 +4,10 @@ take (rename into `.taken`) -> read each whole -> write the batch down -> **inse
 journal: these bytes are known -> reports, then files, into `done/` -> forget the batch. A batch that is written down
 and not known to be in is inserted again: the insert skips the blocks that are. Where it could not (the table was
 altered since), nothing is inserted, and its files go to `failed/` with the reason: no row twice, and no file lost.
+
+A file can also kill the process, so that no reason is left. So an attempt is written down before the files are read,
+and removed when it ends. Where two processes in a row were killed, the files go in one at a time, and one at which a
+third is killed goes to `failed/`.
 """
 
 from __future__ import annotations
@@ -11,21 +15,25 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 
 import msgspec
 import pyarrow as pa
 
-from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
+from oplog.errors import Damaged, FrostlineError, NoSpace, NotFound, UsageError
 from tiering.daemon.inbox import reading, records
 from tiering.daemon.inbox.choice import Found
 from tiering.daemon.inbox.place import DONE, FAILED, SettledFile, TableInbox
 from tiering.daemon.inbox.reading import FileChanged, Readable
-from tiering.daemon.inbox.records import Batch, BatchFile, report
+from tiering.daemon.inbox.records import Attempt, Batch, BatchFile, report
 from tiering.engine.store import Store
 from tiering.insert.insert import InsertResult
 from tiering.table.schema import TableDefinition
+
+_KILLS_TOGETHER = 2
+"""After so many the files of an attempt go in one at a time."""
 
 log = logging.getLogger("frostline.inbox")
 
@@ -62,14 +70,53 @@ class TableIngest:
         """Whether files wait for another one with their bytes: to be its duplicates, if it goes in."""
         self._stuck: FrostlineError | OSError | None = None
         """Why a file that brings no rows could not be put aside. It stays taken."""
+        self._kills = 0
+        """How many processes in a row were killed at what is taken."""
         self.done = IngestResult()
 
     def finish(self) -> None:
         """Bring what a crash left to its end: the batch that was going in, and files that were taken."""
+        killed = self._place.killed()
         batch = self._place.batch()
-        if batch is not None:
-            self._go_on(batch)
+        if killed is not None:
+            self._kills = killed.kills
+        with self._attempt(batch.files[0].name if batch is not None and len(batch.files) == 1 else None):
+            if killed is not None and batch is not None and batch.state == "begun" and self._kills > _KILLS_TOGETHER:
+                self._give_up(batch, f"{self._kills} processes in a row were killed at it")
+            elif batch is not None:
+                self._go_on(batch)
+            if killed is not None and killed.name is not None and self._kills > _KILLS_TOGETHER:
+                self._fail_the_killer(killed.name)
         self.ingest()
+
+    @contextmanager
+    def _attempt(self, name: str | None = None) -> Iterator[None]:
+        """While it lasts, a process that ends was killed at what is taken, or at the one file. Nothing where nothing is
+        taken."""
+        if not self._place.taken():
+            yield
+            self._place.forget_attempt()
+            return
+        name_hex = None if name is None else records.name_hex(name)
+        self._place.write_attempt(Attempt(kills=self._kills, name_hex=name_hex))
+        try:
+            yield
+        except BaseException:
+            with suppress(FrostlineError, OSError):
+                self._place.forget_attempt()
+            raise
+        self._place.forget_attempt()
+
+    def _fail_the_killer(self, name: str) -> None:
+        """The process was killed while it worked on this file alone."""
+        file = next((file for file in self._place.taken() if file.name == name), None)
+        if file is not None:
+            why = f"{self._kills} processes in a row were killed at it, the last one when it was read alone"
+            hint = (
+                "it may need more memory than there is: look into the log of the system, split the file or write it"
+                " again; 'frostline inbox retry' tries it as it is"
+            )
+            self._put_aside(name, FAILED, "failed", sha256=self._digest(file), error=why, hint=hint)
 
     def ingest(self) -> None:
         """Put everything that is taken into the table. Raises what an insert raises, and `InboxStops`; what is taken
@@ -83,19 +130,22 @@ class TableIngest:
         self._deferred = True
         while self._deferred and not self._stop.is_set():
             self._deferred = False
-            for group in self._groups(self._readable()):
-                self._insert(group)
-                if self._stop.is_set():
-                    return
+            files = self._place.taken()
+            for some in [[file] for file in files] if self._kills >= _KILLS_TOGETHER else [files]:
+                with self._attempt(some[0].name if len(some) == 1 else None):
+                    for group in self._groups(self._readable(some)):
+                        self._insert(group)
+                        if self._stop.is_set():
+                            return
         if self._stuck is not None:
             raise self._stuck
 
     # Reading
 
-    def _readable(self) -> Iterator[Readable]:
-        """What is taken and can be read, one after the other. The rest is put aside, or back."""
+    def _readable(self, files: Sequence[Found]) -> Iterator[Readable]:
+        """Which of the taken files can be read, one after the other. The rest is put aside, or back."""
         hashed: list[tuple[Found, str]] = []
-        for file in self._place.taken():
+        for file in files:
             try:
                 hashed.append((file, self._digest(file)))
             except FileChanged as error:
@@ -115,9 +165,11 @@ class TableIngest:
                 self._put_aside(file.name, FAILED, "failed", sha256=digest, error=why, hint=hint)
                 continue
             try:
-                readable = reading.read(self._place.taken_path / file.name, file, digest, self._definition, self._stop)
+                readable = self._read(file, digest)
             except FileChanged as changed:
                 self._wait(file, changed)
+            except NoSpace:  # in the temporary directory, which says nothing of the file
+                raise
             except FrostlineError as wrong:
                 self._fail(file.name, digest, wrong)
             else:
@@ -228,6 +280,11 @@ class TableIngest:
         if not why:
             self._put_in(batch, files)
             return
+        self._give_up(batch, why)
+
+    def _give_up(self, batch: Batch, why: str) -> None:
+        """Put the files of a batch aside of which nobody can tell whether it is in."""
+        taken = {file.name for file in self._place.taken()}
         for expected in batch.files:
             if expected.name in taken:
                 self._end(
@@ -245,10 +302,13 @@ class TableIngest:
         file = taken.get(expected.name)
         if file is None:
             raise NotFound("it is gone")
-        path = self._place.taken_path / file.name
         if self._digest(file) != expected.sha256:
             raise Damaged("its bytes are others now")
-        return reading.read(path, file, expected.sha256, self._definition, self._stop)
+        return self._read(file, expected.sha256)
+
+    def _read(self, file: Found, sha256: str) -> Readable:
+        path, limits = self._place.taken_path / file.name, self._store.context.config.limits
+        return reading.read(path, file, sha256, self._definition, self._stop, limits)
 
     def _digest(self, file: Found) -> str:
         return reading.digest_of(self._place.taken_path / file.name, file.name, self._definition, self._stop)

@@ -4,6 +4,7 @@
                                           `key=value` are columns, and stand before the name wherever the file goes
     <inbox>/<db.table>/.taken/NAME        taken: nobody else's any more
     <inbox>/<db.table>/.batch.json        which of them are going in, and whether they are in
+    <inbox>/<db.table>/.attempt.json      that taken files are worked on, and how many processes were killed at that
     <inbox>/<db.table>/done/, failed/     afterwards, each with NAME.report.json
 
 Symbolic links are not followed, neither here nor to here.
@@ -21,13 +22,14 @@ import msgspec
 from disks import effects
 from oplog.errors import AlreadyExists, NotFound, Refused
 from tiering.daemon.inbox.choice import Found, in_order, is_candidate, is_column
-from tiering.daemon.inbox.records import Batch, decode_batch, shown
+from tiering.daemon.inbox.records import Attempt, Batch, after_kill, attempt_document, decode_batch, shown
 
 TAKEN, DONE, FAILED = ".taken", "done", "failed"
 BATCH_FILE = ".batch.json"
+ATTEMPT_FILE = ".attempt.json"
 REPORT = ".report.json"
-_NEXT_BATCH_FILE = ".batch.next"
-"""What a crash leaves of it is written over."""
+_NEXT = ".next"
+"""The ending of a file that is being written. What a crash leaves of it is written over."""
 _NAME_BYTES = 255
 
 
@@ -98,15 +100,37 @@ class TableInbox:
 
     def write_batch(self, data: bytes) -> None:
         """Write down what is going in, or that it is. Durable when it returns."""
-        following = self.path / _NEXT_BATCH_FILE
-        effects.remove_file(following, missing_ok=True)
-        effects.write_new_file(following, data)
-        effects.rename(following, self.path / BATCH_FILE)
-        effects.fsync_directory(self.path)
+        self._write(BATCH_FILE, data)
 
     def forget_batch(self) -> None:
         """It is settled."""
         effects.remove_file(self.path / BATCH_FILE)
+        effects.fsync_directory(self.path)
+
+    def killed(self) -> Attempt | None:
+        """The attempt that a killed process left; None when there is none."""
+        try:
+            return after_kill((self.path / ATTEMPT_FILE).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def write_attempt(self, attempt: Attempt) -> None:
+        """Write down which files are worked on. Durable when it returns."""
+        self._write(ATTEMPT_FILE, attempt_document.encode(attempt))
+
+    def forget_attempt(self) -> None:
+        """It ended, well or not: this process was not killed. Nothing where none is written down."""
+        files = [self.path / name for name in (ATTEMPT_FILE, f"{ATTEMPT_FILE}{_NEXT}")]
+        if there := [path for path in files if path.exists()]:
+            for path in there:
+                effects.remove_file(path, missing_ok=True)
+            effects.fsync_directory(self.path)
+
+    def _write(self, name: str, data: bytes) -> None:
+        following = self.path / f"{name}{_NEXT}"
+        effects.remove_file(following, missing_ok=True)
+        effects.write_new_file(following, data)
+        effects.rename(following, self.path / name)
         effects.fsync_directory(self.path)
 
     def settle(self, files: Sequence[SettledFile]) -> None:

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from oplog.errors import FrostlineError, Transient
+from tiering.config.settings import LimitsConfig
 from tiering.daemon.inbox.choice import Found
 from tiering.insert.path_steps import path_steps
 from tiering.insert.reshaping import Reshaping
@@ -43,13 +44,14 @@ class Readable(msgspec.Struct, frozen=True):
     rows: int
     batches: tuple[pa.RecordBatch, ...] | None
     kept_bytes: int
+    limits: LimitsConfig
 
     def rows_of(self, definition: TableDefinition, stop: threading.Event) -> Iterator[pa.RecordBatch]:
         """The rows. Raises `Transient` for a file that is not any more what it was, and `InboxStops`."""
         if self.batches is not None:
             yield from self.batches
             return
-        for batch in _rows(self.path, self.file, definition):
+        for batch in _rows(self.path, self.file, definition, self.limits):
             _go_on_unless(stop)
             yield batch
         try:
@@ -79,13 +81,20 @@ def digest_of(path: Path, name: str, definition: TableDefinition, stop: threadin
     return digest.hexdigest()
 
 
-def read(path: Path, file: Found, sha256: str, definition: TableDefinition, stop: threading.Event) -> Readable:
+def read(
+    path: Path,
+    file: Found,
+    sha256: str,
+    definition: TableDefinition,
+    stop: threading.Event,
+    limits: LimitsConfig,
+) -> Readable:
     """The whole file, as the table's rows. Raises `UsageError`, which names the line, for what does not fit,
     `FileChanged` when somebody still writes to it, and `InboxStops`."""
     kept: list[pa.RecordBatch] | None = []
     rows = size_bytes = 0
     try:
-        for batch in _rows(path, file, definition):
+        for batch in _rows(path, file, definition, limits):
             _go_on_unless(stop)
             rows += batch.num_rows
             size_bytes += batch.nbytes
@@ -97,12 +106,13 @@ def read(path: Path, file: Found, sha256: str, definition: TableDefinition, stop
         check_unchanged(path, file)  # else what is wrong with it may only be that it is not whole
         raise
     check_unchanged(path, file)
-    return Readable(file, path, sha256, rows, None if kept is None else tuple(kept), size_bytes if kept else 0)
+    return Readable(file, path, sha256, rows, None if kept is None else tuple(kept), size_bytes if kept else 0, limits)
 
 
-def _rows(path: Path, file: Found, definition: TableDefinition) -> Iterator[pa.RecordBatch]:
+def _rows(path: Path, file: Found, definition: TableDefinition, limits: LimitsConfig) -> Iterator[pa.RecordBatch]:
     """Of the directories of a path only those below the table's own are columns."""
-    source = replace(source_of(str(path), None), named=file.name)
+    source = source_of(str(path), None)
+    source = replace(source, named=file.name, most_unpacked_bytes=limits.unpacked_bytes)
     for batches in read_each([source], Reshaping(definition)):
         yield from batches
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from oplog.bounds import UNREADABLE
 from oplog.documents import Document
 from oplog.errors import Damaged
 from tiering.table.schema import TableDefinition
@@ -49,6 +50,23 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 batch_document = Document("batch of an inbox", Batch)
 
 
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of a table are being worked on. One that is still there at a start belongs to a process that was killed."""
+
+    kills: int = 0
+    """How many processes in a row were killed at these files before this one."""
+    name_hex: str | None = None
+    """The only file that is worked on; None while all are."""
+
+    @property
+    def name(self) -> str | None:
+        """As the directory lists it."""
+        return None if self.name_hex is None else bytes.fromhex(self.name_hex).decode("utf-8", "surrogateescape")
+
+
+attempt_document = Document("attempt of an inbox", Attempt)
+
+
 def name_hex(name: str) -> str:
     """A name that no JSON could spell, spelled."""
     return name.encode("utf-8", "surrogateescape").hex()
@@ -64,6 +82,16 @@ def decode_batch(data: bytes, where: str) -> Batch:
             hint="it says which files of .taken were going in; look with a query whether their rows are in, then"
             " remove it, and move the files back or away",
         ) from error
+
+
+def after_kill(data: bytes) -> Attempt:
+    """The attempt that a killed process left, with its own kill counted. One that cannot be read counts as the first:
+    it only decides how careful the next attempt is."""
+    try:
+        before = attempt_document.decode(data)
+        return msgspec.structs.replace(before, kills=max(before.kills, 0) + 1, name_hex=before.name and before.name_hex)
+    except UNREADABLE:
+        return Attempt(kills=1)
 
 
 def what_decides(definition: TableDefinition) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from disks.workers.listener import Listener
 from oplog.errors import UsageError
 from tiering.facts.metrics import exposition
 from tiering.facts.metrics.family import Family
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 HOST = "127.0.0.1"
+_CONNECTIONS = 64
+
+log = logging.getLogger("frostline.daemon")
 _OWN_NAMES = frozenset({"127.0.0.1", "localhost"})
 _TEXT = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 
@@ -79,17 +84,18 @@ class MetricsServer:
         from aiohttp import web
 
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        app = web.Application()
+        listener = Listener("metrics", _CONNECTIONS, log)
+        app = web.Application(middlewares=[listener.middleware()])
         for path, answer in (("/metrics", self._metrics), ("/health", self._alive), ("/ready", self._ready)):
             app.router.add_get(path, self._guarded(answer))
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1.0, **listener.runner_options)
         await runner.setup()
         try:
-            await web.TCPSite(runner, HOST, port).start()
-            self.address = f"http://{HOST}:{runner.addresses[0][1]}"
+            self.address = f"http://{HOST}:{await listener.begin(runner, HOST, port)}"
             begun.set()
             await self._stop.wait()
         finally:
+            await listener.end()
             await runner.cleanup()
 
     def _guarded(self, answer: Callable[[], web.Response]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

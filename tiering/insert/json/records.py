@@ -9,11 +9,36 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+import msgspec
+
 from oplog.errors import UsageError
 from tiering.insert.source_files import BLOCK_BYTES, MOST_RECORD_BYTES, too_long
 
+TOO_DEEP = "nested too deep"
+DEEP_HINT = "more than some hundred levels are refused: leave the deepest out, or make a text of them"
+_SURELY_FLAT = 200
+"""A line with no more opening brackets is not nested deeper."""
+_NO_OPENING = bytes(set(range(256)) - set(b"[{\n"))
+_any_value = msgspec.json.Decoder(msgspec.Raw)
 _BETWEEN = re.compile(r"[\s,]*")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def deep_line(block: bytes) -> int | None:
+    """The first line that is nested so deep that parsers would run out of stack, counted from 0; None where none is."""
+    openings = block.translate(None, _NO_OPENING).split(b"\n")
+    if max(map(len, openings)) <= _SURELY_FLAT:
+        return None
+    lines = block.split(b"\n")
+    for number, brackets in enumerate(openings):
+        if len(brackets) > _SURELY_FLAT:
+            try:
+                _any_value.decode(lines[number])
+            except RecursionError:
+                return number
+            except ValueError:  # who parses it says what is wrong
+                continue
+    return None
 
 
 def whole_lines(stream: Any, label: str) -> Iterator[bytes]:
@@ -52,7 +77,10 @@ def _elements(stream: Any, first: bytes, label: str) -> Iterator[bytes]:
             place = between.end()
         if text[place : place + 1] == "]":
             break
-        end, problem = _end_of(text, place, decoder)
+        try:
+            end, problem = _end_of(text, place, decoder)
+        except RecursionError:  # more of the text makes it no better
+            raise UsageError(f"{label}: element {number} of the array is {TOO_DEEP}", hint=DEEP_HINT) from None
         if end is None:
             if len(text) - place > MOST_RECORD_BYTES:
                 raise UsageError(f"{label}: element {number} of the array is longer than {MOST_RECORD_BYTES >> 20} MiB")
@@ -77,7 +105,7 @@ def _end_of(text: str, place: int, decoder: json.JSONDecoder) -> tuple[int | Non
     """Where the element ends that begins there; None and why, when that is not known yet."""
     try:
         _, end = decoder.raw_decode(text, place)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return None, str(error)
     return (end, "") if end < len(text) else (None, "the array has no end")  # and a number could go on
 

@@ -15,7 +15,7 @@ import pyarrow.json as jsonlines
 from disks.workers.parallel import worked_ahead
 from oplog.errors import UsageError
 from tiering.insert.intake import Intake, TextRecord
-from tiering.insert.json.records import whole_lines
+from tiering.insert.json.records import DEEP_HINT, TOO_DEEP, deep_line, whole_lines
 from tiering.insert.json.texts import with_json_texts
 from tiering.insert.reshaping import Reshaping, explicit_type, source_types
 from tiering.insert.source_files import InputSource, numbered_blocks, open_binary
@@ -64,12 +64,19 @@ def _parse_some(records: Sequence[TextRecord], reshaping: Reshaping) -> pa.Table
 def _parse(block: bytes, reshaping: Reshaping) -> pa.Table:
     """The columns that occur in the block. What is no text, in a column of texts, becomes the JSON that it is; so do
     numbers for decimals that the parser does not take, such as `1.10` where there is one place."""
+    _check_depth(block)
     types = {_steps(block, path): kind for path, kind in source_types(reshaping).items()}
     if not any(map(holds_map, types.values())):
         with suppress(pa.ArrowInvalid):
             return _parse_strictly(block, reshaping)
     texts = {name: with_texts(kind, pa.types.is_decimal) for name, kind in explicit_type(types).items()}
     return _parse_strictly(with_json_texts(block, texts) or block, reshaping, decimals_are_texts=True)
+
+
+def _check_depth(block: bytes) -> None:
+    """The parser takes any depth, and ends the process beyond some."""
+    if deep_line(block) is not None:
+        raise pa.ArrowInvalid(TOO_DEEP)
 
 
 def _parse_strictly(block: bytes, reshaping: Reshaping, *, decimals_are_texts: bool = False) -> pa.Table:
@@ -131,6 +138,7 @@ def guess_schema(stream: Any, label: str) -> pa.Schema:
     which there are but empty objects; one of texts that are all times holds times. Raises `pa.ArrowInvalid` for what is
     no JSON lines."""
     block = next(whole_lines(stream, label), b"")
+    _check_depth(block)
     texts: dict[str, pa.DataType] = {}
     while True:
         try:
@@ -178,6 +186,8 @@ def _many_forms(block: bytes, problem: str) -> str | None:
 
 def _json_error(source: InputSource, block: bytes, first_line: int, error: pa.ArrowInvalid) -> UsageError:
     """Which line is broken: found by parsing them one by one."""
+    if (deep := deep_line(block)) is not None:
+        return UsageError(f"{source.label} line {first_line + deep} is {TOO_DEEP}", hint=DEEP_HINT)
     for offset, text in enumerate(block.splitlines()):
         try:
             if text.strip() and not isinstance(json.loads(text), dict):

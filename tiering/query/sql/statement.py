@@ -72,7 +72,9 @@ def read_statement(connection: duckdb.DuckDBPyConnection, sql: str, *, allow_fil
     """The statement; with `allow_files` it may read local files that it names. Raises `UsageError` for what is no SQL
     or no SELECT, `NotFound` for a table without a database and for a file that is not there."""
     try:
-        found = connection.extract_statements(sql)
+        found = connection.extract_statements(sql.encode().decode())
+    except UnicodeEncodeError:
+        raise UsageError("the statement is not UTF-8 text", hint="write it in UTF-8") from None
     except duckdb.Error as error:
         raise sql_error(str(error)) from None
     if len(found) != 1:

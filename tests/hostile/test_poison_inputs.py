@@ -1,0 +1,146 @@
+"""Small files that unpack, decode or nest without end (I24): each is refused, or goes in with bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from tests.command_line import Frostline
+from tiering.insert.decoded_size import MOST_DECODED_BYTES, bounded
+
+DEPTH = 200_000
+ROWS = 3000
+DEEP = {
+    "lists": b'{"id":1,"v":' + b"[" * DEPTH + b"]" * DEPTH + b"}\n",
+    "objects": b'{"a":' * DEPTH + b"1" + b"}" * DEPTH + b"\n",
+    "an array of lists": b"[" * DEPTH + b"]" * DEPTH,
+    "lists without an end": b'{"id":1,"v":' + b"[" * DEPTH,
+}
+
+
+@pytest.fixture
+def table(frostline: Frostline) -> Frostline:
+    frostline("table", "create", "d.t", "--column", "id:int64", "--column", "v:string", "--order-by", "id")
+    return frostline
+
+
+@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
+def test_deep_json_is_refused_with_words(table: Frostline, text: bytes) -> None:
+    """The parser of the engine ends the process at such a line, and Python's raises `RecursionError`."""
+    Path("deep.json").write_bytes(text)
+    table("insert", "d.t", "deep.json", code=2)
+    assert "deep.json" in table.error
+    assert "unexpected" not in table.error
+    table("table", "create", "d.other", "--like", "deep.json", "--order-by", "id", code=2)
+    assert "unexpected" not in table.error
+
+
+def test_a_deep_line_is_kept_apart_as_other_bad_rows(table: Frostline) -> None:
+    Path("some.json").write_bytes(b'{"id":1,"v":"a"}\n' + DEEP["lists"] + b'{"id":3,"v":"c"}\n')
+    table("insert", "d.t", "some.json", "--skip-bad-rows", "1", "bad.jsonl")
+    assert json.loads(Path("bad.jsonl").read_text())["line"] == 2
+    assert table.json("query", "select count(*) from d.t")["rows"] == [[2]]
+
+
+def test_a_line_of_many_brackets_is_not_a_deep_one(table: Frostline) -> None:
+    flat = {"id": 1, "v": [[number] for number in range(2000)], "text": "[" * 5000}
+    Path("flat.json").write_text(json.dumps(flat) + "\n")
+    table("insert", "d.t", "flat.json", "--ignore-unknown")
+
+
+def parquet(data: pa.Table, path: Path) -> None:
+    pq.write_table(data, path)
+
+
+def arrow(data: pa.Table, path: Path) -> None:
+    with ipc.new_file(path, data.schema) as writer:
+        writer.write_table(data)
+
+
+WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {"parquet": parquet, "orc": orc.write_table, "arrow": arrow}
+
+
+@pytest.mark.parametrize("compression", ["gz", "zst"])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_unpacked_bytes_have_a_limit(
+    table: Frostline, monkeypatch: pytest.MonkeyPatch, kind: str, compression: str
+) -> None:
+    """Formats that seek are unpacked whole, on disk, and the setting says how large they may be."""
+    plain = Path(f"plain.{kind}")
+    WRITERS[kind](pa.table({"id": range(ROWS), "v": ["x"] * ROWS}), plain)
+    packed = Path(f"packed.{kind}.{compression}")
+    pack = gzip.compress if compression == "gz" else zstandard.compress
+    packed.write_bytes(pack(plain.read_bytes()))
+    monkeypatch.setenv("FROSTLINE_LIMITS__UNPACKED_BYTES", str(plain.stat().st_size - 1))
+    table("insert", "d.t", str(packed), code=2)
+    assert "limits.unpacked_bytes" in table.error
+    assert str(packed) in table.error
+    monkeypatch.setenv("FROSTLINE_LIMITS__UNPACKED_BYTES", str(plain.stat().st_size))
+    table("insert", "d.t", str(packed))
+    assert table.json("query", "select count(*) from d.t")["rows"] == [[ROWS]]
+
+
+def repeated(rows: int, size_bytes: int) -> pa.Table:
+    """Rows that all name one value of a dictionary."""
+    values = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * size_bytes]))
+    return pa.table({"id": pa.array(range(rows), pa.int64()), "v": values})
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_long_value_of_a_dictionary_is_decoded_in_slices(
+    table: Frostline, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    import tiering.insert.decoded_size as decoded_size
+    from tiering.insert.intake import Intake
+
+    monkeypatch.setattr(decoded_size, "MOST_DECODED_BYTES", 1_000_000)
+    sizes: list[int] = []
+    take = Intake.batches
+
+    def batches(self: Intake, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        sizes.append(batch.num_rows)
+        yield from take(self, batch)
+
+    monkeypatch.setattr(Intake, "batches", batches)
+    path = Path(f"long.{kind}")
+    data = repeated(ROWS, 10_000)
+    pq.write_table(data, path, store_schema=False) if kind == "parquet" else arrow(data, path)
+    assert path.stat().st_size < 1_000_000
+    table("insert", "d.t", str(path))
+    assert max(sizes) == 100
+    answer = table.json("query", "select count(*), min(length(v)), max(length(v)) from d.t")["rows"]
+    assert answer == [[ROWS, 10000, 10000]]
+
+
+def encoded(kind: str) -> pa.Array:
+    """An array whose rows are more bytes than it has."""
+    long = "x" * (1 << 20)
+    rows = 1 << 14
+    match kind:
+        case "dictionary":
+            return repeated(rows, len(long)).column("v").combine_chunks()
+        case "runs":
+            return pa.RunEndEncodedArray.from_arrays(pa.array([rows], pa.int32()), pa.array([long]))
+        case "list of dictionary":
+            return pa.ListArray.from_arrays(pa.array(range(rows + 1), pa.int32()), encoded("dictionary"))
+        case "struct of runs":
+            return pa.StructArray.from_arrays([encoded("runs")], ["inner"])
+        case _:
+            return pa.array([long] + ["y"] * (rows - 1), pa.string_view())
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "runs", "list of dictionary", "struct of runs", "view"])
+def test_every_encoding_is_decoded_in_slices(kind: str) -> None:
+    batch = pa.record_batch([encoded(kind)], ["v"])
+    slices = list(bounded(batch))
+    assert sum(some.num_rows for some in slices) == batch.num_rows
+    assert max(some.num_rows for some in slices) <= MOST_DECODED_BYTES >> 20
