@@ -52,7 +52,7 @@ def had_by_buckets(
         parts = catalog.parts(definition, include_outdated=True)
         here = {stored.directory: stored.label for stored in parts if not disks[stored.disk].capabilities.shared}
         for disk in disks.values():
-            if disk.logged is not None and not definition.is_replicated:
+            if disk.logged is not None:
                 known = disk.logged.commits().directories(f"{definition.directory}/")
                 found += [(definition.uuid, here[directory]) for directory in known if directory in here]
     return found
