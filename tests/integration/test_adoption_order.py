@@ -106,6 +106,12 @@ class Machines:
         self.all.append(Machine(self.root, name, mode, *settings))
         return self.all[-1]
 
+    def lost(self, mail: str, mode: str = "replacing", *settings: str) -> None:
+        """A machine inserted this row and brought it to the bucket; then it was lost."""
+        one = self("a", mode, *settings)
+        one.insert(mail, cold=True)
+        one.lose()
+
 
 @pytest.fixture
 def frostline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Frostline:
@@ -125,9 +131,7 @@ def machine(tmp_path: Path) -> Iterator[Machines]:
 @pytest.mark.parametrize("hot", [False, True], ids=["cold", "hot"])
 def test_the_newer_row_stays(machine: Machines, mode: str, hot: bool) -> None:
     """The lost machine's row is in the bucket, the newer one there too, or still on the SSD."""
-    a = machine("a", mode)
-    a.insert("old", cold=True)
-    a.lose()
+    machine.lost("old", mode)
     b = machine("b", mode)
     b.insert("new", cold=not hot, gone=True)
     b.insert("else", key=2, cold=not hot)
@@ -148,9 +152,7 @@ def test_the_newer_row_stays(machine: Machines, mode: str, hot: bool) -> None:
 
 def test_where_order_does_not_count_own_parts_stay(machine: Machines) -> None:
     """Sums of all columns are the same in any order: nothing is rewritten but what another machine inserted."""
-    a = machine("a", "aggregating:v=sum,gone=max,mail=min")
-    a.insert("b", cold=True)
-    a.lose()
+    machine.lost("b", "aggregating:v=sum,gone=max,mail=min")
     b = machine("b")
     b.insert("a")
     own = b.names[-1]
@@ -239,9 +241,7 @@ def test_what_lay_in_the_bucket_is_older(machine: Machines) -> None:
     """The other way round: this machine's part was in the bucket when the lost machine took its numbers."""
     b = machine("b")
     b.insert("first", cold=True)
-    a = machine("a")
-    a.insert("second", cold=True)
-    a.lose()
+    machine.lost("second")
     b.merge(ADOPT)
     assert b.mails == ["second"]
 
@@ -250,9 +250,7 @@ def test_what_is_inserted_after_an_adoption_is_newer(machine: Machines) -> None:
     """The lost machine's range is above this one's: what is inserted next must not come before it."""
     b = machine("b")
     b.insert("first", cold=True)
-    a = machine("a")
-    a.insert("second", cold=True)
-    a.lose()
+    machine.lost("second")
     b.merge(MergeRequest(adopt=True))
     b.insert("third", cold=True)
     b.merge()
@@ -261,9 +259,7 @@ def test_what_is_inserted_after_an_adoption_is_newer(machine: Machines) -> None:
 
 
 def test_a_second_adoption_goes_by_what_is_in_the_first(machine: Machines) -> None:
-    a = machine("a")
-    a.insert("first", cold=True)
-    a.lose()
+    machine.lost("first")
     c = machine("c")
     c.insert("second", cold=True)
     c.lose()
@@ -311,9 +307,7 @@ def undone(store: Store, output: str) -> None:
 
 def test_after_an_undo_parts_stay_apart_until_they_are_in_line(machine: Machines) -> None:
     """The newer part has its old, lower number again: merges go by when rows were inserted, not by the number."""
-    a = machine("a", "replacing", "max_merge_size_bytes=1")
-    a.insert("old", cold=True)
-    a.lose()
+    machine.lost("old", "replacing", "max_merge_size_bytes=1")
     b = machine("b")
     b.insert("new", cold=True)
     own = b.names[-1]
@@ -336,9 +330,7 @@ def test_after_an_undo_parts_stay_apart_until_they_are_in_line(machine: Machines
 
 def test_an_undone_adoption_is_made_again(machine: Machines) -> None:
     """The part is as old as ever, though it came back by a later commit; it may lie on the SSD meanwhile."""
-    a = machine("a", "replacing", "max_merge_size_bytes=1")
-    a.insert("old", cold=True)
-    a.lose()
+    machine.lost("old", "replacing", "max_merge_size_bytes=1")
     b = machine("b")
     b.insert("new")
     b.merge(MergeRequest(adopt=True))
@@ -355,9 +347,7 @@ def test_an_undone_adoption_is_made_again(machine: Machines) -> None:
 
 
 def test_a_part_that_came_meanwhile_is_a_conflict(machine: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
-    a = machine("a")
-    a.insert("1", cold=True)
-    a.lose()
+    machine.lost("1")
     b = machine("b")
     b.insert("2", cold=True)
     original = merger._first_after
@@ -380,9 +370,7 @@ def test_an_insert_on_its_way_is_waited_for(machine: Machines, monkeypatch: pyte
     """It has a number below that of what is adopted, and began after that was inserted."""
     b = machine("b")
     b.insert("first", cold=True)
-    a = machine("a")
-    a.insert("second", cold=True)
-    a.lose()
+    machine.lost("second")
     b.store.refresh()
     before, original = b.names, merger._first_after
     uuid = b.store.definition("d.t").uuid
@@ -408,9 +396,7 @@ def test_an_insert_on_its_way_is_waited_for(machine: Machines, monkeypatch: pyte
 def test_marks_of_older_versions_are_read_by_the_log(machine: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     """They do not say what their machine had seen: their entry in the log does, while it is kept."""
     monkeypatch.setattr(blocks, "_seen", lambda context, definition: {})
-    a = machine("a")
-    a.insert("old", cold=True)
-    a.lose()
+    machine.lost("old")
     b = machine("b")
     b.insert("new", cold=True)
     said = blocks.read_mark(b.store.disk("s3"), b.store.definition("d.t"), 1)
@@ -459,9 +445,7 @@ def test_parts_without_it_say_it_by_their_names(machine: Machines) -> None:
 
 def test_what_is_known_of_a_part_outlives_the_process(machine: Machines) -> None:
     """Also by what is kept of parts, and after a move."""
-    a = machine("a", "replacing", "max_merge_size_bytes=1")
-    a.insert("old", cold=True)
-    a.lose()
+    machine.lost("old", "replacing", "max_merge_size_bytes=1")
     b = machine("b")
     b.insert("new")
     b.merge(MergeRequest(adopt=True))

@@ -24,7 +24,7 @@ class Older(NamedTuple):
 
     why: str
     is_clone: bool = False
-    """Of one transaction there are two: another copy of the disk was written to as well."""
+    """A log has seen another transaction of a number: another home has a copy of the disk, and writes to it."""
 
 
 class Ages:
@@ -52,7 +52,7 @@ class Ages:
             self._seen = self._seen.beside(one.state)
         if (seen := self._stamps.get(identity)) is None or not is_older([one.stamp for one in kept], seen):
             return None
-        return _older([one.stamp for one in kept], seen, "this machine")
+        return Older(_older([one.stamp for one in kept], seen, "this machine").why)  # no other home has this journal
 
     def judge_journal(self) -> None:
         """Let the journal go on from where it was seen, when that is further than it is."""

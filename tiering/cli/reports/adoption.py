@@ -79,7 +79,7 @@ class Adoption:
         levels = {uuid: level for uuid, level in made.items() if level}
         unlisted = None
         if not journal.source_copies.are_listed() and all(disk.broken is None for disk in disks.values()):
-            unlisted = had_by_buckets(catalog, disks, catalog.tables())
+            unlisted = had_by_buckets(catalog, disks, filter(catalog.copies.follows, catalog.tables()))
         return cls(disks[name], journal, found, compare_parts(catalog, disks, name), levels, unlisted)
 
     def set_aside(self) -> None:
