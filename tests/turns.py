@@ -1,10 +1,10 @@
 """Which crash points, costly tests and random examples a run tries: all, or the share whose turn it is.
 
-    python -m tests.turns        print the turn of this commit, `2/3` for instance
+    python -m tests.turns        print the turn of this commit, `2/5` for instance
 
 `make check` takes that share, so that all of them come round as commits follow one another; `make nightly`,
 `make mutants` and a plain pytest take everything. A failure is repeated with the turn that its run printed:
-FROSTLINE_TURN=2/3 .venv/bin/pytest ….
+FROSTLINE_TURN=2/5 .venv/bin/pytest ….
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # who asks for the turn of a commit needs it not
     from hypothesis import settings
 
 ENVIRONMENT = "FROSTLINE_TURN"
-TURNS = 3
+TURNS = 5
 FEWEST_EXAMPLES = 10
 
 _Point = TypeVar("_Point")
@@ -57,7 +57,7 @@ def current() -> Turn:
     if not text:
         return EVERYTHING
     if not (match := re.fullmatch(r"(\d+)/(\d+)", text)):
-        raise ValueError(f"{ENVIRONMENT} is {text!r}: give a turn such as 2/3, or nothing for everything")
+        raise ValueError(f"{ENVIRONMENT} is {text!r}: give a turn such as 2/5, or nothing for everything")
     return Turn(int(match[1]), int(match[2]))
 
 

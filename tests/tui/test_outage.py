@@ -68,6 +68,7 @@ def cold(home: Home, bucket: Bucket) -> Home:
     return made
 
 
+@pytest.mark.in_turn
 def test_every_screen_outlives_the_bucket(cold: Home, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was seen stays; what is asked of the bucket is refused in words; all is there again when it is."""
     monkeypatch.setattr(source, "_PATIENCE_SECONDS", 0.2)
