@@ -410,7 +410,7 @@ class Disk(ABC):
     def stamp_commits(  # noqa: B027 - nothing without a way to carry it
         self, state: Callable[[], WriterState], committed: Callable[[CommitStamp], None]
     ) -> None:
-        """From now on each transaction carries what `state` says right before it; `committed` is told its stamp when it
+        """From now on each transaction carries what `state` says right before it; `committed` gets its stamp when it
         is durable."""
 
     def seen(self) -> SeenStates:

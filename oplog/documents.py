@@ -24,7 +24,7 @@ DOCUMENTS: dict[str, Document[Any]] = {}
 
 
 class Document(Generic[T]):
-    """One kind of document, as JSON unless `write` and `read` say otherwise. `fault` says in words what is wrong with a
+    """One kind of document, as JSON unless `write` and `read` say otherwise. `fault` says what is wrong with a
     value whose fields have the right types; None when nothing is."""
 
     def __init__(

@@ -31,7 +31,7 @@ _NAME = re.compile(
 
 
 class Stamps:
-    """The stamps of one disk. Whoever writes one holds the commit lock."""
+    """The stamps of one disk. The process that writes one holds the commit lock."""
 
     def __init__(self, own: Path) -> None:
         self._own = own

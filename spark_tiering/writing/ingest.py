@@ -256,7 +256,7 @@ def _of_path(path: str, file_format: str | None) -> Iterator[IngestFile]:
 
 def _of_url(path: str, file_format: str | None, session: SparkSession | None) -> Iterator[IngestFile]:
     """The files of a URL or of a glob of URLs, as Hadoop's file systems list them, which Spark reads by. A file that
-    exists is meant, whatever is in its name."""
+    exists is meant, also where its name looks like a pattern."""
     from py4j.protocol import Py4JError
 
     assert session is not None

@@ -71,7 +71,7 @@ class Ages:
         for name, disk in disks.items():
             try:
                 self._seen = self._seen.joined(disk.seen())
-            except FrostlineError:  # its fault is told by whoever needs it; where its log ends, nobody can say
+            except FrostlineError:  # the command that needs it reports it; its end of log is unknown
                 continue
             readable[name] = disk
         found: dict[str, Older] = {}
@@ -99,7 +99,7 @@ class Ages:
         # this machine had written down of it.
         try:
             disk.refresh()
-        except FrostlineError:  # as above: whoever needs the disk says why
+        except FrostlineError:  # as above
             return None
         if logged.revision >= seen:
             return None
@@ -126,7 +126,7 @@ class Ages:
                         buckets[identity] = revision
                 elif kept := disks[name].stamps():
                     stamps[identity] = kept[-1].stamp
-            except (FrostlineError, OSError):  # its fault is told by whoever needs it
+            except (FrostlineError, OSError):  # the command that needs it reports it
                 continue
         return WriterState(journal, generation, stamps, buckets)
 

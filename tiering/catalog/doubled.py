@@ -49,7 +49,7 @@ class DoubledPart(msgspec.Struct, frozen=True):
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """The parts of a disk beside those of all others. Parts are told by the uuid of their table and their name."""
+    """The parts of a disk beside those of all others. A part is identified by the uuid of its table and its name."""
 
     doubled: list[DoubledPart] = []
     copies: list[tuple[str, str]] = []

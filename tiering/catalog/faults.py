@@ -1,4 +1,4 @@
-"""What may be wrong with a disk, and how it is told."""
+"""What may be wrong with a disk, and the error for it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which disks were given up, noted on the other disks of a store: `given-up/<id>.json`.
 
 The journal knows it, too. The notes tell a machine whose journal is lost, and every other machine that has one of these
-disks. They stay whatever is dropped, undone or restored, until somebody adopts the disk.
+disks. No drop, undo or restore removes them; they stay until somebody adopts the disk.
 """
 
 from __future__ import annotations

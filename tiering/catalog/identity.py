@@ -139,7 +139,7 @@ class Identities:
         return self._journal
 
     def with_real(self, name: str) -> dict[str, Disk]:
-        """The disks, this one as its place shows it, whatever is wrong with it."""
+        """The disks, this one as its place shows it, with its faults."""
         return {**self.disks, name: self._real[name]}
 
     def kept(self, name: str) -> Mapping[str, Disk]:

@@ -97,7 +97,7 @@ class InsertionOrder:
         return stored.revision <= seen or _appeared(disk, stored.directory, stored.revision) <= seen
 
     def _seen_by(self, index: int) -> dict[str, int]:
-        """The revision of each disk that was seen by whoever took the range."""
+        """The revision of each disk that the machine had seen when it took the range."""
         if index not in self._seen:
             self._seen[index] = self._read(index)
         return self._seen[index]

@@ -32,7 +32,7 @@ def digests_claimed(
     context: Context, definition: TableDefinition, blocks: Iterable[tuple[str, Iterable[str]]]
 ) -> Iterator[None]:
     """While it lasts nobody else on this machine commits a part with a block of these, each a partition and digests.
-    Waits for whoever is committing one now."""
+    Waits for a commit that is under way."""
     names = {f"{DIGEST_CLAIM}{partition}-{digest}" for partition, digests in blocks for digest in digests}
     with ExitStack() as claimed:
         while True:

@@ -181,7 +181,7 @@ def copy_history(
 def state_after(
     history: Iterable[Commit], directory: str, is_shared: Callable[[str], bool | None], *, kept: bool
 ) -> CopyState | None:
-    """The state of a copy after the commits of one bucket that touched the part, as far as they are kept. None where
+    """The state of a copy after the commits of one bucket that touched the part, those that are kept. None where
     they say nothing of it. `is_shared`: of the name of a disk, None where this machine has none of this name; `kept`:
     the journal knows that it was left as a copy.
 

@@ -69,7 +69,7 @@ def _kept_by_its_date(stored: StoredPart, due: ttl.Due) -> Finding:
     hint = (
         f"frostline query {shlex.quote(query)} shows it; if its date is a mistake, insert the partition again without"
     )
-    hint += " it (--replace-partitions), or move the part by hand"
+    hint += " it (--replace-partitions), or move the part with 'frostline move'"
     return Finding(subject="tables", check="far-future", level="warning", what=what, hint=hint)
 
 

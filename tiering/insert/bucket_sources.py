@@ -47,7 +47,7 @@ class BucketSources:
 
     def find(self, url: str) -> list[tuple[str, Callable[[], BucketFile]]]:
         """The objects that a URL or a glob of keys names, in the order of their keys, each with what opens it. A key
-        that exists is meant, whatever is in it, as is the name of a file.
+        that exists is meant, also where it looks like a pattern, as is the name of a file.
 
         Raises `NotFound` where there is none, and `UsageError` for an object that cannot be read; asks the bucket for
         globs only.

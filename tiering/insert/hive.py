@@ -1,6 +1,6 @@
 """Hive directories: the directories `key=value` of a path are columns of the files below them, as DuckDB reads them.
 
-Each file goes by its own path, whatever is beside it. Pure; no I/O.
+Each file goes by its own path alone. Pure; no I/O.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class _Planner(msgspec.Struct, frozen=True):
         """All parts of a partition as they were inserted: by the log, and where that says nothing by `counts_as`.
 
         Raises `Refused` where neither says it. Parts of other machines that the log cannot order among themselves are
-        refused whatever is said, for it says nothing about them.
+        refused also with that word, which says nothing about them.
         """
         said: set[PartName] = set()
         earlier = self._earlier(ordered)

@@ -41,7 +41,7 @@ def listed(names: Sequence[str], most: int = 20) -> str:
 
 
 def folded(name: str) -> str:
-    """The name as SQL compares it: letters of ASCII by no case, all others as they are."""
+    """The name as SQL compares it: ASCII letters without case, all others unchanged."""
     return name.translate(_FOLDED)
 
 

@@ -32,7 +32,7 @@ def exposures(keeper: KeeperConfig, interserver: InterserverConfig, *, is_open: 
         what = "the password of keeper.user goes over the network unencrypted"
         yield Exposure("keeper", "keeper-password", what, "set keeper.tls and keeper.ca_bundle", local)
     if interserver.secret and not interserver.certificate:
-        what = "replicas give their parts over plain HTTP: whoever sees the network sees the rows"
+        what = "replicas give their parts over plain HTTP: anyone who sees the network sees the rows"
         hint = "set interserver.certificate, certificate_key and ca_bundle on all replicas"
         inside = (interserver.advertise or interserver.host).startswith(_LOOPBACK)
         yield Exposure("interserver", "plain-http", what, hint, inside)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Adoption:
-    """The disk `name` beside the other disks of the store, as they are now."""
+    """The disk `name` beside the other disks of the store now."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Adoption:
 
     def set_aside(self) -> None:
         """Rename what cannot stay, in one commit. A name that was given to a merged part is not given again. What stays
-        is a copy of a bucket's part or this machine's own, and the journal is told which."""
+        is a copy of a bucket's part or this machine's own, and the journal notes which."""
         from contextlib import ExitStack
 
         from tiering.catalog.doubled import set_aside

@@ -201,7 +201,7 @@ class TableInbox:
             self._make(os.path.join(directory, above))
 
     def _sync_above(self, directories: Sequence[str], names: Iterable[str]) -> None:
-        """These directories of the inbox, and those of the names in them, as far as they are there."""
+        """These directories of the inbox, and those of the names in them that exist."""
         inner = _above(names)
         for directory in directories:
             for above in reversed(inner):

@@ -96,7 +96,7 @@ def _parse_strictly(block: bytes, reshaping: Reshaping, *, decimals_are_texts: b
 
 
 def _types(block: bytes, reshaping: Reshaping, decimals_are_texts: bool) -> Mapping[str, pa.DataType | None]:
-    """Path -> how it is read, of those that occur. Times come in several forms: they are read as they are (None) and
+    """Path -> how it is read, of those that occur. Times come in several forms: they are read unchanged (None) and
     cast like those of other formats, or, where only some columns are wanted, as texts. Decimals are never read as they
     are: that would be by way of a float."""
     chosen = bool(reshaping.select or reshaping.ignore_unknown)
