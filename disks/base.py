@@ -425,7 +425,7 @@ class Disk(ABC):
     def renew_identity(self) -> str:
         """Give a disk of which another machine has a copy another id, durably. Raises `Refused` where it has none that
         can be given."""
-        raise Refused(f"disk {self.name} has no id of its own")
+        raise Refused(f"disk {self.name} has no id of its own", hint="only a local disk is given another one")
 
     def close(self) -> None:  # noqa: B027 - most disks have nothing to do
         """Release handles. The disk cannot be used afterwards."""
