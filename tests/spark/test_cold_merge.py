@@ -162,7 +162,9 @@ def test_spark_submit_runs_the_command_line(config: Config, tmp_path: Path, java
         [sys.executable, "-m", "spark_tiering.submit"], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
     submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1,3]"]
-    command = [*submit, "--conf", "spark.ui.enabled=false", where.stdout.strip(), "-c", str(path), "--json"]
+    # Spark sends what the command says on stderr to stdout, and a busy machine has time for a line of progress.
+    options = ["-c", str(path), "--json", "--no-progress"]
+    command = [*submit, "--conf", "spark.ui.enabled=false", where.stdout.strip(), *options]
     seen = {
         **environment(),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
