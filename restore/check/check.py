@@ -63,7 +63,7 @@ def check(
                 open_trees.callback(tree.close)
                 survey(tree, found, findings, result.checked)
         moving = {*moving, *_shared_by_replicas(found, disks)}
-        check_copies(found, trees, findings, lineage=Lineage(disks, merges, search=False), moving=moving)
+        check_copies(found, trees, findings, disks, lineage=Lineage(disks, merges, search=False), moving=moving)
         _check_definitions(disks, trees, found, findings, policies or {}, result, how)
         _check_names(found, findings)
         if how.read_data or how.subset is not None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 
-from oplog.errors import Damaged, NotFound
+from disks.base import Disk
+from oplog.errors import Damaged, FrostlineError, NotFound
+from oplog.kinds import CommitKind, Moved
 from restore.check.findings import FileTree, Findings, Problem
 from restore.check.parts import PartCopy, Survey, copy_of, read_part
 from tiering.catalog.catalog import StoredPart
@@ -21,14 +24,15 @@ def check_copies(
     found: Survey,
     trees: Mapping[str, FileTree],
     findings: Findings,
+    disks: Mapping[str, Disk],
     *,
     lineage: Lineage,
     moving: Collection[tuple[str, str]] = (),
 ) -> None:
-    """No part on two disks unless it is being moved (I1), no two active parts of a table that overlap (I2), and no part
-    whose place another one claims that was not made from it, and no block in two: rows would be in no answer, or twice
-    (I1)."""
-    under_way = set(moving)
+    """No part on two disks unless it is being moved, or `move --keep-source` left it there (I1), no two active parts of
+    a table that overlap (I2), no part whose place another one claims that was not made from it, and no block in two:
+    rows would be in no answer, or twice (I1)."""
+    under_way, arrivals = set(moving), _Arrivals(disks)
     for uuid, copies in found.copies.items():
         copies.sort()
         parts: list[PartCopy] = []
@@ -36,15 +40,7 @@ def check_copies(
             first, *others = group
             parts.append(next((copy for copy in (first, *others) if copy.readable), first))
             if others and (uuid, str(first.name)) not in under_way:
-                disks = " and ".join(copy.disk for copy in (first, *others))
-                what = f"part {first.name} is on {disks}, and no move is under way"
-                if _differ(uuid, (first, *others), found, trees):
-                    what = f"two parts bear the name {first.name}, on {disks}, and both are in every answer: 'frostline"
-                    what += (
-                        " disk adopt' of a local disk sets the one there aside, and 'frostline partition attach' of its"
-                    )
-                    what += " files brings it back under another name"
-                findings.add(Problem("I1", what, first.disk, table=uuid, part=str(first.name)))
+                _check_same_name(uuid, (first, *others), found, trees, findings, arrivals)
         active: list[PartCopy] = []
         for part, cover in _covered(parts):
             if cover is None:
@@ -62,13 +58,64 @@ def check_copies(
             _check_doubled(uuid, [part for part in active if str(part.name) not in named], found, trees, findings)
 
 
-def _differ(uuid: str, copies: Iterable[PartCopy], found: Survey, trees: Mapping[str, FileTree]) -> bool:
-    """Whether the parts, of one name, are not copies of one part, as far as they can be read."""
+class _Arrivals:
+    """How parts came to the buckets that have them; each entry of a log is read once."""
+
+    def __init__(self, disks: Mapping[str, Disk]) -> None:
+        self._disks = disks
+        self._kinds: dict[tuple[str, int | None], CommitKind | None] = {}
+
+    def explain(self, copies: Collection[StoredPart]) -> bool:
+        """Whether the copies, of one part, are those that `move --keep-source` leaves. One on a local disk is, unless
+        the log of a bucket says that it was to go. Of a bucket's part the log says so, as far as it goes back: a copy
+        outlives the entry that tells of it."""
+        buckets = [copy for copy in copies if self._disks[copy.disk].logged is not None]
+        local = {copy.disk for copy in copies} - {copy.disk for copy in buckets}
+        unexplained = 0
+        for copy in buckets:
+            kind, name = self._kind(copy), copy.part.name
+            if kind is None or (isinstance(kind, Moved) and name in kind.kept):
+                continue
+            if isinstance(kind, Moved) and kind.source_of(name) in local:
+                return False
+            unexplained += 1
+        return bool(buckets) and unexplained < 2
+
+    def _kind(self, copy: StoredPart) -> CommitKind | None:
+        """What brought the part to the bucket; None where its log does not go back that far, or cannot be read: that is
+        a fault of its own."""
+        key, logged = (copy.disk, copy.revision), self._disks[copy.disk].logged
+        if key not in self._kinds:
+            self._kinds[key] = None
+            if logged is not None and copy.revision is not None:
+                with suppress(FrostlineError):
+                    for entry in logged.entries(copy.revision - 1, copy.revision):
+                        self._kinds[key] = entry.commit.kind
+        return self._kinds[key]
+
+
+def _check_same_name(
+    uuid: str,
+    copies: Collection[PartCopy],
+    found: Survey,
+    trees: Mapping[str, FileTree],
+    findings: Findings,
+    arrivals: _Arrivals,
+) -> None:
+    first = next(iter(copies))
+    places = " and ".join(copy.disk for copy in copies)
     definition = found.newest(uuid)
-    if definition is None:
-        return False
-    stored = [one for copy in copies if (one := _part(definition, copy, trees)) is not None]
-    return any(not one.is_copy_of(stored[0]) for one in stored)
+    stored = [one for copy in copies if definition is not None and (one := _part(definition, copy, trees)) is not None]
+    if any(not one.is_copy_of(stored[0]) for one in stored):
+        what = f"two parts bear the name {first.name}, on {places}, and both are in every answer: 'frostline"
+        what += " disk adopt' of a local disk sets the one there aside, and 'frostline partition attach' of its"
+        what += " files brings it back under another name"
+    elif len(stored) == len(copies) and arrivals.explain(stored):
+        return
+    else:
+        what = f"part {first.name} is on {places}, and no move is under way: its rows count once, and 'frostline move'"
+        what += " of the part, without --keep-source, leaves it on one of them"
+    findings.add(Problem("I1", what, first.disk, table=uuid, part=str(first.name)))
 
 
 def _check_doubled(

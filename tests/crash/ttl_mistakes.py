@@ -49,6 +49,7 @@ def _rows_without_a_time_go() -> None:
 
 _CLOCKS = "tests/integration/test_clock_trust.py"
 _COPIES = "tests/integration/test_source_copies.py"
+_FSCK_OF_COPIES = "tests/integration/test_fsck_of_copies.py"
 _ORIGINALS = "tests/integration/test_copies_are_not_merged.py"
 
 
@@ -187,5 +188,17 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a new journal lists no copies",
         f"{_COPIES}::test_what_another_machine_takes_away_stays_away",
         replaced("tiering.move.recovery", "_list_copies", nothing),
+    ),
+    (
+        "copies: a fault without a journal",
+        "fsck names a copy that was kept on purpose where the journal does not list it",
+        f"{_FSCK_OF_COPIES}::test_no_fault_between_buckets_on_any_machine",
+        replaced("restore.check.copies:_Arrivals", "explain", lambda self, copies: False),
+    ),
+    (
+        "copies: a fault of none",
+        "fsck names no part that a move was to take off its disk",
+        f"{_FSCK_OF_COPIES}::test_a_copy_that_nobody_asked_for_is_a_fault",
+        replaced("restore.check.copies:_Arrivals", "explain", lambda self, copies: True),
     ),
 )
