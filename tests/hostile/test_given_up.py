@@ -295,3 +295,30 @@ def test_drained_after_it_was_adopted(home: Path, given_up: Frostline) -> None:
     configure(home, "one", "two")
     assert count(given_up) == 2
     assert given_up.json("fsck")["ok"]
+
+
+def test_a_row_whose_number_was_merged_over_has_a_way_out(home: Path, frostline: Frostline) -> None:
+    """Its disk was given up, later rows were merged, and it is back: no merge knows the order, and says what to do."""
+    configure(home, "one")
+    columns = ("--column", "k:int64", "--column", "n:int64", "--order-by", "k")
+    frostline("table", "create", "d.t", *columns, "--merge-mode", "replacing")
+    for number in range(3):
+        Path(f"{number}.csv").write_text(f"k,n\n7,{number}\n")
+        if number == 2:
+            (home / "one").rename(home / "away")
+            frostline("disk", "replace", "one", "-y")
+        frostline("insert", "d.t", f"{number}.csv")
+        if number != 1:
+            frostline("move", "d.t", "--partition", "all", "--to-disk", "s3")
+    frostline("merge", "d.t", "--final", "--cold")
+    shutil.rmtree(home / "one")
+    (home / "away").rename(home / "one")
+    frostline("disk", "adopt", "one", "-y")
+    frostline("move", "d.t", "--partition", "all", "--to-disk", "s3")
+    frostline("merge", "d.t", "--final", "--cold")
+    assert "'frostline insert --replace-partitions'" in frostline.error
+    assert frostline.json("query", "select n from d.t order by n")["rows"] == [[1], [2]]
+    Path("kept.csv").write_text("k,n\n7,2\n")
+    frostline("insert", "d.t", "kept.csv", "--replace-partitions")
+    assert frostline.json("query", "select n from d.t")["rows"] == [[2]]
+    assert frostline.json("fsck")["ok"]

@@ -309,7 +309,10 @@ class MergeRules(msgspec.Struct, frozen=True):
                 "volumes", f"{left.part.name} lies on volume {left.volume}, {right.part.name} on {right.volume}"
             )
         if apart := self.tangled & {left.name, right.name}:
-            detail = f"{min(apart)} and another part have numbers in common and no rows: they stay apart"
+            detail = (
+                f"{min(apart)} and another part have numbers in common and no rows: they stay apart. Query them, and"
+            )
+            detail += " write the rows that you keep with 'frostline insert --replace-partitions'"
             return Reason("overlap", detail)
         if not self.followers.follows(left.name, right.name):
             return Reason("order", out_of_line(left, right))
