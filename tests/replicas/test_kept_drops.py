@@ -219,7 +219,7 @@ def test_a_full_disk_gives_up_the_oldest_first(a: Machine, monkeypatch: pytest.M
         context, disk = store.context, store.disk("ssd")
         genuine = type(disk).usage
 
-        def usage(self: Any) -> Usage:
+        def usage(self: Any) -> DiskUsage:
             return DiskUsage(10_000, 1_000 * (3 - len(kept(a))), 0) if self.name == "ssd" else genuine(self)
 
         patch.setattr(type(disk), "usage", usage)
