@@ -6,6 +6,7 @@ Name, meaning, check, how it is put in.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -161,14 +162,6 @@ def _bytes_stay_in_the_bucket() -> None:
     from zerocopy.execution import dropping
 
     dropping._drop_shared = lambda replica, entry: None
-
-
-def _taken_back_by_anybody() -> None:
-    from contextlib import nullcontext
-
-    from zerocopy.execution import attaching
-
-    attaching._alone = lambda replica, partition: nullcontext()  # type: ignore[assignment]
 
 
 def _deleted_by_oneself() -> None:
@@ -496,7 +489,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "drops: taken back by two",
         "two replicas take back a partition side by side, each by what it has",
         f"{_KEPT}::test_another_replica_that_takes_back_now_is_left_to_it",
-        _taken_back_by_anybody,
+        replaced("zerocopy.execution.attaching", "_alone", lambda replica, partition: nullcontext()),
     ),
     (
         "drops: taken back unseen",
