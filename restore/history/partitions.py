@@ -195,14 +195,18 @@ def sound(
 
 def attachable(context: Context, definition: TableDefinition, partition: str) -> list[DetachedPart]:
     """The detached parts of the partition, when all of them may come back: of a replicated table, those that a drop
-    took. Raises as `attach` does; changes nothing."""
-    detached = [one for one in detached_parts(context, definition) if one.is_kept or not definition.is_replicated]
+    took, and of no other table. Raises as `attach` does; changes nothing."""
+    everything = detached_parts(context, definition)
+    detached = [one for one in everything if one.is_kept == definition.is_replicated]
     coming = [one for one in detached if one.partition == partition]
     if not coming:
         known = sorted({found.partition for found in detached})
         raise NotFound(
             f"nothing of partition {partition!r} of {definition.full_name} is detached",
-            hint=f"detached are: {', '.join(known) or 'no partitions'}",
+            hint=f"detached are: {', '.join(known) or 'no partitions'}"
+            if not definition.is_replicated or len(everything) == len(detached)
+            else f"what else lies in {directory_of(definition.uuid, DETACHED_DIRECTORY)} comes back as files: "
+            f"'frostline partition attach {definition.full_name} FILE'",
         )
     context.catalog.check_readable(definition)
     staying, window = list(present_parts(context, definition)), definition.settings.deduplication_window

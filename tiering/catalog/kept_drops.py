@@ -23,6 +23,7 @@ from oplog.errors import Conflict, FrostlineError, NotFound
 from oplog.kinds import Tidied
 from tiering.policy import placement
 from tiering.table.places import STORE_DIRECTORY, part_name
+from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
     from tiering.catalog.context import Context
@@ -81,6 +82,13 @@ def let_go(context: Context) -> list[str]:
             if _remove(disk, kept, context.actor):
                 done.append(f"disk {disk.name}: removed {kept.path}, which a drop had kept")
     return done
+
+
+def let_all_go(context: Context, definition: TableDefinition) -> None:
+    """Remove all that is kept of the table, before it is one that nobody else may drop parts of."""
+    for disk in filter(_can_change, context.disks.values()):
+        for kept in _kept(disk, [definition.directory]):
+            _remove(disk, kept, context.actor)
 
 
 def _is_crowded(context: Context, disk: Disk) -> bool:
