@@ -92,6 +92,13 @@ def ministack(shared_directory: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
+def moto(shared_directory: Path) -> Iterator[Server]:
+    """Another S3 server in memory."""
+    with servers.shared("moto", shared_directory) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def rclone(shared_directory: Path) -> Iterator[Server]:
     """The S3 server without conditional writes."""
     with servers.shared("rclone", shared_directory) as server:

@@ -1,11 +1,11 @@
 """S3 servers on loopback for tests and demos: started on free ports, always killed at the end.
 
-    python -m tests.servers ministack|ceph|rclone -- COMMAND …
+    python -m tests.servers ministack|moto|ceph|rclone -- COMMAND …
 
 runs COMMAND with AWS_ENDPOINT_URL, credentials and region in its environment and a fresh bucket named in
 FROSTLINE_BUCKET, then stops the server, also on Ctrl-C and SIGTERM, and gives back COMMAND's exit code.
 
-    python -m tests.servers --shared DIRECTORY ministack|ceph|rclone
+    python -m tests.servers --shared DIRECTORY ministack|moto|ceph|rclone
 
 starts the server for whoever holds a lock in DIRECTORY (`shared`), and stops it when nobody does any more.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CEPH_SCRIPT = REPOSITORY / "configs" / "install" / "ceph.sh"
-_READY_SECONDS = {"ministack": 30.0, "rclone": 15.0, "ceph": 90.0}
+_READY_SECONDS = {"ministack": 30.0, "moto": 60.0, "rclone": 15.0, "ceph": 90.0}
 
 
 class ServerFailed(Exception):
@@ -140,6 +140,16 @@ def ministack(port: int = 0, kept: Path | None = None) -> Iterator[Server]:
 
 
 @contextmanager
+def moto() -> Iterator[Server]:
+    """An S3 server in memory of other people's making, which many test their programs with."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="frostline-moto-") as directory:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        with _running("moto", command, port, Path(directory), {"TMPDIR": directory}) as pid:
+            yield Server("moto", f"http://127.0.0.1:{port}", "frostline", "frostline-secret", pid)
+
+
+@contextmanager
 def rclone() -> Iterator[Server]:
     """An S3 server that ignores If-None-Match: stands for every store without conditional writes."""
     with tempfile.TemporaryDirectory(prefix="frostline-rclone-") as directory:
@@ -202,6 +212,7 @@ def zookeeper() -> Iterator[Server]:
 
 SERVERS: Mapping[str, Callable[[], Any]] = {
     "ministack": ministack,
+    "moto": moto,
     "rclone": rclone,
     "ceph": ceph,
     "zookeeper": zookeeper,

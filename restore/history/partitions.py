@@ -21,6 +21,7 @@ from restore.rebuild.presence import Presence, PresentPart, presence
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.kept_drops import kept_part
 from tiering.catalog.new_parts import DIGEST_CLAIM
 from tiering.catalog.set_aside import part_aside
 from tiering.engine import recovery, replicated
@@ -40,6 +41,8 @@ class DetachedPart(msgspec.Struct, frozen=True):
     path: str
     is_repaired: bool = False
     """A repair set it aside: its files may be gone, or have other bytes."""
+    is_kept: bool = False
+    """A drop of a replicated table took it, and keeps it for a while."""
 
     @property
     def partition(self) -> str:
@@ -64,7 +67,8 @@ def detached_parts(context: Context, definition: TableDefinition, partition: str
             continue
         for child in disk.list(top):
             name, path = child.rstrip("/"), f"{top}/{child}".rstrip("/")
-            aside = part_aside(name)
+            kept = kept_part(name)
+            aside = part_aside(name) or kept
             if (aside is None and part_name(name) is None) or PART_FILE not in disk.list(path):
                 continue
             try:
@@ -74,7 +78,9 @@ def detached_parts(context: Context, definition: TableDefinition, partition: str
                     raise
                 continue
             if part.name in (name, aside) and partition in (None, part.part_name.partition):
-                found.append(DetachedPart(disk.name, part, path, is_repaired=part.name != name))
+                is_kept = part.name == kept
+                is_repaired = part.name != name and not is_kept
+                found.append(DetachedPart(disk.name, part, path, is_repaired=is_repaired, is_kept=is_kept))
     return found
 
 
@@ -135,8 +141,14 @@ def attach(context: Context, definition: TableDefinition, partition: str) -> Par
     """Bring all detached parts of the partition back under their names, one commit a disk.
 
     What a repair set aside is among them once all of its files have the bytes that were written. Raises `NotFound` when
-    there are none, `Refused` when some row of them is in the table already, or may be, or files are still not back.
+    there are none, `Refused` when some row of them is in the table already, or may be, or files are still not back. Of
+    a replicated table what a drop took comes back as new parts, while it is kept; the other replicas follow.
     """
+    if definition.is_replicated:
+        reachability.check_whole(context, definition, f"attaching partitions of {definition.full_name}")
+        recovery.begin_disks(context)
+        again = replicated.work().attach_partition(context, definition, partition)
+        return PartitionCommits(tuple((found.disk, found.part) for found in again), {})
     _check_changing(context, definition, "attaching partitions of")
     before, why = _revisions(context), f"attach partition {partition} of {definition.full_name}"
     coming = attachable(context, definition, partition)
@@ -165,7 +177,8 @@ def sound(
     for one in sorted(coming, key=lambda one: one.is_repaired):
         if (one.disk, one.part.name) in once:
             continue
-        fault = fault_in_files(context.disk(one.disk), one.path, one.part) if one.is_repaired else None
+        is_doubtful = one.is_repaired or one.is_kept
+        fault = fault_in_files(context.disk(one.disk), one.path, one.part) if is_doubtful else None
         if fault is None:
             once[one.disk, one.part.name] = one
         else:
@@ -181,22 +194,30 @@ def sound(
 
 
 def attachable(context: Context, definition: TableDefinition, partition: str) -> list[DetachedPart]:
-    """The detached parts of the partition, when all of them may come back. Raises as `attach` does; changes nothing."""
-    coming = detached_parts(context, definition, partition)
+    """The detached parts of the partition, when all of them may come back: of a replicated table, those that a drop
+    took, and of no other table. Raises as `attach` does; changes nothing."""
+    everything = detached_parts(context, definition)
+    detached = [one for one in everything if one.is_kept == definition.is_replicated]
+    coming = [one for one in detached if one.partition == partition]
     if not coming:
-        known = sorted({found.partition for found in detached_parts(context, definition)})
+        known = sorted({found.partition for found in detached})
         raise NotFound(
             f"nothing of partition {partition!r} of {definition.full_name} is detached",
-            hint=f"detached are: {', '.join(known) or 'no partitions'}",
+            hint=f"detached are: {', '.join(known) or 'no partitions'}"
+            if not definition.is_replicated or len(everything) == len(detached)
+            else f"what else lies in {directory_of(definition.uuid, DETACHED_DIRECTORY)} comes back as files: "
+            f"'frostline partition attach {definition.full_name} FILE'",
         )
     context.catalog.check_readable(definition)
     staying, window = list(present_parts(context, definition)), definition.settings.deduplication_window
     objections: list[str] = []
     fit: list[DetachedPart] = []
     beside: list[PresentPart] = []
-    for one in sorted(coming, key=lambda one: -one.part.rows):  # what others were made into comes before them
+    # What others were made into comes before them, and what they came back as.
+    for one in sorted(coming, key=lambda one: (-one.part.rows, -one.part.part_name.max_block)):
         if (found := presence(one.part, staying)) is not None:
-            if not _is_copy(found):  # else a copy of what is attached already
+            is_back = one.is_kept and found.has_all_rows  # it goes when its time is over
+            if not (is_back or _is_copy(found)):  # else a copy of what is attached already
                 objections.append(found.text(definition.full_name))
             continue
         found = presence(one.part, beside)

@@ -69,8 +69,9 @@ def drop(session: Session, table: TableName, partition: Partition) -> None:
     """Drop a partition: all of its parts on every disk.
 
     'frostline undo' of the revision that is printed brings back what lay in a bucket, while its retention lasts. What
-    lay on local disks is gone; 'partition detach' keeps it. Of a replicated table it goes from all replicas, for good;
-    what is inserted meanwhile stays.
+    lay on local disks is gone; 'partition detach' keeps it. Of a replicated table it goes from all replicas; what is
+    inserted meanwhile stays. Each replica keeps what lay on its local disks for replicas.keep_dropped_seconds (480):
+    'partition attach' takes it back until then.
     """
     from restore.history.partitions import drop as drop_partition
     from restore.history.partitions import parts_of
@@ -110,7 +111,8 @@ def attach(session: Session, table: TableName, what: Attached) -> None:
 
     A partition: also what 'fsck --repair' set aside of it, once all of its files are back; their bytes are compared.
     Refused (exit 13) when some of its rows are in the table: they were inserted again, or restored. When a
-    crash stops it between two disks, run it again.
+    crash stops it between two disks, run it again. Of a replicated table: what a drop took, whoever agreed upon it,
+    while this machine still keeps it; it comes back as new parts, on all replicas.
 
     Files: those of parts of this table, copied from 'detached/' or a backup, or of another store's table with the same
     columns. Each becomes a part as it is, and the file stays; what the table has already is skipped. One that does not

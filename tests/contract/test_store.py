@@ -59,6 +59,7 @@ KINDS = [
     "s3-root",
     pytest.param("ceph", marks=pytest.mark.ceph),
     "rclone",
+    pytest.param("moto", marks=pytest.mark.in_turn),
     *WRAPPERS,
 ]
 

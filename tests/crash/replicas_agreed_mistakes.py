@@ -6,6 +6,7 @@ Name, meaning, check, how it is put in.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ _MANY = "tests/replicas/test_many_partitions.py"
 _TAKE_OVER = "tests/replicas/test_take_over.py"
 _ALTER = "tests/replicas/test_alter.py"
 _DROPS = "tests/replicas/test_drops.py"
+_KEPT = "tests/replicas/test_kept_drops.py"
 _TABLES = "tests/replicas/test_replicas.py"
 _SHARED = "tests/replicas/test_shared_disk.py"
 _COPIES = "tests/replicas/test_kept_copies.py"
@@ -470,6 +472,42 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "blocks go in that stand before one that Keeper does not take, though all are known, and after it",
         f"{_MANY}::test_of_an_insert_whose_second_block_keeper_does_not_take_nothing_is_in",
         replaced("zerocopy.replica.inserts.inserting:ReplicatedInserting", "doubts", nothing),
+    ),
+    (
+        "drops: nothing kept",
+        "what an entry of the log drops is gone from the local disks at once",
+        f"{_KEPT}::test_what_a_forged_entry_drops_comes_back",
+        replaced("tiering.catalog.kept_drops", "keeps", lambda disk: False),
+    ),
+    (
+        "drops: taken back twice",
+        "a part that comes back does not say which part it was, nor which blocks are in it",
+        f"{_KEPT}::test_what_a_forged_entry_drops_comes_back",
+        replaced("tiering.insert.as_they_are", "_all_of", nothing),
+    ),
+    (
+        "drops: taken back by two",
+        "two replicas take back a partition side by side, each by what it has",
+        f"{_KEPT}::test_another_replica_that_takes_back_now_is_left_to_it",
+        replaced("zerocopy.execution.attaching", "_alone", lambda replica, partition: nullcontext()),
+    ),
+    (
+        "drops: taken back unseen",
+        "a replica takes back rows while what another one took back is not here yet",
+        f"{_KEPT}::test_two_machines_take_back_what_each_has",
+        replaced("zerocopy.execution.attaching", "_check_up_to_date", nothing),
+    ),
+    (
+        "drops: kept for ever",
+        "what a drop keeps never goes",
+        f"{_KEPT}::test_what_is_past_its_time_goes",
+        replaced("tiering.catalog.kept_drops:KeptDrop", "is_over", lambda self, seconds, now: False),
+    ),
+    (
+        "drops: kept on a full disk",
+        "what drops keep stays where a new part finds no room",
+        f"{_KEPT}::test_a_full_disk_gives_up_the_oldest_first",
+        replaced("tiering.catalog.kept_drops", "give_way", lambda disk: False),
     ),
     (
         "conversion: undone into a replica",

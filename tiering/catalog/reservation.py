@@ -17,6 +17,7 @@ import msgspec
 
 from disks.base import Disk
 from oplog.errors import DiskUnreachable, FrostlineError, NoSpace, Refused
+from tiering.catalog import kept_drops
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
 from tiering.config.units import format_size
 from tiering.policy import late, placement, ttl
@@ -91,6 +92,7 @@ class Reservations:
     def reserve(self, disk: str, size_bytes: int) -> Iterator[None]:
         """Promise space on this very disk while the context lasts. Raises `NoSpace` or `Refused`."""
         with self._lock:
+            self._make_room([disk], size_bytes)
             state = self._states([disk])[disk]
             if problem := placement.unusable(disk, state):
                 raise Refused(problem, hint="name another disk")
@@ -155,12 +157,24 @@ class Reservations:
         self, definition: TableDefinition, volume: VolumeConfig, size_bytes: int, *, obey_limit: bool = True
     ) -> placement.DiskChoice:
         key = (definition.policy, volume.name)
+        self._make_room(volume.disks, size_bytes)
         states = self._states(volume.disks)
         turn, skip = self._turns.get(key, 0), self._shared(volume) if definition.is_replicated else None
         choice = placement.choose_disk(volume, states, size_bytes, turn=turn, obey_limit=obey_limit, skip=skip)
         if choice.disk is not None:
             self._turns[key] = turn + 1
         return choice
+
+    def _make_room(self, names: Iterable[str], size_bytes: int) -> None:
+        """Where nothing of that size fits, what drops had kept on these disks goes, as far as it has to."""
+        states = self._states(names)
+        usable = [name for name, state in states.items() if not placement.unusable(name, state)]
+        if any(not placement.fits(name, states[name], size_bytes) for name in usable):
+            return
+        for name in usable:
+            disk = self._disks[name]
+            while placement.fits(name, states[name], size_bytes) and kept_drops.give_way(disk):
+                states[name] = self._states([name])[name]
 
     def _shared(self, volume: VolumeConfig) -> dict[str, tuple[str, str]]:
         why = "replicas of the table share it, or its objects: parts are moved there"

@@ -14,7 +14,7 @@ import msgspec
 from disks.base import Disk, Transaction
 from oplog.errors import AlreadyExists, Conflict, Damaged, NotFound, ReadOnly, Refused, Transient, UsageError
 from oplog.kinds import Dropped, TableAltered, TableCreated
-from tiering.catalog import blocks, reachability, table_names
+from tiering.catalog import blocks, kept_drops, reachability, table_names
 from tiering.catalog.catalog import DroppedTable, StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.unreadable import UnreadableTable, last_definition, version_of
@@ -209,10 +209,17 @@ def drop_what_is_left(context: Context, gone: DroppedTable, *, reason: str) -> N
 
 
 def drop_parts(
-    context: Context, doomed: list[StoredPart], *, reason: str, by_ttl: bool = False, here_only: bool = False
+    context: Context,
+    doomed: list[StoredPart],
+    *,
+    reason: str,
+    by_ttl: bool = False,
+    here_only: bool = False,
+    keep: bool = False,
 ) -> None:
     """Drop parts of one table, with every other copy of them and everything they cover: nothing comes back to life.
-    `by_ttl`: a TTL rule says so, for the log. `here_only`: from the disks that no other machine has."""
+    `by_ttl`: a TTL rule says so, for the log. `here_only`: from the disks that no other machine has.
+    `keep`: local disks keep aside for a while what answers."""
     if not doomed:
         return
     definition = doomed[0].definition
@@ -233,6 +240,7 @@ def drop_parts(
         by_ttl=by_ttl,
         here_only=here_only,
         barred_by=definition.barred_by,
+        kept=tuple(sorted({stored.directory for stored in doomed if keep and stored.state != "outdated"})),
     )
     _carry_out(context, decided, [stored.facts.name for stored in doomed])
 
@@ -288,6 +296,7 @@ def _is_barred(disk: Disk, decided: Drop) -> bool:
 
 def _drop_from(context: Context, disk: Disk, decided: Drop, *, now: bool) -> bool:
     kind = Dropped(by_ttl=isinstance(decided, PartsDrop) and decided.by_ttl)
+    kept = decided.kept if isinstance(decided, PartsDrop) and kept_drops.keeps(disk) else ()
     while present := _still_there(disk, decided, now=now):
         if _is_barred(disk, decided):
             return False
@@ -297,7 +306,10 @@ def _drop_from(context: Context, disk: Disk, decided: Drop, *, now: bool) -> boo
             with disk.transaction(kind, reason=decided.reason, actor=context.actor) as transaction:
                 transaction.require(absent=decided.barred_by)
                 for path in present:
-                    transaction.remove(path)
+                    if path in kept:
+                        transaction.rename(path, kept_drops.place_for(disk, path, context.clock()))
+                    else:
+                        transaction.remove(path)
                 if isinstance(decided, TableDrop) and disk.capabilities.shared:
                     if (tombstone := _tombstone(context, disk, decided)) is not None:
                         path = tombstones.path_of(decided.table_uuid)

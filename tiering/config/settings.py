@@ -297,6 +297,9 @@ class ReplicasConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     entries_at_once: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
     """Entries of a table's queue that are done side by side, where their blocks do not meet; no more than
     `limits.workers`."""
+    keep_dropped_seconds: Duration = 480.0
+    """Parts that an entry of a table's queue drops stay in `detached/` of this machine's local disks for so long:
+    `partition attach` takes them back. A disk that needs the room gives them up before. 0: they go at once."""
 
 
 class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

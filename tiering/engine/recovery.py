@@ -2,7 +2,8 @@
 
 The order matters: disks first (half-done transactions), then drops whose intent is written and drops of other machines,
 then moves from the journal, then merges, then copies that a finished merge made superfluous, then missing copies of
-`table.json` and of the marks of block ranges, then what restores brought that nobody went on with.
+`table.json` and of the marks of block ranges, then what restores brought that nobody went on with, then what drops had
+kept long enough.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 from disks.base import Disk
 from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Locked, NoSpace, ReadOnly
 from oplog.kinds import TableAltered
-from tiering.catalog import blocks, copying, reachability, table_names, tables
+from tiering.catalog import blocks, copying, kept_drops, reachability, table_names, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.engine import unrevealed
@@ -59,6 +60,7 @@ def recover(context: Context, *, look: bool = True, anew: bool = True) -> list[s
         for step in (
             *(_finish_drops, _follow_drops, mover.recover),
             *(_settle_merges, _remove_outdated, _repair_definitions, _prove_ranges, unrevealed.sweep),
+            kept_drops.let_go,
         ):
             done += _unless_full(partial(step, context))
     if done:

@@ -48,6 +48,8 @@ class FittingFile(msgspec.Struct, frozen=True):
     file: DataFile
     digest: str
     """Of its rows, where an insert could have made one block of them; else of its bytes."""
+    of: Part | None = None
+    """The part that a drop took away, of which this is a file."""
 
 
 def attach_files(
@@ -66,6 +68,13 @@ def attach_files(
                 _take_in(run, file, run.take_number(claimed))
         run.finish()
         return run.result()
+
+
+def taken_back(found: FittingFile, part: Part, number: int) -> FittingFile:
+    """The file, the `number`-th of a part that was dropped, known by that: what was inserted with the same rows before
+    the drop does not keep it out, and another copy of the part does."""
+    digest = hashlib.sha256(f"{number} {found.file.sha256} of {part.name} {part.created.isoformat()}".encode())
+    return msgspec.structs.replace(found, digest=digest.hexdigest(), of=part)
 
 
 def to_attach(definition: TableDefinition, files: Sequence[FittingFile]) -> InsertResult:
@@ -192,7 +201,7 @@ def _take_in(run: Inserting, found: FittingFile, number: int) -> None:
         disk = stack.enter_context(reserved)
         transaction = stack.enter_context(run.begin_on(disk))
         directory = transaction.scratch() / f"{number}-0"
-        new = NewPart(found.partition, found.file.rows, (found.file,), directory, disk, found.digest)
+        new = NewPart(found.partition, found.file.rows, (found.file,), directory, disk, found.digest, _all_of(found))
         if _is_there(run, found):
             run.count_duplicate(new)
             return
@@ -204,8 +213,16 @@ def _take_in(run: Inserting, found: FittingFile, number: int) -> None:
         run.put_in([new], {disk: transaction}, number)
 
 
+def _all_of(found: FittingFile) -> Part | None:
+    """The part that is back when this file is: its last one says so."""
+    return found.of if found.of is not None and found.of.files[-1].sha256 == found.file.sha256 else None
+
+
 def _is_there(run: Inserting, found: FittingFile) -> bool:
     """Whether a part of the table has this very file."""
+    if found.of is not None:  # the same rows may have been inserted twice, each time as a part
+        parts = run.context.catalog.partition(run.definition, found.partition.id)
+        return any(found.digest in stored.part.digests for stored in parts)
     if not run.definition.settings.deduplication_window:
         return False
     parts = run.context.catalog.partition(run.definition, found.partition.id)

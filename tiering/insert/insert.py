@@ -174,6 +174,8 @@ class NewPart(msgspec.Struct):
     disk: str
     digest: str
     """Of its rows."""
+    of: Part | None = None
+    """The part that a drop took away and that comes back with it."""
 
     @property
     def former_digest(self) -> str:
@@ -411,6 +413,7 @@ class Inserting:
             )
 
     def described(self, name: str, new: NewPart) -> Part:
+        before = new.of
         return Part(
             table=self.definition.uuid,
             name=name,
@@ -421,7 +424,8 @@ class Inserting:
             schema_version=self.definition.schema_version,
             files=new.files,
             columns=combine_ranges(new.files, self.definition),
-            digests=(new.digest,),
+            digests=(new.digest, *(before.digests if before is not None else ())),
+            replaces=(before.name, *before.sources, *before.replaces) if before is not None else (),
         )
 
 

@@ -154,6 +154,8 @@ class PartsDrop(_Drop, frozen=True, kw_only=True, tag="drop_parts"):
 
     by_ttl: bool = False
     """Because a TTL rule says so."""
+    kept: tuple[str, ...] = ()
+    """Of these directories the ones that local disks keep in `detached/` for a while."""
 
 
 Drop: TypeAlias = TableDrop | PartsDrop
@@ -180,6 +182,7 @@ class _Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: int = 0
     here_only: bool = False
     barred_by: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 _document = Document("intent of a drop", _Payload)
@@ -197,6 +200,7 @@ def encode_drop(drop: Drop) -> tuple[str, str]:
         version=drop.version if isinstance(drop, TableDrop) else 0,
         here_only=drop.here_only,
         barred_by=drop.barred_by,
+        kept=drop.kept if isinstance(drop, PartsDrop) else (),
     )
     return str(drop.__struct_config__.tag), _document.encode(payload).decode()
 
@@ -231,6 +235,7 @@ def decode_drop(kind: str, payload: str, *, journal: str) -> Drop | None:
         by_ttl=read.by_ttl,
         here_only=read.here_only,
         barred_by=read.barred_by,
+        kept=read.kept,
     )
 
 

@@ -2,6 +2,7 @@
 
     closed      one multi: nobody joins, and no insert counts any more                  a table that can only be read
     numbers     marks of a range of block numbers above all that Keeper gave            the same
+    kept        what drops had kept goes                                                the same
     definition  table.json in the bucket, then on the disks: without Keeper; what only  <- the commit point
                 replicated tables have goes in the same commit
     Keeper      the table's nodes go                                                    nodes that nobody goes by
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from oplog.errors import Locked, Refused, UsageError
 from oplog.kinds import TableAltered
-from tiering.catalog import blocks, tables
+from tiering.catalog import blocks, kept_drops, tables
 from tiering.catalog.context import Context
 from tiering.config.units import counted
 from tiering.table.part import range_of
@@ -70,6 +71,7 @@ def convert(
             _close(Replica.open(context, definition))
         _check_whole(own, is_closed)
         blocks.take_all(context, definition, max(blocks.unused(context, definition), range_of(_highest(own)) + 1))
+        kept_drops.let_all_go(context, definition)
         reason = f"{table} is replicated no more"
         new = tables.replace(context, definition, new, reason=reason, kind=TableAltered())
         _leave_keeper(context, new, keeper, nodes)

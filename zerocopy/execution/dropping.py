@@ -4,8 +4,8 @@
     word      one multi, at the version of the log's node that merges are agreed upon against:
               the number's node goes; an entry of the log; what was dropped of the partition        <- the commit point
     unsaid    of each replica: parts/<part> goes                                                    something to finish
-    bytes     the parts go from its own disks; from the shared one by whoever comes first,
-              under the mover's fence                                                               the same
+    bytes     the parts go from its own disks, where local ones keep them aside for a while; from
+              the shared one by whoever comes first, under the mover's fence                        the same
     done      the queued entry goes
 
 Numbers only grow. An insert that is on its way has no answer yet: its number is spared, and what it brings stays; so
@@ -159,7 +159,8 @@ def execute(replica: Replica, entry: DropRange) -> set[PartName]:
     disk = shared.disk_of(context, definition)
     doomed = _doomed(replica, entry)
     here = [stored for stored in doomed if disk is None or stored.disk != disk.name]
-    tables.drop_parts(context, here, reason=entry.reason, by_ttl=entry.by_ttl, here_only=True)
+    keep = context.config.replicas.keep_dropped_seconds > 0
+    tables.drop_parts(context, here, reason=entry.reason, by_ttl=entry.by_ttl, here_only=True, keep=keep)
     if disk is not None:
         reachability.require([disk], f"dropping parts of {definition.full_name}")
         if any(stored.disk == disk.name for stored in doomed):

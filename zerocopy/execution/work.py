@@ -12,6 +12,7 @@ import msgspec
 
 from disks.base import Disk
 from oplog.errors import FrostlineError, Locked, Refused, Transient
+from restore.history.partitions import DetachedPart
 from tiering.catalog.context import Context
 from tiering.config.units import counted
 from tiering.engine.replicated import Quorum
@@ -23,6 +24,7 @@ from tiering.policy.plan import Move
 from tiering.table.schema import TableDefinition
 from zerocopy.execution import (
     altering,
+    attaching,
     cleaning,
     dropping,
     giving_up,
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Made",
     "alter",
+    "attach_partition",
     "connections",
     "create",
     "delete_due",
@@ -219,6 +222,13 @@ def drop_partition(context: Context, definition: TableDefinition, partition: str
     `Locked` where it is agreed upon and could not be done here yet: the next pass does it."""
     entry = dropping.assign(Replica.open(context, definition), partition, reason)
     _do(context, definition, entry, f"partition {partition} of {definition.full_name} is dropped")
+
+
+def attach_partition(context: Context, definition: TableDefinition, partition: str) -> list[DetachedPart]:
+    """Take in again what this machine kept of a drop of the partition; the other replicas follow. Returns it."""
+    sync_patiently(context, definition)
+    definition = context.catalog.table(definition.uuid)
+    return attaching.attach(context, definition, partition, inserting(context, definition))
 
 
 def _do(context: Context, definition: TableDefinition, entry: Entry, what: str) -> None:

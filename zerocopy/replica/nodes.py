@@ -6,7 +6,8 @@
 <table>/block_numbers/<partition>    what was dropped of it last; its version: how often that was
 <table>/block_numbers/<partition>/block-<who>-<number>   an insert on its way; goes with its session
 <table>/outputs/<part>               the digest of what a merge makes: whoever is first says it
-<table>/merging/<part>               which replica makes this large merge for all; goes with its session
+<table>/merging/<part>               which replica makes this large merge for all, or takes back what was dropped of the
+                                     partition (a range as of a drop); goes with its session
 <table>/cold/<store>/<part>          which replica has it in a store whose objects they share; while it is brought there
                                      the node goes with that one's session
 <table>/mover                        of a table with a shared disk: who moves which parts there now; empty: nobody

@@ -33,7 +33,7 @@ from disks.stores.s3.errors import NOT_THE_STORE, S3Place
 
 _ACCESS_POINTS = ("-s3alias", "--ol-s3", "--xa-s3")
 """How AWS ends the names of access points, which stand for a bucket of another name."""
-_OF_S3 = ("x-amz-", "x-goog-", "x-guploader-")
+_OF_S3 = ("x-amz-", "x-amzn-", "x-goog-", "x-guploader-")
 """How the headers begin that S3 servers send with every answer, and Google's."""
 _LISTING = "ListBucketResult"
 _SHOWN = 60
@@ -80,7 +80,9 @@ KINDS = {
         AnswerKind("AbortMultipartUpload", headers="of S3", body="empty"),
         AnswerKind("ListMultipartUploads", ("ListMultipartUploadsResult",), ("Bucket",), ("Bucket", "Prefix")),
         AnswerKind("ListObjectVersions", ("ListVersionsResult",), ("Name",), ("Name", "Prefix"), may_list=True),
-        AnswerKind("GetBucketVersioning", ("VersioningConfiguration",), may_list=True),
+        AnswerKind(
+            "GetBucketVersioning", ("VersioningConfiguration", "GetBucketVersioningResponse"), may_list=True
+        ),  # moto names it so
         AnswerKind("GetBucketLifecycleConfiguration", ("LifecycleConfiguration",), may_list=True),
         AnswerKind("GetObjectLockConfiguration", ("ObjectLockConfiguration",), may_list=True),
         AnswerKind("CreateBucket", headers="of S3", body="empty"),

@@ -149,9 +149,12 @@ class S3Requests:
         """The headers of one object."""
         asked = self._asked("HeadObject" if key else "HeadBucket", key)
         answer = self._exchange_whole("HEAD", key)
-        if answer.status == 400:  # an answer to HEAD has no body: a GET says what is wrong, such as an expired token
+        is_page = answer.status == 404 and answer.headers.get("content-type", "").startswith("text/html")
+        if answer.status == 400 or (is_page and key):
+            # An answer to HEAD has no body: a GET says what is wrong, such as an expired token, and whether the store
+            # itself says that there is no such object.
             self._send(self._asked("GetObject", key), "GET", "", {"range": "bytes=0-0"}, None, EMPTY_SHA256.hex())
-        if answer.status == 404 and answer.headers.get("content-type", "").startswith("text/html"):
+        if is_page:
             raise wrong_answer(asked, "it is a page of HTML with status 404")
         if answer.status >= 300:
             raise self._error(key, answer)

@@ -1,0 +1,153 @@
+"""Parts that the log of a replicated table dropped, kept for a while: an entry that somebody forged takes nothing at
+once.
+
+On a local disk the drop renames them to `detached/kept_<seconds since 1970>_<part>` of their table, in the
+transaction that removes the others. (The log of a bucket keeps by itself what it drops.) `partition attach` takes them
+back. They go when `replicas.keep_dropped_seconds` are over, and, the oldest first, as soon as the disk needs the room.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from disks.base import Disk
+from disks.object_disk.references import DETACHED_DIRECTORY
+from oplog.errors import Conflict, FrostlineError, NotFound
+from oplog.kinds import Tidied
+from tiering.policy import placement
+from tiering.table.places import STORE_DIRECTORY, part_name
+from tiering.table.schema import TableDefinition
+
+if TYPE_CHECKING:
+    from tiering.catalog.context import Context
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"kept_([0-9]{1,12})_(.+?)(?:_try[0-9]+)?/?\Z", re.ASCII)
+"""No part's own name: the partition in one has no `_`, so it would have more numbers than a name has."""
+
+
+class KeptDrop(msgspec.Struct, frozen=True, order=True):
+    """A directory that a drop keeps. The one that was dropped first comes first."""
+
+    dropped: int
+    """Seconds since 1970."""
+    path: str
+
+    def is_over(self, seconds: float, now: datetime) -> bool:
+        """Whether its time is over; also where a clock that was wrong dropped it far in the future."""
+        return abs(now.timestamp() - self.dropped) >= seconds
+
+
+def kept_part(name: str) -> str | None:
+    """The part that a directory in `detached/` keeps after a drop; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return match[2] if match and part_name(match[2]) is not None else None
+
+
+def place_for(disk: Disk, directory: str, now: datetime) -> str:
+    """Where the part of this directory is kept."""
+    table, _, part = directory.rpartition("/")
+    place = f"{table}/{DETACHED_DIRECTORY}/kept_{int(now.timestamp())}_{part}"
+    attempt = 1
+    while disk.exists(place if attempt == 1 else f"{place}_try{attempt}"):
+        attempt += 1
+    return place if attempt == 1 else f"{place}_try{attempt}"
+
+
+def keeps(disk: Disk) -> bool:
+    """Whether the disk keeps dropped parts aside: one with a log has them anyway."""
+    return disk.logged is None
+
+
+def let_go(context: Context) -> list[str]:
+    """Remove what replicated tables kept long enough; on a disk that has less room than a policy wants, the oldest
+    first, until it has that. One sentence a part."""
+    done: list[str] = []
+    tables = [definition.directory for definition in context.catalog.tables() if definition.is_replicated]
+    seconds, now = context.config.replicas.keep_dropped_seconds, context.clock()
+    for disk in context.disks.values() if tables else ():
+        if not _can_change(disk):
+            continue
+        for kept in _kept(disk, tables):
+            if not kept.is_over(seconds, now) and not _is_crowded(context, disk):
+                continue
+            if _remove(disk, kept, context.actor):
+                done.append(f"disk {disk.name}: removed {kept.path}, which a drop had kept")
+    return done
+
+
+def let_all_go(context: Context, definition: TableDefinition) -> None:
+    """Remove all that is kept of the table, before it is one that nobody else may drop parts of."""
+    for disk in filter(_can_change, context.disks.values()):
+        for kept in _kept(disk, [definition.directory]):
+            _remove(disk, kept, context.actor)
+
+
+def _is_crowded(context: Context, disk: Disk) -> bool:
+    """Whether parts would move off the disk to make room."""
+    state = context.reservations.states().get(disk.name)
+    return any(
+        placement.lacks_room(policy, state)
+        for policy in context.config.policies.values()
+        if any(disk.name in volume.disks for volume in placement.ordered_volumes(policy)[:-1])
+    )
+
+
+def give_way(disk: Disk, actor: str = "reservation") -> bool:
+    """Remove what was dropped first of all that the disk keeps; False when there is nothing that could go."""
+    if not _can_change(disk):
+        return False
+    tables = [
+        f"{STORE_DIRECTORY}/{group}/{uuid}"
+        for group in disk.directories(STORE_DIRECTORY)
+        for uuid in disk.directories(f"{STORE_DIRECTORY}/{group}")
+    ]
+    return any(_remove(disk, kept, actor) for kept in _kept(disk, tables))
+
+
+def _can_change(disk: Disk) -> bool:
+    return not (disk.read_only or disk.unreachable or disk.broken is not None)
+
+
+def _kept(disk: Disk, tables: Iterable[str]) -> list[KeptDrop]:
+    """What the disk keeps of the tables in these directories, the oldest first."""
+    places = [f"{table}/{DETACHED_DIRECTORY}" for table in tables]
+    return sorted(
+        KeptDrop(int(match[1]), f"{place}/{name.rstrip('/')}")
+        for place, names in zip(places, disk.list_each(places), strict=True)
+        for name in names
+        if kept_part(name) is not None and (match := _NAME.fullmatch(name))
+    )
+
+
+def _remove(disk: Disk, kept: KeptDrop, actor: str) -> bool:
+    """Whether it went; what is left is looked at again by the next pass."""
+    try:
+        with disk.transaction(Tidied(), reason="a dropped part was kept long enough", actor=actor) as transaction:
+            transaction.remove(kept.path)
+            transaction.commit()
+    except (Conflict, NotFound):  # somebody took it back, or another process removed it
+        return False
+    except (FrostlineError, OSError) as error:
+        logger.warning("%s on disk %s stays for now: %s", kept.path, disk.name, error)
+        return False
+    return True
+
+
+def forget(disk: Disk, paths: Iterable[str], actor: str) -> None:
+    """Remove what was taken back, together."""
+    with (
+        suppress(Conflict, NotFound),  # what went meanwhile had its time
+        disk.transaction(Tidied(), reason="a dropped part was taken back", actor=actor) as transaction,
+    ):
+        for path in paths:
+            transaction.remove(path)
+        transaction.commit()
