@@ -241,9 +241,11 @@ class History:
         answer = self.answer(machine)
         if answer is not None and (wrong := self.truth.wrong(machine, answer)):
             raise Finding(f"{machine}, set back, answers: {wrong}")
+        # A copy that answers is as new as the other, and opening it may have written to it: the machine goes on with it.
         for name in ssds:
-            shutil.rmtree(home / name)
-            (home / f"{name}.newer").rename(home / name)
+            shutil.rmtree(home / (name if answer is None else f"{name}.newer"))
+            if answer is None:
+                (home / f"{name}.newer").rename(home / name)
         self.done.append(f"{machine}: SSDs as they were")
 
     def give_up(self, machine: str) -> None:

@@ -132,7 +132,7 @@ def test_a_part_that_a_wrong_clock_dated_is_believed_to_be_so_when_a_person_says
     assert cli.run(["tick"]) == 1
     assert "'frostline tick --believe-clock'" in capsys.readouterr().err
     assert cli.run(["tick", "--believe-clock"]) == 0
-    assert capsys.readouterr().out.count("deleted") == 2, "what is past its time by the right clock"
+    assert capsys.readouterr().out.count("deleted  d.t") == 2, "what is past its time by the right clock"
     assert cli.run(["tick"]) == 0, "and it is remembered"
     with Store.open(embedded(tmp_path)) as store:
         assert count(store) == 1

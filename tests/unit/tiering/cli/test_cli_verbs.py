@@ -313,7 +313,7 @@ class TestTiering:
         assert [len(merge["inputs"]) for merge in planned["merges"]] == [2]
         done = store.json("merge", "db.t", "--final")["merges"]
         assert set(done[0]) == {
-            "table", "partition", "inputs", "output", "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds",
+            "table", "partition", "inputs", "output", "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds", "kept",
         }  # fmt: skip
         assert everything(store) == before
         store("merge", "db.t", "--final", "--error-on-nothing", code=9)
