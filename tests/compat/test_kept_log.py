@@ -85,6 +85,8 @@ def said(question: str, key: str = "") -> Any:
             answer["answer"][what] += more
     if question.startswith("restore s3") and "error" not in answer["answer"]:
         answer["answer"]["left_out"] = []  # 0.1 did not ask whether rows are there already
+    if question == "fsck" and "error" not in answer["answer"]:
+        answer["answer"]["attachable"] = []  # 0.1 did not say what can be attached again
     if question.startswith("undo s3 ") and int(question.split()[2]) in UNDO_FIRST:
         answer["answer"]["error"]["hint"] = UNDO_FIRST[int(question.split()[2])]
     if question == "parts --all" and "--revision 22" not in key:  # it was set aside later
