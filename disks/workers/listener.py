@@ -72,7 +72,10 @@ class Listener:
         self._timers: dict[object, asyncio.TimerHandle] = {}
         self._accepting: list[asyncio.Task[None]] = []
         self._sockets: list[socket.socket] = []
-        self._opening: set[asyncio.Task[None]] = set()
+        self._opening: dict[asyncio.Task[None], asyncio.BaseProtocol | None] = {}
+        """Connections that are being made, a handshake of TLS among them, and what will answer each."""
+        self._answering: set[object] = set()
+        """Connections with a request under way."""
 
     @property
     def runner_options(self) -> dict[str, Any]:
@@ -90,6 +93,7 @@ class Listener:
         ) -> web.StreamResponse:
             key = request.protocol
             self._has_head(key)
+            self._answering.add(key)
             try:
                 return await handler(request)
             except (web.HTTPException, ConnectionError, asyncio.CancelledError):
@@ -98,6 +102,7 @@ class Listener:
                 self._log.warning("%s: a request was not answered", self._name, exc_info=True)
                 return web.Response(status=500, text="the server failed at this request\n")
             finally:
+                self._answering.discard(key)
                 self._waits(key, request.transport)
 
         return answer
@@ -145,27 +150,39 @@ class Listener:
                 continue
             assert runner.server is not None
             await asyncio.sleep(0)  # what arrived on others is read first: they may have a request by now
-            is_full = len(runner.server.connections) + len(self._opening) >= self._connections
-            if is_full and not await self._make_room():
+            if self._in_use(runner.server) >= self._connections and not await self._make_room():
                 self._log.warning("%s: refused a connection: %s are in use", self._name, self._connections)
                 connection.close()
                 continue
             task = loop.create_task(self._connect(connection, runner, tls))
-            self._opening.add(task)
+            self._opening[task] = None
             self._waiting[task] = (loop.time(), task.cancel)
             task.add_done_callback(self._opened)
 
+    def _in_use(self, server: web.Server) -> int:
+        """How many connections there are, each counted once while it passes from one to the other."""
+        there = server.connections
+        made = set(there)
+        return len(there) + sum(protocol not in made for protocol in self._opening.values())
+
     def _opened(self, task: asyncio.Task[None]) -> None:
-        self._opening.discard(task)
+        self._opening.pop(task, None)
         self._waiting.pop(task, None)
 
     async def _connect(self, connection: socket.socket, runner: web.AppRunner, tls: ssl.SSLContext | None) -> None:
-        loop = asyncio.get_running_loop()
+        loop, server = asyncio.get_running_loop(), runner.server
         seconds = self._head_seconds if tls is not None else None
+
+        def answering() -> asyncio.BaseProtocol:
+            assert server is not None
+            protocol = server()
+            if (task := asyncio.current_task()) is not None:
+                self._opening[task] = protocol
+            return protocol
+
         try:
-            assert runner.server is not None
             transport, protocol = await loop.connect_accepted_socket(
-                runner.server, connection, ssl=tls, ssl_handshake_timeout=seconds
+                answering, connection, ssl=tls, ssl_handshake_timeout=seconds
             )
         except (TimeoutError, OSError, ssl.SSLError) as error:
             connection.close()
@@ -174,7 +191,8 @@ class Listener:
             connection.close()
             raise
         else:
-            self._waits(protocol, transport)
+            if protocol not in self._answering:
+                self._waits(protocol, transport)
 
     async def _make_room(self) -> bool:
         """Close the connection that has waited for longest; False when none waits. One that is just open has a moment
@@ -195,6 +213,7 @@ class Listener:
     def _waits(self, key: object, transport: asyncio.BaseTransport | None) -> None:
         if transport is None or transport.is_closing():
             return
+        self._has_head(key)
 
         def close() -> bool:
             if transport.is_closing():

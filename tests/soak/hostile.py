@@ -87,6 +87,7 @@ class Daemon:
                 time.sleep(0.2)
             else:
                 return
+        self.end()
         raise AssertionError(f"the daemon does not begin: {self.log.read_text(errors='replace')[-2000:]}")
 
     def answers(self) -> None:

@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 
@@ -16,11 +17,12 @@ from aiohttp import web
 from disks.workers.listener import Listener, OncePerMinute
 
 CONNECTIONS = 8
-GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+KEPT = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+GET = KEPT[:-2] + b"Connection: close\r\n\r\n"
 MALFORMED = {
     "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00",
-    "a deep body": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n" + b"[" * 40_000,
-    "bytes in a header": b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: \xff\xfe\xc3\r\n\r\n",
+    "a deep body": b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 40000\r\n\r\n" + b"[" * 40_000,
+    "bytes in a header": b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: \xff\xfe\xc3\r\n\r\n",
     "bytes in the path": b"GET /\xff%ff%00 HTTP/1.1\r\nHost: a\r\n\r\n",
     "a header of 1 MiB": b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * (1 << 20) + b"\r\n\r\n",
     "many headers": b"GET / HTTP/1.1\r\nHost: a\r\n" + b"".join(b"X%d: 1\r\n" % n for n in range(5000)) + b"\r\n",
@@ -29,14 +31,14 @@ MALFORMED = {
     "a chunk that is none": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     "half a head": b"GET / HTTP/1.1\r\nHos",
     "no host": b"GET / HTTP/1.1\r\n\r\n",
-    "a handler that fails": b"GET /fails HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a handler that fails": b"GET /fails HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
 }
 
 
 class Served:
     """A server with one page, in a thread of its own."""
 
-    def __init__(self, head_seconds: float = 0.3, ask: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, head_seconds: float = 1.0, ask: Callable[[], object] = lambda: None) -> None:
         self._head_seconds, self._ask = head_seconds, ask
         self._loop = asyncio.new_event_loop()
         self._begun = threading.Event()
@@ -71,6 +73,7 @@ class Served:
             await self.listener.end()
             await self.runner.cleanup()
 
+        self._loop.set_default_executor(ThreadPoolExecutor(CONNECTIONS))
         self._loop.run_until_complete(begin())
         self._begun.set()
         self._loop.run_forever()
@@ -108,7 +111,7 @@ def test_idle_connections_make_room(served: Served) -> None:
         del idle
 
 
-@pytest.mark.parametrize("head", [b"", b"GET / HTTP/1.1\r\nHost", GET + b"GET /"], ids=["none", "half", "the second"])
+@pytest.mark.parametrize("head", [b"", b"GET / HTTP/1.1\r\nHost", KEPT + b"GET /"], ids=["none", "half", "the second"])
 def test_a_head_has_its_time(served: Served, head: bytes) -> None:
     """Without a limit of the listener this test never ends."""
     assert served.asked(head) in (b"",) or is_whole(served.asked(head))
@@ -129,13 +132,17 @@ def test_no_malformed_request_leaves_a_traceback(
 
 def test_a_request_under_way_is_not_cut(caplog: pytest.LogCaptureFixture) -> None:
     """Neither by its age nor by others that need room; those are refused."""
-    goes_on = threading.Event()
-    with Served(ask=goes_on.wait) as server, ExitStack() as stack:
+    arrived, goes_on = threading.Semaphore(0), threading.Event()
+
+    def ask() -> None:
+        arrived.release()
+        goes_on.wait(60)
+
+    with Served(ask=ask) as server, ExitStack() as stack:
         under_way = [stack.enter_context(server.connect()) for _ in range(CONNECTIONS)]
         for connection in under_way:
             connection.sendall(GET)
-        while server.listener._waiting or len(server.runner.server.connections if server.runner.server else ()) < 8:
-            pass
+        assert all(arrived.acquire(timeout=60) for _ in under_way)
         assert server.asked(GET) == b""
         assert "refused a connection" in caplog.text
         goes_on.set()

@@ -16,6 +16,8 @@ _KILLED_AT = """
 import os, signal, sys
 from tiering.cli import main
 from tiering.daemon.inbox import reading
+from tests.crash import mutants
+mutants.apply_from_environment()
 read, killers = reading.read, sys.argv[1:]
 
 def killed(path, *rest):
