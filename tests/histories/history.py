@@ -241,7 +241,7 @@ class History:
         answer = self.answer(machine)
         if answer is not None and (wrong := self.truth.wrong(machine, answer)):
             raise Finding(f"{machine}, set back, answers: {wrong}")
-        # A copy that answers is as new as the other, and opening it may have written to it: the machine goes on with it.
+        # A copy that answers is as new as the other, and opening it may have written to it: it stays in use.
         for name in ssds:
             shutil.rmtree(home / (name if answer is None else f"{name}.newer"))
             if answer is None:
