@@ -199,8 +199,9 @@ class Identities:
         failures: list[str] = []
         if verb == "adopt" and any(fault.disk == name and fault.kind == "cloned" for fault in self.faults):
             failures = self.mark_clones(actor)
-            self._shown[name] = self._real[name].renew_identity()
+            # The journal first: after the disk has another id nothing shows any more that the journal is a clone's.
             self._journal.renew()
+            self._shown[name] = self._real[name].renew_identity()
         known, shown = self.known(name), self._shown.get(name)
         if known is None:
             known = KnownDisk(name=name, id=shown or "", kind=self._real[name].kind, place=self.place(name))
