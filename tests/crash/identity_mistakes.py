@@ -380,8 +380,8 @@ MISTAKES: tuple[Mistake, ...] = (
         replaced("tiering.catalog.clones", "is_marked", lambda disks, identity, stamps: ""),
     ),
     (
-        "an adopted clone keeps the numbers (I18)",
-        "a home that got an identity of its own numbers blocks in the range of the other one",
+        "an adopted clone keeps its journal's id (I18)",
+        "two homes whose disks have ids of their own go by one journal, each the older copy of the other",
         f"{_CLONES}::test_each_gets_an_identity_of_its_own",
         replaced("tiering.journal.journal:Journal", "renew", nothing),
     ),

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from disks.identity import read_file
 from tests.homes import Home
+from tiering.journal.journal import Journal
 
 Homes = tuple[Home, Home]
 
@@ -62,12 +64,19 @@ def test_each_gets_an_identity_of_its_own(both: Homes) -> None:
     refused(a)
     for home in both:
         home("disk", "adopt", "ssd")
+    assert len({read_file(home.path / "ssd" / ".frostline") for home in both}) == 2
+    journals = [Journal(home.path / "state") for home in both]
+    assert len({journal.generation()[0] for journal in journals}) == 2
+    for journal in journals:
+        journal.close()
     assert (a.keys(), b.keys()) == ([1, 2, 30], [1, 2, 30])
     assert len(a.json("query", "SELECT k FROM d.t")["parts_set_aside"]) == 1
     (file,) = (a.path / "ssd").rglob("detached/unexpected_*/*.parquet")
     a("partition", "attach", "d.t", str(file))
     assert "parts_set_aside" not in a.json("query", "SELECT k FROM d.t")
     b.insert(100)
+    given = [max(int(one["part"].split("_")[1]) for one in home.json("parts")["parts"]) for home in both]
+    assert min(given) > 1_000_000
     for home in both:
         for name in {part["part"] for part in home.json("parts")["parts"] if part["disk"] == "ssd"} - {"all_1_1_0"}:
             to_bucket(home, name)
