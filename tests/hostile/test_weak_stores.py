@@ -170,9 +170,11 @@ def test_a_name_without_an_address_says_what_to_set(bare: bool) -> None:
         ({"retry-after": "9" * 5000}, 30.0),
         ({"retry-after": "soon"}, 0.0),
         ({"retry-after": "-5"}, 0.0),
+        ({"retry-after": "Sat, 21 Nov 99999999999999999999 03:00:00 GMT"}, 0.0),
+        ({"retry-after": "Sat, 21 Nov 2026 03:00:00 +99999999999999999999"}, 0.0),
         ({}, 0.0),
     ],
-    ids=["seconds", "date", "past", "long", "endless", "words", "negative", "none"],
+    ids=["seconds", "date", "past", "long", "endless", "words", "negative", "no year", "no zone", "none"],
 )
 @pytest.mark.parametrize("client", ["ours", "boto3"])
 def test_a_pause_that_the_server_asks_for_is_made(

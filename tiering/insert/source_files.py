@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import errno
 import glob
 import gzip
@@ -27,6 +26,7 @@ from oplog.errors import FrostlineError, NoSpace, NotFound, UsageError
 from tiering.config.settings import LimitsConfig
 from tiering.insert import web_sources
 from tiering.insert.bucket_sources import SCHEME, BucketSources, RemoteFile
+from tiering.insert.packed_streams import STREAMS, open_streams
 
 FORMATS = ("parquet", "csv", "json", "arrow", "orc")
 STDIN = "-"
@@ -54,8 +54,11 @@ _ENDINGS = {
 }
 _CODECS = {".zst": "zstd", ".lz4": "lz4"}
 _MAGICS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
-_OPENED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-"""Compressions of Python's own library: they take files of several streams, one after the other."""
+_OPENED: dict[str, Callable[[Any], Any]] = {
+    ".gz": gzip.open,
+    **{compression: partial(open_streams, compression=compression) for compression in STREAMS},
+}
+"""Compressions of Python's own library. Files of several streams, one after the other, are read to their end."""
 _BEGINNINGS = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\x00": ".xz"}
 COMPRESSIONS = (*_OPENED, *_CODECS, ".zip")
 
@@ -269,7 +272,7 @@ def open_binary(source: InputSource, stdin: IO[bytes] | None, *, seekable: bool 
             source.at.tell = archive.fp.tell if archive.fp is not None else int
         elif source.compression in _OPENED:
             packed = stack.enter_context(open(named, "rb")) if file is None else named
-            raw = stack.enter_context(_OPENED[source.compression](packed, "rb"))
+            raw = stack.enter_context(_OPENED[source.compression](packed))
             source.at.tell = packed.tell
         elif source.compression in _CODECS:
             packed = pa.OSFile(source.path) if file is None else pa.PythonFile(named, mode="r")
@@ -327,7 +330,7 @@ def _standard_input(stdin: Any) -> io.BufferedReader:
     start = given.peek(6)[:6]
     for beginning, compression in _BEGINNINGS.items():
         if start.startswith(beginning):
-            return io.BufferedReader(_OPENED[compression](given, "rb"))
+            return io.BufferedReader(_OPENED[compression](given))
     start = start[:4]
     if start in _MAGICS:
         plain = pa.CompressedInputStream(pa.PythonFile(given, mode="r"), _MAGICS[start])

@@ -20,7 +20,6 @@ differently is allowed here by name:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from typing import Literal
 from urllib.parse import unquote, unquote_plus
 from xml.etree import ElementTree
@@ -29,6 +28,7 @@ import msgspec
 
 from disks.stores.base import ByteRange
 from disks.stores.checks import WrongAnswer
+from disks.stores.s3.dates import date_of
 from disks.stores.s3.errors import NOT_THE_STORE, S3Place
 
 _ACCESS_POINTS = ("-s3alias", "--ol-s3", "--xa-s3")
@@ -170,7 +170,7 @@ def _check_headers(asked: S3Request, headers: Mapping[str, str]) -> None:
     if headers.get("content-type", "").lower().startswith("text/html"):
         raise wrong_answer(asked, "it is a page of HTML")
     try:
-        parsedate_to_datetime(headers["last-modified"])
+        date_of(headers["last-modified"])
     except (KeyError, ValueError):
         raise wrong_answer(asked, "it has no Last-Modified that can be read") from None
     given = headers.get("content-range", "")

@@ -6,13 +6,13 @@ import re
 import socket
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import msgspec
 
 from disks.stores.checks import Unreachable, Untrusted, WrongAnswer, wrong_sha256
+from disks.stores.s3.dates import date_of
 from oplog.errors import (
     AccessDenied,
     AlreadyExists,
@@ -178,9 +178,9 @@ def waiting(error: FrostlineError, headers: Mapping[str, str]) -> FrostlineError
         error.retry_after_seconds = float(given[:_MOST_DIGITS])
         return error
     try:
-        now = parsedate_to_datetime(headers["date"]) if "date" in headers else datetime.now(UTC)
-        error.retry_after_seconds = max(0.0, (parsedate_to_datetime(given) - now).total_seconds())
-    except (ValueError, TypeError):  # no date, or one without a zone: the pause is ours to choose
+        now = date_of(headers["date"]) if "date" in headers else datetime.now(UTC)
+        error.retry_after_seconds = max(0.0, (date_of(given) - now).total_seconds())
+    except ValueError:  # no date: the pause is ours to choose
         pass
     return error
 

@@ -17,7 +17,6 @@ import hmac
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Protocol
 from urllib.parse import quote, unquote_plus, urlsplit
 
@@ -27,6 +26,7 @@ from disks.config import Checksums
 from disks.stores.base import ByteRange
 from disks.stores.checks import Truncated, WrongAnswer
 from disks.stores.s3.answers import KINDS, S3Document, S3Request, checked, wrong_answer
+from disks.stores.s3.dates import date_of, time_of
 from disks.stores.s3.errors import S3Place, error_of_xml, not_answered, unreachable, waiting
 from disks.stores.s3.http import Connections, NotConnected
 from disks.stores.s3.http_answers import CutOff, HttpAnswer
@@ -206,7 +206,7 @@ class S3Requests:
         answer = self._exchange("HEAD", "", "", {}, None, EMPTY_SHA256.hex())
         here = began + (datetime.now(UTC) - began) / 2
         try:
-            there = parsedate_to_datetime(answer.headers["date"])
+            there = date_of(answer.headers["date"])
         except (KeyError, ValueError):
             return None
         # A Date has whole seconds, cut off: the middle of its second is the best guess.
@@ -341,7 +341,7 @@ def _parse_page(asked: S3Request, document: S3Document) -> Page:
     for fields in listed:
         try:
             key = unquote_plus(fields["Key"]) if encoded else fields["Key"]
-            item = ListedKey(key, int(fields["Size"]), datetime.fromisoformat(fields["LastModified"]))
+            item = ListedKey(key, int(fields["Size"]), time_of(fields["LastModified"]))
         except (KeyError, ValueError) as error:
             raise wrong_answer(asked, f"it lists an object without key, size or time ({error})") from None
         if not key.startswith(asked.prefix) or item.size_bytes < 0:

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any
 
@@ -48,6 +47,7 @@ from disks.stores.payload import opened
 from disks.stores.s3 import delete as s3_delete
 from disks.stores.s3 import multipart as s3_multipart
 from disks.stores.s3 import settings as s3_settings
+from disks.stores.s3.dates import date_of
 from disks.stores.s3.errors import error_of_client, missing_bucket, outcome_unknown
 from disks.stores.s3.http_answers import HttpAnswer
 from disks.stores.s3.multipart import PART_BYTES, MultipartUpload
@@ -342,7 +342,7 @@ class S3Store(ObjectStore):
             if name.startswith(_METADATA_HEADER)
         }
         try:
-            modified = parsedate_to_datetime(headers["last-modified"])
+            modified = date_of(headers["last-modified"])
             size_bytes = int(headers["content-length"]) if size_bytes is None else size_bytes
         except (KeyError, ValueError) as error:
             raise Transient(f"{self.name}{key}: the headers are not those of S3 ({error})") from error

@@ -130,7 +130,8 @@ def _post(hook: HookConfig, event: bytes) -> None:
         finally:
             stream.close()
     except (OSError, http.client.HTTPException) as error:
-        raise Transient(f"{host} does not answer: {type(error).__name__}") from error
+        why = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+        raise Transient(f"{host} does not answer: {why}") from error
     if 300 <= answer.status < 400:
         raise Refused(f"{host} answers {answer.status}: redirects are not followed", hint="configure its target")
     if answer.status >= 400:

@@ -9,6 +9,7 @@ import json
 import lzma
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,53 @@ def test_bytes_that_are_no_text_are_named_by_line(data: bytes, capfd: pytest.Cap
     with pytest.raises(UsageError, match=r"line [12] is not UTF-8 text"):
         read("-", file_format="csv", stdin=data)
     assert capfd.readouterr().err == ""
+
+
+MANY_STREAMS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
+
+
+@pytest.mark.parametrize("standard_input", [False, True], ids=["file", "stdin"])
+@pytest.mark.parametrize("name", MANY_STREAMS)
+def test_a_damaged_stream_behind_a_whole_one_is_no_end(tmp_path: Path, name: str, standard_input: bool) -> None:
+    """Whichever bit of it is another one: all rows, or none and an error."""
+    rows_of_one = csv_text().index(b"\n2,NA") + 1
+    whole, behind = (MANY_STREAMS[name](text) for text in (csv_text()[:rows_of_one], csv_text()[rows_of_one:]))
+    file = tmp_path / f"t.csv{name}"
+
+    def rows(packed: bytes) -> list[dict[str, Any]]:
+        if standard_input:
+            return read("-", file_format="csv", stdin=packed)
+        file.write_bytes(packed)
+        return read(file)
+
+    expected = rows(whole + behind)
+    assert len(expected) == len(LINES)
+    answers = []
+    for place in range(0, len(behind), 3):
+        damaged = bytearray(behind)
+        damaged[place] ^= 1 << place % 8
+        with suppress(UsageError):
+            answers.append(rows(whole + damaged))
+    assert all(repr(answer) == repr(expected) for answer in answers)
+    for size in range(1, len(behind), 7):
+        with pytest.raises(UsageError, match="cannot be read as csv"):
+            rows(whole + behind[:size])
+
+
+@pytest.mark.parametrize("name", [".gz", ".bz2", ".xz"])
+def test_only_zeros_may_follow_the_last_stream(tmp_path: Path, name: str) -> None:
+    packed = MANY_STREAMS[name](csv_text())
+    file = tmp_path / f"t.csv{name}"
+    file.write_bytes(packed + bytes(512))
+    assert len(read(file)) == len(LINES)
+    file.write_bytes(packed + bytes(512) + b"x")
+    with pytest.raises(UsageError, match="cannot be read as csv"):
+        read(file)
 
 
 class Drops:
