@@ -188,9 +188,9 @@ def _refuse_foreign(file: Path, raw: dict[str, Any]) -> None:
     """Of a file that merely was in the current directory: nobody else may say what runs here, or where secrets go."""
     others = {status.st_uid for status in (file.stat(), file.lstat())} - {os.geteuid(), _ROOT}
     if others:
-        why = f"it belongs to another user (uid {min(others)})"
+        why, remedy = f"it belongs to another user (uid {min(others)})", f"chown {os.geteuid()} {file}"
     elif file.stat().st_mode & 0o022:
-        why = "its group or others may write to it"
+        why, remedy = "its group or others may write to it", f"chmod go-w {file}"
     else:
         return
     trusted = [key for key in ("hooks", "spark") if raw.get(key)] + (["a secret"] if _has_secret(raw) else [])
@@ -198,7 +198,7 @@ def _refuse_foreign(file: Path, raw: dict[str, Any]) -> None:
     if trusted:
         raise Refused(
             f"{name} was found in the current directory and has {', '.join(trusted)}, but {why}",
-            hint=f"chmod go-w {file}, or name it if you trust it: --config {file}",
+            hint=f"{remedy}, or name it if you trust it: --config {file}",
         )
     logger.warning("%s was found in the current directory, and %s; --config names one that you trust", name, why)
 

@@ -21,8 +21,11 @@ _DECODING = re.compile(
 _NO_TEXT = re.compile(r'Invalid string encoding found in Parquet file "[^"]*?([^/"]+)/[^/"]*"')
 
 
-def sql_error(text: str) -> UsageError:
-    """The engine's complaint about a statement, without its inner workings."""
+def sql_error(error: Exception) -> FrostlineError:
+    """The engine's complaint about a statement, without its inner workings. Memory that is used up is none."""
+    text = str(error)
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return LimitReached(f"the query needs more memory than it may use: {cleaned(text)[:300]}", hint="select less")
     return UsageError(cleaned(text), hint=_hint(text))
 
 
@@ -44,7 +47,7 @@ def engine_error(error: Exception) -> FrostlineError:
             refused.message += f" ({cleaned(text)[:300]})" if isinstance(error, duckdb.Error) else ""
             return refused
     if isinstance(error, duckdb.OutOfMemoryException):
-        return LimitReached(f"the query needs more memory than it may use: {cleaned(text)[:300]}", hint="select less")
+        return sql_error(error)
     if match := _NO_TEXT.search(text):
         return Damaged(
             f"part {match[1]} has bytes that are no UTF-8 text, in a column that the query reads",
@@ -52,7 +55,7 @@ def engine_error(error: Exception) -> FrostlineError:
         )
     if isinstance(error, duckdb.IOException) or _DECODING.search(text):
         return Damaged(f"a part cannot be decoded: {cleaned(text)[:300]}", hint="run 'frostline fsck --read-data'")
-    return sql_error(text)
+    return sql_error(error)
 
 
 def _hint(text: str) -> str:

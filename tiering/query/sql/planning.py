@@ -89,7 +89,7 @@ def plan_statement(
 ) -> tuple[PlanReads, AnswerColumns]:
     """What the statement reads of the tables, by their full names, and the columns of its answer. Afterwards the tables
     are there, without rows. `kept`: those of the engine, where nothing is declared in its transaction. Raises
-    `UsageError`."""
+    `UsageError`, `LimitReached`."""
     check_told_apart(definitions, "tables", "query them one after the other")
     if kept is not None:
         empty = kept.declared(connection, definitions)
@@ -103,7 +103,7 @@ def plan_statement(
         columns = AnswerColumns.of(connection.sql(statement))
         found = _reads(connection, statement, planned)
     except duckdb.Error as error:
-        raise sql_error(str(error)) from None
+        raise sql_error(error) from None
     tables = {stand_ins[stand_in]: access for stand_in, access in found.tables.items()}
     return PlanReads(tables, found.stops_early, found.is_filter_alone), columns
 

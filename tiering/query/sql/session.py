@@ -253,7 +253,7 @@ class SqlSession:
                 return Transient(
                     "the read cache lost bytes while they were read", hint="run it again: they are fetched then"
                 )
-        return sql_error(str(error)) if self._files else engine_error(error)
+        return sql_error(error) if self._files else engine_error(error)
 
     # ---- tables
 

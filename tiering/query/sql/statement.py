@@ -76,7 +76,7 @@ def read_statement(connection: duckdb.DuckDBPyConnection, sql: str, *, allow_fil
     except UnicodeEncodeError:
         raise UsageError("the statement is not UTF-8 text", hint="write it in UTF-8") from None
     except duckdb.Error as error:
-        raise sql_error(str(error)) from None
+        raise sql_error(error) from None
     if len(found) != 1:
         what = "there is no SQL" if not found else "a query is a single statement"
         raise UsageError(what, hint="write one SELECT; tables are named DB.TABLE")

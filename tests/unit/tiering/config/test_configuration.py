@@ -284,6 +284,7 @@ class TestFoundHere:
         with pytest.raises(Refused, match="found in the current directory") as refused:
             load(None, {})
         assert "--config" in refused.value.hint
+        assert ("chmod go-w" if how == "group" else "chown") in refused.value.hint
         with suppress(UsageError):  # not refused where it is named
             load(path, {})
 

@@ -8,13 +8,14 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
 
 from disks.config import LocalDiskConfig
-from oplog.errors import FrostlineError, UsageError
+from oplog.errors import FrostlineError, LimitReached, UsageError
 from tests.tiers import altered, define, make_context, put_part, put_table, resolver
 from tiering.catalog.context import Context
 from tiering.query.query import run_sql
@@ -24,6 +25,7 @@ from tiering.query.sql import engine as engines
 from tiering.query.sql.engine import Engine
 from tiering.query.sql.planning import connect, plan_statement
 from tiering.query.sql.session import SqlSession
+from tiering.query.sql.statement import read_statement
 from tiering.table.pruning import And, Compare, Or
 from tiering.table.schema import Column, TableDefinition
 
@@ -260,3 +262,19 @@ def test_an_engine_that_is_given_a_part_of_the_files_reads_no_other(context: Con
     (other,) = select_files(context, table, context.catalog.parts(table), Compare("k", "=", 2)).files
     with ExitStack() as closing, pytest.raises(duckdb.PermissionException):
         SqlSession(context, closing).connection.execute(f"FROM read_parquet('{other.local_path}')")
+
+
+class _OutOfMemory:
+    """A connection of a process that may have no more memory."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*arguments: object) -> None:
+            raise duckdb.OutOfMemoryException("Out of Memory Error: Failed to allocate block of 2048 bytes")
+
+        return refuse
+
+
+def test_no_memory_to_read_a_statement_is_no_mistake_in_it() -> None:
+    for steps in (lambda one: read_statement(one, "SELECT 1"), lambda one: plan_statement(one, "SELECT 1", {})):
+        with pytest.raises(LimitReached, match="more memory"):
+            steps(_OutOfMemory())
