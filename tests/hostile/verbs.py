@@ -97,7 +97,15 @@ TEXTS = (
     *("1" * 400 + "d", "d.t", "d.none", "d", ".", "..", "../../x", "a.b.c", "ssd", "s3", "all", "latest", "all_1_1_0"),
     *("x:y:z", "k:int64", "\x1b[31m", "\r\n\t", "\x7f\x80", os.fsdecode(b"\xff\xfe"), "ä" * 300, "\u202e", '"'),
     *("'; DROP TABLE x --", "k = 1", "k = ", "(" * 5000, "[" * 5000, "{" * 100, "k=" + "[" * 5000, "select 1"),
-    *("select * from d.t", "SELECT " + "(" * 9000, "30d on ts delete", "file:///nowhere/x", "file://", "1 2", "5%"),
+    *(
+        "select * from d.t",
+        "SELECT " + "(" * 9000,
+        "30d on ts delete",
+        "file:///proc/nowhere/x",
+        "file://",
+        "1 2",
+        "5%",
+    ),
     *("9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "101%", "99999999999999999999d", "-5s", "1GiB", "999999EiB"),
     *("day(k)", "list<" * 500 + "int64" + ">" * 500, "decimal(99, 5)", "Europe/Nowhere"),
 )

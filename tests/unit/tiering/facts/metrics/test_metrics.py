@@ -221,7 +221,9 @@ class TestSeen:
         seen = looking.look(store).inbox["d.t"]
         assert (seen.waiting, seen.bytes, seen.failed) == (2, 10, 1)
         assert seen.oldest == min((home / name).stat().st_mtime_ns for name in ("a.csv", "b.csv")) / 1e9
-        store.context.config = msgspec.structs.replace(config, inbox=msgspec.structs.replace(inbox, path="/nowhere"))
+        store.context.config = msgspec.structs.replace(
+            config, inbox=msgspec.structs.replace(inbox, path=str(tmp_path / "nowhere"))
+        )
         assert looking.look(store).inbox == {}
 
     def test_each_policy_s_spent_budget_is_told(self, tmp_path: Path) -> None:
