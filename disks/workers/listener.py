@@ -37,7 +37,7 @@ class OncePerMinute(logging.Filter):
         self._said: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """The formats of the two kinds differ."""
+        """A kind is all lines of one format string."""
         now, kind = self._clock(), str(record.msg)
         said, held = self._said.get(kind, (-_LINE_SECONDS, 0))
         if now - said < _LINE_SECONDS:

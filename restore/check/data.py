@@ -32,11 +32,11 @@ from tiering.table.part import PART_FILE
 from tiering.table.places import directory_of, locate
 
 CHUNK_BYTES = 8 * 1024 * 1024
+"""Files are hashed in pieces of this size, so that memory stays bounded."""
 _HELD_BYTES = 4 * CHUNK_BYTES
 """A data file of no more is read once: what is compared is decoded as well."""
 _NOT_READ = "cannot be read:"
 _NO_TEXT = "there are bytes that are no UTF-8 text in column"
-"""Files are hashed in pieces of this size, so that memory stays bounded."""
 
 _BATCH_FILES = 4_000
 _BYTES_EACH = 64 * 1024

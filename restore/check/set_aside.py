@@ -19,7 +19,7 @@ from tiering.catalog.set_aside import part_aside
 from tiering.table import part as part_format
 from tiering.table import schema, tombstones
 from tiering.table.part import PART_FILE, Part
-from tiering.table.places import directory_of, locate
+from tiering.table.places import directory_of, free_path, locate
 
 _PIECE_BYTES = 8 * 1024 * 1024
 
@@ -53,7 +53,7 @@ def set_aside(
         disk = disks.get(name)
         if disk is None or disk.read_only or (uuid, part) in keep:
             continue
-        target = _free_place(disk, uuid, f"{reason}_{part}")
+        target = free_path(directory_of(uuid, f"{DETACHED_DIRECTORY}/{reason}_{part}"), disk.exists)
         if dry_run:
             sentences.append(f"disk {name}: would set part {part} aside as {target}")
             continue
@@ -74,16 +74,6 @@ def _rename(disk: Disk, key: PartKey, target: str, reason: str, claim: Claim, ac
         transaction.made_from(revision, [directory_of(uuid, part)])
         transaction.rename(directory_of(uuid, part), target)
         transaction.commit()
-
-
-def _free_place(disk: Disk, uuid: str, name: str) -> str:
-    """A name below `detached/` that no earlier repair took."""
-    place = directory_of(uuid, f"{DETACHED_DIRECTORY}/{name}")
-    attempt = 1
-    while disk.exists(place):
-        attempt += 1
-        place = directory_of(uuid, f"{DETACHED_DIRECTORY}/{name}_try{attempt}")
-    return place
 
 
 def fault_in_files(disk: Disk, directory: str, part: Part, *, reading: bool = True) -> str | None:

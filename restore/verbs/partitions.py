@@ -111,7 +111,7 @@ def attach(session: Session, table: TableName, what: Attached) -> None:
 
     A partition: also what 'fsck --repair' set aside of it, once all of its files are back; their bytes are compared.
     Refused (exit 13) when some of its rows are in the table: they were inserted again, or restored. When a
-    crash stops it between two disks, run it again. Of a replicated table: what a drop took, whoever agreed upon it,
+    crash stops it between two disks, run it again. Of a replicated table: what a drop on any replica took,
     while this machine still keeps it; it comes back as new parts, on all replicas.
 
     Files: those of parts of this table, copied from 'detached/' or a backup, or of another store's table with the same

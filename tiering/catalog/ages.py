@@ -52,7 +52,7 @@ class Ages:
             self._seen = self._seen.beside(one.state)
         if (seen := self._stamps.get(identity)) is None or not is_older([one.stamp for one in kept], seen):
             return None
-        return Older(_older([one.stamp for one in kept], seen, "this machine").why)  # no other home has this journal
+        return Older(_why([one.stamp for one in kept], seen, "this machine"))  # no other home has this journal
 
     def judge_journal(self) -> None:
         """Let the journal go on from where it was seen, when that is further than it is."""
@@ -88,7 +88,9 @@ class Ages:
         if seen is None or seen.number <= self._accepted.get(identity, 0):
             return None
         stamps = [one.stamp for one in disk.stamps()]
-        return _older(stamps, seen, "the log in a bucket") if is_older(stamps, seen) else None
+        if not is_older(stamps, seen):
+            return None
+        return Older(_why(stamps, seen, "the log in a bucket"), is_clone=_has_another(stamps, seen))
 
     def _bucket(self, disk: Disk, identity: str) -> Older | None:
         seen = self._seen.buckets.get(identity, 0)
@@ -131,8 +133,13 @@ class Ages:
         return WriterState(journal, generation, stamps, buckets)
 
 
-def _older(stamps: list[CommitStamp], seen: CommitStamp, who: str) -> Older:
+def _has_another(stamps: list[CommitStamp], seen: CommitStamp) -> bool:
+    """Whether a disk that is older has another transaction of the number that was seen."""
+    return bool(stamps) and stamps[-1].number >= seen.number
+
+
+def _why(stamps: list[CommitStamp], seen: CommitStamp, who: str) -> str:
     shown = f"transaction {stamps[-1].number}" if stamps else "no transaction"
-    if stamps and stamps[-1].number >= seen.number:
-        return Older(f"has another transaction {seen.number} than {who} has seen there", is_clone=True)
-    return Older(f"shows {shown}, and {who} has seen transaction {seen.number} there")
+    if _has_another(stamps, seen):
+        return f"has another transaction {seen.number} than {who} has seen there"
+    return f"shows {shown}, and {who} has seen transaction {seen.number} there"

@@ -18,7 +18,7 @@ from tiering.catalog.copying import moved_from
 from tiering.catalog.source_copies import copy_history, last_of
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, Part
-from tiering.table.places import directory_of, level_mark, part_name
+from tiering.table.places import directory_of, free_path, level_mark, part_name
 from tiering.table.same_rows import same_rows, went_into
 from tiering.table.schema import TABLE_FILE, TableDefinition
 
@@ -113,15 +113,13 @@ def _gone(definition: TableDefinition, alone: Sequence[StoredPart], disks: Mappi
     """Those of the parts, which nobody else has, whose rows left a bucket for good by its log: as the part itself, or
     in one that it was merged into. A merge alone takes no row away: what it made may have lain on the disk that is
     gone, and then the part has the rows."""
-    buckets = (
-        [
-            logged
-            for disk in disks.values()
-            if (logged := disk.logged) is not None and logged.broken is None and disk.name != alone[0].disk
-        ]
-        if alone
-        else []
-    )
+    if not alone:
+        return
+    buckets = [
+        logged
+        for disk in disks.values()
+        if (logged := disk.logged) is not None and logged.broken is None and disk.name != alone[0].disk
+    ]
     places = {stored.directory: {stored.directory} for stored in alone}
     for bucket in buckets:
         for directory, made in _made_of(definition, alone, bucket):
@@ -173,7 +171,13 @@ def set_aside(disk: Disk, doubled: Sequence[DoubledPart], levels: Mapping[str, i
     """Rename them into `detached/` of their tables, in one transaction, and note the levels of merged parts that were
     given. Nothing is deleted. Where each of them is now."""
     marks = [path for uuid, level in levels.items() if _is_new(disk, uuid, path := level_mark(uuid, level))]
-    targets = [_free_place(disk, one) for one in doubled]
+    targets = [
+        free_path(
+            directory_of(one.part.definition.uuid, f"{DETACHED_DIRECTORY}/{one.reason}_{one.part.facts.name}"),
+            disk.exists,
+        )
+        for one in doubled
+    ]
     if not doubled and not marks:
         return []
     reason = f"disk {disk.name} is adopted: parts whose rows are elsewhere, or were dropped"
@@ -188,16 +192,6 @@ def set_aside(disk: Disk, doubled: Sequence[DoubledPart], levels: Mapping[str, i
 
 def _is_new(disk: Disk, uuid: str, path: str) -> bool:
     return disk.exists(directory_of(uuid, TABLE_FILE)) and not disk.exists(path)
-
-
-def _free_place(disk: Disk, one: DoubledPart) -> str:
-    """A name below `detached/` that nothing has."""
-    name, attempt = f"{one.reason}_{one.part.facts.name}", 1
-    place = directory_of(one.part.definition.uuid, f"{DETACHED_DIRECTORY}/{name}")
-    while disk.exists(place):
-        attempt += 1
-        place = directory_of(one.part.definition.uuid, f"{DETACHED_DIRECTORY}/{name}_try{attempt}")
-    return place
 
 
 def levels_given(outputs: Iterable[str]) -> int:

@@ -22,7 +22,7 @@ from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import Conflict, FrostlineError, NotFound
 from oplog.kinds import Tidied
 from tiering.policy import placement
-from tiering.table.places import STORE_DIRECTORY, part_name
+from tiering.table.places import STORE_DIRECTORY, free_path, part_name
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
@@ -55,11 +55,7 @@ def kept_part(name: str) -> str | None:
 def place_for(disk: Disk, directory: str, now: datetime) -> str:
     """Where the part of this directory is kept."""
     table, _, part = directory.rpartition("/")
-    place = f"{table}/{DETACHED_DIRECTORY}/kept_{int(now.timestamp())}_{part}"
-    attempt = 1
-    while disk.exists(place if attempt == 1 else f"{place}_try{attempt}"):
-        attempt += 1
-    return place if attempt == 1 else f"{place}_try{attempt}"
+    return free_path(f"{table}/{DETACHED_DIRECTORY}/kept_{int(now.timestamp())}_{part}", disk.exists)
 
 
 def keeps(disk: Disk) -> bool:

@@ -92,8 +92,7 @@ class Reservations:
     def reserve(self, disk: str, size_bytes: int) -> Iterator[None]:
         """Promise space on this very disk while the context lasts. Raises `NoSpace` or `Refused`."""
         with self._lock:
-            self._make_room([disk], size_bytes)
-            state = self._states([disk])[disk]
+            state = self._with_room([disk], size_bytes)[disk]
             if problem := placement.unusable(disk, state):
                 raise Refused(problem, hint="name another disk")
             if problem := placement.fits(disk, state, size_bytes):
@@ -157,24 +156,25 @@ class Reservations:
         self, definition: TableDefinition, volume: VolumeConfig, size_bytes: int, *, obey_limit: bool = True
     ) -> placement.DiskChoice:
         key = (definition.policy, volume.name)
-        self._make_room(volume.disks, size_bytes)
-        states = self._states(volume.disks)
+        states = self._with_room(volume.disks, size_bytes)
         turn, skip = self._turns.get(key, 0), self._shared(volume) if definition.is_replicated else None
         choice = placement.choose_disk(volume, states, size_bytes, turn=turn, obey_limit=obey_limit, skip=skip)
         if choice.disk is not None:
             self._turns[key] = turn + 1
         return choice
 
-    def _make_room(self, names: Iterable[str], size_bytes: int) -> None:
-        """Where nothing of that size fits, what drops had kept on these disks goes, as far as it has to."""
+    def _with_room(self, names: Iterable[str], size_bytes: int) -> dict[str, placement.DiskState]:
+        """The states of these disks. Where nothing of that size fits, what drops had kept there goes first, as far as
+        it has to."""
         states = self._states(names)
         usable = [name for name, state in states.items() if not placement.unusable(name, state)]
         if any(not placement.fits(name, states[name], size_bytes) for name in usable):
-            return
+            return states
         for name in usable:
             disk = self._disks[name]
             while placement.fits(name, states[name], size_bytes) and kept_drops.give_way(disk):
                 states[name] = self._states([name])[name]
+        return states
 
     def _shared(self, volume: VolumeConfig) -> dict[str, tuple[str, str]]:
         why = "replicas of the table share it, or its objects: parts are moved there"

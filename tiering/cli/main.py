@@ -14,7 +14,7 @@ import typer
 
 from disks.system_errors import allow_open_files, of_sqlite, of_the_system
 from disks.workers.python_gc import collect_seldom
-from oplog.errors import AccessDenied, FrostlineError, NoSpace, UsageError
+from oplog.errors import AccessDenied, FrostlineError, UsageError
 from tiering.cli.frame import plain_values
 from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED, Finished, Terminated
 from tiering.cli.frame.interruptible import has_begun
@@ -31,8 +31,8 @@ A first look: frostline demo. Every verb: frostline VERB --help."""
 _ENGINE = "duckdb"
 _NO_SUCH_PATH = frozenset(
     (
-        *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),
-        *(errno.ENXIO, errno.ENODEV, errno.EINVAL, errno.EILSEQ, errno.ESPIPE, errno.ENOTEMPTY, errno.EFBIG),
+        *(errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),
+        *(errno.ENXIO, errno.ENODEV, errno.EINVAL, errno.EILSEQ, errno.ESPIPE, errno.ENOTEMPTY),
     )
 )
 """Errors that are about the path somebody gave, or what is there."""
@@ -150,12 +150,6 @@ def _foreign(error: Exception, arguments: Sequence[str], *, json: bool, verbose:
     if isinstance(error, ModuleNotFoundError) and (extra := _extra_with(error.name)):
         print_error(UsageError(f"{error.name} is not installed", hint=f"pip install 'frostline[{extra}]'"), json=json)
         return 2
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        short = UsageError(
-            f"the path {str(error.filename)[:80]}… is too long", hint="this file system takes a shorter one"
-        )
-        print_error(short, json=json)
-        return short.exit_code
     if isinstance(error, (OSError, MemoryError)) or type(error).__module__.startswith(("pyarrow", "duckdb")):
         refused = of_the_system(error)
     elif type(error).__module__ == "sqlite3":
@@ -185,10 +179,12 @@ def _is_utf8(text: str) -> bool:
 def _of_a_path(error: OSError) -> FrostlineError | None:
     """What the system says of a path that cannot be used as it is; None for what is no fault of the path."""
     said = f"{os.fsdecode(str(error.filename))[:200]}: {error.strerror}"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in (errno.EACCES, errno.EPERM):
         return AccessDenied(said, hint="check its permissions, and those of the directories above")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpace(said, hint="make room there")
+    if error.errno == errno.ENAMETOOLONG:
+        return UsageError(
+            f"the path {str(error.filename)[:80]}… is too long", hint="this file system takes a shorter one"
+        )
     if error.errno in _NO_SUCH_PATH:
         return UsageError(said, hint="check the path")
     return None

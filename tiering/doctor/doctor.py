@@ -35,6 +35,7 @@ from disks.stores.trial.probe_results import StoreFacts
 from disks.workers.progress import SILENT, Progress, Task
 from oplog.errors import FrostlineError, NoSpace, ReadOnly
 from tiering.catalog.clock_check import Clocks
+from tiering.catalog.faults import Fault
 from tiering.catalog.identity import Identities
 from tiering.config.places import place_of
 from tiering.config.settings import Config
@@ -96,21 +97,23 @@ def look_at_identities(config: Config, limiter: Limiter | None) -> list[Finding]
         with closing(Journal(config.state_directory)) as journal:
             identities = Identities(disks, places, journal)
             identities.look()
-            return [
-                Finding(
-                    subject=f"disk {fault.disk}",
-                    check="identity",
-                    level="problem",
-                    what=fault.error.message,
-                    hint=fault.error.hint,
-                )
-                for fault in identities.faults
-            ]
+            return list(map(of_fault, identities.faults))
     except (FrostlineError, OSError):  # what is wrong with the disk or the journal is found below
         return []
     finally:
         for disk in disks.values():
             disk.close()
+
+
+def of_fault(fault: Fault) -> Finding:
+    """That a disk is not what its name stands for."""
+    return Finding(
+        subject=f"disk {fault.disk}",
+        check="identity",
+        level="problem",
+        what=fault.error.message,
+        hint=fault.error.hint,
+    )
 
 
 def look_at_writer(name: str, config: ObjectDiskConfig, state_path: Path, limiter: Limiter | None) -> list[Finding]:

@@ -103,14 +103,7 @@ def _doubted(table: pa.Table, block: bytes) -> list[str]:
 
 
 def _with_types(conversion: csv.ConvertOptions, types: Mapping[str, pa.DataType]) -> csv.ConvertOptions:
-    return csv.ConvertOptions(
-        column_types=types,
-        null_values=conversion.null_values,
-        strings_can_be_null=conversion.strings_can_be_null,
-        quoted_strings_can_be_null=conversion.quoted_strings_can_be_null,
-        true_values=conversion.true_values,
-        false_values=conversion.false_values,
-    )
+    return _options(types, conversion.null_values)
 
 
 def _parse_all(
@@ -132,9 +125,13 @@ def _parse_all(
 
 def _conversion(reshaping: Reshaping) -> csv.ConvertOptions:
     types = {name: _csv_type(kind) for name, kind in source_types(reshaping).items()}
+    return _options(types, reshaping.nulls)
+
+
+def _options(types: Mapping[str, pa.DataType], nulls: Sequence[str]) -> csv.ConvertOptions:
     return csv.ConvertOptions(
         column_types=types,
-        null_values=list(reshaping.nulls),
+        null_values=list(nulls),
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
         true_values=["true", "True", "TRUE", "1", "t"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -43,6 +43,15 @@ def table_directory(uuid: str) -> str:
 def directory_of(uuid: str, part: str) -> str:
     """Where a part of a table lies on any disk."""
     return f"{table_directory(uuid)}/{part}"
+
+
+def free_path(path: str, is_taken: Callable[[str], bool]) -> str:
+    """The path, or one that ends with `_try2`, `_try3`, …: the first that is not taken."""
+    attempt, free = 1, path
+    while is_taken(free):
+        attempt += 1
+        free = f"{path}_try{attempt}"
+    return free
 
 
 def part_name(name: str) -> PartName | None:

@@ -22,6 +22,6 @@ def time_of(element: str) -> datetime:
         raise ValueError(f"{element[:60]!r} is no time") from error
 
 
-def _in_utc(found: datetime) -> datetime:
+def _in_utc(moment: datetime) -> datetime:
     """Without a zone it is UTC: HTTP and S3 know no other."""
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)

@@ -85,6 +85,7 @@ def _of_tables(session: Session) -> list["Finding"]:
     """Tables that cannot be read, and what grows unnoticed; nothing of a store that cannot be opened."""
     from oplog.errors import FrostlineError
     from tiering.doctor.diagnosis import Finding
+    from tiering.doctor.doctor import of_fault
     from tiering.facts.growth import of_store
 
     try:
@@ -94,16 +95,7 @@ def _of_tables(session: Session) -> list["Finding"]:
             for one in store.unreadable()
         ]
         identities = store.context.identities
-        faults = [
-            Finding(
-                subject=f"disk {fault.disk}",
-                check="identity",
-                level="problem",
-                what=fault.error.message,
-                hint=fault.error.hint,
-            )
-            for fault in (identities.faults if identities is not None else ())
-        ]
+        faults = [of_fault(fault) for fault in (identities.faults if identities is not None else ())]
         return faults + unreadable + of_store(store)
     except (FrostlineError, OSError):
         return []
