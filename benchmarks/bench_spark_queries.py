@@ -25,8 +25,8 @@ from benchmarks import spark_data
 from benchmarks.bench_spark_reader import master_of, start
 from benchmarks.measure import paired, ratio_figure, report, scratch, timed
 from tiering.engine.store import Store
+from tiering.table.columns.type_texts import type_text
 from tiering.table.schema import Column, TableDefinition
-from tiering.table.type_texts import type_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from oplog.errors import UsageError
+from tiering.table.columns.type_texts import arrow_type
 from tiering.table.schema import Column
-from tiering.table.type_texts import arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -291,7 +291,7 @@ def check_columns(schema: StructType, definition: TableDefinition) -> None:
     """Raise `UsageError` when rows of the schema can never go into the table."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from tiering.table.types import cast_batch
+    from tiering.table.columns.types import cast_batch
 
     cast_batch(pa.RecordBatch.from_pylist([], schema=to_arrow_schema(schema, timezone="UTC")), definition)
 

@@ -29,10 +29,10 @@ from spark_tiering.scan_planning import Piece
 from tiering.parquet.checked_local import LocalRead, check_local
 from tiering.parquet.column_ranges import leaf_keys, stated_ranges
 from tiering.query.row_masks import row_mask
+from tiering.table.columns.type_texts import arrow_type, leaf_ranges
+from tiering.table.columns.types import default_array, field_ids, widened
 from tiering.table.pruning import TRUE, Predicate, columns_of, rows_may_match
 from tiering.table.schema import TableDefinition
-from tiering.table.type_texts import arrow_type, leaf_ranges
-from tiering.table.types import default_array, field_ids, widened
 
 BATCH_ROWS = 65_536
 """Rows that cross to the JVM at once: measured, smaller ones cost more there and larger ones gain nothing."""

@@ -21,8 +21,8 @@ from tiering.merge.cold.shard_merge import MergeTask, ShardResult, merge_shard
 from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.merge.selection import MergePlan
 from tiering.parquet.sort_keys import row_key
+from tiering.table.columns.types import arrow_schema, default_array, field_ids
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_schema, default_array, field_ids
 
 
 def cold_config(home: Path, url: str, **options: Any) -> Config:

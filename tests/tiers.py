@@ -23,10 +23,10 @@ from tiering.parquet.part_files import write_part_files
 from tiering.query.query import PartsFor, parts_for
 from tiering.table import part as part_format
 from tiering.table import schema as table_format
+from tiering.table.columns.types import arrow_schema
 from tiering.table.part import PART_FILE, Part
 from tiering.table.schema import TABLE_FILE, Column, TableDefinition
 from tiering.table.transforms import apply_transform, partition_id, partition_values_json
-from tiering.table.types import arrow_schema
 
 
 def make_context(home: Path, disks: Mapping[str, DiskConfig]) -> Context:

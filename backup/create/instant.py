@@ -25,11 +25,12 @@ from disks.base import Disk, LoggedDisk
 from disks.effects import remove_tree
 from oplog.errors import Conflict, NotFound
 from restore.rebuild.held_revision import HeldRevision, pinned
-from tiering.catalog import copying, reachability
+from tiering.catalog import reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.copies import copying
+from tiering.catalog.definitions.unreadable import UnreadableTable
 from tiering.catalog.looks.stored import LazyPart
-from tiering.catalog.unreadable import UnreadableTable
 from tiering.table.part import PART_FILE, PartFile, PartFiles, files_of
 from tiering.table.schema import TableDefinition
 

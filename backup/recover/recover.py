@@ -32,8 +32,9 @@ from disks.effects import make_directory, remove_file
 from disks.host.locks import file_lock
 from oplog.errors import AlreadyExists, Conflict, Damaged, NoSpace, NotFound, Refused, UsageError
 from oplog.kinds import TableCreated
-from tiering.catalog import blocks, reachability, table_names, tables
+from tiering.catalog import blocks, reachability, tables
 from tiering.catalog.context import Context
+from tiering.catalog.definitions import table_names
 from tiering.engine import replicated, unrevealed
 from tiering.journal.records import PAUSE_KINDS
 from tiering.table.merge_modes import depends_on_order

@@ -21,8 +21,8 @@ from disks.effects import replace_file
 from oplog.documents import Document
 from oplog.errors import Conflict
 from oplog.kinds import Restored
-from tiering.catalog import table_names
 from tiering.catalog.context import Context
+from tiering.catalog.definitions import table_names
 from tiering.engine import unrevealed
 from tiering.engine.unrevealed import Unrevealed
 from tiering.table import tombstones

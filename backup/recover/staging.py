@@ -19,8 +19,8 @@ from disks.workers.progress import Task
 from oplog.errors import Damaged
 from oplog.kinds import Restored
 from oplog.replay import FileRow
-from tiering.catalog import copying
 from tiering.catalog.context import Context
+from tiering.catalog.copies import copying
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, Part
 from tiering.table.schema import TableDefinition

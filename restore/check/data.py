@@ -228,7 +228,7 @@ def _rows_and_texts(file: RangedFile | io.BytesIO) -> tuple[int, str]:
     import pyarrow as pa  # here: a check that reads no data need not wait until it is loaded
     import pyarrow.parquet as pq
 
-    from tiering.table.sound_values import holds_text, is_sound, rows_without_text
+    from tiering.table.columns.sound_values import holds_text, is_sound, rows_without_text
 
     try:
         parquet = pq.ParquetFile(file)

@@ -15,7 +15,7 @@ from disks.stores.base import ByteRange
 from oplog.errors import Damaged, FrostlineError, NotFound
 from oplog.kinds import SetAside
 from restore.check.findings import Findings, PartKey
-from tiering.catalog.set_aside import part_aside
+from tiering.catalog.copies.set_aside import part_aside
 from tiering.table import part as part_format
 from tiering.table import schema, tombstones
 from tiering.table.part import PART_FILE, Part

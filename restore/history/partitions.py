@@ -21,9 +21,9 @@ from restore.rebuild.presence import Presence, PresentPart, presence
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.copies.set_aside import part_aside
 from tiering.catalog.kept_drops import kept_part
 from tiering.catalog.new_parts import DIGEST_CLAIM
-from tiering.catalog.set_aside import part_aside
 from tiering.engine import recovery, replicated
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, Part

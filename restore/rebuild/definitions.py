@@ -17,7 +17,7 @@ from oplog import bounds
 from oplog.errors import Damaged
 from oplog.replay import FileRow
 from restore.rebuild.plan import in_scope
-from tiering.catalog import table_names
+from tiering.catalog.definitions import table_names
 from tiering.table import schema, tombstones
 from tiering.table.places import CLONED_DIRECTORY, GIVEN_UP_DIRECTORY, is_reservation, locate
 from tiering.table.schema import TABLE_FILE, TableDefinition

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from disks.base import Disk
     from disks.workers.runner import Remote
     from restore.check.check import CheckOptions, CheckResult
-    from tiering.catalog.faults import Fault
-    from tiering.catalog.identity import Identities
+    from tiering.catalog.identities.faults import Fault
+    from tiering.catalog.identities.identity import Identities
     from tiering.config.settings import Config
     from tiering.engine.store import Store
     from tiering.journal.journal import Journal

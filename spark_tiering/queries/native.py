@@ -28,9 +28,9 @@ from spark_tiering.queries.required import Need
 from spark_tiering.read_options import ReadOptions
 from spark_tiering.scan_planning import Piece, choose_files, places
 from tiering.engine.store import Store
+from tiering.table.columns.type_texts import arrow_type, type_text
+from tiering.table.columns.types import default_scalar, field_ids
 from tiering.table.schema import Column, TableDefinition
-from tiering.table.type_texts import arrow_type, type_text
-from tiering.table.types import default_scalar, field_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn

@@ -20,8 +20,8 @@ from oplog.errors import UsageError
 from spark_tiering.queries.references import elements
 from tiering.query.sql.column_types import identifier, text
 from tiering.query.sql_filter import parse_filter
+from tiering.table.columns.type_texts import arrow_type
 from tiering.table.schema import TableDefinition
-from tiering.table.type_texts import arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -64,7 +64,7 @@ def ingest(
     from spark_tiering.writing.ingest import batches_of, find_files, is_url, left_of
     from tiering.config.units import format_size, parse_size
     from tiering.engine import write_job
-    from tiering.insert.hive import path_columns
+    from tiering.insert.inputs.hive import path_columns
     from tiering.insert.reshaping import parse_reshaping
     from tiering.insert.uploaded.once_files import taken
 

@@ -14,9 +14,9 @@ import msgspec
 import pyarrow as pa
 
 from oplog.errors import FrostlineError, NotFound, Refused
+from tiering.insert.inputs.source_files import InputSource, SourceSpan, reading, source_of
+from tiering.insert.inputs.sources import read_each
 from tiering.insert.reshaping import Reshaping
-from tiering.insert.source_files import InputSource, SourceSpan, reading, source_of
-from tiering.insert.sources import read_each
 from tiering.insert.uploaded.once_files import fingerprint
 
 _SCHEME = "file:"

@@ -25,12 +25,12 @@ from spark_tiering.writing.file_shares import FileShare, IngestFile, rows_of, sh
 from spark_tiering.writing.mixed_files import are_mixed
 from spark_tiering.writing.path_columns import spark_type, with_path_columns
 from spark_tiering.writing.ranges import are_carried, in_ranges, read_by_tasks, rows_or_error
-from tiering.insert.hive import path_columns
+from tiering.insert.inputs.hive import path_columns
+from tiering.insert.inputs.source_files import find_sources, source_of
 from tiering.insert.reshaping import NULLS, Reshaping
-from tiering.insert.source_files import find_sources, source_of
 from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart, write_parts
+from tiering.table.columns.type_texts import arrow_type
 from tiering.table.schema import Column, TableDefinition
-from tiering.table.type_texts import arrow_type
 
 if TYPE_CHECKING:
     from pyspark import Accumulator

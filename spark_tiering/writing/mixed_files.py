@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from oplog.errors import FrostlineError
 from spark_tiering.writing.file_shares import FileShare
 from tiering.insert.reshaping import Reshaping
+from tiering.table.columns.type_texts import arrow_type
+from tiering.table.columns.types import cast_column
 from tiering.table.schema import Column, PartitionField
 from tiering.table.transforms import apply_transform
-from tiering.table.type_texts import arrow_type
-from tiering.table.types import cast_column
 
 MOST_PARTS = 4
 """Times as many as rows in ranges leave, which is about one for each partition and task: fewer are left to merges."""

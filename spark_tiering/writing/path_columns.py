@@ -9,8 +9,8 @@ from urllib.parse import unquote
 
 from oplog.errors import Refused
 from spark_tiering.queries.references import quoted
-from tiering.insert.hive import PathColumn
-from tiering.insert.path_steps import value_of
+from tiering.insert.inputs.hive import PathColumn
+from tiering.insert.inputs.path_steps import value_of
 from tiering.insert.reshaping import NULLS
 from tiering.table.schema import Column
 

@@ -16,8 +16,8 @@ from spark_tiering.arrow_types import carried_schema, carried_type, conform
 from spark_tiering.queries.references import quoted
 from spark_tiering.writing.file_shares import FileShare, rows_of
 from tiering.insert.reshaping import Reshaping
+from tiering.table.columns.type_texts import arrow_type
 from tiering.table.schema import PartitionField, TableDefinition
-from tiering.table.type_texts import arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression

@@ -196,7 +196,7 @@ def _not_compared_after_reading() -> None:
 
 def _edges_read_twice() -> None:
     """By everybody who has some of a row group."""
-    from tiering.insert.source_files import SourceSpan
+    from tiering.insert.inputs.source_files import SourceSpan
 
     def within(self: Any, rows: Any) -> range:
         ends = [sum(rows[: number + 1]) * self.of_bytes // max(sum(rows), 1) for number in range(len(rows))]

@@ -77,7 +77,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "tombstones not read (I17)",
         "a definition that a bucket lacks was not copied there yet, whatever the reason",
         f"{_CHECKS}::test_a_restore_to_before_a_table_holds_and_keeps_what_only_an_ssd_has",
-        replaced("tiering.catalog.table_snapshot", "_take_out_dropped", nothing),
+        replaced("tiering.catalog.definitions.table_snapshot", "_take_out_dropped", nothing),
     ),
     (
         "a restored table.json as it was (I17)",
@@ -101,13 +101,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "a name given to two (I17)",
         "a table gets a name without taking it in the bucket",
         f"{_RENAME}::test_of_two_machines_that_give_one_name_at_once_the_second_changes_nothing",
-        replaced("tiering.catalog.table_names", "claim", nothing),
+        replaced("tiering.catalog.definitions.table_names", "claim", nothing),
     ),
     (
         "a name kept for ever (I17)",
         "a table that is renamed keeps its old name for itself",
         f"{_RENAME}::test_a_table_with_rows_on_both_machines_and_in_the_bucket_gets_another_name",
-        replaced("tiering.catalog.table_names", "path_where_owned", nothing),
+        replaced("tiering.catalog.definitions.table_names", "path_where_owned", nothing),
     ),
     (
         "a restore brings what is there (I1)",
@@ -161,7 +161,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "an older definition in the place of an unreadable one (I17)",
         "a table.json that cannot be read says nothing, and an older copy of it counts",
         f"{_UNREADABLE}::test_an_older_copy_does_not_take_its_place",
-        replaced("tiering.catalog.table_snapshot", "_take_out_unreadable", nothing),
+        replaced("tiering.catalog.definitions.table_snapshot", "_take_out_unreadable", nothing),
     ),
     (
         "what cannot be stored goes on (I17)",
@@ -185,7 +185,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "of two copies the first (I17)",
         "copies of one version are not compared",
         f"{_UNREADABLE}::test_of_copies_that_differ_that_of_the_log_counts",
-        replaced("tiering.catalog.table_snapshot", "_take_copy", _copy_believed),
+        replaced("tiering.catalog.definitions.table_snapshot", "_take_copy", _copy_believed),
     ),
     (
         "a rule deletes by what merges change (I13)",

@@ -33,7 +33,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "the source accused without a look",
         "whatever damage a bucket tells of while it is written to, is that of the file on the SSD",
         f"{_CHECKS}::TestReadOnlyBucket::test_is_told_as_such",
-        replaced("tiering.catalog.copying", "_sha256", lambda path: ""),
+        replaced("tiering.catalog.copies.copying", "_sha256", lambda path: ""),
     ),
     (
         "a lease passed over",
@@ -51,13 +51,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "a gap closed by a name (I15)",
         "rows of a part that was set aside count as back without a look",
         f"{_CHECKS}::TestRepair::test_with_reading_sets_aside_and_answers_tell",
-        replaced("tiering.catalog.set_aside", "_is_back", lambda *arguments, **options: True),
+        replaced("tiering.catalog.copies.set_aside", "_is_back", lambda *arguments, **options: True),
     ),
     (
         "no store taken for an empty one (I16)",
         "that nobody has written to any disk is not noticed",
         f"{_CHECKS}::TestNoStore::test_a_home_that_went_away",
-        replaced("tiering.catalog.identity:Identities", "is_begun", True),
+        replaced("tiering.catalog.identities.identity:Identities", "is_begun", True),
     ),
     (
         "a store begun by a reader (I16)",

@@ -41,7 +41,7 @@ def _buckets_of_logs_forgotten() -> None:
 
 
 def _uncounted_is_empty() -> None:
-    from tiering.catalog.identity import Identities
+    from tiering.catalog.identities.identity import Identities
 
     real = Identities._unconfigured
 
@@ -79,7 +79,7 @@ def _stamp_not_synced() -> None:
 def _merges_are_losses() -> None:
     from msgspec.structs import replace
 
-    from tiering.catalog import doubled
+    from tiering.catalog.copies import doubled
 
     real = doubled.copy_history
 
@@ -93,20 +93,20 @@ def _merges_are_losses() -> None:
 def _adopted_parts_are_copies() -> None:
     from msgspec.structs import replace
 
-    from tiering.catalog import doubled
+    from tiering.catalog.copies import doubled
 
     real = doubled.compare_parts
     doubled.compare_parts = lambda *arguments: replace(real(*arguments), own=[])
 
 
 def _back_by_its_name() -> None:
-    from tiering.catalog import set_aside
+    from tiering.catalog.copies import set_aside
 
     set_aside._is_back = lambda part, same, parts, *, window: same is not None
 
 
 def _compared_with_nothing() -> None:
-    from tiering.catalog import doubled
+    from tiering.catalog.copies import doubled
 
     doubled.compare_parts = lambda catalog, disks, name: doubled.Compared()
 
@@ -155,7 +155,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "ids not compared (I16)",
         "a place without a disk, or with another one, is what its name stands for",
         f"{_CHECKS}::test_another_disk_at_the_place",
-        replaced("tiering.catalog.identity:Identities", "_examine", nothing),
+        replaced("tiering.catalog.identities.identity:Identities", "_examine", nothing),
     ),
     (
         "an id by a read (I16)",
@@ -173,13 +173,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "one disk under two names (I16)",
         "that two names show one id is not noticed",
         f"{_CHECKS}::test_a_copy_of_a_disk_is_not_a_second_disk",
-        replaced("tiering.catalog.identity:Identities", "_twice", nothing),
+        replaced("tiering.catalog.identities.identity:Identities", "_twice", nothing),
     ),
     (
         "counts not compared (I16)",
         "parts that are gone from a disk that is there are not missed",
         f"{_CHECKS}::test_parts_that_are_gone_are_missed",
-        replaced("tiering.catalog.identity:Identities", "compare", nothing),
+        replaced("tiering.catalog.identities.identity:Identities", "compare", nothing),
     ),
     (
         "unmounted while it is open (I16)",
@@ -203,7 +203,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "no id, any place (I16)",
         "a disk without an id is whatever lies where the configuration says",
         f"{_CHECKS}::TestWithoutAnId::test_a_mistyped_bucket",
-        replaced("tiering.catalog.identity:Identities", "_is_elsewhere", lambda self, name, known: False),
+        replaced("tiering.catalog.identities.identity:Identities", "_is_elsewhere", lambda self, name, known: False),
     ),
     (
         "a drained disk fills again",
@@ -245,7 +245,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "stamps not compared (I16)",
         "a local disk that is older than the journal has seen it is taken as it is",
         f"{_SET_BACK}::TestDisk::test_after_a_move_and_an_insert",
-        replaced("tiering.catalog.ages", "is_older", lambda stamps, seen: False),
+        replaced("tiering.catalog.identities.ages", "is_older", lambda stamps, seen: False),
     ),
     (
         "a stamp is noted before its commit (I16)",
@@ -263,7 +263,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "a journal that is behind goes on (I18)",
         "a journal that was set back gives its numbers again",
         f"{_SET_BACK}::TestState::test_twice",
-        replaced("tiering.catalog.ages:Ages", "judge_journal", nothing),
+        replaced("tiering.catalog.identities.ages:Ages", "judge_journal", nothing),
     ),
     (
         "a stamp names three buckets (I16)",
@@ -281,13 +281,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "a log is not asked how far a disk was (I16)",
         "a machine that was rolled back is of one moment, and nobody misses anything",
         f"{_SET_BACK}::TestState::test_and_the_disk_are_older_than_the_bucket",
-        replaced("tiering.catalog.ages:Ages", "_local", lambda self, disk, identity: ""),
+        replaced("tiering.catalog.identities.ages:Ages", "_local", lambda self, disk, identity: ""),
     ),
     (
         "a disk is not asked how far a bucket was (I16)",
         "a bucket that was set back with the state is taken as it is",
         f"{_SET_BACK}::TestBucket::test_and_the_state_are_older_than_the_disk",
-        replaced("tiering.catalog.ages:Ages", "_bucket", lambda self, disk, identity: ""),
+        replaced("tiering.catalog.identities.ages:Ages", "_bucket", lambda self, disk, identity: ""),
     ),
     (
         "a log is not asked how far other buckets were (I16)",
@@ -305,13 +305,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "nobody else learns what was given up (I16)",
         "other disks do not say that one was given up",
         f"{_GIVEN_UP}::test_a_lost_journal_asks_the_bucket",
-        replaced("tiering.catalog.given_up", "note", lambda disks, identity, actor: []),
+        replaced("tiering.catalog.identities.given_up", "note", lambda disks, identity, actor: []),
     ),
     (
         "who knows a disk asks nobody (I16)",
         "a journal that knows an id does not hear that another machine gave it up",
         f"{_GIVEN_UP}::test_another_machine_that_knew_the_disk",
-        replaced("tiering.catalog.identity:Identities", "_is_noted", lambda self, name, usable: False),
+        replaced("tiering.catalog.identities.identity:Identities", "_is_noted", lambda self, name, usable: False),
     ),
     (
         "given up once is given up for good (I16)",
@@ -329,13 +329,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "what was dropped comes back with a disk",
         "adopting a disk does not ask the logs what was dropped",
         f"{_SET_BACK}::TestDisk::test_what_was_dropped_in_the_bucket_stays_dropped",
-        replaced("tiering.catalog.doubled", "_gone", lambda definition, alone, disks: ()),
+        replaced("tiering.catalog.copies.doubled", "_gone", lambda definition, alone, disks: ()),
     ),
     (
         "what was merged comes back with a disk (I1)",
         "adopting a disk asks the logs for the part alone, not for those that were made from it",
         f"{_OLDER}::test_what_a_log_shows_gone_stays_gone[merged on the SSD, moved, dropped]",
-        replaced("tiering.catalog.doubled", "_made_of", lambda definition, alone, bucket: ()),
+        replaced("tiering.catalog.copies.doubled", "_made_of", lambda definition, alone, bucket: ()),
     ),
     (
         "a merge takes rows away (I1)",
@@ -371,13 +371,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "a clone leaves no mark (I16)",
         "the home that finds another one under its identity tells nobody",
         f"{_CLONES}::test_both_homes_see_it",
-        replaced("tiering.catalog.clones", "mark", lambda disks, identity, token, actor: []),
+        replaced("tiering.catalog.identities.clones", "mark", lambda disks, identity, token, actor: []),
     ),
     (
         "marks of other homes are passed over (I16)",
         "a home looks only at what a log has seen of its disk",
         f"{_CLONES}::test_both_homes_see_it",
-        replaced("tiering.catalog.clones", "is_marked", lambda disks, identity, stamps: ""),
+        replaced("tiering.catalog.identities.clones", "is_marked", lambda disks, identity, stamps: ""),
     ),
     (
         "an adopted clone keeps its journal's id (I18)",

@@ -128,7 +128,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "insert: dictionaries decoded at once",
         "memory as many rows times the longest value",
         "tests/hostile/test_poison_inputs.py::test_every_encoding_is_decoded_in_slices",
-        replaced("tiering.insert.decoded_size", "_widest", lambda array: 0),
+        replaced("tiering.insert.inputs.decoded_size", "_widest", lambda array: 0),
     ),
     (
         "listener: idle connections stay",
@@ -140,7 +140,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "insert: any depth of JSON",
         "a line that ends the process",
         "tests/hostile/test_poison_inputs.py::test_a_deep_line_is_kept_apart_as_other_bad_rows",
-        replaced("tiering.insert.json.source", "deep_line", lambda block: None),
+        replaced("tiering.insert.inputs.json.source", "deep_line", lambda block: None),
     ),
     ("inbox: moved before the commit", "done/ before the rows", _KILLED, _moved_before_the_commit),
     ("inbox: reported before the commit", "a report of rows that are not in", _KILLED, _reported_before_the_commit),

@@ -51,7 +51,7 @@ def _block_is_bad() -> None:
 
 
 def _lines_are_records() -> None:
-    from tiering.insert import source_csv
+    from tiering.insert.inputs import source_csv
     from tiering.insert.intake import TextRecord
 
     source_csv._records = lambda block, first: [
@@ -60,7 +60,7 @@ def _lines_are_records() -> None:
 
 
 def _keys_as_urls() -> None:
-    from tiering.insert import bucket_sources
+    from tiering.insert.inputs import bucket_sources
 
     def opened(self: Any, bucket: str, key: str) -> Any:
         place, _, name = key.rpartition("/")
@@ -73,15 +73,15 @@ def _keys_as_urls() -> None:
 def _globs_alone(self: Any, bucket: str, pattern: str, start: str) -> list[str]:
     import re
 
-    from tiering.insert.bucket_sources import _regular
+    from tiering.insert.inputs.bucket_sources import _regular
 
     with self._store(bucket) as store:
         return [info.key for info in store.list(start) if re.fullmatch(_regular(pattern), info.key)]
 
 
 def _types_by_the_names_of_the_table() -> None:
-    from tiering.insert import source_csv
-    from tiering.table.type_texts import arrow_type
+    from tiering.insert.inputs import source_csv
+    from tiering.table.columns.type_texts import arrow_type
 
     source_csv.source_types = lambda reshaping: {
         column.name: arrow_type(column.type) for column in reshaping.definition.columns
@@ -112,7 +112,7 @@ def _replacing_begins_late() -> None:
 
 
 def _appended(batch: Any, columns: Any, **named: Any) -> Any:
-    from tiering.insert.hive import with_path_columns
+    from tiering.insert.inputs.hive import with_path_columns
 
     lacking = {name: said for name, said in columns.items() if name not in batch.schema.names}
     return with_path_columns(batch, lacking, **named)
@@ -138,7 +138,7 @@ def _numbers_are_floats() -> None:
     """Decimals of JSON are read as the parser likes."""
     import pyarrow as pa
 
-    from tiering.insert.json import source
+    from tiering.insert.inputs.json import source
 
     read_as = source._read_as
     source._read_as = lambda kind, as_texts: None if pa.types.is_decimal(kind) else read_as(kind, as_texts)
@@ -149,19 +149,21 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "insert: bytes for texts",
         "bytes that are no text go in, and no query of the column works any more",
         f"{_FOREIGN}::test_bytes_that_are_no_text_are_refused",
-        replaced("tiering.table.types", "sound_column", lambda array, name, **options: array),
+        replaced("tiering.table.columns.types", "sound_column", lambda array, name, **options: array),
     ),
     (
         "insert: elements with what is no text",
         "bytes of a JSON array that are no text become other text",
         f"{_FOREIGN}::test_bytes_that_are_no_text_are_refused",
-        replaced("tiering.insert.json.records", "_block", lambda lines: "\n".join(lines).encode(errors="replace")),
+        replaced(
+            "tiering.insert.inputs.json.records", "_block", lambda lines: "\n".join(lines).encode(errors="replace")
+        ),
     ),
     (
         "insert: offsets are believed",
         "an Arrow file whose offsets lead out of its buffer is read",
         f"{_FOREIGN}::test_offsets_out_of_the_buffer_are_refused",
-        replaced("tiering.table.sound_values", "is_sound", lambda array: True),
+        replaced("tiering.table.columns.sound_values", "is_sound", lambda array: True),
     ),
     (
         "insert: decimals by way of floats",
@@ -173,19 +175,19 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "insert: bent values",
         "a cast changes a value, and the insert says nothing",
         f"{_FOREIGN}::test_values_that_a_cast_would_bend_are_refused",
-        replaced("tiering.table.types", "check_kept", nothing),
+        replaced("tiering.table.columns.types", "check_kept", nothing),
     ),
     (
         "insert: numbers as CSV parses them",
         "a number in another base, or too large, is another number",
         f"{_FOREIGN}::test_numbers_of_text_formats_are_what_stands_there",
-        replaced("tiering.insert.source_csv", "_doubted", lambda table, block: []),
+        replaced("tiering.insert.inputs.source_csv", "_doubted", lambda table, block: []),
     ),
     (
         "insert: rows beside a slice",
         "a list that does not fit is told of another row",
         f"{_FOREIGN}::test_values_that_a_cast_would_bend_are_refused",
-        replaced("tiering.table.nested", "_copied", lambda array: array),
+        replaced("tiering.table.columns.nested", "_copied", lambda array: array),
     ),
     (
         "table: any zone",
@@ -204,7 +206,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a moment of INT96 beyond what nanoseconds reach comes as another one",
         "tests/unit/tiering/insert/test_sources.py::test_moments_of_int96_are_what_they_are_in_every_year",
         replaced(
-            "tiering.insert.sources",
+            "tiering.insert.inputs.sources",
             "_parquet_batches",
             lambda file, stream, groups: file.iter_batches(131_072, row_groups=groups),
         ),
@@ -213,7 +215,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "insert: commas alone",
         "a sheet with semicolons has one column",
         "tests/unit/tiering/insert/test_sources.py::test_sheets_have_the_delimiter_of_their_header",
-        replaced("tiering.insert.source_csv", "_delimiter", lambda header, source: ","),
+        replaced("tiering.insert.inputs.source_csv", "_delimiter", lambda header, source: ","),
     ),
     (
         "nulls stay",
@@ -326,13 +328,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a key that exists as a glob",
         "an object whose key holds what a glob does brings the rows of others",
         "tests/property/test_names_in_statements.py::test_a_key_that_exists_is_the_object_that_is_read",
-        replaced("tiering.insert.bucket_sources:BucketSources", "_matching", _globs_alone),
+        replaced("tiering.insert.inputs.bucket_sources:BucketSources", "_matching", _globs_alone),
     ),
     (
         "objects passed over",
         "a glob leaves out the objects whose keys no disk can have written",
         "tests/unit/tiering/insert/test_bucket_sources.py::test_objects_that_a_glob_cannot_read_are_named",
-        replaced("tiering.insert.bucket_sources", "unwrapped", nothing),
+        replaced("tiering.insert.inputs.bucket_sources", "unwrapped", nothing),
     ),
     (
         "names as conditions",
@@ -344,6 +346,8 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "compressed: a damaged stream ends the file",
         "rows behind a damaged stream of a .bz2 or .xz are left out without a word",
         f"{_SOURCES}::test_a_damaged_stream_behind_a_whole_one_is_no_end[.bz2-file]",
-        replaced("tiering.insert.source_files", "_OPENED", {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}),
+        replaced(
+            "tiering.insert.inputs.source_files", "_OPENED", {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+        ),
     ),
 )

@@ -89,7 +89,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "partitions: a wider type, another id",
         "a column gets a type in which its lowest partition has another id",
         f"{_LIMITS}::test_a_wider_type_keeps_the_ids_of_partitions",
-        replaced("tiering.table.widening", "_check_lowest", nothing),
+        replaced("tiering.table.columns.widening", "_check_lowest", nothing),
     ),
     (
         "ttl: long rules wrap",

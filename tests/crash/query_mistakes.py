@@ -161,7 +161,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "of a nested column the first leaf alone is compared, and those of the columns after it are others",
         f"{_NESTED}::test_damage_in_any_leaf_is_found",
         replaced(
-            "tiering.table.type_texts",
+            "tiering.table.columns.type_texts",
             "leaf_ranges",
             lambda kinds: [range(number, number + 1) for number, _ in enumerate(kinds)],
         ),
@@ -224,7 +224,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "insert: null structs have fields",
         "what lies under a struct that is null is taken for its fields",
         f"{_NESTED}::test_json_and_csv_bring_nested_values",
-        replaced("tiering.table.nested", "_field", lambda array, number: array.field(number)),
+        replaced("tiering.table.columns.nested", "_field", lambda array, number: array.field(number)),
     ),
     (
         "query: gone with what it says",

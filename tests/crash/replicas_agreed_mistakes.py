@@ -252,7 +252,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a machine that is no replica shows copies of parts that replicas dropped",
         f"{_COPIES}::test_a_copy_of_a_plain_table_goes_with_its_part",
         replaced(
-            "tiering.catalog.source_copies:SourceCopies",
+            "tiering.catalog.copies.source_copies:SourceCopies",
             "follows",
             lambda self, definition: not definition.is_replicated,
         ),

@@ -54,14 +54,14 @@ _ORIGINALS = "tests/integration/test_copies_are_not_merged.py"
 
 
 def _copies_stay() -> None:
-    from tiering.catalog.source_copies import VALID
+    from tiering.catalog.copies.source_copies import VALID
 
-    replaced("tiering.catalog.source_copies:SourceCopies", "state", lambda self, definition, part: VALID)()
+    replaced("tiering.catalog.copies.source_copies:SourceCopies", "state", lambda self, definition, part: VALID)()
 
 
 def _unknown_is_local() -> None:
     replaced(
-        "tiering.catalog.source_copies:SourceCopies",
+        "tiering.catalog.copies.source_copies:SourceCopies",
         "_is_shared",
         lambda self, disk: disk in self._disks and self._disks[disk].capabilities.shared,
     )()
@@ -157,7 +157,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "copies: a bucket's word is never the last",
         "of two buckets that had a part, the one that it left first is believed",
         f"{_COPIES}::test_no_clock_decides_which_bucket_had_a_part_last",
-        replaced("tiering.catalog.source_copies:CopyHistory", "is_before", lambda self, other: False),
+        replaced("tiering.catalog.copies.source_copies:CopyHistory", "is_before", lambda self, other: False),
     ),
     (
         "copies: home in a bucket nobody knows",
@@ -169,19 +169,19 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "copies: outdated on a return",
         "a part that came back to this machine is taken for a copy of what was dropped",
         f"{_COPIES}::test_a_part_that_moved_back_stays",
-        replaced("tiering.catalog.source_copies", "_returns", lambda *arguments: False),
+        replaced("tiering.catalog.copies.source_copies", "_returns", lambda *arguments: False),
     ),
     (
         "copies: outdated by an undo of the move",
         "the part that an undo of its move leaves on this machine alone is taken for a copy",
         f"{_COPIES}::test_the_undo_of_the_move_leaves_the_part_here",
-        replaced("tiering.catalog.source_copies", "_returns", lambda *arguments: False),
+        replaced("tiering.catalog.copies.source_copies", "_returns", lambda *arguments: False),
     ),
     (
         "copies: outdated by damage",
         "a copy goes because a check set its damaged original aside",
         f"{_COPIES}::test_a_damaged_original_leaves_the_copy_valid",
-        replaced("tiering.catalog.source_copies", "_is_damaged", lambda *arguments: False),
+        replaced("tiering.catalog.copies.source_copies", "_is_damaged", lambda *arguments: False),
     ),
     (
         "copies: forgotten with the journal",

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from tests.command_line import Frostline
-from tiering.insert.decoded_size import MOST_DECODED_BYTES, bounded
+from tiering.insert.inputs.decoded_size import MOST_DECODED_BYTES, bounded
 
 DEPTH = 200_000
 ROWS = 3000
@@ -99,7 +99,7 @@ def repeated(rows: int, size_bytes: int) -> pa.Table:
 def test_a_long_value_of_a_dictionary_is_decoded_in_slices(
     table: Frostline, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    import tiering.insert.decoded_size as decoded_size
+    import tiering.insert.inputs.decoded_size as decoded_size
     from tiering.insert.intake import Intake
 
     monkeypatch.setattr(decoded_size, "MOST_DECODED_BYTES", 1_000_000)

@@ -17,7 +17,7 @@ from oplog.errors import FrostlineError
 from oplog.kinds import Inserted
 from tests.command_line import Frostline
 from tests.crash.harness import Failpoints, Mode, hooked
-from tiering.catalog.identity import Identities
+from tiering.catalog.identities.identity import Identities
 from tiering.journal.journal import Journal
 
 COUNT = "select count(*) from d.t"

@@ -32,8 +32,8 @@ from tests.servers import Server
 from tiering.cli.main import run
 from tiering.journal.locks import daemon_lock
 from tiering.parquet.part_files import write_part_files
+from tiering.table.columns.types import arrow_schema
 from tiering.table.definitions import define_table
-from tiering.table.types import arrow_schema
 
 pytestmark = pytest.mark.in_turn
 

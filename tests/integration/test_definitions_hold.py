@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.homes import Home
-from tiering.catalog import table_names, tables
+from tiering.catalog import tables
+from tiering.catalog.definitions import table_names
 from tiering.config.reading import load
 from tiering.engine.store import Store
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.homes import Home
-from tiering.insert.hive import with_path_fields
+from tiering.insert.inputs.hive import with_path_fields
 
 VALUES = ("eu", "1", "02", "-3", "1.5", "2026-01-01", "2026-01-01 10:00:00", "a%20b", "a+b", "a%2Fb", "NULL", "NA", "%")
 VALUES += ("true", "99999999999999999999", "__HIVE_DEFAULT_PARTITION__", "%zz", "é", "%C3%A9", "", "12:30:00")

@@ -294,7 +294,7 @@ def test_what_the_log_does_not_tell_is_kept_and_said(homes: Homes) -> None:
     a, b = homes
     dropped(a)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tiering.catalog.source_copies.copy_history", lambda *arguments, **more: None)
+        patch.setattr("tiering.catalog.copies.source_copies.copy_history", lambda *arguments, **more: None)
         assert b.keys() == [1, 2]
         assert "is kept and counts" in b.error
     assert b.keys() == []
@@ -332,7 +332,7 @@ def test_where_no_log_says_what_came_last_the_copy_counts(
     """As after commits of versions that did not note what else they had seen."""
     a, b = two_buckets(tmp_path, capsys)
     dropped(a)
-    monkeypatch.setattr("tiering.catalog.source_copies.CopyHistory.is_before", lambda word, other: False)
+    monkeypatch.setattr("tiering.catalog.copies.source_copies.CopyHistory.is_before", lambda word, other: False)
     assert b.keys() == [1]
     assert "the logs do not say what came last" in b.error
     monkeypatch.undo()

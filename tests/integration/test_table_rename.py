@@ -8,7 +8,7 @@ import pytest
 
 from oplog.errors import AlreadyExists
 from tests.homes import Home
-from tiering.catalog import table_names
+from tiering.catalog.definitions import table_names
 from tiering.config.reading import load
 from tiering.engine.store import Store
 from tiering.table.definitions import rename_table

@@ -16,7 +16,7 @@ from tests.crash.scenarios import events
 from tests.damage import unchecked_documents
 from tests.homes import Home
 from tiering.catalog import tables
-from tiering.catalog.unreadable import UnreadableTable
+from tiering.catalog.definitions.unreadable import UnreadableTable
 from tiering.config.reading import load
 from tiering.engine.store import Store
 from tiering.table import tombstones

@@ -82,7 +82,7 @@ def _insert(home: Home, name: str, first: int, value: Any) -> None:
 
 
 def _kind(name: str) -> pa.DataType:
-    from tiering.table.type_texts import arrow_type
+    from tiering.table.columns.type_texts import arrow_type
 
     return arrow_type(WIDER[name][1].removesuffix(" null"))
 

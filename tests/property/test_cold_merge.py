@@ -29,10 +29,10 @@ from tiering.merge.stream import RowMerge, merge_files
 from tiering.parquet import sorted_merge
 from tiering.parquet.sorted_input import SortedFile
 from tiering.table import definitions
+from tiering.table.columns.types import arrow_schema, default_array, field_ids
 from tiering.table.merge_modes import parse_merge_mode
 from tiering.table.rule_texts import parse_ttl
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_schema, default_array, field_ids
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 DUE = NOW - timedelta(days=30)

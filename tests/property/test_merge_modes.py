@@ -20,10 +20,10 @@ from tests.turns import examples
 from tiering.merge import rows as merge_rows
 from tiering.merge.rows import combine_rows
 from tiering.parquet.sorting import sort_table
+from tiering.table.columns.types import arrow_schema
 from tiering.table.definitions import define_table
 from tiering.table.merge_modes import parse_merge_mode
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_schema
 
 _database = duckdb.connect()
 _database.execute("SET TimeZone = 'UTC'; SET threads = 1")

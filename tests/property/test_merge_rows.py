@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tiering.merge import rows as merge_rows
 from tiering.merge.rows import combine_rows, live_rows, same_key, whole_runs
 from tiering.merge.run_reduction import run_starts
+from tiering.table.columns.types import arrow_schema
 from tiering.table.definitions import define_table
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_schema
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
 

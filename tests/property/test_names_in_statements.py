@@ -21,8 +21,8 @@ from spark_tiering.queries.references import quoted
 from tests.crash import mutants
 from tests.tiers import define
 from tiering.config.settings import Config
-from tiering.insert import bucket_sources
-from tiering.insert.bucket_sources import BucketSources
+from tiering.insert.inputs import bucket_sources
+from tiering.insert.inputs.bucket_sources import BucketSources
 from tiering.query.sql.column_types import identifier, text
 from tiering.query.sql_filter import parse_filter
 from tiering.table.names import check_name

@@ -19,6 +19,7 @@ import pytest
 
 from oplog.errors import UsageError
 from tiering.parquet.column_ranges import FileRanges, combine_ranges
+from tiering.table.columns.type_texts import SIMPLE_TYPES, arrow_type
 from tiering.table.definitions import define_table
 from tiering.table.part import DataFile, Part, PartName
 from tiering.table.part import decode as decode_part
@@ -26,7 +27,6 @@ from tiering.table.part import encode as encode_part
 from tiering.table.pruning import Compare, In, Operator, Predicate, may_match, partition_may_match
 from tiering.table.schema import PartitionField, TableDefinition
 from tiering.table.transforms import Partition, partition_rows, partition_values_json
-from tiering.table.type_texts import SIMPLE_TYPES, arrow_type
 
 TRANSFORMS = get_args(get_type_hints(PartitionField)["transform"])
 WIDTHS = {"bucket": (1, 97), "truncate": (1, 10, 128, 1000, 1024, 2**31 - 1)}

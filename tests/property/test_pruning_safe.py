@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from tests.tiers import define
 from tests.turns import examples
 from tiering.parquet.column_ranges import FileRanges, column_range, combine_ranges
+from tiering.table.columns.type_texts import arrow_type
 from tiering.table.part import DataFile, Part
 from tiering.table.pruning import (
     And,
@@ -36,7 +37,6 @@ from tiering.table.pruning import (
 )
 from tiering.table.schema import PartitionField, TableDefinition
 from tiering.table.transforms import apply_transform, partition_values_json
-from tiering.table.type_texts import arrow_type
 
 NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000000))[0]
 TYPES = {

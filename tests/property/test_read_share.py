@@ -22,8 +22,8 @@ from spark_tiering.reader import Projection, read_share
 from spark_tiering.scan_planning import plan_scan
 from tests.spark.stores import table
 from tiering.engine.store import Store
+from tiering.table.columns.types import arrow_schema
 from tiering.table.schema import PartitionField, TableDefinition
-from tiering.table.types import arrow_schema
 
 pytestmark = pytest.mark.in_turn
 

@@ -23,9 +23,9 @@ from tiering.parquet.part_files import write_part_files
 from tiering.parquet.sorted_input import SortedFile
 from tiering.parquet.sorted_merge import merged
 from tiering.parquet.sorting import sort_table
+from tiering.table.columns.types import arrow_schema
 from tiering.table.part import DataFile
 from tiering.table.schema import Column, TableDefinition
-from tiering.table.types import arrow_schema
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

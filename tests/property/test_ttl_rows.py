@@ -22,7 +22,7 @@ from tiering.merge.rows import live_rows
 from tiering.parquet.column_ranges import FileRanges
 from tiering.policy import ttl
 from tiering.policy.decide import DiskState, Plan, decide
-from tiering.table import type_texts
+from tiering.table.columns import type_texts
 from tiering.table.part import Part, PartName
 from tiering.table.schema import Column, Delete, MoveToDisk, MoveToVolume, Recompress, TableDefinition, TtlRule
 

@@ -16,7 +16,7 @@ from disks.config import LocalDiskConfig, ObjectDiskConfig
 from oplog.revision import BLOBS_PREFIX, is_blob_key
 from tests.crash.harness import Failpoints, Mode, hooked
 from tests.replicas.zero_copy import damaged_marks
-from tiering.catalog import copying
+from tiering.catalog.copies import copying
 from tiering.config.settings import Config, InterserverConfig, KeeperConfig, LimitsConfig, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest

@@ -13,8 +13,8 @@ import pyarrow as pa
 import spark_tiering
 from tests.servers import Server
 from tiering.engine.store import Store
+from tiering.table.columns.types import arrow_schema
 from tiering.table.schema import Column, PartitionField, TableDefinition, TableSettings
-from tiering.table.types import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

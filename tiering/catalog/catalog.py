@@ -15,12 +15,12 @@ from disks.base import Disk
 from disks.stores.time_budget import time_budget
 from disks.workers.progress import SILENT, Progress
 from oplog.errors import Conflict, Damaged, DiskUnreachable, NotFound, Transient
+from tiering.catalog.copies.source_copies import NOTHING_LISTED, ListedCopies, SourceCopies
+from tiering.catalog.definitions.table_snapshot import DroppedTable, Snapshot, read_tables
+from tiering.catalog.definitions.unreadable import UnreadableTable
 from tiering.catalog.lineage import Lineage, Merges, no_merges
 from tiering.catalog.looks.stored import Broken, PartState, StoredPart
-from tiering.catalog.source_copies import NOTHING_LISTED, ListedCopies, SourceCopies
 from tiering.catalog.table_parts import TablePartsReader
-from tiering.catalog.table_snapshot import DroppedTable, Snapshot, read_tables
-from tiering.catalog.unreadable import UnreadableTable
 from tiering.config.settings import Config
 from tiering.journal.kept_looks import PartSums
 from tiering.journal.kept_parts import KeptParts

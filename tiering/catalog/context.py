@@ -15,8 +15,8 @@ from disks.workers.progress import Progress, Silent
 from oplog.errors import NotFound
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.clock_check import Clocks
-from tiering.catalog.faults import Fault
-from tiering.catalog.identity import Identities
+from tiering.catalog.identities.faults import Fault
+from tiering.catalog.identities.identity import Identities
 from tiering.catalog.reservation import Reservations
 from tiering.config.settings import Config
 from tiering.journal.journal import Journal

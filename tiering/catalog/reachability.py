@@ -15,7 +15,7 @@ from oplog.errors import DiskUnreachable
 from tiering.catalog import blocks
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
-from tiering.catalog.faults import Fault
+from tiering.catalog.identities.faults import Fault
 from tiering.journal.known_disks import Holding
 from tiering.table.places import locate
 from tiering.table.schema import TableDefinition

@@ -17,11 +17,11 @@ import msgspec
 
 from disks.base import Disk
 from disks.workers.progress import SILENT, Progress
+from tiering.catalog.copies.source_copies import SourceCopies
 from tiering.catalog.lineage import Lineage, claims
 from tiering.catalog.looks.look import Looked
 from tiering.catalog.looks.reader import PartReader
 from tiering.catalog.looks.stored import Broken, PartState, StoredPart
-from tiering.catalog.source_copies import SourceCopies
 from tiering.config.settings import Config
 from tiering.journal.kept_looks import PartSums
 from tiering.journal.kept_parts import KeptParts, looks_document

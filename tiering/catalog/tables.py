@@ -14,10 +14,11 @@ import msgspec
 from disks.base import Disk, Transaction
 from oplog.errors import AlreadyExists, Conflict, Damaged, NotFound, ReadOnly, Refused, Transient, UsageError
 from oplog.kinds import Dropped, TableAltered, TableCreated
-from tiering.catalog import blocks, kept_drops, reachability, table_names
+from tiering.catalog import blocks, kept_drops, reachability
 from tiering.catalog.catalog import DroppedTable, StoredPart
 from tiering.catalog.context import Context
-from tiering.catalog.unreadable import UnreadableTable, last_definition, version_of
+from tiering.catalog.definitions import table_names
+from tiering.catalog.definitions.unreadable import UnreadableTable, last_definition, version_of
 from tiering.config.settings import PolicyConfig
 from tiering.journal.journal import Journal
 from tiering.journal.records import Drop, PartsDrop, TableDrop
@@ -457,7 +458,7 @@ def check_change(context: Context, old: TableDefinition, new: TableDefinition) -
     check(context, new)
     if alike(column.name for column in old.columns) is None:  # else an older version made them: one may go
         check_told_apart((column.name for column in new.columns), "columns", "give one of them another name")
-    from tiering.table.widening import check_parts  # which needs Arrow, as few commands do
+    from tiering.table.columns.widening import check_parts  # which needs Arrow, as few commands do
 
     check_parts(old, new, (stored.part for stored in context.catalog.parts(old, include_outdated=True)))
     if new.full_name != old.full_name and old.is_replicated:

@@ -12,7 +12,7 @@ from tiering.cli.reports import query
 from tiering.config.jobs import JOB_NAMES
 from tiering.config.settings import DaemonConfig
 from tiering.engine.maintenance import TickStep
-from tiering.insert import source_files
+from tiering.insert.inputs import source_files
 
 _KINDS = {
     "table": "table",

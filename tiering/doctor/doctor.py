@@ -35,8 +35,8 @@ from disks.stores.trial.probe_results import StoreFacts
 from disks.workers.progress import SILENT, Progress, Task
 from oplog.errors import FrostlineError, NoSpace, ReadOnly
 from tiering.catalog.clock_check import Clocks
-from tiering.catalog.faults import Fault
-from tiering.catalog.identity import Identities
+from tiering.catalog.identities.faults import Fault
+from tiering.catalog.identities.identity import Identities
 from tiering.config.places import place_of
 from tiering.config.settings import Config
 from tiering.doctor import diagnosis, store_diagnosis

@@ -18,8 +18,9 @@ from disks.base import Disk
 from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import FrostlineError, NotFound, Refused
 from oplog.kinds import SetAside
-from tiering.catalog import blocks, copying, reachability
+from tiering.catalog import blocks, reachability
 from tiering.catalog.context import Context
+from tiering.catalog.copies import copying
 from tiering.engine import recovery, replicated
 from tiering.move import policy_facts
 from tiering.move.report import MoveReport

@@ -12,7 +12,7 @@ from disks.workers.progress import SILENT, Progress
 from tiering.catalog import tables
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
-from tiering.catalog.identity import Identities
+from tiering.catalog.identities.identity import Identities
 from tiering.catalog.reservation import Reservations
 from tiering.config.places import place_of
 from tiering.config.settings import Config

@@ -15,9 +15,11 @@ from functools import partial
 from disks.base import Disk
 from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Locked, NoSpace, ReadOnly
 from oplog.kinds import TableAltered
-from tiering.catalog import blocks, copying, kept_drops, reachability, table_names, tables
+from tiering.catalog import blocks, kept_drops, reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.copies import copying
+from tiering.catalog.definitions import table_names
 from tiering.engine import unrevealed
 from tiering.journal.journal import Journal
 from tiering.journal.records import TableDrop

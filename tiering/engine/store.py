@@ -29,9 +29,9 @@ from oplog.kinds import TableAltered
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import Catalog, DroppedTable, StoredPart
 from tiering.catalog.context import Context, wall_clock
-from tiering.catalog.faults import Fault
-from tiering.catalog.set_aside import SetAsidePart, find_set_aside
-from tiering.catalog.unreadable import UnreadableTable
+from tiering.catalog.copies.set_aside import SetAsidePart, find_set_aside
+from tiering.catalog.definitions.unreadable import UnreadableTable
+from tiering.catalog.identities.faults import Fault
 from tiering.config.reading import checked, load
 from tiering.config.settings import Config
 from tiering.engine import maintenance, replicated

@@ -15,8 +15,8 @@ from tiering.catalog.catalog import StoredPart
 from tiering.engine.store import Store
 from tiering.query.checked_parts import read_schema
 from tiering.query.filesystem import FrostlineFileSystem
+from tiering.table.columns.types import field_ids
 from tiering.table.part import DataFile
-from tiering.table.types import field_ids
 
 
 class StoreFiles(FrostlineFileSystem):

@@ -12,7 +12,7 @@ from disks.workers.progress import Task
 from tiering.catalog import reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.catalog.set_aside import find_set_aside
+from tiering.catalog.copies.set_aside import find_set_aside
 from tiering.engine import recovery as recovering
 from tiering.engine import replicated
 from tiering.table.schema import TableDefinition

@@ -37,10 +37,10 @@ from tiering.insert.uploaded.replaced import ATTEMPTS, check_replaceable, held_t
 from tiering.parquet.column_ranges import combine_ranges
 from tiering.policy.placement import ordered_volumes
 from tiering.table import part as parts_format
+from tiering.table.columns.types import cast_batch
 from tiering.table.part import PART_FILE, Part, PartName
 from tiering.table.schema import TableDefinition
 from tiering.table.transforms import partition_rows, partition_values_json
-from tiering.table.types import cast_batch
 
 logger = logging.getLogger(__name__)
 

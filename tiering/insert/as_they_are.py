@@ -30,11 +30,11 @@ from tiering.parquet.column_ranges import FileRanges, key_json
 from tiering.parquet.part_files import row_group_of
 from tiering.parquet.sections import MAGIC, crc32_of
 from tiering.parquet.sorting import is_sorted
+from tiering.table.columns.sound_values import unreadable_rows
+from tiering.table.columns.types import arrow_schema, field_ids
 from tiering.table.part import DataFile, Part, PartName, RowGroup
 from tiering.table.schema import TableDefinition
-from tiering.table.sound_values import unreadable_rows
 from tiering.table.transforms import Partition, partition_rows
-from tiering.table.types import arrow_schema, field_ids
 
 _FILE_NAME = "data-0000.parquet"
 _HASHED_BYTES = 1024 * 1024

@@ -77,7 +77,7 @@ def insert(
     *,
     again: bool = False,
 ) -> InsertResult:
-    """Insert the batches of each stream; columns are matched by name (`tiering.table.types.cast_batch`). `how` blocks
+    """Insert the batches of each stream; columns are matched by name (`columns.types.cast_batch`). `how` blocks
     get their numbers and go in: default, by this machine's journal. `again`: also what is there already.
 
     Raises `UsageError` for data that does not fit, `NoSpace` when no disk takes a part; the message says how many rows

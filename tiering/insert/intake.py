@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from oplog.errors import UsageError
 from tiering.insert.bad_rows import BadRows, salvage
-from tiering.insert.hive import PathColumn, path_columns, with_path_columns
+from tiering.insert.inputs.hive import PathColumn, path_columns, with_path_columns
+from tiering.insert.inputs.source_files import InputSource
 from tiering.insert.reshaping import Reshaping
-from tiering.insert.source_files import InputSource
+from tiering.table.columns.sound_values import shown_value, unreadable_rows
+from tiering.table.columns.types import cast_batch, check_names
 from tiering.table.schema import TableDefinition
-from tiering.table.sound_values import shown_value, unreadable_rows
-from tiering.table.types import cast_batch, check_names
 
 
 class TextRecord(msgspec.Struct, frozen=True):

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oplog.errors import UsageError
+from tiering.table.columns.nested import without_unknown
+from tiering.table.columns.type_texts import arrow_type, split_outside
+from tiering.table.columns.types import cast_column, default_array, default_scalar
 from tiering.table.definitions import typed_default
 from tiering.table.names import NAME, listed, split_pair, unquoted
-from tiering.table.nested import without_unknown
 from tiering.table.schema import Column, TableDefinition
-from tiering.table.type_texts import arrow_type, split_outside
-from tiering.table.types import cast_column, default_array, default_scalar
 
 _EMPTY = '""'
 _ITEM = re.compile(r'\s*(.+?)(?:\s+as\s+("(?:[^"]|"")+"|\S+))?\s*\Z', re.IGNORECASE)

@@ -17,9 +17,9 @@ import numpy
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tiering.table.columns.types import cast_batch, default_array
 from tiering.table.schema import Column, TableDefinition
 from tiering.table.transforms import one_array
-from tiering.table.types import cast_batch, default_array
 
 _BLOCK_BYTES = 256 * 1024 * 1024
 """A block ends at this size in memory even if it has fewer rows."""

@@ -9,13 +9,13 @@ import msgspec
 import pyarrow as pa
 
 from oplog.errors import UsageError
-from tiering.insert.bucket_sources import BucketSources
+from tiering.insert.inputs.bucket_sources import BucketSources
+from tiering.insert.inputs.sources import read_each, sample_sources
 from tiering.insert.reshaping import Reshaping
-from tiering.insert.sources import read_each, sample_sources
 from tiering.parquet.column_ranges import column_range
+from tiering.table.columns.type_texts import arrow_type
+from tiering.table.columns.types import from_json
 from tiering.table.names import name_text
-from tiering.table.type_texts import arrow_type
-from tiering.table.types import from_json
 
 _STEPS = (("day", timedelta(days=1)), ("month", timedelta(days=30)))
 _MOST_PARTITIONS = 62

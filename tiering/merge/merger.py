@@ -50,10 +50,10 @@ from tiering.merge.planning import holds_everything
 from tiering.merge.stream import RowMerge, merge_files
 from tiering.parquet.sorted_input import SortedFile
 from tiering.query.checked_parts import open_file, read_schema
+from tiering.table.columns.types import field_ids
 from tiering.table.merge_modes import depends_on_order
 from tiering.table.part import RANGE_BLOCKS, DataFile, Part, PartName, range_of
 from tiering.table.schema import TableDefinition
-from tiering.table.types import field_ids
 
 _FETCH_LIMIT_BYTES = 2 * 1024**3
 """Inputs in a bucket up to this size together are fetched and verified first; beyond it they are streamed."""

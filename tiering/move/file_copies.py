@@ -7,8 +7,8 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 from disks.base import Transaction
 from oplog.errors import FrostlineError
-from tiering.catalog import copying
 from tiering.catalog.context import Context
+from tiering.catalog.copies import copying
 from tiering.move.items import Checkpoint, MoveItem, Queue, Stopped, part_of
 from tiering.move.outcomes import Outcomes
 from tiering.table.part import PART_FILE

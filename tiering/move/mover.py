@@ -22,8 +22,9 @@ from contextlib import ExitStack
 from disks.base import Disk, Transaction
 from oplog.errors import Conflict, FrostlineError, Locked, NotFound, Overslept, Refused
 from oplog.kinds import Moved
-from tiering.catalog import blocks, copying, reachability
+from tiering.catalog import blocks, reachability
 from tiering.catalog.context import Context
+from tiering.catalog.copies import copying
 from tiering.move.file_copies import FileCopies, wait_for
 from tiering.move.items import Checkpoint, MoveItem, Reserved, Stopped, arrival_of, new_move, reason_of
 from tiering.move.outcomes import Outcomes

@@ -14,9 +14,10 @@ from functools import partial
 from disks.base import Disk
 from oplog.errors import Conflict, FrostlineError, Locked, NoSpace, NotFound, ReadOnly
 from oplog.kinds import Moved
-from tiering.catalog import copying, reachability
+from tiering.catalog import reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.copies import copying
 from tiering.journal.records import MoveRecord
 from tiering.move.report import FailedMove, MovedPart
 from tiering.policy.plan import Move

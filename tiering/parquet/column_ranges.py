@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tiering.parquet.dictionaries import used_values
+from tiering.table.columns.type_texts import arrow_type, fields_within, leaf_ranges
+from tiering.table.columns.types import as_json, from_json
 from tiering.table.part import ColumnRange, DataFile
 from tiering.table.pruning import range_key
 from tiering.table.schema import Column, TableDefinition
-from tiering.table.type_texts import arrow_type, fields_within, leaf_ranges
-from tiering.table.types import as_json, from_json
 
 _TEXT_LIMIT = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

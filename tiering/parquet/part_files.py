@@ -22,10 +22,10 @@ from tiering.parquet.dictionaries import decoded, joined, laid_out, schema_note,
 from tiering.parquet.encodings import Encodings, choose_encodings
 from tiering.parquet.sections import MAGIC, chunk_sums, crc32_of
 from tiering.parquet.writer import ParquetFileWriter
+from tiering.table.columns.type_texts import leaf_ranges
+from tiering.table.columns.types import arrow_schema
 from tiering.table.part import DataFile, RowGroup
 from tiering.table.schema import TableDefinition
-from tiering.table.type_texts import leaf_ranges
-from tiering.table.types import arrow_schema
 
 NULLS = "at_end"
 """Where nulls sort, in inserts, merges and the sorting columns of the files: last, as DuckDB and Arrow do."""

@@ -14,10 +14,10 @@ import msgspec
 import pyarrow as pa
 
 from tiering.parquet.column_ranges import KEY_TEXT_LIMIT
+from tiering.table.columns.type_texts import arrow_type
+from tiering.table.columns.types import from_json
 from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
-from tiering.table.type_texts import arrow_type
-from tiering.table.types import from_json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from oplog.errors import Damaged, FrostlineError
 from tiering.parquet.sort_keys import Key, SortKeyRange, row_key, rows_below
+from tiering.table.columns.types import arrow_schema, default_array, widened
 from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_schema, default_array, widened
 
 _READ_BYTES = 32 * 1024
 

@@ -28,10 +28,10 @@ from tiering.parquet.sort_keys import EVERYTHING, SortKeyRange
 from tiering.parquet.sorted_input import SortedFile, SortedInput
 from tiering.parquet.sorting import sort_table
 from tiering.parquet.writer import ParquetFileWriter
+from tiering.table.columns.type_texts import arrow_type
+from tiering.table.columns.types import arrow_schema, from_json
 from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
-from tiering.table.type_texts import arrow_type
-from tiering.table.types import arrow_schema, from_json
 
 MAX_OPEN_FILES = 64
 

@@ -37,10 +37,10 @@ from tiering.parquet.checked_local import LocalRead
 from tiering.query.checked_parts import check_local_files, local_read, read_schema
 from tiering.query.filesystem import FrostlineFileSystem
 from tiering.query.selection import FileMissing, SelectedFile
+from tiering.table.columns.type_texts import arrow_type
+from tiering.table.columns.types import arrow_schema, default_array, default_scalar, field_ids, widened
 from tiering.table.part import ColumnRange, DataFile
 from tiering.table.schema import Column, TableDefinition
-from tiering.table.type_texts import arrow_type
-from tiering.table.types import arrow_schema, default_array, default_scalar, field_ids, widened
 
 MAX_CONVERTED_BYTES = 256 * 1024 * 1024
 """Parts older than a rename or a new default cannot be fragments; up to this size they are read at once instead."""

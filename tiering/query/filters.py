@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from oplog.errors import UsageError
 from tiering.query.sql.column_types import engine_names, identifier, literal, text
+from tiering.table.columns.type_texts import arrow_type
 from tiering.table.pruning import (
     And,
     Compare,
@@ -26,7 +27,6 @@ from tiering.table.pruning import (
     domain_value,
 )
 from tiering.table.schema import Column, TableDefinition
-from tiering.table.type_texts import arrow_type
 
 _OPERATORS: dict[str, Operator] = {
     "=": "=",

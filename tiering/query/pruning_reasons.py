@@ -10,11 +10,11 @@ from typing import Any
 
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.looks.stored import described
+from tiering.table.columns.type_texts import field_type
 from tiering.table.names import path_text
 from tiering.table.part import Part
 from tiering.table.pruning import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith, Unknown, matching_files
 from tiering.table.schema import TableDefinition
-from tiering.table.type_texts import field_type
 
 _TOGETHER = "by no condition alone, by all together"
 

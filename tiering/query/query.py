@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from oplog.errors import NotFound
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.catalog.set_aside import SetAsidePart, find_set_aside
+from tiering.catalog.copies.set_aside import SetAsidePart, find_set_aside
 from tiering.query.scan import Counters, stream
 from tiering.query.selection import begin_again, hold_leases, select_files
 from tiering.query.sql.engine import EngineOutgrown

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oplog.errors import UsageError
+from tiering.table.columns.type_texts import arrow_type, field_type
 from tiering.table.pruning import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith
 from tiering.table.schema import TableDefinition
-from tiering.table.type_texts import arrow_type, field_type
 
 _COMPARISONS = {
     "=": pc.equal,

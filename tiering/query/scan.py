@@ -84,7 +84,7 @@ def stream_table(
     """As `scan`, with the counters. `predicate` must hold wherever the condition, which is SQL, does."""
     import pyarrow as pa
 
-    from tiering.table.types import arrow_schema
+    from tiering.table.columns.types import arrow_schema
 
     names = [column.name for column in definition.columns] if columns is None else list(columns)
     known = engine_names(definition)

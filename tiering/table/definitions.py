@@ -19,6 +19,9 @@ import pyarrow as pa
 from oplog import bounds
 from oplog.errors import UsageError
 from tiering.config.units import parse_duration, parse_size
+from tiering.table.columns.type_texts import arrow_type, split_outside, type_text, with_zones
+from tiering.table.columns.types import FAR, default_scalar, first_far
+from tiering.table.columns.widening import check_partitions, holds_all, wider_words
 from tiering.table.merge_modes import check_deletes, check_merge_mode, parse_merge_mode
 from tiering.table.names import check_name, check_told_apart, name_text, split_pair, unquoted
 from tiering.table.rule_texts import parse_partition_by, parse_ttl
@@ -28,9 +31,6 @@ from tiering.table.schema import (
     TableSettings,
     split_table_name,
 )
-from tiering.table.type_texts import arrow_type, split_outside, type_text, with_zones
-from tiering.table.types import FAR, default_scalar, first_far
-from tiering.table.widening import check_partitions, holds_all, wider_words
 
 _OTHER_NAMES = "rename one of them: --rename-column '{}:NEW', at 'table create --like' and at 'insert'"
 _LONGEST_NUMBER = 100

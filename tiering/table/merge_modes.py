@@ -21,9 +21,9 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from oplog.errors import UsageError
+from tiering.table.columns.type_texts import arrow_type, split_outside
 from tiering.table.names import name_text, split_pair, unquoted
 from tiering.table.schema import Delete, TableDefinition, TtlRule
-from tiering.table.type_texts import arrow_type, split_outside
 
 FUNCTIONS = ("min", "max", "sum", "any", "anyLast")
 """All skip nulls; a key without a value gets null. `any` is the first value, `anyLast` the last. NaN is above all

@@ -176,7 +176,7 @@ class _Facts:
 def _type_of(column: Column, fields: tuple[str, ...]) -> str | None:
     if not fields:
         return column.type
-    from tiering.table.type_texts import field_type  # which needs Arrow, as a daemon at rest does not
+    from tiering.table.columns.type_texts import field_type  # which needs Arrow, as a daemon at rest does not
 
     return field_type(column.type, fields)
 

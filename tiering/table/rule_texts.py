@@ -7,6 +7,7 @@ from typing import get_args, get_type_hints
 
 from oplog.errors import UsageError
 from tiering.config.units import format_duration, parse_duration
+from tiering.table.columns.type_texts import split_outside
 from tiering.table.names import name_text, read_names, unquoted
 from tiering.table.schema import (
     LONGEST_TTL_SECONDS,
@@ -17,7 +18,6 @@ from tiering.table.schema import (
     Recompress,
     TtlRule,
 )
-from tiering.table.type_texts import split_outside
 
 _TRANSFORM = re.compile(r"(?P<name>[A-Za-z]+)\s*\((?P<arguments>.*)\)\Z", re.DOTALL)
 _TTL = re.compile(r'(?P<after>.+?)\s+on\s+(?P<column>"(?:[^"]|"")+"|\S+)\s+(?P<action>.+)\Z', re.IGNORECASE | re.DOTALL)

@@ -2,7 +2,7 @@
 
 `table.json` lies in the table's directory on every disk of its policy, so that the bucket alone is enough; the highest
 `version` wins. Types are written as text (`int64`, `string`, `timestamp[us, UTC]`, `decimal(10, 2)`);
-`tiering.table.types` maps them to Arrow. Parquet carries the field ids, so adding, dropping and renaming columns
+`columns.types` maps them to Arrow. Parquet carries the field ids, so adding, dropping and renaming columns
 rewrite nothing.
 """
 

@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oplog.errors import UsageError
+from tiering.table.columns.type_texts import arrow_type
+from tiering.table.columns.types import as_json, from_json, moment_text
 from tiering.table.part import ColumnRange
 from tiering.table.partition_limits import lowest_id
 from tiering.table.schema import Column, PartitionField, TableDefinition
-from tiering.table.type_texts import arrow_type
-from tiering.table.types import as_json, from_json, moment_text
 
 UNPARTITIONED = "all"
 NULL_ID = "null"

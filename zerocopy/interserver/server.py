@@ -28,8 +28,8 @@ from disks.object_disk.sharing.prefix import store_identity
 from disks.stores.base import ByteRange
 from disks.workers.listener import Listener
 from oplog.errors import FrostlineError, NotFound
-from tiering.catalog import copying
 from tiering.catalog.context import Context
+from tiering.catalog.copies import copying
 from tiering.catalog.lineage import content_digest
 from tiering.table import part as parts_format
 from tiering.table.part import Part, PartName

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from disks.base import Disk
 from oplog.errors import Conflict, FrostlineError, Locked, Refused, Transient
 from oplog.kinds import Moved
-from tiering.catalog import copying, reachability
+from tiering.catalog import reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.copies import copying
 from tiering.catalog.lineage import content_digest
 from tiering.policy.placement import ordered_volumes
 from tiering.table.part import PartName

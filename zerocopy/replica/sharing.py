@@ -33,9 +33,9 @@ from disks.object_disk.sharing.prefix import store_identity
 from oplog.errors import Damaged, FrostlineError, NoSpace, NotFound, Refused
 from oplog.kinds import CommitKind, Tidied
 from oplog.replay import FileRow
-from tiering.catalog import copying
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.copies import copying
 from tiering.catalog.lineage import content_digest
 from tiering.table.part import Part, PartName
 from tiering.table.schema import TableDefinition

@@ -16,7 +16,7 @@ from tiering.cli.reports.inserts import replaced_document, tell_replaced
 if TYPE_CHECKING:
     from tiering.engine.store import Store
     from tiering.insert.bad_rows import BadRows
-    from tiering.insert.source_files import InputSource
+    from tiering.insert.inputs.source_files import InputSource
 
 OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
 
@@ -108,9 +108,9 @@ def insert(
 
     from tiering.config.units import format_size, parse_duration
     from tiering.engine.replicated import Quorum
+    from tiering.insert.inputs.source_files import find_sources
+    from tiering.insert.inputs.sources import read_each, total_bytes, typed_rows
     from tiering.insert.reshaping import parse_reshaping
-    from tiering.insert.source_files import find_sources
-    from tiering.insert.sources import read_each, total_bytes, typed_rows
 
     if not files and (select is None or format or skip_bad_rows):
         raise UsageError("no file is named", hint="name files, or write --select 'SELECT … FROM db.table' alone")

@@ -15,7 +15,7 @@ from tiering.cli.reports.adoption import Adoption
 from tiering.cli.reports.moves import move_document, print_moves, print_report
 
 if TYPE_CHECKING:
-    from tiering.catalog.identity import Identities
+    from tiering.catalog.identities.identity import Identities
     from tiering.engine.draining import DetachedThere, DrainPlan, StaysThere
     from tiering.engine.retiring import Asked
     from tiering.journal.known_disks import Holdings, KnownDisk

@@ -11,7 +11,7 @@ from tiering.cli.frame.verb import new_app, verb
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tiering.catalog.unreadable import UnreadableTable
+    from tiering.catalog.definitions.unreadable import UnreadableTable
     from tiering.insert.reshaping import Reshaping
     from tiering.table.schema import TableDefinition
 
@@ -357,7 +357,7 @@ def rename(
     old = store.definition(table)
     changed = rename_table(old, new)
     if session.dry_run:
-        from tiering.catalog import table_names
+        from tiering.catalog.definitions import table_names
         from tiering.catalog.tables import check_change
 
         check_change(store.context, old, changed)
@@ -411,8 +411,8 @@ def _drop_undefined(session: Session, table: "UnreadableTable") -> None:
 
 def _tell_of_sample(session: Session, like: str, reshaping: "Reshaping") -> None:
     """Which columns it gave, and which partition it speaks for."""
+    from tiering.insert.inputs.source_files import label_of
     from tiering.insert.samples import suggest_partition
-    from tiering.insert.source_files import label_of
 
     definition = reshaping.definition
     chosen = ", ".join(f"{column.name} {column.type}" for column in definition.columns)
@@ -437,9 +437,9 @@ def _only_policy(session: Session) -> str:
 def _schema_of(session: Session, path: str, renames: dict[str, str], *, flatten: bool, hive: bool) -> Any:
     import pyarrow as pa
 
+    from tiering.insert.inputs.source_files import label_of
+    from tiering.insert.inputs.sources import source_schema
     from tiering.insert.reshaping import flattened, renamed_schema
-    from tiering.insert.source_files import label_of
-    from tiering.insert.sources import source_schema
 
     schema = source_schema(path, session.bucket_sources(), hive=hive)
     schema = flattened(pa.RecordBatch.from_pylist([], schema)).schema if flatten else schema

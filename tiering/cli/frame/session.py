@@ -25,13 +25,13 @@ if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from disks.workers.progress import Progress
     from disks.workers.runner import ClusterRunner
     from tiering.catalog.catalog import DroppedTable
-    from tiering.catalog.faults import Fault
-    from tiering.catalog.identity import Identities
-    from tiering.catalog.set_aside import SetAsidePart
+    from tiering.catalog.copies.set_aside import SetAsidePart
+    from tiering.catalog.identities.faults import Fault
+    from tiering.catalog.identities.identity import Identities
     from tiering.config.reading import LoadedConfig
     from tiering.config.settings import Config
     from tiering.engine.store import Store
-    from tiering.insert.bucket_sources import BucketSources
+    from tiering.insert.inputs.bucket_sources import BucketSources
 
 BEGIN_OR_FIND = "'frostline table create' begins one; one that you have is found by --config or FROSTLINE_HOME"
 SPARK = "spark_tiering.verbs.runner"
@@ -219,7 +219,7 @@ class Session:
         """The same for several, with what is wrong with which disk. Raises `NotFound`."""
         from disks.registry import open_disk
         from oplog.errors import NotFound
-        from tiering.catalog.identity import Identities
+        from tiering.catalog.identities.identity import Identities
         from tiering.config.places import place_of
         from tiering.engine import replicated
         from tiering.journal.journal import Journal
@@ -260,7 +260,7 @@ class Session:
 
     def bucket_sources(self) -> "BucketSources":
         """What finds the objects that s3:// URLs name."""
-        from tiering.insert.bucket_sources import BucketSources
+        from tiering.insert.inputs.bucket_sources import BucketSources
 
         return BucketSources(self.loaded.config, self.limiter())
 

@@ -9,8 +9,8 @@ from tiering.cli.frame.session import Session, actor
 if TYPE_CHECKING:
     from disks.base import Disk
     from tiering.catalog.catalog import Catalog
-    from tiering.catalog.doubled import Compared
-    from tiering.catalog.identity import Identities
+    from tiering.catalog.copies.doubled import Compared
+    from tiering.catalog.identities.identity import Identities
     from tiering.journal.journal import Journal
 
 
@@ -69,8 +69,8 @@ class Adoption:
 
     @classmethod
     def _read(cls, catalog: "Catalog", disks: "dict[str, Disk]", journal: "Journal", name: str) -> "Adoption":
-        from tiering.catalog.copying import had_by_buckets
-        from tiering.catalog.doubled import compare_parts, levels_given
+        from tiering.catalog.copies.copying import had_by_buckets
+        from tiering.catalog.copies.doubled import compare_parts, levels_given
         from tiering.catalog.reachability import holdings
 
         held = holdings(catalog).get(name, {})
@@ -87,7 +87,7 @@ class Adoption:
         is a copy of a bucket's part or this machine's own, and the journal notes which."""
         from contextlib import ExitStack
 
-        from tiering.catalog.doubled import set_aside
+        from tiering.catalog.copies.doubled import set_aside
 
         with ExitStack() as claims:
             for uuid in {one.part.definition.uuid for one in self.doubled}:

@@ -10,7 +10,7 @@ from tiering.cli.frame.session import Session, fail_if_partly
 
 if TYPE_CHECKING:
     from tiering.catalog.catalog import StoredPart
-    from tiering.catalog.faults import Fault
+    from tiering.catalog.identities.faults import Fault
     from tiering.engine.maintenance import TickReport
     from tiering.move.mover import MoveReport
 

@@ -165,7 +165,7 @@ def _write_csv(batch: "pa.RecordBatch", writer: Any, stream: Any) -> None:
     from pyarrow import csv
 
     from tiering.query.plain_values import plain_values
-    from tiering.table.types import first_far
+    from tiering.table.columns.types import first_far
 
     def text(value: Any) -> str | None:
         return value if value is None or isinstance(value, str) else encode(value, indent=0).decode()

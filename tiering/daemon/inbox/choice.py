@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from tiering.config.settings import InboxConfig
-from tiering.insert.path_steps import path_steps
+from tiering.insert.inputs.path_steps import path_steps
 
 _UNFINISHED = (".tmp", ".part")
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 from oplog.errors import FrostlineError, Transient
 from tiering.config.settings import LimitsConfig
 from tiering.daemon.inbox.choice import Found
-from tiering.insert.path_steps import path_steps
+from tiering.insert.inputs.path_steps import path_steps
+from tiering.insert.inputs.source_files import source_of
+from tiering.insert.inputs.sources import read_each
 from tiering.insert.reshaping import Reshaping
-from tiering.insert.source_files import source_of
-from tiering.insert.sources import read_each
 from tiering.table.schema import TableDefinition
 
 KEPT_BYTES = 128 * 1024 * 1024

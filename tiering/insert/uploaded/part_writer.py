@@ -27,10 +27,10 @@ from tiering.parquet.sorted_input import SortedFile
 from tiering.parquet.sorted_merge import merged
 from tiering.parquet.sorting import sorted_partitions
 from tiering.parquet.uploads import UploadedFile, upload_files
+from tiering.table.columns.types import cast_batch
 from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
 from tiering.table.transforms import Partition
-from tiering.table.types import cast_batch
 
 _BLOCK_BYTES = 64 * 1024 * 1024
 """A block ends at this size in memory; sorting and writing it takes some four times as much."""

@@ -30,7 +30,7 @@ from tiering.merge.stream import RowMerge, merge_files
 from tiering.parquet.sorted_input import SortedFile
 from tiering.parquet.uploads import TRANSFERS, UploadedFile, upload_files
 from tiering.policy.cost import RANGE_BYTES
-from tiering.table.types import field_ids
+from tiering.table.columns.types import field_ids
 
 
 class MergeTask(msgspec.Struct, frozen=True):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tiering.table.columns.types import cast_column
 from tiering.table.schema import Column
-from tiering.table.types import cast_column
 
 WHOLE_NUMBER = {b"frostline:whole": b"1"}
 """Of a decimal that is a sum of whole numbers: a number like any other, but for its width."""

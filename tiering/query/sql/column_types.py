@@ -51,7 +51,7 @@ def column_sql_type(text: str) -> str:
         return _timestamp(match[1], bool(match[2]))
     if match := _DECIMAL.match(text):
         return f"DECIMAL({match[1]}, {match[2]})"
-    from tiering.table.type_texts import arrow_type
+    from tiering.table.columns.type_texts import arrow_type
 
     return sql_type(arrow_type(text))
 
@@ -61,7 +61,7 @@ def sql_type(kind: pa.DataType) -> str:
     them. Raises `UsageError` for a type that it cannot hold without loss."""
     import pyarrow as pa
 
-    from tiering.table.type_texts import simple_text
+    from tiering.table.columns.type_texts import simple_text
 
     if (text := simple_text(kind)) is not None:
         return _NAMES[text]

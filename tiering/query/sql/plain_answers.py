@@ -70,7 +70,7 @@ class AnswerColumns:
         import pyarrow as pa
 
         from tiering.query.sql.answers import WHOLE_NUMBER
-        from tiering.table.type_texts import arrow_type
+        from tiering.table.columns.type_texts import arrow_type
 
         return pa.schema(
             [
@@ -119,7 +119,7 @@ def _type_text(kind: str) -> str:
 
 
 def _arrow_text(kind: pa.DataType) -> str:
-    from tiering.table.type_texts import type_text
+    from tiering.table.columns.type_texts import type_text
 
     try:
         return type_text(kind)

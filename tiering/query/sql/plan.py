@@ -94,7 +94,7 @@ class ComparedField(msgspec.Struct, frozen=True):
 
     def within(self, field: Any) -> ComparedField | None:
         """The field of this name; None where there is none."""
-        from tiering.table.type_texts import field_type  # which needs Arrow, as columns of their own do not
+        from tiering.table.columns.type_texts import field_type  # which needs Arrow, as columns of their own do not
 
         kind = field_type(self.type, (field,))
         return ComparedField(self.name, kind, (*self.fields, field)) if kind else None

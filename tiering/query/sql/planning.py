@@ -202,7 +202,7 @@ def selected(
 def _default(column: Column) -> str:
     if column.default is None:
         return "NULL"
-    from tiering.table.types import default_scalar
+    from tiering.table.columns.types import default_scalar
 
     return literal(default_scalar(column))
 

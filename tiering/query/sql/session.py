@@ -294,8 +294,8 @@ class SqlSession:
         if current and all(is_flat(column.type) for column in definition.columns):
             places = enumerate(definition.columns)
             return {column.id: FilePlace(place, range(place, place + 1)) for place, column in places}
-        from tiering.table.type_texts import leaf_ranges
-        from tiering.table.types import arrow_schema, field_ids
+        from tiering.table.columns.type_texts import leaf_ranges
+        from tiering.table.columns.types import arrow_schema, field_ids
 
         if current:
             schema = arrow_schema(definition)

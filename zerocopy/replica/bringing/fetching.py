@@ -26,8 +26,8 @@ from disks.effects import make_directory
 from disks.stores.wrappers.limit import Limiter
 from oplog.errors import Conflict, Damaged, NotFound, Transient
 from oplog.kinds import Inserted, Merged
-from tiering.catalog import copying
 from tiering.catalog.catalog import StoredPart
+from tiering.catalog.copies import copying
 from tiering.catalog.lineage import content_digest
 from tiering.table.part import Part, PartName
 from zerocopy.interserver import offer

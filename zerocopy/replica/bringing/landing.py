@@ -22,8 +22,8 @@ import msgspec
 
 from disks.base import Transaction
 from disks.effects import rename
-from tiering.catalog import copying
 from tiering.catalog.catalog import StoredPart
+from tiering.catalog.copies import copying
 from tiering.catalog.new_parts import stage_part
 from tiering.table.part import Part
 from zerocopy.replica.replica import Replica

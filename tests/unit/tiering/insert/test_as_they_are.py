@@ -21,8 +21,8 @@ from tiering.config.reading import load
 from tiering.engine.store import Store
 from tiering.insert import as_they_are
 from tiering.parquet.part_files import write_part_files
+from tiering.table.columns.types import arrow_schema
 from tiering.table.definitions import define_table
-from tiering.table.types import arrow_schema
 
 COLUMNS = ("--column", "day:date", "--column", "k:int64")
 

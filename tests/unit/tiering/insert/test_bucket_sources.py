@@ -19,8 +19,8 @@ from disks.stores.s3.store import S3Store
 from oplog.errors import Transient
 from tests.command_line import Frostline
 from tests.servers import Server
-from tiering.insert import bucket_sources
-from tiering.insert.bucket_sources import _regular
+from tiering.insert.inputs import bucket_sources
+from tiering.insert.inputs.bucket_sources import _regular
 
 ROWS = pa.table({"k": list(range(1000)), "text": [f"é{number}" for number in range(1000)]})
 

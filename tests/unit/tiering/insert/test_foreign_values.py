@@ -17,13 +17,13 @@ from pyarrow import orc
 
 from oplog.errors import LimitReached, UsageError
 from tiering.insert.bad_rows import BadRows
+from tiering.insert.inputs.source_files import find_sources
+from tiering.insert.inputs.sources import read_each
 from tiering.insert.reshaping import Reshaping
 from tiering.insert.row_blocks import row_blocks
-from tiering.insert.source_files import find_sources
-from tiering.insert.sources import read_each
+from tiering.table.columns.sound_values import rows_without_text
 from tiering.table.definitions import define_table
 from tiering.table.schema import TableDefinition
-from tiering.table.sound_values import rows_without_text
 
 TEXT = pa.string()
 BAD = (b"m\xffm", b"\xed\xa0\x80", b"\xc3")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiering.insert.json.source import guess_schema
-from tiering.insert.json.texts import with_json_texts
+from tiering.insert.inputs.json.source import guess_schema
+from tiering.insert.inputs.json.texts import with_json_texts
 
 TEXT = pa.string()
 _texts = st.text('ab"\\{}\né', max_size=3)

@@ -14,8 +14,8 @@ import pytest
 
 from oplog.errors import UsageError
 from tests.unit.tiering.insert.test_foreign_values import inserted, refused, table_of
-from tiering.table.type_texts import SIMPLE_TYPES, arrow_type
-from tiering.table.types import cast_batch
+from tiering.table.columns.type_texts import SIMPLE_TYPES, arrow_type
+from tiering.table.columns.types import cast_batch
 
 _WHOLE = {
     f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -91,9 +91,9 @@ def test_the_least_and_the_greatest_value_go_in(tmp_path: Path, kind: str, text:
 
 def inserted_counts(path: Path, kind: str) -> list[int]:
     """Moments of nanoseconds are more than Python has."""
+    from tiering.insert.inputs.source_files import find_sources
+    from tiering.insert.inputs.sources import read_each
     from tiering.insert.reshaping import Reshaping
-    from tiering.insert.source_files import find_sources
-    from tiering.insert.sources import read_each
 
     streams = read_each(find_sources([str(path)]), Reshaping(table_of(kind)))
     return [n for stream in streams for batch in stream for n in batch.column("v").cast(pa.int64()).to_pylist()]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from oplog.errors import UsageError
+from tiering.insert.inputs.source_files import find_sources
+from tiering.insert.inputs.sources import read_each
 from tiering.insert.reshaping import parse_reshaping
-from tiering.insert.source_files import find_sources
-from tiering.insert.sources import read_each
 from tiering.table.definitions import define_table
 
 TABLE = define_table(

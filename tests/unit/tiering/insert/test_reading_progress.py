@@ -10,10 +10,10 @@ import pytest
 from disks.workers.progress import Silent
 from tests.command_line import Frostline
 from tests.unit.tiering.insert.test_bucket_sources import OBJECTS, csv_text
-from tiering.insert import source_csv
+from tiering.insert.inputs import source_csv
+from tiering.insert.inputs.source_files import find_sources
+from tiering.insert.inputs.sources import read_each, total_bytes
 from tiering.insert.reshaping import Reshaping
-from tiering.insert.source_files import find_sources
-from tiering.insert.sources import read_each, total_bytes
 from tiering.table.definitions import define_table
 
 TABLE = define_table("d.t", columns=["k:int64", "text:string"], order_by="k", policy="p")

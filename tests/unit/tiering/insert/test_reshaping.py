@@ -18,10 +18,10 @@ import pytest
 
 from oplog.errors import FrostlineError, LimitReached, NotFound, UsageError
 from tests.homes import Home
-from tiering.insert import source_files
 from tiering.insert.bad_rows import BadRows
+from tiering.insert.inputs import source_files
+from tiering.insert.inputs.sources import open_sources, source_schema
 from tiering.insert.reshaping import parse_reshaping
-from tiering.insert.sources import open_sources, source_schema
 from tiering.table.definitions import define_table
 
 TABLE = define_table(

@@ -10,8 +10,8 @@ import pytest
 
 from tiering.insert.row_blocks import row_blocks, row_digest
 from tiering.table import definitions
+from tiering.table.columns.types import arrow_schema
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_schema
 
 COLUMNS = ("k:int64", "x:string")
 

@@ -11,7 +11,7 @@ from tests.homes import Home
 from tests.unit.tiering.insert.test_foreign_values import texts
 from tiering.config.reading import load
 from tiering.engine.store import Store
-from tiering.table import types
+from tiering.table.columns import types
 
 
 @pytest.fixture

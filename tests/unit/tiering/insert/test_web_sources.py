@@ -12,7 +12,7 @@ import pytest
 
 from tests.command_line import Frostline
 from tests.unit.tiering.insert.test_bucket_sources import OBJECTS, csv_text, everything
-from tiering.insert import web_sources
+from tiering.insert.inputs import web_sources
 
 
 class Web(ThreadingHTTPServer):

@@ -19,9 +19,9 @@ from tiering.parquet.checked_file import CheckedFile, HeldSections, _learned
 from tiering.parquet.checked_local import LocalRead, check_local, unchecked_bytes
 from tiering.parquet.part_files import write_part_files
 from tiering.parquet.sections import BLOCK_BYTES, bytes_of_columns, stated_sections
+from tiering.table.columns.types import arrow_schema
 from tiering.table.definitions import define_table
 from tiering.table.part import DataFile
-from tiering.table.types import arrow_schema
 
 
 class Written:

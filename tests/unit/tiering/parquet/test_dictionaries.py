@@ -12,8 +12,8 @@ import pytest
 
 from tiering.parquet.dictionaries import decoded, joined, used_values
 from tiering.parquet.part_files import write_part_files
+from tiering.table.columns.types import arrow_schema
 from tiering.table.schema import Column, TableDefinition, TableSettings
-from tiering.table.types import arrow_schema
 
 TABLE = TableDefinition(
     uuid="5f0e8b1c-0000-4000-8000-000000000003",

@@ -18,10 +18,10 @@ from tiering.parquet.dictionaries import decoded
 from tiering.parquet.part_files import write_part_files
 from tiering.parquet.sorted_input import SortedFile
 from tiering.parquet.sorted_merge import merged
+from tiering.table.columns.types import arrow_schema
 from tiering.table.definitions import define_table
 from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_schema
 
 ROWS = 3000
 

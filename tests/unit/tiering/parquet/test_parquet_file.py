@@ -17,11 +17,11 @@ import pytest
 
 from tiering.parquet.column_ranges import combine_ranges, leaf_keys, stated_ranges
 from tiering.parquet.part_files import write_part_files
+from tiering.table.columns.type_texts import leaf_ranges
+from tiering.table.columns.types import arrow_schema
 from tiering.table.definitions import define_table
 from tiering.table.part import ColumnRange, DataFile
 from tiering.table.schema import TableDefinition
-from tiering.table.type_texts import leaf_ranges
-from tiering.table.types import arrow_schema
 
 
 def table_of(columns: dict[str, str], *, order_by: str, settings: list[str] | None = None) -> TableDefinition:

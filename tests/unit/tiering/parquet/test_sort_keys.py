@@ -20,8 +20,8 @@ from tiering.parquet.sort_keys import EVERYTHING, Key, SortKeyRange, row_groups_
 from tiering.parquet.sorted_input import SortedFile
 from tiering.parquet.sorted_merge import merged
 from tiering.parquet.sorting import sort_table
+from tiering.table.columns.types import arrow_schema
 from tiering.table.schema import Column, TableDefinition, TableSettings
-from tiering.table.types import arrow_schema
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int64": st.integers(-3, 3),

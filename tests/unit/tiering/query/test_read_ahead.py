@@ -18,10 +18,10 @@ from tiering.parquet.sections import stated_sections
 from tiering.query.sql import read_ahead
 from tiering.query.sql.plan import Access
 from tiering.query.sql.read_ahead import FilePlace, ReadAhead, ScannedFiles
+from tiering.table.columns.types import arrow_schema
 from tiering.table.definitions import define_table
 from tiering.table.pruning import TRUE, Compare, Predicate
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_schema
 
 PATIENCE_SECONDS = 60
 

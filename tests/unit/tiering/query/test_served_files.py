@@ -14,8 +14,8 @@ from oplog.errors import Transient
 from tiering.parquet.checked_file import CheckedFile
 from tiering.parquet.part_files import write_part_files
 from tiering.query.sql.served_files import ServedFiles
+from tiering.table.columns.types import arrow_schema
 from tiering.table.definitions import define_table
-from tiering.table.types import arrow_schema
 
 
 class Data:

@@ -22,9 +22,9 @@ from tiering.query.sql.errors import cleaned
 from tiering.query.sql.plan import Access, plan_reads
 from tiering.query.sql.planning import plan_statement
 from tiering.query.sql.session import SqlSession
+from tiering.table.columns.types import arrow_schema
 from tiering.table.pruning import TRUE, Compare
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_schema
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from oplog.errors import UsageError
 from tests.tiers import define
 from tiering.query.row_masks import row_mask
 from tiering.query.sql_filter import parse_filter
+from tiering.table.columns.types import arrow_schema
 from tiering.table.pruning import columns_of
-from tiering.table.types import arrow_schema
 
 DEFINITION = define(
     "db.t",

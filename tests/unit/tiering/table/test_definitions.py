@@ -11,6 +11,7 @@ import pytest
 
 from oplog.errors import NotFound, UsageError
 from tiering.table import schema
+from tiering.table.columns.types import default_scalar
 from tiering.table.definitions import (
     add_column,
     define_table,
@@ -25,7 +26,6 @@ from tiering.table.definitions import (
 from tiering.table.merge_modes import MergeMode, parse_merge_mode
 from tiering.table.rule_texts import parse_partition_by, parse_ttl, ttl_text
 from tiering.table.schema import Delete, MoveToDisk, MoveToVolume, PartitionField, Recompress, TableDefinition, TtlRule
-from tiering.table.types import default_scalar
 
 DAY = 86400
 

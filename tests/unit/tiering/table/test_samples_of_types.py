@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from oplog.errors import UsageError
+from tiering.table.columns.types import cast_batch
 from tiering.table.definitions import define_table
-from tiering.table.types import cast_batch
 
 
 def extension(kind: pa.BaseExtensionType, values: list[Any]) -> pa.Array:

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from oplog.errors import UsageError
+from tiering.table.columns.type_texts import arrow_type, type_text
+from tiering.table.columns.types import arrow_schema, as_json, cast_batch, default_array, field_ids, from_json
 from tiering.table.definitions import columns_like, define_table, parse_column
 from tiering.table.names import listed
 from tiering.table.schema import Column
-from tiering.table.type_texts import arrow_type, type_text
-from tiering.table.types import arrow_schema, as_json, cast_batch, default_array, field_ids, from_json
 
 CANONICAL = [
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "string",

@@ -24,9 +24,17 @@ from oplog.entry import GENESIS_DIGEST
 from oplog.errors import DiskUnreachable, FrostlineError, NoSpace, ReadOnly, Refused, Transient
 from oplog.stamps import CommitStamp, WriterState
 from oplog.table_digest import TableDigest
-from tiering.catalog import clones, given_up
-from tiering.catalog.ages import Ages, Older
-from tiering.catalog.faults import Fault, is_cloned, is_older_copy, named, parts_lacking, was_given_up, without_id
+from tiering.catalog.identities import clones, given_up
+from tiering.catalog.identities.ages import Ages, Older
+from tiering.catalog.identities.faults import (
+    Fault,
+    is_cloned,
+    is_older_copy,
+    named,
+    parts_lacking,
+    was_given_up,
+    without_id,
+)
 from tiering.journal.journal import Journal
 from tiering.journal.known_disks import Holding, KnownDisk
 from tiering.table.places import STORE_DIRECTORY, directory_of

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oplog.errors import UsageError
-from tiering.insert.path_steps import NO_HIVE, path_steps, value_of
+from tiering.insert.inputs.path_steps import NO_HIVE, path_steps, value_of
+from tiering.insert.inputs.source_files import InputSource
 from tiering.insert.reshaping import Reshaping
-from tiering.insert.source_files import InputSource
+from tiering.table.columns.types import cast_column
 from tiering.table.names import folded, name_text
 from tiering.table.schema import Column
-from tiering.table.types import cast_column
 
 _WHOLE = re.compile(r"-?(?:0|[1-9]\d{0,18})\Z", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}\Z", re.ASCII)

@@ -14,12 +14,12 @@ import pyarrow.json as jsonlines
 
 from disks.workers.parallel import worked_ahead
 from oplog.errors import UsageError
+from tiering.insert.inputs.json.records import DEEP_HINT, TOO_DEEP, deep_line, whole_lines
+from tiering.insert.inputs.json.texts import with_json_texts
+from tiering.insert.inputs.source_files import InputSource, numbered_blocks, open_binary
 from tiering.insert.intake import Intake, TextRecord
-from tiering.insert.json.records import DEEP_HINT, TOO_DEEP, deep_line, whole_lines
-from tiering.insert.json.texts import with_json_texts
 from tiering.insert.reshaping import Reshaping, explicit_type, source_types
-from tiering.insert.source_files import InputSource, numbered_blocks, open_binary
-from tiering.table.nested import holds_map, with_texts
+from tiering.table.columns.nested import holds_map, with_texts
 
 _FIRST = 16
 """So many values of a column are tried as times before all are."""

@@ -9,9 +9,9 @@ import msgspec
 
 from disks.base import Disk
 from oplog.errors import Damaged, FrostlineError
+from tiering.catalog.definitions.unreadable import UnreadableCopy, UnreadableTable, unreadable
 from tiering.catalog.looks.stored import Broken
 from tiering.catalog.table_parts import TableParts
-from tiering.catalog.unreadable import UnreadableCopy, UnreadableTable, unreadable
 from tiering.table import schema, tombstones
 from tiering.table.places import STORE_DIRECTORY, locate
 from tiering.table.schema import TABLE_FILE, TableDefinition

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit, urlunsplit
 from disks.stores.wrappers.retry import Backoff
 from oplog.errors import AccessDenied, FrostlineError, NotFound, Transient, UsageError
 from tiering.config.settings import LimitsConfig
-from tiering.insert.bucket_sources import RemoteFile
+from tiering.insert.inputs.bucket_sources import RemoteFile
 
 SCHEMES = ("http://", "https://")
 _Answer = TypeVar("_Answer")

@@ -1,6 +1,6 @@
 """Which types a column may get without its parts being written anew: those that hold all that its type holds. Pure.
 
-Readers cast what older parts hold (`tiering.table.types.widened`). The order of values stays: sort orders, ranges and
+Readers cast what older parts hold (`columns.types.widened`). The order of values stays: sort orders, ranges and
 sparse indexes of older parts stay true; what `part.json` says in texts is read as values of today's type.
 """
 
@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from oplog.errors import UsageError
+from tiering.table.columns.type_texts import arrow_type
+from tiering.table.columns.types import from_json
 from tiering.table.part import Part
 from tiering.table.partition_limits import lowest_id
 from tiering.table.schema import Column, PartitionField, TableDefinition
-from tiering.table.type_texts import arrow_type
-from tiering.table.types import from_json
 
 _UNITS = ("s", "ms", "us", "ns")
 _DIGITS = {8: (3, 3), 16: (5, 5), 32: (10, 10), 64: (19, 20)}

@@ -16,12 +16,12 @@ from uuid import UUID
 import pyarrow as pa
 
 from oplog.errors import UsageError
-from tiering.table.kept_values import check_kept
+from tiering.table.columns.kept_values import check_kept
+from tiering.table.columns.nested import cast_nested
+from tiering.table.columns.sound_values import first_failing, shown_value, sound_column
+from tiering.table.columns.type_texts import arrow_type
 from tiering.table.names import folded, listed, name_text
-from tiering.table.nested import cast_nested
 from tiering.table.schema import Column, TableDefinition
-from tiering.table.sound_values import first_failing, shown_value, sound_column
-from tiering.table.type_texts import arrow_type
 
 FIELD_ID = b"PARQUET:field_id"
 _EPOCH = date(1970, 1, 1)

@@ -13,7 +13,7 @@ import numpy
 import pyarrow as pa
 
 from oplog.errors import UsageError
-from tiering.table.kept_values import is_text
+from tiering.table.columns.kept_values import is_text
 
 _BYTES_OF = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
 

@@ -26,14 +26,12 @@ import pyarrow.parquet as pq
 from disks.workers.progress import Task
 from oplog.errors import UsageError
 from tiering.insert.bad_rows import BadRows
-from tiering.insert.bucket_sources import BucketSources
-from tiering.insert.decoded_size import bounded, longest, rows_at_once
-from tiering.insert.hive import path_columns, with_path_fields
-from tiering.insert.intake import Intake
-from tiering.insert.json.source import guess_schema, read_json
-from tiering.insert.reshaping import NULLS, Reshaping
-from tiering.insert.source_csv import check_text, csv_head, read_csv
-from tiering.insert.source_files import (
+from tiering.insert.inputs.bucket_sources import BucketSources
+from tiering.insert.inputs.decoded_size import bounded, longest, rows_at_once
+from tiering.insert.inputs.hive import path_columns, with_path_fields
+from tiering.insert.inputs.json.source import guess_schema, read_json
+from tiering.insert.inputs.source_csv import check_text, csv_head, read_csv
+from tiering.insert.inputs.source_files import (
     ARROW_FILE,
     BLOCK_BYTES,
     STDIN,
@@ -43,6 +41,8 @@ from tiering.insert.source_files import (
     open_binary,
     reading,
 )
+from tiering.insert.intake import Intake
+from tiering.insert.reshaping import NULLS, Reshaping
 from tiering.table.schema import TableDefinition
 
 _BATCH_ROWS = 131_072

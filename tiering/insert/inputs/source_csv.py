@@ -16,9 +16,7 @@ import pyarrow.csv as csv
 
 from disks.workers.parallel import worked_ahead
 from oplog.errors import UsageError
-from tiering.insert.intake import Intake, TextRecord
-from tiering.insert.reshaping import Reshaping, source_types
-from tiering.insert.source_files import (
+from tiering.insert.inputs.source_files import (
     BLOCK_BYTES,
     MOST_RECORD_BYTES,
     InputSource,
@@ -26,6 +24,8 @@ from tiering.insert.source_files import (
     open_binary,
     too_long,
 )
+from tiering.insert.intake import Intake, TextRecord
+from tiering.insert.reshaping import Reshaping, source_types
 from tiering.table.schema import Column
 
 _OTHER_DELIMITERS = (";", "\t", "|")

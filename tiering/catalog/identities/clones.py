@@ -1,7 +1,7 @@
 """Two homes that go by one identity: a machine was cloned with its disks and its state, and both live.
 
 Both would give the same names. Each transaction of a local disk has a random token: of one number another token shows
-that two copies of the disk were written to (`tiering.catalog.ages`). The home that finds it leaves a mark on the other
+that two copies of the disk were written to (`identities.ages`). The home that finds it leaves a mark on the other
 disks, with the token of its own last transaction, so that the other one finds it too: `cloned/<id>/<token>.json`.
 No drop, undo or restore removes marks. `disk adopt` gives a home an identity of its own.
 """

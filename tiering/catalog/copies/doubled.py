@@ -14,8 +14,8 @@ from oplog.entry import Create
 from oplog.errors import FrostlineError, Transient
 from oplog.kinds import SetAside
 from tiering.catalog.catalog import Catalog, StoredPart
-from tiering.catalog.copying import moved_from
-from tiering.catalog.source_copies import copy_history, last_of
+from tiering.catalog.copies.copying import moved_from
+from tiering.catalog.copies.source_copies import copy_history, last_of
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, Part
 from tiering.table.places import directory_of, free_path, level_mark, part_name

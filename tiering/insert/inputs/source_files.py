@@ -24,8 +24,8 @@ import pyarrow as pa
 from disks.system_errors import of_the_system
 from oplog.errors import FrostlineError, NoSpace, NotFound, UsageError
 from tiering.config.settings import LimitsConfig
-from tiering.insert import web_sources
-from tiering.insert.bucket_sources import SCHEME, BucketSources, RemoteFile
+from tiering.insert.inputs import web_sources
+from tiering.insert.inputs.bucket_sources import SCHEME, BucketSources, RemoteFile
 from tiering.insert.packed_streams import STREAMS, open_streams
 
 FORMATS = ("parquet", "csv", "json", "arrow", "orc")

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from oplog.errors import UsageError
-from tiering.table.kept_values import is_text
+from tiering.table.columns.kept_values import is_text
 from tiering.table.names import listed
 
 _TEXT = pa.string()

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from oplog.errors import UsageError
-from tiering.insert.source_files import BLOCK_BYTES, MOST_RECORD_BYTES, too_long
+from tiering.insert.inputs.source_files import BLOCK_BYTES, MOST_RECORD_BYTES, too_long
 
 TOO_DEEP = "nested too deep"
 DEEP_HINT = "more than some hundred levels are refused: leave the deepest out, or make a text of them"

@@ -1,0 +1,1 @@
+"""What an insert reads: files, globs, objects, web servers and standard input, decoded to Arrow."""

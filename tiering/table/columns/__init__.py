@@ -1,0 +1,1 @@
+"""Types of columns, nested ones too: their texts, which widen into which, and which values they keep."""
