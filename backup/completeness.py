@@ -121,7 +121,7 @@ def missing(holdings: Holdings, named: NamedFile) -> Flaw | None:
         return None
     if named.key in holdings.damaged:
         return named.flaw("is damaged, as an earlier verification found")
-    if named.key in holdings.doomed:
+    if named.key in holdings.to_delete:
         return named.flaw("is being collected")
     if found is None:
         return named.flaw("is gone")

@@ -26,7 +26,7 @@ class Holdings(msgspec.Struct):
     objects: dict[str, StoredObject] = msgspec.field(default_factory=dict)
     damaged: set[str] = msgspec.field(default_factory=set)
     """What a verification found changed; left out of the objects."""
-    doomed: set[str] = msgspec.field(default_factory=set)
+    to_delete: set[str] = msgspec.field(default_factory=set)
     """What a collection is about to delete; left out where it was asked for."""
 
     def has(self, prefix: str, ref: Ref) -> bool:

@@ -26,12 +26,12 @@ from backup.create.request import CreateRequest, CreateResult
 from backup.format import names
 from backup.format.header import BackupHeader, DrillRecord, UnfinishedBackup, VerificationRecord
 from backup.format.names import LATEST
-from backup.place import check_no_disk_around, repository_config
 from backup.recover.contents import changes, one_file
 from backup.recover.drill import DrillRequest, DrillResult, drill
 from backup.recover.reading import BackupReader
 from backup.recover.recover import restore
 from backup.recover.request import RestoreRequest, RestoreResult
+from backup.repository_location import check_no_disk_around, repository_config
 from backup.retention.collect import collect
 from backup.retention.pins import release_left
 from backup.retention.prune import PruneRequest, PruneResult, drop, prune, retained
@@ -52,7 +52,7 @@ from disks.workers.progress import SILENT, Progress
 from oplog import pins
 from oplog.entry import now
 from oplog.errors import FrostlineError, NotFound
-from tiering.config.places import bucket_at
+from tiering.config.disk_locations import bucket_at
 from tiering.config.reading import load
 from tiering.config.settings import Config
 from tiering.engine.store import Store

@@ -33,7 +33,7 @@ from backup.format.header import (
 from backup.format.lists import PartitionList, TableList, TreeList
 from backup.format.names import Ref
 from backup.objects import Holdings, StoredObject, document, put_once, read_twice
-from disks.object_disk.doomed import ENDED, announced, read_announcement
+from disks.object_disk.pending_deletes import ENDED, announced, read_announcement
 from disks.object_disk.references import INTENTS_PREFIX
 from disks.stores.base import ObjectInfo, ObjectStore
 from oplog.errors import UNDELETABLE, AlreadyExists, Conflict, Damaged, FrostlineError, NotFound, Refused
@@ -179,11 +179,11 @@ class Storage:
         that is being made, so without what a collection has said it will delete, whether it still runs or not."""
         found = Holdings()
         if to_count_on:  # before the listing: what is withdrawn until then has gone from it
-            found.doomed = announced(self, now=None)
+            found.to_delete = announced(self, now=None)
         found.damaged = {item.key.removeprefix(names.DAMAGED_PREFIX) for item in self.store.list(names.DAMAGED_PREFIX)}
         for prefix in (names.BLOBS_PREFIX, names.PACKS_PREFIX, names.LISTS_PREFIX):
             for item in self.store.list(prefix):
-                if item.key not in found.damaged and item.key not in found.doomed:
+                if item.key not in found.damaged and item.key not in found.to_delete:
                     found.objects[item.key] = StoredObject(item.size_bytes, item.modified)
         return found
 

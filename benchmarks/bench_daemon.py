@@ -35,7 +35,7 @@ from tiering.daemon.jobs.status import job_documents
 from tiering.facts.metrics import exposition
 from tiering.facts.metrics.families import families
 from tiering.facts.metrics.process import Process
-from tiering.facts.metrics.seen import Amount, DiskSeen, Overdue, PartsSeen, Seen
+from tiering.facts.metrics.snapshot import Amount, DiskSeen, Overdue, PartsSeen, Seen
 from tiering.policy.decide import Options, decide
 from tiering.policy.placement import DiskState
 from tiering.table.part import ColumnRange, Part, PartName

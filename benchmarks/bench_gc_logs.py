@@ -17,7 +17,7 @@ from benchmarks.measure import Figure, paired, ratio_figure, report, scratch, ti
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.sharing.marks_place import say
+from disks.object_disk.sharing.recorded_keeper import say
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.named_log import NamedLogStore

@@ -120,7 +120,7 @@ class OutcomeUnknown(FrostlineError):
     next_step = "look whether it took effect before you run it again"
 
 
-class Overslept(OutcomeUnknown):
+class LeaseExpired(OutcomeUnknown):
     """On a store without conditional writes: the entry was put after this machine's turn was over. It is in the log,
     and yet nothing may be taken for done."""
 

@@ -30,7 +30,7 @@ from tui.actions.action import Action, NothingToDo
 from tui.facts.overview import missing_lines
 from tui.help import help_lines
 from tui.palette import ActionElsewhere, elsewhere
-from tui.rhythm import OTHERS_SECONDS, Rhythm
+from tui.refresh_interval import OTHERS_SECONDS, RefreshInterval
 from tui.screens.dialogs import Confirm, Text
 from tui.screens.history import Backups, Log
 from tui.screens.list_view import ListView
@@ -112,7 +112,7 @@ class Dashboard(App[None]):
         """Why the facts could not be read the last time."""
         self._reading = False
         self._again = False
-        self.rhythm = Rhythm()
+        self.refresh_interval = RefreshInterval()
         self._seen: tuple[object, ...] = ()
         """Of the state directory, as it was looked at last."""
         self._shown: tuple[object, ...] = ()
@@ -182,11 +182,11 @@ class Dashboard(App[None]):
 
     def action_reload(self) -> None:
         """Look at the disks, also at one that did not answer a moment ago, and at what others did."""
-        self.rhythm.is_urgent = True
+        self.refresh_interval.is_urgent = True
         self._look_again()
 
     def _look_again(self) -> None:
-        self.rhythm.wanted += 1
+        self.refresh_interval.wanted += 1
         self.reload()
 
     def reload(self) -> None:
@@ -207,7 +207,7 @@ class Dashboard(App[None]):
         went_on, self._seen = seen != self._seen, seen
         if self._reading or not (self._behind or seen != self._shown):
             return
-        if self.rhythm.may_read():
+        if self.refresh_interval.may_read():
             self.reload()
         elif went_on and self.view is not None and (glance := self.view.glance()) is not None:
             self._glance(self.view, glance)
@@ -216,9 +216,9 @@ class Dashboard(App[None]):
     async def _look_at_others(self) -> None:
         """Look at the disks; read what the screen shows when they have changed, or time has gone by."""
         view = self.view
-        if self._reading or view is None or not self.rhythm.may_look():
+        if self._reading or view is None or not self.refresh_interval.may_look():
             return
-        aged, note = view.aged() if self.rhythm.may_have_aged() else None, self._may_note()
+        aged, note = view.aged() if self.refresh_interval.may_have_aged() else None, self._may_note()
 
         def look(store: Store) -> tuple[object, bool | None, float]:
             began = time.thread_time()
@@ -232,7 +232,7 @@ class Dashboard(App[None]):
         except Exception as error:  # noqa: BLE001  whatever it is, it is said and the screen stays
             self._show_problem(error)
             return
-        if self.rhythm.has_looked(state, cost_seconds, aged=has_aged) or self.problem is not None:
+        if self.refresh_interval.has_looked(state, cost_seconds, aged=has_aged) or self.problem is not None:
             self.reload()
         elif has_aged is False and view.is_mounted:
             view.draw_ages()
@@ -267,8 +267,12 @@ class Dashboard(App[None]):
         self._show_state()
 
     async def _read_view(self, view: View) -> None:
-        question, wanted, as_of = view.question(), self.rhythm.wanted, self.query_one(AsOf)
-        look, again, note = view.needs_store and self.rhythm.needs_look(), self.rhythm.is_urgent, self._may_note()
+        question, wanted, as_of = view.question(), self.refresh_interval.wanted, self.query_one(AsOf)
+        look, again, note = (
+            view.needs_store and self.refresh_interval.needs_look(),
+            self.refresh_interval.is_urgent,
+            self._may_note(),
+        )
         self._shown = fingerprint(self.settings.state_directory)  # of what cannot be read there is no other
 
         def read(store: Store) -> tuple[Any, list[str], object, float]:
@@ -290,7 +294,7 @@ class Dashboard(App[None]):
             if view.is_mounted:
                 view.no_answer()
             return
-        self.rhythm.has_read(state, cost_seconds, looked_for=wanted if look else None)
+        self.refresh_interval.has_read(state, cost_seconds, looked_for=wanted if look else None)
         self._show_problem(None)
         as_of.answer(view.name_, missing)
         if view.is_mounted:

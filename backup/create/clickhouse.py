@@ -30,7 +30,7 @@ from oplog.errors import Conflict, NotFound
 from oplog.replay import FileRow
 from tiering.catalog.context import Context
 from tiering.table.part import PART_FILE
-from tiering.table.places import locate
+from tiering.table.paths import locate
 from tiering.table.schema import TABLE_FILE
 
 _OWN = (TABLE_FILE, PART_FILE)

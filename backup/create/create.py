@@ -290,18 +290,18 @@ def _key(stored: StoredPart) -> tuple[str, str, str]:
 
 def _described(context: Context, table: TableNow, partitions: tuple[PartitionEntry, ...], ranges: Ranges) -> TableList:
     definition = table.definition
-    wishes = context.journal.wishes
+    overrides = context.journal.overrides
     policy = context.config.policies.get(definition.policy)
     return TableList(
         definition=schema.encode(definition).decode(),
         policy=KeptPolicy.of(policy) if policy is not None else None,
         pins=tuple(
             sorted(
-                (PinnedPart(pin.scope, pin.name, pin.volume, pin.actor) for pin in wishes.pins(definition.uuid)),
+                (PinnedPart(pin.scope, pin.name, pin.volume, pin.actor) for pin in overrides.pins(definition.uuid)),
                 key=lambda kept: (kept.scope, kept.name),
             )
         ),
-        pauses=tuple(sorted(pause.kind for pause in wishes.pauses() if pause.table_uuid == definition.uuid)),
+        pauses=tuple(sorted(pause.kind for pause in overrides.pauses() if pause.table_uuid == definition.uuid)),
         ranges=tuple(BlockRange(index, ranges.owners[index], index in ranges.own) for index in sorted(ranges.owners)),
         partitions=partitions,
     )

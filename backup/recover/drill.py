@@ -35,7 +35,7 @@ from oplog.errors import Damaged, FrostlineError, NoSpace, NotFound, UsageError
 from restore.check.check import CheckOptions, check
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
 from tiering.config.units import format_size
-from tiering.engine import unrevealed
+from tiering.engine import unfinished_restores
 from tiering.engine.store import Store
 from tiering.table import part as part_format
 from tiering.table.part import PartName
@@ -132,7 +132,7 @@ def drill(
     size_bytes = sum(part.size_bytes for table in tables for part in table.parts.values())
     trees = newest_trees(headers) if request.max_bytes is None else []
     size_bytes += sum(tree.size_bytes for _, tree in trees)
-    drills = unrevealed.drills(config, storage.id)
+    drills = unfinished_restores.drills(config, storage.id)
     _check_room(drills, size_bytes)
     if not request.dry_run:
         sweep(drills)

@@ -35,7 +35,7 @@ from oplog.kinds import TableCreated
 from tiering.catalog import blocks, reachability, tables
 from tiering.catalog.context import Context
 from tiering.catalog.definitions import table_names
-from tiering.engine import replicated, unrevealed
+from tiering.engine import replicated, unfinished_restores
 from tiering.journal.records import PAUSE_KINDS
 from tiering.table.merge_modes import depends_on_order
 from tiering.table.part import PartName, range_of
@@ -56,7 +56,7 @@ def restore(
     with storage.reading(headers):
         plans = _plans(storage, context, headers, request)
     left_out += _lacking(headers, request)
-    state = unrevealed.folder(context.config, storage.id)
+    state = unfinished_restores.folder(context.config, storage.id)
     records = {plan.source: state / f"{_word(headers, plan, request)}.json" for plan in plans}
     _check_names(context, plans, request, records)
     check_trees(context, trees)
@@ -198,7 +198,7 @@ def _restore_table(
         _keep(context, definition, kept)
     wanted = [kind for kind in PAUSE_KINDS if kind in plan.pauses]
     if wanted:
-        context.journal.wishes.pause(definition.uuid, wanted, actor=context.actor)
+        context.journal.overrides.pause(definition.uuid, wanted, actor=context.actor)
     remove_file(record, missing_ok=True)
     context.catalog.refresh()
 
@@ -237,8 +237,8 @@ def _check_kept(context: Context, buckets: PinnedBuckets, record: Path) -> None:
 
 
 def _take_away(context: Context, record: Path) -> None:
-    if (note := unrevealed.noted(record)) is not None:
-        unrevealed.take_away(context, note)
+    if (note := unfinished_restores.noted(record)) is not None:
+        unfinished_restores.take_away(context, note)
 
 
 def _source_text(storage: Storage, headers: Sequence[BackupHeader]) -> str:
@@ -307,7 +307,7 @@ def _own_ranges(context: Context, plan: TablePlan, definition: TableDefinition) 
 
 def _keep(context: Context, definition: TableDefinition, kept: PinnedPart) -> None:
     where = {"partition": kept.name} if kept.scope == "partition" else {"part": kept.name}
-    context.journal.wishes.pin(definition.uuid, volume=kept.volume, actor=kept.actor, **where)
+    context.journal.overrides.pin(definition.uuid, volume=kept.volume, actor=kept.actor, **where)
 
 
 def _restored(context: Context, plan: TablePlan, request: RestoreRequest) -> RestoredTable:

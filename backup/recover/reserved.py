@@ -23,8 +23,8 @@ from oplog.errors import Conflict
 from oplog.kinds import Restored
 from tiering.catalog.context import Context
 from tiering.catalog.definitions import table_names
-from tiering.engine import unrevealed
-from tiering.engine.unrevealed import Unrevealed
+from tiering.engine import unfinished_restores
+from tiering.engine.unfinished_restores import Unrevealed
 from tiering.table import tombstones
 from tiering.table.schema import TableDefinition
 
@@ -49,7 +49,7 @@ def reservation_path(definition: TableDefinition) -> str:
 def reserved_uuid(context: Context, definition: TableDefinition, record: Path, source: str) -> str:
     """The uuid of the table here, which `record` keeps: the one of a restore that was killed, else that of the backup
     (the definition's), else a new one. `source` names the backup, for the logs."""
-    begun = unrevealed.noted(record)
+    begun = unfinished_restores.noted(record)
     if begun is not None and begun.reserved and not any(_was_dropped(disk, begun.uuid) for disk in _whole(context)):
         return begun.uuid
     arbiter = table_names.arbiter(context, definition)
@@ -66,13 +66,13 @@ def reserved_uuid(context: Context, definition: TableDefinition, record: Path, s
 
 def recorded(record: Path) -> str | None:
     """The uuid that a restore which did not end works under."""
-    note = unrevealed.noted(record)
+    note = unfinished_restores.noted(record)
     return note.uuid if note is not None and note.reserved else None
 
 
 def _note(context: Context, definition: TableDefinition, chosen: str, record: Path, *, reserved: bool) -> None:
     note = Unrevealed(chosen, definition.full_name, context.actor, context.clock(), reserved)
-    replace_file(record, unrevealed.document.encode(note))
+    replace_file(record, unfinished_restores.document.encode(note))
 
 
 def _own(context: Context, record: Path) -> bytes:

@@ -29,7 +29,7 @@ from disks.garbage.announcements import Announced, check_clocks, delete_announce
 from disks.garbage.collect import GUARD_FLOOR_SECONDS
 from disks.garbage.report import GcReport, SafetyStop
 from disks.garbage.rules import GcRules, by_age, check_caps, count_verdict, out_of_quarantine, within_limit
-from disks.object_disk.references import INTENTS_PREFIX, Blobs, BlobVerdict, disagreement, sane_time
+from disks.object_disk.references import INTENTS_PREFIX, Blobs, BlobState, disagreement, sane_time
 from disks.stores.base import ObjectInfo, Upload
 from oplog.errors import FrostlineError, Refused
 
@@ -158,7 +158,7 @@ class _Collection:
         self._report.uploads = len(uploads)
         return uploads
 
-    def _delete(self, listing: _Listing, named: Named, verdict: BlobVerdict, uploads: Iterable[Upload]) -> None:
+    def _delete(self, listing: _Listing, named: Named, verdict: BlobState, uploads: Iterable[Upload]) -> None:
         surprising = tuple(blob for blob in verdict.orphaned if blob.key not in self._expected)
         check_caps(listing.content, replace(verdict, orphaned=surprising), self._rules)
         self._remove_stale(listing)

@@ -7,8 +7,8 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from backup.place import VARIABLE, repository_url
 from backup.repository import Repository
+from backup.repository_location import VARIABLE, repository_url
 from disks.config import ObjectDiskConfig
 from disks.stores.wrappers.limit import Limiter
 from oplog.errors import FrostlineError

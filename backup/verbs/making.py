@@ -16,8 +16,8 @@ def init(
     ] = None,
 ) -> None:
     """Make a place for backups: an empty directory or prefix, apart from every disk."""
-    from backup.place import repository_config, repository_url
     from backup.repository import Repository
+    from backup.repository_location import repository_config, repository_url
 
     config = session.loaded.config
     url = repository_url(config, repository)

@@ -26,8 +26,8 @@ Partitions = Annotated[
 
 @contextmanager
 def opened(session: Session, to: str | None) -> "Iterator[Repository]":
-    from backup.place import repository_url
     from backup.repository import Repository
+    from backup.repository_location import repository_url
 
     config = session.loaded.config
     repository = Repository.open(

@@ -71,9 +71,9 @@ def _confirm_drop(session: Session, repository: "Repository", request: "RestoreR
 
     preview = repository.restore(session.store(), replace(request, dry_run=True))
     known = {definition.full_name for definition in session.store().definitions()}
-    doomed = [table.table for table in preview.tables if table.table in known]
-    if doomed:
-        session.confirm(f"Restore backup {preview.name}? {', '.join(doomed)} will be dropped for it.")
+    to_delete = [table.table for table in preview.tables if table.table in known]
+    if to_delete:
+        session.confirm(f"Restore backup {preview.name}? {', '.join(to_delete)} will be dropped for it.")
 
 
 def _print_restored(session: Session, result: "RestoreResult") -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from backup.format.header import BackupHeader, DrillRecord, VerificationRecord
-from backup.place import VARIABLE, repository_config, repository_url
+from backup.repository_location import VARIABLE, repository_config, repository_url
 from disks.effects import make_directory, remove_file, replace_file
 from oplog.documents import Document
 from oplog.entry import now

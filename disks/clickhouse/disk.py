@@ -33,7 +33,7 @@ from disks.effects import make_directory
 from disks.file_table.table import FileTable, TableDamaged
 from disks.host.database_file import set_database_aside
 from disks.host.locks import file_lock, sweep
-from disks.object_disk.basis import Basis
+from disks.object_disk.commit_checks import CommitChecks
 from disks.object_disk.lease import Lease
 from disks.object_disk.table_disk import TableDisk
 from disks.object_disk.transaction import Target
@@ -265,7 +265,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
 
-        def commit(draft: Commit, basis: Basis) -> int:
+        def commit(draft: Commit, basis: CommitChecks) -> int:
             # Nobody else writes, and a collection has the lock and the newest table: the age alone counts.
             basis.made_from = None
             basis.check(self.revision, 0, lambda after: (), proved=self.revision)

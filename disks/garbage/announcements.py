@@ -15,7 +15,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from disks.garbage.report import GcReport, SafetyStop
-from disks.object_disk.doomed import CONDEMNED, INTENT_LIFETIME, Announcement, announcement, end_of, read_announcement
+from disks.object_disk.pending_deletes import (
+    CONDEMNED,
+    INTENT_LIFETIME,
+    Announcement,
+    announcement,
+    end_of,
+    read_announcement,
+)
 from disks.object_disk.references import INTENTS_PREFIX, clock_objection, sane_time
 from disks.stores.base import ObjectInfo, ObjectStore
 from disks.stores.wrappers.named_log import log_of
@@ -62,12 +69,12 @@ def delete_announced(
             named = look_again(intent)
             if time.monotonic() - looked_at > _BATCH_SECONDS:
                 raise SafetyStop("looking at the references once more took too long; run it again")
-            doomed = release([key for key in batch if key not in named])
+            to_delete = release([key for key in batch if key not in named])
         except SafetyStop:
             withdraw(store, intent)
             raise
         before_each()
-        for key, error in store.delete(doomed).items():
+        for key, error in store.delete(to_delete).items():
             if error is None:
                 gone.append(key)
             else:

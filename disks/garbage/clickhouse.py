@@ -22,7 +22,7 @@ from disks.object_disk.references import (
     FUTURE_TOLERANCE,
     INTENTS_PREFIX,
     Blobs,
-    BlobVerdict,
+    BlobState,
     clock_objection,
     disagreement,
     is_set_aside,
@@ -171,15 +171,15 @@ def _check_present(disk: ClickHouseLogDisk, listing: _Listing) -> None:
 
 
 def _delete(
-    disk: ClickHouseLogDisk, listing: _Listing, verdict: BlobVerdict, rules: GcRules, now: datetime, report: GcReport
+    disk: ClickHouseLogDisk, listing: _Listing, verdict: BlobState, rules: GcRules, now: datetime, report: GcReport
 ) -> None:
     check_caps(listing.files, verdict, rules)
     try:
         condemned = Announced(disk.store, listing.intents, now)
     except FrostlineError as error:
         raise SafetyStop(f"what earlier runs condemned cannot be read: {error.message}") from error
-    doomed = within_limit(out_of_quarantine(verdict.orphaned, condemned, rules, now, report), rules, report)
-    sizes = {blob.key: blob.size_bytes for blob in doomed}
+    to_delete = within_limit(out_of_quarantine(verdict.orphaned, condemned, rules, now, report), rules, report)
+    sizes = {blob.key: blob.size_bytes for blob in to_delete}
     gone: set[str] = set()
     for batch in batches(list(sizes), BATCH_KEYS):
         # Nobody commits meanwhile, so what the table names now is what it names while the batch goes.

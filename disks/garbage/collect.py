@@ -20,13 +20,13 @@ from disks.garbage.clickhouse import collect_clickhouse
 from disks.garbage.kept_revisions import tables_at
 from disks.garbage.listing import cut_ranges, in_key_order, list_ranges, list_whole
 from disks.garbage.live_references import LiveReferences, check_start
+from disks.garbage.reference_sources import References, ReferenceSources
 from disks.garbage.report import GcReport, SafetyStop
 from disks.garbage.rules import GcRules, check_caps, count_verdict, is_root, out_of_quarantine, within_limit
-from disks.garbage.witnesses import References, Witnesses
 from disks.object_disk.history import TableAsOf
 from disks.object_disk.references import (
     INTENTS_PREFIX,
-    BlobVerdict,
+    BlobState,
     Inventory,
     classify,
     collectable_log,
@@ -126,7 +126,7 @@ class _Collection:
         self._now = now or datetime.now(UTC)
         self._check_clock = now is None
         self._remote = remote
-        self._witnesses = Witnesses(disk, references, now=self._now, guard=rules.guard)
+        self._witnesses = ReferenceSources(disk, references, now=self._now, guard=rules.guard)
 
     def run(self) -> None:
         with closing(self._witnesses):
@@ -191,7 +191,7 @@ class _Collection:
         except FrostlineError as error:
             raise SafetyStop(f"the references cannot be read whole: {error.message}") from error
 
-    def _judge(self, found: Inventory, evidence: LiveReferences) -> BlobVerdict:
+    def _judge(self, found: Inventory, evidence: LiveReferences) -> BlobState:
         # The next entry was asked for by name and is not there: what was uploaded for it waits for nothing but its age.
         head = max(found.head, self._witnesses.head) + 1
         verdict = classify(found.blobs, self._witnesses.named, head=head, now=self._now, guard=self._rules.guard)
@@ -228,7 +228,7 @@ class _Collection:
     # Deleting
 
     def _delete(
-        self, found: Inventory, evidence: LiveReferences, verdict: BlobVerdict, uploads: Sequence[Upload]
+        self, found: Inventory, evidence: LiveReferences, verdict: BlobState, uploads: Sequence[Upload]
     ) -> None:
         self._compare_clocks()  # before anything is written: pins and announcements end by the clock, too
         check_caps(found.blobs, verdict, self._rules)
@@ -245,8 +245,8 @@ class _Collection:
         self._forget_commits(log_gone)
         condemned = self._condemned(found)
         due = out_of_quarantine(verdict.orphaned, condemned, self._rules, self._now, self._report)
-        doomed = within_limit(due, self._rules, self._report)
-        sizes = {blob.key: blob.size_bytes for blob in doomed}
+        to_delete = within_limit(due, self._rules, self._report)
+        sizes = {blob.key: blob.size_bytes for blob in to_delete}
         gone = self._delete_announced(list(sizes))
         condemned.forget({blob.key for blob in verdict.orphaned}.difference(gone))
         self._report.deleted = len(gone)
@@ -304,10 +304,10 @@ class _Collection:
                 raise SafetyStop(f"the snapshot of revision {past.revision} does not hold what the log says")
             self._report.snapshots_written.append(past.revision)
 
-    def _prove_snapshots(self, found: Inventory, evidence: LiveReferences, doomed: Sequence[str]) -> None:
+    def _prove_snapshots(self, found: Inventory, evidence: LiveReferences, to_delete: Sequence[str]) -> None:
         """Read those that a revision to keep will be rebuilt from once these entries are gone, and that were not read
         yet: the references may have been read from the entries."""
-        gone = max((revision for key in doomed if (revision := parse_commit_key(key)) is not None), default=0)
+        gone = max((revision for key in to_delete if (revision := parse_commit_key(key)) is not None), default=0)
         proved = {*evidence.proved, *self._report.snapshots_written}
         there = {*found.snapshots, *proved}
         for revision in (*evidence.pinned, evidence.base):
@@ -328,8 +328,8 @@ class _Collection:
             self._put_fences(intent)
             return self._asked(self._witnesses.renewed)
 
-        def release(doomed: Sequence[str]) -> Collection[str]:
-            return doomed if floor is not None else self._asked(lambda: self._witnesses.release(doomed))
+        def release(to_delete: Sequence[str]) -> Collection[str]:
+            return to_delete if floor is not None else self._asked(lambda: self._witnesses.release(to_delete))
 
         def put_floor() -> None:
             if floor is not None:

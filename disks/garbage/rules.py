@@ -10,7 +10,7 @@ import msgspec
 from disks.base import BucketDisk
 from disks.garbage.announcements import Announced
 from disks.garbage.report import GcReport, SafetyStop
-from disks.object_disk.references import Blobs, BlobVerdict, ListedBlobs, sane_time
+from disks.object_disk.references import Blobs, BlobState, ListedBlobs, sane_time
 from disks.stores.base import ObjectInfo
 
 
@@ -40,7 +40,7 @@ class GcRules(msgspec.Struct, frozen=True):
         return timedelta(seconds=disk.retention_seconds) if self.retention is None else self.retention
 
 
-def by_age(blobs: Blobs, named: Collection[str], guard: timedelta, now: datetime) -> BlobVerdict:
+def by_age(blobs: Blobs, named: Collection[str], guard: timedelta, now: datetime) -> BlobState:
     """Put every blob into its class where only references and ages tell."""
     pending, orphaned, suspicious = [], [], []
     for blob in blobs.outside(named):
@@ -52,10 +52,10 @@ def by_age(blobs: Blobs, named: Collection[str], guard: timedelta, now: datetime
             orphaned.append(blob)
     orphaned.sort(key=lambda blob: (blob.modified, blob.key))
     counted = len(blobs) - len(pending) - len(orphaned) - len(suspicious)
-    return BlobVerdict(counted, tuple(pending), tuple(orphaned), tuple(suspicious))
+    return BlobState(counted, tuple(pending), tuple(orphaned), tuple(suspicious))
 
 
-def count_verdict(verdict: BlobVerdict, report: GcReport) -> None:
+def count_verdict(verdict: BlobState, report: GcReport) -> None:
     """The counts of a verdict, in the report."""
     report.referenced = verdict.referenced
     report.pending = len(verdict.pending)
@@ -65,7 +65,7 @@ def count_verdict(verdict: BlobVerdict, report: GcReport) -> None:
     report.suspicious = [blob.key for blob in verdict.suspicious]
 
 
-def check_caps(blobs: ListedBlobs, verdict: BlobVerdict, rules: GcRules) -> None:
+def check_caps(blobs: ListedBlobs, verdict: BlobState, rules: GcRules) -> None:
     """Raise `SafetyStop` when too large a share would go."""
     by_count = len(verdict.orphaned) / max(len(blobs), 1)
     by_bytes = sum(blob.size_bytes for blob in verdict.orphaned) / max(blobs.total_bytes, 1)

@@ -27,8 +27,8 @@ from disks.file_table.views import DIGEST, StoredRow, TableWriter
 from disks.host.locks import abandoned, sweep
 from disks.host.moment import Moment
 from disks.identity import IdentityGuard, put_object, read_object
-from disks.object_disk.basis import Basis
 from disks.object_disk.cache import IDENTITY, TableCache
+from disks.object_disk.commit_checks import CommitChecks
 from disks.object_disk.following import (
     CONTRADICTED,
     apply_entries,
@@ -286,9 +286,9 @@ class ObjectDisk(TableDisk, LoggedDisk):
         target = Target(self.store, self._scratch, lambda: self.revision, self._commit, shares, marks)
         return ObjectTransaction(target, kind, reason=reason, actor=actor)
 
-    def _commit(self, draft: Commit, basis: Basis) -> int:
+    def _commit(self, draft: Commit, basis: CommitChecks) -> int:
         """Commit the draft at the next free revision. Raises `Conflict` when it does not fit the newest table, and what
-        `Basis.check` raises."""
+        `CommitChecks.check` raises."""
         draft = msgspec.structs.replace(draft, state=self._writer_state())  # asks other disks: with no lock held
         with self.cache.lock:
             self.cache.remember()
@@ -335,7 +335,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
                 return entry.commit.revision
         raise AssertionError("unreachable")
 
-    def _begin_log(self, table: FileTable, basis: Basis) -> None:
+    def _begin_log(self, table: FileTable, basis: CommitChecks) -> None:
         """Of a log that is one of several: make sure that this machine writes it. Before its first commit looks at its
         blobs, the log is seen by whoever collects (docs/design.md, L8)."""
         if self._writer is None:
@@ -385,7 +385,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
         self.cache.turns.note([entry.commit])
         return True
 
-    def _check_basis(self, table: FileTable, basis: Basis, unproved: UnprovedEntries) -> tuple[int, str]:
+    def _check_basis(self, table: FileTable, basis: CommitChecks, unproved: UnprovedEntries) -> tuple[int, str]:
         """Check it against the table as it is and what follows; the table's head."""
         with table.read() as view:
             before, fence = view.head(), max(newest_fence(view), unproved.newest_fence)
@@ -414,7 +414,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
     def _commit_word(self, kind: CommitKind, word: str, reason: str, actor: str = "") -> int:
         """Commit what changes no file; the revision."""
         draft = Commit(revision=0, previous="", writer="", time=now(), kind=kind, reason=reason, actor=actor)
-        return self._commit(draft, Basis(self.store, word, (), None, 0))
+        return self._commit(draft, CommitChecks(self.store, word, (), None, 0))
 
     def identity(self) -> str | None:
         """As promised; no request where the table of this bucket remembers it: its log proves that it is the same."""

@@ -40,7 +40,7 @@ from disks.stores.base import ObjectInfo, ObjectStore
 from oplog import bounds
 from oplog.documents import Document
 from oplog.entry import now
-from oplog.errors import Damaged, FrostlineError, Locked, NotFound, Overslept
+from oplog.errors import Damaged, FrostlineError, LeaseExpired, Locked, NotFound
 from oplog.revision import LEASES_PREFIX
 
 _TERM_SECONDS = 120.0
@@ -132,7 +132,7 @@ class Lease:
             )
 
     def check_held(self, written: ObjectInfo) -> None:
-        """The lease was ours when the store dated the entry; else `Overslept`, and it is let go,
+        """The lease was ours when the store dated the entry; else `LeaseExpired`, and it is let go,
         with a word about the entry for everybody's `fsck`."""
         held = self._remembered()
         mine = held.claim if held is not None else None
@@ -146,7 +146,7 @@ class Lease:
         replace_file(self._path, b"")
         if mine is not None:
             self._leave_word(mine, written.key)
-        raise Overslept(
+        raise LeaseExpired(
             f"{self._store.name} takes one writer, and this machine stood still until its turn was over: what it "
             "wrote may have taken the place of what another machine wrote",
             hint="run 'frostline fsck' here and there before anything else: this store has no conditional writes, "

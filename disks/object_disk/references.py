@@ -172,7 +172,7 @@ class Inventory(msgspec.Struct, frozen=True):
         return max(self.commits, default=0)
 
 
-class BlobVerdict(msgspec.Struct, frozen=True):
+class BlobState(msgspec.Struct, frozen=True):
     """Every blob of a listing in exactly one class."""
 
     referenced: int
@@ -256,7 +256,7 @@ def clock_objection(skew: timedelta | None) -> str | None:
 
 def classify(
     blobs: ListedBlobs, referenced: Collection[str], *, head: int, now: datetime, guard: timedelta
-) -> BlobVerdict:
+) -> BlobState:
     """Put every blob into its class. `head` is the last revision that is settled, taken or proved to be free: a blob
     uploaded for a later one hints at entries that are not known, and stays."""
     pending: list[ObjectInfo] = []
@@ -272,7 +272,7 @@ def classify(
             orphaned.append(blob)
     orphaned.sort(key=lambda blob: (blob.modified, blob.key))
     named = len(blobs) - len(pending) - len(orphaned) - len(suspicious)
-    return BlobVerdict(named, tuple(pending), tuple(orphaned), tuple(suspicious))
+    return BlobState(named, tuple(pending), tuple(orphaned), tuple(suspicious))
 
 
 def retained_from(commits: Mapping[int, ObjectInfo], *, now: datetime, retention: timedelta) -> int:

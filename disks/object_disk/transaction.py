@@ -17,8 +17,8 @@ from disks.base import INLINE_LIMIT_BYTES, FileInfo, Transaction, check_path
 from disks.file_table.blob_sets import BlobMarks, BlobReference
 from disks.host.locks import OwnedDirectory
 from disks.host.moment import Moment
-from disks.object_disk.basis import Basis
 from disks.object_disk.blobs import put_blob
+from disks.object_disk.commit_checks import CommitChecks
 from disks.object_disk.sharing.marks import Marking, directory_of
 from disks.stores.base import ObjectStore
 from oplog.entry import Commit, Create, Link, Operation, Remove, Rename, now
@@ -38,7 +38,7 @@ class Target(msgspec.Struct, frozen=True):
     store: ObjectStore
     scratch_directory: Path
     revision: Callable[[], int]
-    commit: Callable[[Commit, Basis], int]
+    commit: Callable[[Commit, CommitChecks], int]
     shares: bool = False
     """Other logs may name the disk's blobs."""
     marks: BlobMarks | None = None
@@ -241,10 +241,12 @@ class ObjectTransaction(Transaction):
             self._scratch.remove()
             self._scratch = None
 
-    def _basis(self) -> Basis:
+    def _basis(self) -> CommitChecks:
         blobs = [one for one in self._operations if isinstance(one, Create) and one.key is not None]
         made_from, within = self._made_from
-        basis = Basis(self._target.store, self._kind.word, blobs, self._first_upload, self._began_at, made_from, within)
+        basis = CommitChecks(
+            self._target.store, self._kind.word, blobs, self._first_upload, self._began_at, made_from, within
+        )
         basis.marking = self._marking
         return basis
 

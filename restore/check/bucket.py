@@ -21,8 +21,8 @@ from disks.base import LoggedDisk
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
 from disks.file_table.views import TableReader
-from disks.object_disk.doomed import announced
 from disks.object_disk.history import TableAsOf
+from disks.object_disk.pending_deletes import announced
 from disks.object_disk.references import (
     Inventory,
     ListedBlobs,
@@ -40,7 +40,7 @@ from restore.check.findings import Checked, CheckResult, Findings, Problem
 from restore.check.listing import PrefixListing, still_kept
 from restore.check.merged_over import MergedOver
 from restore.check.options import CheckOptions, CountedPin
-from restore.check.strays import (
+from restore.check.unexpected import (
     SharedObjects,
     add_at,
     check_gaps,
@@ -362,12 +362,12 @@ def _check_announcements(disk: LoggedDisk, found: Inventory, past: TableAsOf, fi
     if not found.intents:
         return
     try:
-        doomed = announced(disk, now=datetime.now(UTC))
+        to_delete = announced(disk, now=datetime.now(UTC))
     except Damaged as error:
         named = _NAMED_OBJECT.search(error.message)
         findings.add(Problem("I5", error.message, disk.name, object=named[0] if named else None))
         return
-    for key in sorted(doomed & past.keys() if doomed else ()):
+    for key in sorted(to_delete & past.keys() if to_delete else ()):
         what = f"a collection announced that it deletes object {key}, which the newest revision names"
         findings.add(Problem("I5", what, disk.name, object=key))
 

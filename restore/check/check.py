@@ -31,7 +31,7 @@ from restore.check.set_aside import Claim, attachable, no_claim, set_aside
 from restore.check.share_history import ShareHistory, choose
 from tiering.catalog.catalog import ONE_NAME_HINT
 from tiering.catalog.lineage import Lineage, Merges, no_merges
-from tiering.table.places import locate
+from tiering.table.paths import locate
 from tiering.table.schema import TABLE_FILE, encode
 
 __all__ = ["CheckOptions", "CheckResult", "Problem", "check"]
@@ -161,7 +161,7 @@ def _check_definitions(
     next command writes there. That of a table which a restore is bringing comes last."""
     for uuid, lacking in disks_lacking_definition(found, policies).items():
         newest = found.newest(uuid)
-        if newest is None and uuid in how.unrevealed:
+        if newest is None and uuid in how.unfinished_restores:
             continue
         path = f"store/{uuid[:3]}/{uuid}/{TABLE_FILE}"
         for name in (name for name in lacking if name in disks):

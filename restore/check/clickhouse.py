@@ -19,7 +19,7 @@ from oplog.replay import FileRow
 from oplog.revision import SCHEMA_VERSION_KEY
 from restore.check.findings import Checked, FileTree, Findings, Problem
 from tiering.table.part import PART_FILE
-from tiering.table.places import directory_of, locate
+from tiering.table.paths import directory_of, locate
 
 _MARKS = (CHECKSUMS, "columns.txt", "default_compression_codec.txt")
 _PROJECTION = ".proj"

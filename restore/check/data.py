@@ -29,7 +29,7 @@ from oplog.replay import FileRow
 from restore.check.findings import FileTree, Findings, ListedTree, Problem
 from restore.check.parts import directories, present_files, read_part
 from tiering.table.part import PART_FILE
-from tiering.table.places import directory_of, locate
+from tiering.table.paths import directory_of, locate
 
 CHUNK_BYTES = 8 * 1024 * 1024
 """Files are hashed in pieces of this size, so that memory stays bounded."""

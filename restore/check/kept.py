@@ -18,7 +18,7 @@ from tiering.journal.kept_parts import UNSETTLED, Kept, KeptParts, PartsPlace, e
 from tiering.policy import part_sums
 from tiering.table import kept_facts
 from tiering.table.part import PART_FILE
-from tiering.table.places import locate
+from tiering.table.paths import locate
 from tiering.table.schema import TABLE_FILE
 
 

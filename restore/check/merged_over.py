@@ -15,7 +15,7 @@ from tiering.catalog.lineage import is_lossless
 from tiering.table import part as part_format
 from tiering.table import schema, tombstones
 from tiering.table.part import PART_FILE, PartName
-from tiering.table.places import directory_of, name_at, part_name
+from tiering.table.paths import directory_of, name_at, part_name
 
 _Group = tuple[str, str]
 """Table and partition."""

@@ -45,7 +45,7 @@ class CheckOptions(msgspec.Struct, frozen=True):
     """The disks in buckets that others only list."""
     pins: Mapping[str, Sequence[CountedPin]] = msgspec.field(default_factory=dict)
     """By disk: the pins that must be there."""
-    unrevealed: Collection[str] = ()
+    unfinished_restores: Collection[str] = ()
     """The uuids of tables that a restore is bringing: their parts are there before their `table.json`."""
 
     def lister(self, disk: str) -> Remote | None:

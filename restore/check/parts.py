@@ -21,7 +21,7 @@ from restore.check.findings import Checked, FileTree, Findings, Problem
 from tiering.table import part as part_format
 from tiering.table import schema, tombstones
 from tiering.table.part import PART_FILE, DataFile, Part, PartName
-from tiering.table.places import directory_of, locate, part_name
+from tiering.table.paths import directory_of, locate, part_name
 from tiering.table.schema import TABLE_FILE, TableDefinition
 
 

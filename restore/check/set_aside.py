@@ -19,7 +19,7 @@ from tiering.catalog.copies.set_aside import part_aside
 from tiering.table import part as part_format
 from tiering.table import schema, tombstones
 from tiering.table.part import PART_FILE, Part
-from tiering.table.places import directory_of, free_path, locate
+from tiering.table.paths import directory_of, free_path, locate
 
 _PIECE_BYTES = 8 * 1024 * 1024
 

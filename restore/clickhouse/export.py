@@ -47,7 +47,7 @@ def export(
     if bucket is None:
         raise UsageError(f"disk {disk.name} is {disk.kind}: its files are no objects", hint="name a disk in a bucket")
     rows, at, findings = _rows(bucket, revision, askers)
-    rows, lost, doomed = detach_lost(rows, lambda row: read_row(bucket.store, row, disk=disk.name))
+    rows, lost, to_delete = detach_lost(rows, lambda row: read_row(bucket.store, row, disk=disk.name))
     inline = any(row.inline and not is_plain(row) for row in rows)
     chosen = version or (INLINE_VERSION if inline else USUAL_VERSION)
     before = key_prefix(bucket.store) if prefix is None else prefix
@@ -63,7 +63,7 @@ def export(
         "links": written.linked,
         "unchanged": written.unchanged,
         "lost_parts": [{"table": part.table, "from": part.source, "to": part.target} for part in lost],
-        "deleted_at_start": doomed,
+        "deleted_at_start": to_delete,
         "losses": len(losses(findings)),
         "notes": sentences(findings),
     }

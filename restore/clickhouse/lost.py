@@ -49,7 +49,7 @@ def detach_lost(
     by_path = {row.path: row for row in rows}
     tables = find_tables({row.path: _file(row) for row in rows})
     lost: list[LostPart] = []
-    doomed: list[str] = []
+    to_delete: list[str] = []
     for table in tables:
         for part in table.parts:
             if part.state is not State.TEMPORARY or part.is_ours or "/detached/" in part.directory:
@@ -58,9 +58,9 @@ def detach_lost(
                 taken = {one.target for one in lost} | {other.directory for other in table.parts}
                 lost.append(LostPart(table.uuid, part.directory, _place(table, part, taken)))
             else:
-                doomed.append(part.directory)
+                to_delete.append(part.directory)
     moved = [_moved(row, lost) for row in rows]
-    return sorted(moved, key=lambda row: row.path), lost, doomed
+    return sorted(moved, key=lambda row: row.path), lost, to_delete
 
 
 def _file(row: FileRow) -> File:

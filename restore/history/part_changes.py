@@ -13,7 +13,7 @@ import msgspec
 
 from oplog.replay import ChangedPath, FileRow
 from tiering.table.part import PART_FILE
-from tiering.table.places import locate
+from tiering.table.paths import locate
 from tiering.table.rule_texts import ttl_text
 from tiering.table.schema import TABLE_FILE, Column, TableDefinition
 

@@ -16,18 +16,18 @@ from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import Damaged, NotFound, Refused
 from oplog.kinds import SetAside
 from restore.check.set_aside import fault_in_files
+from restore.rebuild.duplicates import Presence, PresentPart, presence
 from restore.rebuild.elsewhere import present_parts
-from restore.rebuild.presence import Presence, PresentPart, presence
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.copies.set_aside import part_aside
-from tiering.catalog.kept_drops import kept_part
 from tiering.catalog.new_parts import DIGEST_CLAIM
+from tiering.catalog.retained_drops import kept_part
 from tiering.engine import recovery, replicated
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, Part
-from tiering.table.places import directory_of, part_name
+from tiering.table.paths import directory_of, part_name
 from tiering.table.schema import TableDefinition
 
 logger = logging.getLogger(__name__)
@@ -105,13 +105,14 @@ def drop(context: Context, definition: TableDefinition, partition: str) -> Parti
     """
     why = f"drop partition {partition} of {definition.full_name}"
     if definition.is_replicated:
-        doomed = parts_of(context, definition, partition)
+        to_delete = parts_of(context, definition, partition)
         replicated.work().drop_partition(context, definition, partition, why)
-        return PartitionCommits(tuple((stored.disk, stored.part) for stored in doomed), {})  # no undo brings them back
-    doomed = _begin(context, definition, partition, "dropping partitions of")
+        # No revisions: a drop that replicas agreed on cannot be undone by `undo`.
+        return PartitionCommits(tuple((stored.disk, stored.part) for stored in to_delete), {})
+    to_delete = _begin(context, definition, partition, "dropping partitions of")
     before = _revisions(context)
-    tables.drop_parts(context, doomed, reason=why)
-    return PartitionCommits(tuple((stored.disk, stored.part) for stored in doomed), _changed(context, before, why))
+    tables.drop_parts(context, to_delete, reason=why)
+    return PartitionCommits(tuple((stored.disk, stored.part) for stored in to_delete), _changed(context, before, why))
 
 
 def detach(context: Context, definition: TableDefinition, partition: str) -> PartitionCommits:

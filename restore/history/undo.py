@@ -19,8 +19,8 @@ from disks.base import LoggedDisk
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
 from disks.host.locks import OwnedDirectory
-from disks.object_disk.doomed import announced
 from disks.object_disk.history import available
+from disks.object_disk.pending_deletes import announced
 from disks.object_disk.references import inventory
 from oplog import replay
 from oplog.entry import Commit, Create, changed_paths
@@ -31,16 +31,16 @@ from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
 from restore.history.undo_context import Situation, UndoPlan
 from restore.history.undo_plan import levels_given, plan
 from restore.rebuild.allowed import check_writable, objection_of
+from restore.rebuild.duplicates import Elsewhere, PresentPart
 from restore.rebuild.elsewhere import present_parts, ways_back_of
 from restore.rebuild.held_revision import pinned, require_clock
-from restore.rebuild.presence import Elsewhere, PresentPart
 from tiering.catalog import reachability, tables
 from tiering.catalog.context import Context
 from tiering.engine import replicated
 from tiering.table import part as parts_format
 from tiering.table import schema, tombstones
 from tiering.table.part import PART_FILE, Part
-from tiering.table.places import level_mark, locate, table_directory
+from tiering.table.paths import level_mark, locate, table_directory
 from tiering.table.schema import TABLE_FILE, TableDefinition
 from tiering.table.tombstones import Tombstone
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from oplog.kinds import TableAltered
 from restore.history.undo_context import Situation, UndoPlan
 from restore.history.undo_first import undo_first_of_table
-from tiering.table.places import locate
+from tiering.table.paths import locate
 from tiering.table.schema import TABLE_FILE, TableDefinition
 from tiering.table.tombstones import essence, succeeding
 

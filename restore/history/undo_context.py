@@ -8,9 +8,9 @@ import msgspec
 
 from oplog.entry import Commit
 from oplog.replay import FileRow
-from restore.rebuild.presence import Elsewhere, PresentPart
+from restore.rebuild.duplicates import Elsewhere, PresentPart
 from tiering.table.part import PART_FILE, Part
-from tiering.table.places import directory_of
+from tiering.table.paths import directory_of
 from tiering.table.schema import TableDefinition
 from tiering.table.tombstones import Tombstone
 

@@ -10,7 +10,7 @@ from oplog.kinds import Moved, undone_revision
 from restore.history.undo_context import Situation
 from tiering.policy.part_events import event
 from tiering.table import schema, tombstones
-from tiering.table.places import locate
+from tiering.table.paths import locate
 from tiering.table.tombstones import essence
 
 _NAMED = 6

@@ -28,10 +28,10 @@ from restore.history.undo_alter import altered_definition, plan_alter
 from restore.history.undo_context import PartNote, Situation, UndoPlan
 from restore.history.undo_definitions import are_as_before, is_of_definitions, plan_definitions
 from restore.history.undo_first import undo_first, undo_first_of_table
-from restore.rebuild.presence import name_taken, presence
+from restore.rebuild.duplicates import name_taken, presence
 from tiering.policy.part_events import event
 from tiering.table.part import PART_FILE, Part
-from tiering.table.places import locate, part_name
+from tiering.table.paths import locate, part_name
 from tiering.table.schema import TableDefinition
 from tiering.table.tombstones import definition_path
 

@@ -7,21 +7,21 @@ from datetime import UTC, datetime
 
 from disks.base import LoggedDisk
 from disks.file_table.table import FileTable
-from disks.object_disk.doomed import announced
+from disks.object_disk.pending_deletes import announced
 from disks.object_disk.references import INTENTS_PREFIX, Inventory, is_set_aside
 from oplog.errors import Damaged, Locked, Refused
 from oplog.replay import FileRow
 from restore.rebuild.definitions import SettledDefinition
+from restore.rebuild.duplicates import Elsewhere, name_taken
 from restore.rebuild.held_revision import require_clock
 from restore.rebuild.moments import nothing_yet
 from restore.rebuild.plan import in_scope
-from restore.rebuild.presence import Elsewhere, name_taken
 from restore.rebuild.request import RebuildRequest
 from restore.rebuild.result import RebuildResult
 from tiering.config.units import counted
 from tiering.engine import replicated
 from tiering.table import schema, tombstones
-from tiering.table.places import locate
+from tiering.table.paths import locate
 from tiering.table.schema import TABLE_FILE, TableDefinition
 
 

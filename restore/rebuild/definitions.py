@@ -19,7 +19,7 @@ from oplog.replay import FileRow
 from restore.rebuild.plan import in_scope
 from tiering.catalog.definitions import table_names
 from tiering.table import schema, tombstones
-from tiering.table.places import CLONED_DIRECTORY, GIVEN_UP_DIRECTORY, is_reservation, locate
+from tiering.table.paths import CLONED_DIRECTORY, GIVEN_UP_DIRECTORY, is_reservation, locate
 from tiering.table.schema import TABLE_FILE, TableDefinition
 from tiering.table.tombstones import DROPPED_DIRECTORY, Tombstone, essence, succeeding
 

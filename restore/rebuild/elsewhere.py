@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from restore.rebuild.presence import Elsewhere, PresentPart
+from restore.rebuild.duplicates import Elsewhere, PresentPart
 from tiering.catalog.context import Context
 from tiering.table import tombstones
 from tiering.table.schema import TableDefinition

@@ -14,7 +14,7 @@ from restore.rebuild.plan import (
     kept_reservations,
 )
 from tiering.table.part import PART_FILE
-from tiering.table.places import level_mark, name_at
+from tiering.table.paths import level_mark, name_at
 from tiering.table.schema import TABLE_FILE
 
 

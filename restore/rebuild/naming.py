@@ -8,7 +8,7 @@ from typing import Protocol
 from oplog.errors import Damaged
 from oplog.replay import FileRow
 from tiering.table import schema, tombstones
-from tiering.table.places import locate
+from tiering.table.paths import locate
 
 
 class _Files(Protocol):

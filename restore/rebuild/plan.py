@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from oplog.replay import FileRow
-from tiering.table.places import is_reservation
+from tiering.table.paths import is_reservation
 
 Row = TypeVar("Row", bound="StoredFile")
 

@@ -43,13 +43,14 @@ from restore.rebuild.allowed import (
     check_writable,
     objection_of,
 )
-from restore.rebuild.arrivals import Arrivals, sort_arrivals
 from restore.rebuild.cache import UNREADABLE, Cache, opened_cache, unreadable
 from restore.rebuild.definitions import SettledDefinition, settle
+from restore.rebuild.duplicates import Elsewhere, Look, nothing_known
 from restore.rebuild.given_since import keep_reservations, level_marks, note_levels
 from restore.rebuild.held_revision import pinned
 from restore.rebuild.moments import past_at_time
 from restore.rebuild.naming import in_words, table_name, table_names
+from restore.rebuild.part_admission import Arrivals, sort_arrivals
 from restore.rebuild.plan import (
     MissingObject,
     TableDifference,
@@ -61,13 +62,12 @@ from restore.rebuild.plan import (
     lost_objects,
     with_paths,
 )
-from restore.rebuild.presence import Elsewhere, Look, nothing_known
 from restore.rebuild.request import RebuildRequest
 from restore.rebuild.result import RebuildResult
 from restore.rebuild.scope import scope_of
 from tiering.table import part as parts_format
 from tiering.table.part import Part
-from tiering.table.places import directory_of
+from tiering.table.paths import directory_of
 
 _COMMIT_ATTEMPTS = 20
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from oplog.clickhouse.replay import LogProblem
-from restore.rebuild.arrivals import Arrivals, StaysAway
+from restore.rebuild.duplicates import Elsewhere
 from restore.rebuild.naming import in_words
+from restore.rebuild.part_admission import Arrivals, StaysAway
 from restore.rebuild.plan import MissingObject, TableDifference
-from restore.rebuild.presence import Elsewhere
 
 
 class CopyCounts(msgspec.Struct):

@@ -16,6 +16,7 @@ from oplog.revision import BLOBS_PREFIX
 from restore.clickhouse.findings import losses, sentences
 from restore.rebuild.allowed import check_arrivals, check_replicas
 from restore.rebuild.definitions import reservations_coming, settle
+from restore.rebuild.duplicates import Elsewhere
 from restore.rebuild.given_since import keep_reservations, level_marks, levels_going
 from restore.rebuild.naming import table_names
 from restore.rebuild.plan import (
@@ -28,7 +29,6 @@ from restore.rebuild.plan import (
     leaves_frozen,
     lost_objects,
 )
-from restore.rebuild.presence import Elsewhere
 from restore.rebuild.rebuild import arriving
 from restore.rebuild.result import CopyCounts, RebuildResult
 from restore.transfer.source import SourceTree

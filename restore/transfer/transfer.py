@@ -22,8 +22,8 @@ from disks.base import LoggedDisk
 from disks.effects import make_directory
 from disks.file_table.table import FileTable
 from disks.host.locks import file_lock
-from disks.object_disk.doomed import announced
 from disks.object_disk.history import past_at
+from disks.object_disk.pending_deletes import announced
 from disks.stores.base import ObjectStore
 from disks.workers.counting import CountingRunner, add_requests
 from disks.workers.parallel import Askers, ask
@@ -32,12 +32,12 @@ from oplog.errors import Conflict, Refused
 from oplog.kinds import Restored
 from oplog.replay import FileRow
 from restore.rebuild.allowed import check_arrivals, check_names, check_writable, objection_of
+from restore.rebuild.duplicates import Look, nothing_known
 from restore.rebuild.held_revision import require_clock
 from restore.rebuild.plan import (
     by_path,
     matched,
 )
-from restore.rebuild.presence import Look, nothing_known
 from restore.rebuild.rebuild import log_inventory, requests_so_far
 from restore.rebuild.request import RebuildRequest
 from restore.rebuild.result import RebuildResult

@@ -63,7 +63,7 @@ def fsck(
     from oplog.entry import now
     from restore.check.check import CheckOptions, Problem, check
     from restore.check.share_history import parse_subset
-    from tiering.engine import unrevealed
+    from tiering.engine import unfinished_restores
 
     if read_data and read_data_subset:
         raise UsageError("say either --read-data or --read-data-subset")
@@ -73,7 +73,7 @@ def fsck(
     disks = {name: one for name, one in identities.disks.items() if one.broken is None}
     listed = _disks_for_spark(disks, reading=read_data or bool(read_data_subset)) if wanted(spark, master) else []
     work = SparkWork(session, "fsck", master) if listed else None
-    bringing = unrevealed.under_way(config, now())
+    bringing = unfinished_restores.under_way(config, now())
     how = CheckOptions(
         read_data=read_data,
         subset=parse_subset(read_data_subset) if read_data_subset else None,
@@ -86,7 +86,7 @@ def fsck(
         remote={name: work.remote(config.bucket(name)) for name in listed} if work is not None else {},
         listers={} if work is not None else _listers(session, disks.values()),
         pins=import_module(PIN_RECORDS).counted_pins(config, session.limiter()),
-        unrevealed={note.uuid for note in bringing},
+        unfinished_restores={note.uuid for note in bringing},
     )
     with ExitStack() as stack:
         journal = stack.enter_context(_journal(session))
@@ -309,7 +309,7 @@ def gc(
 
 
 def _say_without_marks(session: Session, disk: "Disk") -> None:
-    from disks.object_disk.sharing.marks_place import say_without_marks
+    from disks.object_disk.sharing.recorded_keeper import record_without_marks
     from disks.stores.wrappers.named_log import whole_prefix
 
     if session.loaded.config.keeper.hosts:
@@ -320,7 +320,7 @@ def _say_without_marks(session: Session, disk: "Disk") -> None:
     logged = disk.logged
     if logged is None or logged.log_name is None:
         raise UsageError(f"disk {disk.name} has its prefix for itself", hint="leave --without-marks out")
-    say_without_marks(whole_prefix(logged.store))
+    record_without_marks(whole_prefix(logged.store))
 
 
 def _remote(session: Session, work: SparkWork | None, disk: "Disk") -> "Remote | None":

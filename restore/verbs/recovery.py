@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from disks.base import ClickHouseLogDisk, LoggedDisk
-    from restore.rebuild.presence import Look
+    from restore.rebuild.duplicates import Look
     from restore.rebuild.request import RebuildRequest
     from restore.rebuild.result import RebuildResult
     from restore.transfer.blob_copies import RemoteCopying
@@ -130,8 +130,8 @@ def _look(session: Session) -> "Look":
     """What all disks of this machine hold, looked at without changing anything. Where the store cannot be opened, as
     may be after a disaster, the disk is restored by itself, and that is said."""
     from oplog.errors import FrostlineError
+    from restore.rebuild.duplicates import Elsewhere
     from restore.rebuild.elsewhere import look_around
-    from restore.rebuild.presence import Elsewhere
 
     def look() -> Elsewhere:
         try:

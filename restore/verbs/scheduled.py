@@ -17,7 +17,7 @@ _LEFT = (("orphaned", "deleted"), ("orphaned_bytes", "deleted_bytes"))
 
 def _gc(config: Config, store: Store) -> Sequence[Sequence[str]]:
     """One command line a bucket that answers, unless gc is paused. Collecting is what lets the log forget, too."""
-    if "gc" in store.context.journal.wishes.paused(None):
+    if "gc" in store.context.journal.overrides.paused(None):
         return []
     disks = [
         disk.name

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from disks.base import LoggedDisk
 from oplog.errors import NotFound, Refused
-from spark_tiering.changes.arrivals import ArrivedPart, arrivals, check_kept
+from spark_tiering.changes.added_commits import ArrivedPart, arrivals, check_kept
 from spark_tiering.read_options import ReadOptions
 from spark_tiering.scan_planning import (
     Piece,

@@ -14,8 +14,8 @@ from typing import Literal
 from oplog.errors import Refused, UsageError
 from restore.history import partitions
 from spark_tiering.read_options import CATALOGUED
+from spark_tiering.writing.cached_store import cached_store
 from spark_tiering.writing.gathering import gather
-from spark_tiering.writing.kept_store import kept_store
 from tiering.config.reading import load
 from tiering.engine.store import Store
 from tiering.engine.write_job import WriteOptions, WriteResult, begin, commit, is_nothing
@@ -85,7 +85,7 @@ def commit_job(options: WriteOptions, job: WriteJob | None, parts: Sequence[Writ
 def _opened(options: WriteOptions, *, recover: bool) -> AbstractContextManager[Store]:
     """The store; that of a stream stays open for its next batch."""
     if isinstance(options.once, OnceABatch):
-        return kept_store(options.config, actor=_ACTOR, recover=recover)
+        return cached_store(options.config, actor=_ACTOR, recover=recover)
     return Store.open(load(options.config), actor=_ACTOR, recover=recover)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _UNITS = "tests/unit/tiering/parquet/test_read_cache.py"
-_OPENED = "tests/integration/test_kept_files.py"
+_OPENED = "tests/integration/test_cached_files.py"
 _KILLED = "tests/crash/test_read_cache.py::test_stopped_at_every_effect"
 _CACHE = "tiering.parquet.read_cache:ReadCache"
 
@@ -66,9 +66,9 @@ def _one_name_for_all() -> None:
 
 def _kept_by_name() -> None:
     """The engine is given the name in the cache, which may be another file by then."""
-    from tiering.query.sql.kept_files import KeptFiles
+    from tiering.query.sql.cached_files import CachedFiles
 
-    link = KeptFiles._link
+    link = CachedFiles._link
 
     def named(self: Any, file: Any, cached: Any, read: Any) -> None:
         link(self, file, cached, read)
@@ -77,15 +77,15 @@ def _kept_by_name() -> None:
         found.unlink()
         found.symlink_to(place)
 
-    KeptFiles._link = named  # type: ignore[method-assign]
+    CachedFiles._link = named  # type: ignore[method-assign]
 
 
 def _holes_kept() -> None:
     """A file that is there is taken for whole."""
-    from tiering.query.sql import kept_files
+    from tiering.query.sql import cached_files
 
-    kept_files._is_filled = lambda descriptor, read: True
-    kept_files.which_are_whole = lambda reads: [True] * len(reads)
+    cached_files._is_filled = lambda descriptor, read: True
+    cached_files.which_are_whole = lambda reads: [True] * len(reads)
 
 
 Mistake = tuple[str, str, str, Callable[[], None]]
@@ -119,7 +119,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "cache: never opened",
         "what is kept is served as if it were not",
         f"{_OPENED}::test_what_is_kept_the_engine_opens",
-        replaced("tiering.query.sql.kept_files:KeptFiles", "hold", nothing),
+        replaced("tiering.query.sql.cached_files:CachedFiles", "hold", nothing),
     ),
     (
         "cache: limit held later",

@@ -101,9 +101,9 @@ def _inputs_kept() -> None:
 
 def _blob_not_asked_for() -> None:
 
-    from disks.object_disk.basis import Basis
+    from disks.object_disk.commit_checks import CommitChecks
 
-    Basis.check_blob = lambda self, blob: None  # type: ignore[method-assign]
+    CommitChecks.check_blob = lambda self, blob: None  # type: ignore[method-assign]
 
 
 def _partial_merge_drops_tombstones() -> None:

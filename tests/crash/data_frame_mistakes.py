@@ -90,9 +90,9 @@ def _catalogued_options_forgotten() -> None:
 
 
 def _kept_store_of_before() -> None:
-    from spark_tiering.writing import kept_store
+    from spark_tiering.writing import cached_store
 
-    kept_store._look_again = lambda store, *, recover: None
+    cached_store._look_again = lambda store, *, recover: None
 
 
 def _registered_elsewhere() -> None:
@@ -157,9 +157,9 @@ def _change_lost_at_a_merge() -> None:
 
 
 def _moves_bring_rows() -> None:
-    from spark_tiering.changes import arrivals
+    from spark_tiering.changes import added_commits
 
-    arrivals._is_new = lambda disk, commit, directory: True
+    added_commits._is_new = lambda disk, commit, directory: True
 
 
 def _no_pin() -> None:

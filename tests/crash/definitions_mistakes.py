@@ -113,13 +113,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "a restore brings what is there (I1)",
         "a restore does not ask whether the rows of its parts are on another disk, merged, or inserted again",
         f"{_BACK}::test_rows_that_were_inserted_again_do_not_come_twice",
-        replaced("restore.rebuild.arrivals", "presence", _nowhere),
+        replaced("restore.rebuild.part_admission", "presence", _nowhere),
     ),
     (
         "a restore hides what is elsewhere (I1)",
         "a part of which another disk has some rows stays away as if all of them were there",
         f"{_BACK}::test_a_part_of_which_some_rows_are_elsewhere_is_refused_and_the_preview_says_so",
-        replaced("restore.rebuild.presence:Presence", "has_all_rows", True),
+        replaced("restore.rebuild.duplicates:Presence", "has_all_rows", True),
     ),
     (
         "covered by a range alone (I19)",

@@ -42,7 +42,7 @@ def _attached_unasked() -> None:
 def _replaced_left() -> None:
     from restore.history import partitions
 
-    partitions.tables.drop_parts = lambda context, doomed, **reasons: None
+    partitions.tables.drop_parts = lambda context, to_delete, **reasons: None
 
 
 def _attached_beside_inserts() -> None:

@@ -191,7 +191,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "two disks of one place",
         "the configuration does not compare places",
         f"{_PLACES}::test_two_disks_of_one_place_are_an_error",
-        replaced("tiering.config.reading", "check_places", nothing),
+        replaced("tiering.config.reading", "check_locations", nothing),
     ),
     (
         "uncounted is empty (I16)",
@@ -209,7 +209,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "a drained disk fills again",
         "nothing keeps rules, inserts and merges from a disk that is drained",
         f"{_DRAIN}::test_a_bucket_is_drained_and_no_rule_fills_it_again",
-        replaced("tiering.journal.wishes:Wishes", "drained", lambda self: frozenset()),
+        replaced("tiering.journal.overrides:Overrides", "drained", lambda self: frozenset()),
     ),
     (
         "what is detached is left",

@@ -47,7 +47,7 @@ def _reported_before_the_commit() -> None:
 
 def _batch_not_written_down() -> None:
     """After a crash the files are gathered anew: another batch makes other blocks."""
-    from tiering.daemon.inbox.place import TableInbox
+    from tiering.daemon.inbox.table_inbox import TableInbox
 
     TableInbox.batch = lambda self: None  # type: ignore[method-assign]
 
@@ -62,10 +62,10 @@ def _idle_connections_stay() -> None:
 
 
 def _kills_not_counted() -> None:
-    from tiering.daemon.inbox import place
+    from tiering.daemon.inbox import table_inbox
     from tiering.daemon.inbox.records import Attempt
 
-    place.after_kill = lambda data: Attempt()  # type: ignore[attr-defined]
+    table_inbox.after_kill = lambda data: Attempt()  # type: ignore[attr-defined]
 
 
 def _known_before_they_are_in() -> None:
@@ -202,7 +202,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "metrics: due is what is planned",
         "a part whose move failed, and waits, is due no more",
         "tests/unit/tiering/facts/metrics/test_metrics.py::TestSeen::test_what_waits_for_another_try_is_still_due",
-        replaced("tiering.facts.metrics.looking", "overdue", _planned_moves_only),
+        replaced("tiering.facts.metrics.collect", "overdue", _planned_moves_only),
     ),
     (
         "inbox: bytes are known whatever directory they are in",
@@ -220,6 +220,6 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "inbox: a link in failed/ is followed",
         "a retry takes a file from outside of the inbox",
         f"{_HIVE}::test_only_files_below_failed_are_tried_again",
-        replaced("tiering.daemon.inbox.place", "_is_file_below", lambda path, name: (path / name).is_file()),
+        replaced("tiering.daemon.inbox.table_inbox", "_is_file_below", lambda path, name: (path / name).is_file()),
     ),
 )

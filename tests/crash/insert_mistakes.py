@@ -12,7 +12,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _CHECK = "tests/unit/tiering/insert/test_reshaping.py"
-_FILES = "tests/unit/tiering/insert/test_as_they_are.py"
+_FILES = "tests/unit/tiering/insert/test_attach_files.py"
 _HIVE = "tests/integration/test_hive.py"
 _SOURCES = "tests/unit/tiering/insert/test_sources.py"
 _REPLACE = "tests/integration/test_replace_partitions.py"
@@ -39,7 +39,7 @@ def _bad_rows_forgotten() -> None:
 
 def _block_is_bad() -> None:
     """One bad row takes its whole block with it."""
-    from tiering.insert import intake
+    from tiering.insert import row_reader
 
     def salvage(records: Any, take: Any, bad: Any) -> Any:
         try:
@@ -47,12 +47,12 @@ def _block_is_bad() -> None:
         except Exception as error:
             bad(records[0], str(error))
 
-    intake.salvage = salvage  # type: ignore[assignment]
+    row_reader.salvage = salvage  # type: ignore[assignment]
 
 
 def _lines_are_records() -> None:
     from tiering.insert.inputs import source_csv
-    from tiering.insert.intake import TextRecord
+    from tiering.insert.row_reader import TextRecord
 
     source_csv._records = lambda block, first: [
         TextRecord(line, text + b"\n") for line, text in enumerate(block.rstrip(b"\n").split(b"\n"), first)
@@ -89,9 +89,9 @@ def _types_by_the_names_of_the_table() -> None:
 
 
 def _misspelt_names_are_nulls() -> None:
-    from tiering.insert.intake import Intake
+    from tiering.insert.row_reader import RowReader
 
-    Intake.check_seen = lambda self: None  # type: ignore[method-assign]
+    RowReader.check_seen = lambda self: None  # type: ignore[method-assign]
 
 
 def _replaced_without_precondition() -> None:
@@ -291,13 +291,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "directories are no columns",
         "the column of a Hive directory is null in every row",
         f"{_HIVE}::test_every_value_is_what_duckdb_reads",
-        replaced("tiering.insert.intake", "path_columns", lambda source, reshaping: {}),
+        replaced("tiering.insert.row_reader", "path_columns", lambda source, reshaping: {}),
     ),
     (
         "a file's own column against its directory",
         "a file says another value than the directory that it lies in, and nobody says so",
         f"{_HIVE}::test_a_column_of_the_file_must_say_the_same",
-        replaced("tiering.insert.intake", "with_path_columns", _appended),
+        replaced("tiering.insert.row_reader", "with_path_columns", _appended),
     ),
     (
         "scratch removed under its writers",
@@ -310,13 +310,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "attached: order not asked",
         "a file that is not sorted becomes a part, which merges and queries trust to be",
         f"{_FILES}::test_what_does_not_fit_is_named_and_changes_nothing",
-        replaced("tiering.insert.as_they_are", "is_sorted", lambda rows, keys: True),
+        replaced("tiering.insert.attach_files", "is_sorted", lambda rows, keys: True),
     ),
     (
         "attached: the file of a part goes in twice",
         "rows are doubled by attaching the file of a merged part that is there",
         f"{_FILES}::test_a_file_of_a_merge_is_known_while_its_part_is_there",
-        replaced("tiering.insert.as_they_are", "_is_there", lambda run, found: False),
+        replaced("tiering.insert.attach_files", "_is_there", lambda run, found: False),
     ),
     (
         "keys as URLs",

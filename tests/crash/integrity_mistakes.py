@@ -49,7 +49,7 @@ def _nothing_pending() -> None:
 
 def _repair_removes() -> None:
     from restore.check import set_aside
-    from tiering.table.places import directory_of
+    from tiering.table.paths import directory_of
 
     def remove(disk: Any, key: Any, target: str, reason: str, claim: Any, actor: str) -> None:
         with disk.transaction(SetAside()) as transaction:

@@ -213,13 +213,13 @@ def no_leftovers(site: Site, *, ignoring: tuple[str, ...] = ()) -> Iterator[str]
         segments = inside.parts
         if segments[:1] == ("repository",) or segments[:2] == ("state", "backup") or "readers" in segments:
             continue  # what a killed backup left is the next one's business: `backing_up.back_up` looks
-        doomed = {"staging", "committed", "trash", "hidden", ".incoming", "scratch"} & set(segments)
+        to_delete = {"staging", "committed", "trash", "hidden", ".incoming", "scratch"} & set(segments)
         if {*ignoring, site.scratch.name} & set(segments):  # the next shard on the machine sweeps what one left
             continue
         for name in files:
-            if doomed or name.endswith((".tmp", ".new", ".owner")):
+            if to_delete or name.endswith((".tmp", ".new", ".owner")):
                 yield f"I14 leftover {inside / name}"
-        if doomed and len(segments) > segments.index(next(iter(doomed))) + 1:
+        if to_delete and len(segments) > segments.index(next(iter(to_delete))) + 1:
             yield f"I14 leftover directory {inside}"
 
 

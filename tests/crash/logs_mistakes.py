@@ -15,22 +15,22 @@ _PROPERTY = "tests/property/test_several_logs.py"
 
 
 def _unreadable_is_empty() -> None:
-    from disks.garbage import witnesses
+    from disks.garbage import reference_sources
     from oplog.errors import FrostlineError
 
-    original = witnesses.Witnesses._evidence_of
+    original = reference_sources.ReferenceSources._evidence_of
 
     def evidence(self: Any, *arguments: Any) -> Any:
         try:
             return original(self, *arguments)
         except FrostlineError:
-            return witnesses._EMPTY
+            return reference_sources._EMPTY
 
-    witnesses.Witnesses._evidence_of = evidence  # type: ignore[assignment,method-assign]
+    reference_sources.ReferenceSources._evidence_of = evidence  # type: ignore[assignment,method-assign]
 
 
 def _pins_of_others_unseen() -> None:
-    from disks.garbage import witnesses
+    from disks.garbage import reference_sources
     from disks.object_disk.sharing.other_log import OtherLog
     from oplog import pins
 
@@ -47,11 +47,11 @@ def _pins_of_others_unseen() -> None:
         return collected
 
     for name in ("collect_references", "references_among"):
-        setattr(witnesses, name, blind(getattr(witnesses, name)))
+        setattr(reference_sources, name, blind(getattr(reference_sources, name)))
 
 
 def _what_was_removed_is_forgotten() -> None:
-    from disks.garbage.narrow_references import _Past
+    from disks.garbage.candidate_references import _Past
 
     def stop_before(self: Any, revision: int) -> None:
         self._stops.clear()
@@ -60,12 +60,12 @@ def _what_was_removed_is_forgotten() -> None:
 
 
 def _fence_in_one_log() -> None:
-    from disks.garbage.witnesses import Witnesses
+    from disks.garbage.reference_sources import ReferenceSources
 
     def fence(self: Any, announcement: str) -> None:
         self._disk.fence(announcement)
 
-    Witnesses.fence = fence  # type: ignore[method-assign]
+    ReferenceSources.fence = fence  # type: ignore[method-assign]
 
 
 def _first_commit_does_not_look() -> None:
@@ -82,9 +82,9 @@ def _first_commit_does_not_look() -> None:
 
 
 def _marks_asked_once() -> None:
-    from disks.garbage.witnesses import Witnesses
+    from disks.garbage.reference_sources import ReferenceSources
 
-    original = Witnesses.renewed
+    original = ReferenceSources.renewed
 
     def renewed(self: Any) -> Any:
         asked, self._references = self._references, None
@@ -93,7 +93,7 @@ def _marks_asked_once() -> None:
         finally:
             self._references = asked
 
-    Witnesses.renewed = renewed  # type: ignore[method-assign]
+    ReferenceSources.renewed = renewed  # type: ignore[method-assign]
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
@@ -101,13 +101,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "logs: one's own alone",
         "gc reads its own log, and no other of the prefix",
         f"{_GC}::test_what_any_log_names_stays",
-        replaced("disks.garbage.witnesses", "heeded_logs", lambda disk, now: []),
+        replaced("disks.garbage.reference_sources", "heeded_logs", lambda disk, now: []),
     ),
     (
         "logs: by chance alone",
         "gc reads its own log, and no other of the prefix: found by random work",
         _PROPERTY,
-        replaced("disks.garbage.witnesses", "heeded_logs", lambda disk, now: []),
+        replaced("disks.garbage.reference_sources", "heeded_logs", lambda disk, now: []),
     ),
     (
         "logs: removed is forgotten",
@@ -119,7 +119,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "logs: links not followed",
         "an object that another log removed from one path and kept at another, within its retention, goes",
         f"{_GC}::test_a_file_of_another_log_is_followed_from_path_to_path",
-        replaced("disks.garbage.narrow_references:_Files", "put", nothing),
+        replaced("disks.garbage.candidate_references:_Files", "put", nothing),
     ),
     (
         "logs: retired at once",
@@ -185,7 +185,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "logs: newcomer",
         "a log that began while a collection ran is not noticed",
         f"{_GC}::test_a_log_that_begins_meanwhile_stops_the_batch",
-        replaced("disks.garbage.witnesses:Witnesses", "renewed", lambda self: self.renewed_own()),
+        replaced("disks.garbage.reference_sources:ReferenceSources", "renewed", lambda self: self.renewed_own()),
     ),
     (
         "logs: marks asked once",
@@ -197,7 +197,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "logs: no objection",
         "a collection goes on though the marks are not to be relied on",
         f"{_GC}::test_marks_that_cannot_be_asked_stop_everything",
-        replaced("disks.garbage.witnesses:Witnesses", "release", lambda self, keys: keys),
+        replaced("disks.garbage.reference_sources:ReferenceSources", "release", lambda self, keys: keys),
     ),
     (
         "logs: any writer",

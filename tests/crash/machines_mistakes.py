@@ -33,10 +33,10 @@ def _place_believed() -> None:
 
 
 def _unproved_entries_settle() -> None:
-    from disks.object_disk.basis import Basis
+    from disks.object_disk.commit_checks import CommitChecks
 
-    check = Basis.check
-    Basis.check = lambda self, head, fence, between, *, proved: check(  # type: ignore[method-assign]
+    check = CommitChecks.check
+    CommitChecks.check = lambda self, head, fence, between, *, proved: check(  # type: ignore[method-assign]
         self, head, fence, between, proved=head
     )
 
@@ -128,15 +128,15 @@ def _fence_not_heeded() -> None:
 
 
 def _announcement_not_read() -> None:
-    from disks.object_disk.basis import Basis
+    from disks.object_disk.commit_checks import CommitChecks
 
-    Basis._announced = lambda self: set()  # type: ignore[method-assign]
+    CommitChecks._announced = lambda self: set()  # type: ignore[method-assign]
 
 
 def _committed_to_any_state() -> None:
-    from disks.object_disk.basis import Basis
+    from disks.object_disk.commit_checks import CommitChecks
 
-    Basis._check_untouched = lambda self, head, between, proved: None  # type: ignore[method-assign]
+    CommitChecks._check_untouched = lambda self, head, between, proved: None  # type: ignore[method-assign]
 
 
 def _lease_not_looked_at() -> None:

@@ -11,7 +11,7 @@ _MARKS = "tests/replicas/zero_copy/test_marks.py"
 _SHARING = "tests/replicas/zero_copy/test_sharing.py"
 _VERBS = "tests/replicas/zero_copy/test_verbs.py"
 _AUDIT = "tests/replicas/zero_copy/test_audit.py"
-_PLACE = "tests/replicas/keeper/test_place_of_marks.py"
+_PLACE = "tests/replicas/keeper/test_keeper_of_marks.py"
 
 
 def _mark_makes_the_set() -> None:
@@ -61,13 +61,13 @@ def _gate_left_open() -> None:
 
 
 def _what_was_read_is_free() -> None:
-    from zerocopy.marks.verdict import MarkReferences
+    from zerocopy.marks.audit_result import MarkReferences
 
     MarkReferences.release = lambda self, keys: keys  # type: ignore[method-assign]
 
 
 def _marks_hold_nothing() -> None:
-    from zerocopy.marks.verdict import MarkReferences
+    from zerocopy.marks.audit_result import MarkReferences
 
     original = MarkReferences.held
 
@@ -83,12 +83,12 @@ def _marks_hold_nothing() -> None:
 
 
 def _any_audit_counts() -> None:
-    from zerocopy.marks import verdict
+    from zerocopy.marks import audit_result
 
     def objection(found: Any, log: str, known: str | None) -> str | None:
         return None if found is not None and any(one.clean for one in found[0].audits.values()) else "never compared"
 
-    verdict.objection = objection
+    audit_result.objection = objection
 
 
 def _bytes_before_marks() -> None:
@@ -220,28 +220,28 @@ def _every_replica_moves() -> None:
 
 def _whoever_marks_elsewhere() -> None:
     """Nobody looks where marks are kept before one is set."""
-    from zerocopy.marks.place import PlaceCheck
+    from zerocopy.marks.marks_keeper import PlaceCheck
 
     PlaceCheck.__call__ = lambda self: None  # type: ignore[method-assign]
 
 
 def _looked_once() -> None:
     """The bucket is asked where marks are kept when a collection begins, and not again."""
-    from disks.garbage.witnesses import Witnesses
+    from disks.garbage.reference_sources import ReferenceSources
 
-    original = Witnesses._check_place
+    original = ReferenceSources._check_place
 
     def check_place(self: Any) -> None:
         if self._own is None:
             original(self)
 
-    Witnesses._check_place = check_place  # type: ignore[method-assign]
+    ReferenceSources._check_place = check_place  # type: ignore[method-assign]
 
 
 def _none_if_the_last_says_so() -> None:
-    from disks.object_disk.sharing import marks_place
+    from disks.object_disk.sharing import recorded_keeper
 
-    marks_place.in_force = lambda found: found[-1] if found and found[-1].place.keeper else None
+    recorded_keeper.in_force = lambda found: found[-1] if found and found[-1].place.keeper else None
 
 
 def _mistake(name: str, what: str, check: str, apply: Callable[[], None]) -> tuple[str, str, str, Callable[[], None]]:
@@ -253,13 +253,13 @@ MISTAKES = (
         "gc without keeper",
         "a machine without `keeper:` collects by the logs alone what marks hold",
         f"{_PLACE}::test_a_machine_without_keeper_does_not_collect_what_marks_hold",
-        replaced("disks.object_disk.sharing.marks_place", "objection", lambda *arguments, **options: None),
+        replaced("disks.object_disk.sharing.recorded_keeper", "objection", lambda *arguments, **options: None),
     ),
     _mistake(
         "gc by another keeper",
         "an audit in any Keeper lets a machine collect",
         f"{_PLACE}::test_marks_in_another_keeper_count_for_nobody",
-        replaced("disks.object_disk.sharing.marks_place", "objection", lambda *arguments, **options: None),
+        replaced("disks.object_disk.sharing.recorded_keeper", "objection", lambda *arguments, **options: None),
     ),
     _mistake(
         "marks anywhere",
@@ -283,7 +283,7 @@ MISTAKES = (
         "not waited for",
         "a collection that knows of no marks is at objects while the first ones are set",
         f"{_PLACE}::test_a_collection_that_began_before_anybody_marked",
-        replaced("disks.object_disk.sharing.marks_place", "is_new", lambda found, at: False),
+        replaced("disks.object_disk.sharing.recorded_keeper", "is_new", lambda found, at: False),
     ),
     _mistake(
         "a mark makes its set",

@@ -183,7 +183,7 @@ def _references_first() -> None:
         self._delete(found, evidence, verdict, [])
 
     garbage._Collection.run = run  # type: ignore[method-assign]
-    garbage.Witnesses.renewed = lambda self: set(self.named)  # type: ignore[method-assign]
+    garbage.ReferenceSources.renewed = lambda self: set(self.named)  # type: ignore[method-assign]
 
 
 def _commit_skipped() -> None:

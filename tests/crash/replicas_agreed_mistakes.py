@@ -21,7 +21,7 @@ _MANY = "tests/replicas/test_many_partitions.py"
 _TAKE_OVER = "tests/replicas/test_take_over.py"
 _ALTER = "tests/replicas/test_alter.py"
 _DROPS = "tests/replicas/test_drops.py"
-_KEPT = "tests/replicas/test_kept_drops.py"
+_KEPT = "tests/replicas/test_retained_drops.py"
 _TABLES = "tests/replicas/test_replicas.py"
 _SHARED = "tests/replicas/test_shared_disk.py"
 _COPIES = "tests/replicas/test_kept_copies.py"
@@ -149,7 +149,7 @@ def _digests_of_the_dropped_count() -> None:
 def _arriving_not_awaited() -> None:
     from zerocopy.execution import dropping
 
-    dropping.arrivals.arriving = lambda context, definition: []  # type: ignore[assignment]
+    dropping.staged_parts.arriving = lambda context, definition: []  # type: ignore[assignment]
 
 
 def _moving_parts_dropped() -> None:
@@ -477,13 +477,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "drops: nothing kept",
         "what an entry of the log drops is gone from the local disks at once",
         f"{_KEPT}::test_what_a_forged_entry_drops_comes_back",
-        replaced("tiering.catalog.kept_drops", "keeps", lambda disk: False),
+        replaced("tiering.catalog.retained_drops", "keeps", lambda disk: False),
     ),
     (
         "drops: taken back twice",
         "a part that comes back does not say which part it was, nor which blocks are in it",
         f"{_KEPT}::test_what_a_forged_entry_drops_comes_back",
-        replaced("tiering.insert.as_they_are", "_all_of", nothing),
+        replaced("tiering.insert.attach_files", "_all_of", nothing),
     ),
     (
         "drops: taken back by two",
@@ -501,13 +501,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "drops: kept for ever",
         "what a drop keeps never goes",
         f"{_KEPT}::test_what_is_past_its_time_goes",
-        replaced("tiering.catalog.kept_drops:KeptDrop", "is_over", lambda self, seconds, now: False),
+        replaced("tiering.catalog.retained_drops:RetainedDrop", "is_over", lambda self, seconds, now: False),
     ),
     (
         "drops: kept on a full disk",
         "what drops keep stays where a new part finds no room",
         f"{_KEPT}::test_a_full_disk_gives_up_the_oldest_first",
-        replaced("tiering.catalog.kept_drops", "give_way", lambda disk: False),
+        replaced("tiering.catalog.retained_drops", "give_way", lambda disk: False),
     ),
     (
         "conversion: undone into a replica",

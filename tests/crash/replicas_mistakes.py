@@ -53,7 +53,7 @@ def _digest_after_the_entry() -> None:
 
 
 def _word_before_bytes() -> None:
-    from zerocopy.replica.inserts import arrivals, inserting
+    from zerocopy.replica.inserts import inserting, staged_parts
 
     def put_in(self: Any, written: Any, transactions: Any, number: int) -> None:
         fresh = self._without_duplicates(written)
@@ -62,26 +62,26 @@ def _word_before_bytes() -> None:
                 part = self.described(one.name, one.new)
                 one.digest = inserting.content_digest(part)
                 transaction = transactions[one.new.disk]
-                arrivals.stage(transaction, self.definition, part, one.new.directory, one.node)
+                staged_parts.stage(transaction, self.definition, part, one.new.directory, one.node)
             taken = self._say(arriving)
             for disk in {one.new.disk for one in taken}:
                 transactions[disk].commit()
                 names = [one.name for one in taken if one.new.disk == disk]
-                arrivals.take_in(self.context, self.definition, self.context.disk(disk), names)
+                staged_parts.take_in(self.context, self.definition, self.context.disk(disk), names)
                 self.count_in(names, [one.new for one in taken if one.new.disk == disk])
 
     inserting.ReplicatedInserting.put_in = put_in  # type: ignore[method-assign]
 
 
 def _arrivals_always_taken_back() -> None:
-    from zerocopy.replica.inserts import arrivals
+    from zerocopy.replica.inserts import staged_parts
     from zerocopy.replica.replica import Replica  # noqa: F401  loaded before it is changed
 
     def settle(replica: Any, disk: Any, part: str) -> str:
-        arrivals.discard(replica.context, replica.definition, disk, [part])
+        staged_parts.discard(replica.context, replica.definition, disk, [part])
         return part
 
-    arrivals._settle = settle
+    staged_parts._settle = settle
 
 
 def _arriving_given() -> None:

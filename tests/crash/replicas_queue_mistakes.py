@@ -23,7 +23,7 @@ _INTERSERVER = "tests/replicas/test_interserver.py"
 _BEHIND = "tests/replicas/test_behind.py"
 _DROPS = "tests/replicas/test_drops.py"
 _COUNTED = "tests/replicas/zero_copy/test_counted.py"
-_MANY = "tests/replicas/keeper/test_many_questions.py"
+_MANY = "tests/replicas/keeper/test_batched_requests.py"
 
 
 def _one_after_the_other() -> None:
@@ -138,28 +138,28 @@ def _merged_alone_is_unknown() -> None:
 
 
 def _missing_nodes_left_out() -> None:
-    from zerocopy.keeper import gathered
+    from zerocopy.keeper import batched
 
     def deserialize(self: Any, data: Any, offset: int) -> list[Any]:
-        return [one for one in gathered._answers(data, offset) if not isinstance(one, Exception)]
+        return [one for one in batched._answers(data, offset) if not isinstance(one, Exception)]
 
-    gathered._MultiRead.deserialize = deserialize  # type: ignore[method-assign]
+    batched._MultiRead.deserialize = deserialize  # type: ignore[method-assign]
 
 
 def _every_server_reads_many() -> None:
-    from zerocopy.keeper.gathered import ManyQuestions
+    from zerocopy.keeper.batched import BatchedRequests
 
-    original = ManyQuestions.ask
+    original = BatchedRequests.ask
 
     def ask(self: Any, *arguments: Any) -> Any:
         self.are_understood = True
         return original(self, *arguments)
 
-    ManyQuestions.ask = ask  # type: ignore[method-assign]
+    BatchedRequests.ask = ask  # type: ignore[method-assign]
 
 
 def _lost_answers_are_not_understood() -> None:
-    from zerocopy.keeper.gathered import _InFew
+    from zerocopy.keeper.batched import _InFew
 
     original = _InFew.get
 

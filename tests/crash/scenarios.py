@@ -310,8 +310,8 @@ def move(store: Store, volume: str, partition: str | None = None) -> None:
 def drop_january(store: Store, site: Site) -> None:
     from tiering.catalog import tables
 
-    doomed = [stored for stored in store.parts(TABLE) if stored.name.partition == JANUARY]
-    tables.drop_parts(store.context, doomed, reason="test")
+    to_delete = [stored for stored in store.parts(TABLE) if stored.name.partition == JANUARY]
+    tables.drop_parts(store.context, to_delete, reason="test")
 
 
 def _drop_all_parts(store: Store, site: Site) -> None:

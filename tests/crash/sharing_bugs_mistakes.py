@@ -41,15 +41,15 @@ def _marks_come_late() -> None:
 
 
 def _sets_stay() -> None:
-    from zerocopy.marks.verdict import MarkReferences
+    from zerocopy.marks.audit_result import MarkReferences
 
     MarkReferences.release = lambda self, keys: set()  # type: ignore[method-assign]
 
 
 def _a_lost_keeper_is_believed() -> None:
     """Whatever it knows of the last audit, and whichever the bucket says has the marks."""
-    replaced("zerocopy.marks.verdict", "objection", lambda found, log, known: None)()
-    replaced("disks.object_disk.sharing.marks_place", "objection", lambda *arguments, **options: None)()
+    replaced("zerocopy.marks.audit_result", "objection", lambda found, log, known: None)()
+    replaced("disks.object_disk.sharing.recorded_keeper", "objection", lambda *arguments, **options: None)()
 
 
 def _first_object_alone() -> None:
@@ -78,7 +78,7 @@ MISTAKES = (
         "47274",
         "the_sets_node_is_missing",
         "gc asks no other log",
-        replaced("disks.garbage.witnesses", "heeded_logs", lambda disk, now: []),
+        replaced("disks.garbage.reference_sources", "heeded_logs", lambda disk, now: []),
     ),
     _bug("49211", "a_kill_between_mark_and_commit", "marks come after the commit", _marks_come_late),
     _bug(

@@ -11,7 +11,7 @@ from tests.command_line import Frostline
 from tests.hostile.forge import Forged, build
 
 
-def kept_store(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Forged:
+def cached_store(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Forged:
     """The store below `place`, as it was built."""
     home, kept = place / "home", place / "kept"
     monkeypatch.setenv("FROSTLINE_CONFIG", str(home / "frostline.yaml"))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.object_disk.doomed import INTENTS_PREFIX, end_of
+from disks.object_disk.pending_deletes import INTENTS_PREFIX, end_of
 from disks.stores.open import open_store
 from disks.stores.s3 import store as s3
 from oplog import pins

@@ -19,7 +19,7 @@ import pytest
 import zstandard
 
 from tests.hostile.forge import ROWS, TABLE, Forged
-from tests.hostile.kept import kept_store
+from tests.hostile.kept import cached_store
 from tests.worm import ACTIVE
 
 DEEP = "[" * 200_000
@@ -131,7 +131,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def vault(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Vault:
-    store = kept_store(place, monkeypatch, capsys)
+    store = cached_store(place, monkeypatch, capsys)
     monkeypatch.setenv("FROSTLINE_BACKUP", f"file://{store.home}/repository")
     made, kept = Vault(store), place / "repository"
     if not kept.exists():

@@ -27,9 +27,9 @@ from disks.stores.memory import MemoryStore
 from oplog import entry, pins, snapshot
 from oplog.errors import FrostlineError
 from oplog.revision import DISK_KEY, commit_key, snapshot_key
-from restore.check.strays import missing_ranges
+from restore.check.unexpected import missing_ranges
 from tests.hostile.forge import ROWS, SCHEMA_VERSION_KEY, TABLE, Forged
-from tests.hostile.kept import kept_store
+from tests.hostile.kept import cached_store
 from tiering.table import part as part_format
 from tiering.table import schema
 
@@ -47,7 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Forged:
-    return kept_store(place, monkeypatch, capsys)
+    return cached_store(place, monkeypatch, capsys)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ import pytest
 
 from oplog.errors import FrostlineError
 from tests.hostile.forge import ROWS, TABLE, Forged
-from tests.hostile.kept import kept_store
+from tests.hostile.kept import cached_store
 from tiering.catalog import tables
 from tiering.catalog.lineage import inputs_of
 from tiering.config.reading import load_from
@@ -42,7 +42,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Forged:
-    return kept_store(place, monkeypatch, capsys)
+    return cached_store(place, monkeypatch, capsys)
 
 
 def covering(store: Forged, name: str, **fields: Any) -> None:
@@ -104,8 +104,8 @@ def test_what_is_dropped_takes_nothing_along_that_it_only_claims(store: Forged) 
     """I1: a drop takes a part with its copies, and not what the part says it covers."""
     covering(store, "all_0_999999_9", replaces=["all_2_2_0", "all_3_3_0"])
     with Store.open(load_from(store.home / "frostline.yaml").config) as opened:
-        doomed = [part for part in opened.table(TABLE).parts() if part.part.name == "all_0_999999_9"]
-        tables.drop_parts(opened.context, doomed, reason="test", by_ttl=True)
+        to_delete = [part for part in opened.table(TABLE).parts() if part.part.name == "all_0_999999_9"]
+        tables.drop_parts(opened.context, to_delete, reason="test", by_ttl=True)
     assert store.count() == ROWS
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from oplog.revision import commit_key, snapshot_key
 from tests.hostile.forge import ROWS, TABLE, Forged
-from tests.hostile.kept import kept_store
+from tests.hostile.kept import cached_store
 
 pytestmark = pytest.mark.in_turn
 
@@ -37,7 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def store(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Forged:
     """A snapshot of the newest revision, and retention that is over."""
-    store = kept_store(place, monkeypatch, capsys)
+    store = cached_store(place, monkeypatch, capsys)
     store.frostline("snapshot", "cold")
     return store
 

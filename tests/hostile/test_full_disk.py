@@ -350,7 +350,7 @@ class TestWhileSomethingIsMissing:
         place.fill() if how == "full" else place.remount("ro")
         assert count(store) == ROWS
         with Store.open(load(), recover=False) as opened:
-            assert [pause.kind for pause in opened.context.journal.wishes.pauses()] == ["gc"]
+            assert [pause.kind for pause in opened.context.journal.overrides.pauses()] == ["gc"]
             with opened.object_disk("s3").file_table.read() as view:
                 assert view.state()["noted"] == "late"
         assert store.json("fsck")["ok"]

@@ -100,17 +100,17 @@ def test_a_long_value_of_a_dictionary_is_decoded_in_slices(
     table: Frostline, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     import tiering.insert.inputs.decoded_size as decoded_size
-    from tiering.insert.intake import Intake
+    from tiering.insert.row_reader import RowReader
 
     monkeypatch.setattr(decoded_size, "MOST_DECODED_BYTES", 1_000_000)
     sizes: list[int] = []
-    take = Intake.batches
+    take = RowReader.batches
 
-    def batches(self: Intake, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def batches(self: RowReader, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         sizes.append(batch.num_rows)
         yield from take(self, batch)
 
-    monkeypatch.setattr(Intake, "batches", batches)
+    monkeypatch.setattr(RowReader, "batches", batches)
     path = Path(f"long.{kind}")
     data = repeated(ROWS, 10_000)
     pq.write_table(data, path, store_schema=False) if kind == "parquet" else arrow(data, path)

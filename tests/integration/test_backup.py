@@ -199,8 +199,8 @@ class TestIncrements:
         machine.create("one")
         with machine.repository() as repository:
             store = repository.storage.store
-            doomed = sorted(content(machine))
-            assert all(error is None or ACTIVE for error in store.delete(doomed).values())
+            to_delete = sorted(content(machine))
+            assert all(error is None or ACTIVE for error in store.delete(to_delete).values())
         if ACTIVE:
             return
         again = machine.create("two")

@@ -19,7 +19,7 @@ import pytest
 
 from backup.format import encoding, names
 from backup.format.header import BackupHeader, UnfinishedBackup
-from disks.object_disk.doomed import Announcement
+from disks.object_disk.pending_deletes import Announcement
 from oplog.entry import now
 from tests import worm
 from tests.backups import TABLE, Machine, events, filled, insert, machine_on, other_bucket

@@ -24,7 +24,7 @@ from tiering.daemon.jobs.status import job_documents
 from tiering.daemon.status import DaemonStatus, read_status
 from tiering.engine.store import Store
 from tiering.facts.growth import of_store
-from tiering.facts.metrics import looking
+from tiering.facts.metrics import collect
 from tiering.facts.metrics.process import process_families
 from tiering.facts.status import status_document
 from tiering.merge.request import MergeRequest
@@ -88,9 +88,9 @@ def test_tables_that_are_paused_or_have_nothing_due_are_left_alone(store: Store)
     steps, config = kinds()["cold_merges"].steps, every(store, 60)
     assert steps is not None
     assert steps(config, store) == [["merge", "d.t", "--cold"]]
-    store.context.journal.wishes.pause(None, ["merges"], actor="test")
+    store.context.journal.overrides.pause(None, ["merges"], actor="test")
     assert steps(config, store) == []
-    store.context.journal.wishes.resume(None, ["merges"])
+    store.context.journal.overrides.resume(None, ["merges"])
     store.merge("d.t", MergeRequest())
     store.apply(store.plan_manual_move("d.t", partition="all", to_disk="ssd"))
     store.refresh()
@@ -133,7 +133,7 @@ def test_very_many_small_parts_are_merged_and_told_without_being_asked(store: St
         crowds = status_document(store)["crowded"]
         assert crowds == [{"table": "d.t", "disk": "s3", "partition": "all", "parts": 6}] * len(expected)
         assert [finding.check for finding in of_store(store)] == ["many-parts"] * len(expected)
-        assert looking.look(store).crowded == ({"d.t": 6} if expected else {})
+        assert collect.look(store).crowded == ({"d.t": 6} if expected else {})
     job = {"cold_merges": JobConfig(cron="@daily")}
     explicit = msgspec.structs.replace(config.daemon, jobs=job, cold_merge_parts=100)
     assert kind.steps(msgspec.structs.replace(config, daemon=explicit), store) == expected, "it has a time of its own"
@@ -152,7 +152,7 @@ def test_what_gc_found_is_kept_as_numbers(store: Store, tmp_path: Path) -> None:
     assert daemon.run_job(store, "gc", threading.Event()).result == "done"
     figures = read(store.context.config.state_directory)["gc"].figures
     assert figures == {"orphaned": 1, "orphaned_bytes": 7}
-    found = {family.name: family.samples for family in process_families(looking.process(DaemonStatus(), jobs(store)))}
+    found = {family.name: family.samples for family in process_families(collect.process(DaemonStatus(), jobs(store)))}
     assert found["frostline_orphaned_bytes"] == [((), 7)]
     assert status_document(store)["garbage"] == figures
     assert [finding.check for finding in of_store(store)] == ["garbage"]

@@ -33,8 +33,8 @@ def drop_middle(a: Home, *names: str) -> None:
     from tiering.engine.store import Store
 
     with Store.open(load(a.configuration)) as store:
-        doomed = [stored for stored in store.parts("d.t") if stored.part.name in names]
-        tables.drop_parts(store.context, doomed, reason="past its time", by_ttl=True)
+        to_delete = [stored for stored in store.parts("d.t") if stored.part.name in names]
+        tables.drop_parts(store.context, to_delete, reason="past its time", by_ttl=True)
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["on the SSD", "in the bucket"])

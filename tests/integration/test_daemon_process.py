@@ -148,7 +148,7 @@ def test_it_ends_within_a_copy_that_takes_for_ever_and_the_next_one_moves_the_pa
     with Store.open(embedded(state.parent)) as store:
         rows = pa.record_batch({"k": np.random.default_rng(7).integers(0, 2**62, 200_000)})
         store.table("d.t").insert([rows])
-        store.context.journal.wishes.pin(
+        store.context.journal.overrides.pin(
             store.definitions()[0].uuid, part=store.parts("d.t")[0].part.name, volume="cold"
         )
     for _ in range(20):

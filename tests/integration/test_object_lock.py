@@ -18,7 +18,7 @@ import pytest
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.doomed import announced
+from disks.object_disk.pending_deletes import announced
 from disks.registry import open_disk
 from disks.stores.base import ObjectStore
 from disks.stores.bucket_settings import BucketSettings, ObjectLock

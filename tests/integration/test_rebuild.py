@@ -22,7 +22,7 @@ from disks.garbage import listing
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.doomed import Announcement
+from disks.object_disk.pending_deletes import Announcement
 from disks.object_disk.references import INTENTS_PREFIX, inventory
 from disks.registry import open_disk
 from disks.stores.address import StoreAddress

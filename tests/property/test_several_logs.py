@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace
 
+from disks.garbage.candidate_references import references_among
 from disks.garbage.collect import collect
 from disks.garbage.live_references import collect_references
-from disks.garbage.narrow_references import references_among
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.references import inventory
-from disks.object_disk.sharing.marks_place import say
 from disks.object_disk.sharing.other_log import OtherLog, other_logs
+from disks.object_disk.sharing.recorded_keeper import say
 from disks.object_disk.sharing.writers import take_over
 from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.named_log import NamedLogStore

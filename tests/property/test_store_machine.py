@@ -60,8 +60,8 @@ def carry_out(store: Store, verb: Verb, partition: str, number: int) -> None:
             rule = TtlRule(after_seconds=number * 86400, column="ts", action=MoveToVolume("cold"))
             store.alter_table(old, msgspec.structs.replace(old, ttl=(rule,)))
         case "drop":
-            doomed = [stored for stored in store.parts(TABLE) if stored.name.partition == partition]
-            tables.drop_parts(store.context, doomed, reason="test")
+            to_delete = [stored for stored in store.parts(TABLE) if stored.name.partition == partition]
+            tables.drop_parts(store.context, to_delete, reason="test")
         case "gc":
             if store.object_disk("s3").revision:
                 collect(store, "s3")

@@ -37,7 +37,7 @@ from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table import schema, tombstones
 from tiering.table.definitions import define_table
-from tiering.table.places import locate
+from tiering.table.paths import locate
 from tiering.table.schema import Column, TableDefinition
 from tiering.table.tombstones import essence
 

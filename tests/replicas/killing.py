@@ -26,7 +26,7 @@ from zerocopy.execution import auditing, moving, queue, work
 from zerocopy.execution.steps import Done
 from zerocopy.replica.bringing.landing import GroupCommit
 from zerocopy.replica.connections import connections
-from zerocopy.replica.inserts.arrivals import ARRIVING
+from zerocopy.replica.inserts.staged_parts import ARRIVING
 from zerocopy.replica.replica import Replica
 
 TABLE = "d.t"

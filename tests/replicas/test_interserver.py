@@ -30,7 +30,7 @@ from zerocopy.interserver.client import Peers
 from zerocopy.interserver.receiving import SLOWEST_BYTES, PeerPace, TooSlow
 from zerocopy.keeper.client import Keeper
 from zerocopy.replica.connections import connections
-from zerocopy.replica.inserts.arrivals import ARRIVING
+from zerocopy.replica.inserts.staged_parts import ARRIVING
 
 PART = "all_0_0_0"
 

@@ -15,8 +15,8 @@ from oplog.errors import Locked, NotFound, Refused, UsageError
 from spark_tiering.changes.planning import plan_changes
 from spark_tiering.read_options import read_options
 from spark_tiering.scan_planning import Piece
+from spark_tiering.writing.cached_store import close_kept
 from spark_tiering.writing.gathering import SMALL_PARTS
-from spark_tiering.writing.kept_store import close_kept
 from spark_tiering.writing.stream_options import stream_options
 from spark_tiering.writing.write_job import begin_job, commit_job
 from tests.spark import test_writer

@@ -16,7 +16,7 @@ import pytest
 
 import spark_tiering
 from disks.garbage.rules import GcRules
-from disks.object_disk.basis import MAX_AGE_SECONDS
+from disks.object_disk.commit_checks import MAX_AGE_SECONDS
 from oplog.entry import Create
 from oplog.errors import NotFound, Refused
 from restore.check.check import CheckOptions, check

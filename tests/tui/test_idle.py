@@ -71,7 +71,7 @@ def test_what_is_idle_is_neither_read_nor_drawn(
     hour = _Hour()
 
     async def story(driver: Driver) -> None:
-        driver.app.rhythm.clock = lambda: hour.seconds
+        driver.app.refresh_interval.clock = lambda: hour.seconds
         for key in "1", "2", "4", "5", "7":
             await driver.press(key)
             await _look(driver, hour, 0)
@@ -88,7 +88,7 @@ def test_ages_go_on_without_reading_the_parts(home: Home, counts: Counter[str]) 
     hour = _Hour()
 
     async def story(driver: Driver) -> None:
-        driver.app.rhythm.clock = lambda: hour.seconds
+        driver.app.refresh_interval.clock = lambda: hour.seconds
         await driver.press("3")
         await driver.sees("19d")  # of what stays
         counts.clear()
@@ -110,7 +110,7 @@ def test_what_is_due_is_shown_when_its_time_has_come(home: Home, key: str, way: 
         return len(re.findall(way, driver.text))
 
     async def story(driver: Driver) -> None:
-        driver.app.rhythm.clock = lambda: hour.seconds
+        driver.app.refresh_interval.clock = lambda: hour.seconds
         await driver.press(key)
         await driver.until(lambda: due(driver) == 1)
         hour.now = _DUE

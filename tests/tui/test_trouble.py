@@ -230,7 +230,7 @@ def test_what_another_process_begins_is_seen_also_while_reading_all_would_cost_t
 
         async def story(driver: Driver) -> None:
             await driver.sees("0 under way")
-            driver.app.rhythm._read_after = math.inf
+            driver.app.refresh_interval._read_after = math.inf
             store.context.journal.work.plan_moves([due_move(store)])
             await driver.sees("1 under way", f"planned    {DUE}")
             (move,) = store.context.journal.work.moves(active=True)

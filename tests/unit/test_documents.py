@@ -45,7 +45,7 @@ ELSEWHERE = {
     "restore/clickhouse/convert/process.py": "a request to a process",
     "spark_tiering/queries/frames.py": "an option of a data frame",
     "tiering/catalog/looks/batches.py": "a fingerprint",
-    "tiering/cli/completion/places.py": "a cache of the shell's completion: read again where it is not what it was",
+    "tiering/cli/completion/store_paths.py": "a cache of the shell's completion: read again when it changed",
     "tiering/cli/frame/output.py": "output",
     "tiering/cli/frame/terminal_progress.py": "output",
     "tiering/cli/verb_words.py": "generated code",

@@ -31,7 +31,7 @@ from oplog.kinds import BlocksAllocated, Merged, Tidied
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import check_plain
 from tiering.table.part import RANGE_BLOCKS, PartName, range_of
-from tiering.table.places import part_name
+from tiering.table.paths import part_name
 from tiering.table.schema import TableDefinition
 
 _NEXT_RANGES = 64

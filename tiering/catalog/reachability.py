@@ -17,7 +17,7 @@ from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
 from tiering.catalog.identities.faults import Fault
 from tiering.journal.known_disks import Holding
-from tiering.table.places import locate
+from tiering.table.paths import locate
 from tiering.table.schema import TableDefinition
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from disks.base import Disk
 from oplog.errors import DiskUnreachable, FrostlineError, NoSpace, Refused
-from tiering.catalog import kept_drops
+from tiering.catalog import retained_drops
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
 from tiering.config.units import format_size
 from tiering.policy import late, placement, ttl
@@ -172,7 +172,7 @@ class Reservations:
             return states
         for name in usable:
             disk = self._disks[name]
-            while placement.fits(name, states[name], size_bytes) and kept_drops.give_way(disk):
+            while placement.fits(name, states[name], size_bytes) and retained_drops.give_way(disk):
                 states[name] = self._states([name])[name]
         return states
 

@@ -14,7 +14,7 @@ import msgspec
 from disks.base import Disk, Transaction
 from oplog.errors import AlreadyExists, Conflict, Damaged, NotFound, ReadOnly, Refused, Transient, UsageError
 from oplog.kinds import Dropped, TableAltered, TableCreated
-from tiering.catalog import blocks, kept_drops, reachability
+from tiering.catalog import blocks, reachability, retained_drops
 from tiering.catalog.catalog import DroppedTable, StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.definitions import table_names
@@ -24,7 +24,7 @@ from tiering.journal.journal import Journal
 from tiering.journal.records import Drop, PartsDrop, TableDrop
 from tiering.table import schema, tombstones
 from tiering.table.names import alike, check_told_apart
-from tiering.table.places import is_reservation, part_name, table_directory
+from tiering.table.paths import is_reservation, part_name, table_directory
 from tiering.table.schema import (
     CONVERTED_FILE,
     TABLE_FILE,
@@ -211,7 +211,7 @@ def drop_what_is_left(context: Context, gone: DroppedTable, *, reason: str) -> N
 
 def drop_parts(
     context: Context,
-    doomed: list[StoredPart],
+    to_delete: list[StoredPart],
     *,
     reason: str,
     by_ttl: bool = False,
@@ -221,15 +221,15 @@ def drop_parts(
     """Drop parts of one table, with every other copy of them and everything they cover: nothing comes back to life.
     `by_ttl`: a TTL rule says so, for the log. `here_only`: from the disks that no other machine has.
     `keep`: local disks keep aside for a while what answers."""
-    if not doomed:
+    if not to_delete:
         return
-    definition = doomed[0].definition
-    names = {stored.name for stored in doomed}
+    definition = to_delete[0].definition
+    names = {stored.name for stored in to_delete}
     lineage = context.catalog.lineage
     everything = [
         stored
         for stored in context.catalog.parts(definition, include_outdated=True)
-        if stored.name in names or (stored.state == "outdated" and any(lineage.hides(one, stored) for one in doomed))
+        if stored.name in names or (stored.state == "outdated" and any(lineage.hides(one, stored) for one in to_delete))
     ]
     what = f"dropping parts of {definition.full_name}"
     _require_holders(context, [stored.directory for stored in everything], what, here_only=here_only)
@@ -241,9 +241,9 @@ def drop_parts(
         by_ttl=by_ttl,
         here_only=here_only,
         barred_by=definition.barred_by,
-        kept=tuple(sorted({stored.directory for stored in doomed if keep and stored.state != "outdated"})),
+        kept=tuple(sorted({stored.directory for stored in to_delete if keep and stored.state != "outdated"})),
     )
-    _carry_out(context, decided, [stored.facts.name for stored in doomed])
+    _carry_out(context, decided, [stored.facts.name for stored in to_delete])
 
 
 def _require_policy_disks(context: Context, definition: TableDefinition, what: str) -> None:
@@ -297,7 +297,7 @@ def _is_barred(disk: Disk, decided: Drop) -> bool:
 
 def _drop_from(context: Context, disk: Disk, decided: Drop, *, now: bool) -> bool:
     kind = Dropped(by_ttl=isinstance(decided, PartsDrop) and decided.by_ttl)
-    kept = decided.kept if isinstance(decided, PartsDrop) and kept_drops.keeps(disk) else ()
+    kept = decided.kept if isinstance(decided, PartsDrop) and retained_drops.keeps(disk) else ()
     while present := _still_there(disk, decided, now=now):
         if _is_barred(disk, decided):
             return False
@@ -308,7 +308,7 @@ def _drop_from(context: Context, disk: Disk, decided: Drop, *, now: bool) -> boo
                 transaction.require(absent=decided.barred_by)
                 for path in present:
                     if path in kept:
-                        transaction.rename(path, kept_drops.place_for(disk, path, context.clock()))
+                        transaction.rename(path, retained_drops.place_for(disk, path, context.clock()))
                     else:
                         transaction.remove(path)
                 if isinstance(decided, TableDrop) and disk.capabilities.shared:

@@ -34,9 +34,9 @@ from tiering.config.conversion import (
     kind_of,
     nearest_hint,
 )
+from tiering.config.disk_locations import check_locations
 from tiering.config.finding import HERE, PREFIX, default_home, find_file
 from tiering.config.given_file import CONFIGURATION_BYTES, text_of
-from tiering.config.places import check_places
 from tiering.config.secrets import MASK, SECRET_PROPERTY, without_passwords
 from tiering.config.settings import Config, embedded
 
@@ -83,13 +83,13 @@ def load_from(given: str | Path | None = None, environment: Mapping[str, str] | 
     plain = converted(raw, Config, (), source)
     config = msgspec.convert(_absolute(plain, base), Config)
     check_references(config, source.error)
-    check_places(config, environment, source.error)
+    check_locations(config, environment, source.error)
     return LoadedConfig(config, file, used)
 
 
 def checked(config: Config) -> Config:
     """A configuration that a program made, if no two of its disks are one. Raises `UsageError`."""
-    check_places(config, os.environ, ValueSource("the configuration").error)
+    check_locations(config, os.environ, ValueSource("the configuration").error)
     return config
 
 

@@ -15,7 +15,7 @@ import msgspec
 from oplog.documents import Document
 from oplog.entry import now
 from tiering.daemon.hooks.outbox import HookStatus
-from tiering.daemon.kept_file import KeptFile
+from tiering.daemon.state_file import StateFile
 from tiering.journal.locks import daemon_lock_path, lock_holder
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class StatusRecord:
     """The status of the daemon that runs. Thread-safe."""
 
     def __init__(self, state_directory: Path, begins_with: DaemonStatus) -> None:
-        self._file = KeptFile(state_directory / STATUS_FILE, "the daemon's status")
+        self._file = StateFile(state_directory / STATUS_FILE, "the daemon's status")
         self.lock = threading.RLock()
         """Held by who reckons the next status from this one."""
         self.now = begins_with

@@ -37,7 +37,7 @@ from oplog.errors import FrostlineError, NoSpace, ReadOnly
 from tiering.catalog.clock_check import Clocks
 from tiering.catalog.identities.faults import Fault
 from tiering.catalog.identities.identity import Identities
-from tiering.config.places import place_of
+from tiering.config.disk_locations import place_of
 from tiering.config.settings import Config
 from tiering.doctor import diagnosis, store_diagnosis
 from tiering.doctor.diagnosis import Finding, LocalFacts, NodeFacts

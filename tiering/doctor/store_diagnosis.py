@@ -10,7 +10,7 @@ import msgspec
 
 from disks.config import ObjectDiskConfig
 from disks.stores.bucket_settings import BucketSettings, LifecycleRule, NotAnswered, ObjectLock
-from disks.stores.questions import (
+from disks.stores.capability_checks import (
     CHECKSUMS,
     GONE,
     IN_ORDER,

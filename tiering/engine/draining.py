@@ -127,7 +127,7 @@ def drain(context: Context, name: str) -> DrainReport:
                 raise
             break  # what came meanwhile has no place: it is told as left
         if not begun:
-            context.journal.wishes.drain(name, actor=context.actor)
+            context.journal.overrides.drain(name, actor=context.actor)
             recovery.begin_disks(context)
             for definition in context.catalog.tables():
                 replicated.before_a_disk_goes(context, definition)

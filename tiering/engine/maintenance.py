@@ -327,7 +327,7 @@ def _merge_all(context: Context, report: TickReport, sizes: Sizes, *, looked: bo
     for definition in reachability.whole_tables(context):
         if definition.is_replicated:  # what is merged is agreed upon by its replicas
             continue
-        if "merges" in context.journal.wishes.paused(definition.uuid) or context.stop.is_set():
+        if "merges" in context.journal.overrides.paused(definition.uuid) or context.stop.is_set():
             continue
         failures = context.journal.work.merge_failures(definition.uuid)
         plans = plan_merges(context, definition, request)

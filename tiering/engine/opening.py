@@ -14,7 +14,7 @@ from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
 from tiering.catalog.identities.identity import Identities
 from tiering.catalog.reservation import Reservations
-from tiering.config.places import place_of
+from tiering.config.disk_locations import place_of
 from tiering.config.settings import Config
 from tiering.engine import replicated
 from tiering.journal.journal import Journal
@@ -57,7 +57,7 @@ def make_context(
             progress=progress or SILENT,
         ),
         journal=journal,
-        reservations=Reservations(config, disks, journal.wishes.drained),
+        reservations=Reservations(config, disks, journal.overrides.drained),
         limiter=limiter,
         workers=workers,
         actor=actor,

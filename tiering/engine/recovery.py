@@ -15,12 +15,12 @@ from functools import partial
 from disks.base import Disk
 from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Locked, NoSpace, ReadOnly
 from oplog.kinds import TableAltered
-from tiering.catalog import blocks, kept_drops, reachability, tables
+from tiering.catalog import blocks, reachability, retained_drops, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.copies import copying
 from tiering.catalog.definitions import table_names
-from tiering.engine import unrevealed
+from tiering.engine import unfinished_restores
 from tiering.journal.journal import Journal
 from tiering.journal.records import TableDrop
 from tiering.move import mover
@@ -61,8 +61,8 @@ def recover(context: Context, *, look: bool = True, anew: bool = True) -> list[s
                 logger.warning("%s", sentence)
         for step in (
             *(_finish_drops, _follow_drops, mover.recover),
-            *(_settle_merges, _remove_outdated, _repair_definitions, _prove_ranges, unrevealed.sweep),
-            kept_drops.let_go,
+            *(_settle_merges, _remove_outdated, _repair_definitions, _prove_ranges, unfinished_restores.sweep),
+            retained_drops.let_go,
         ):
             done += _unless_full(partial(step, context))
     if done:

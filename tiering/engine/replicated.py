@@ -17,7 +17,7 @@ from disks.base import Disk, LoggedDisk
 from disks.file_table.blob_sets import BlobMarks
 from disks.object_disk.sharing.marks import LateMarks
 from oplog.errors import FrostlineError, Refused, UsageError
-from tiering.catalog import kept_drops, reachability
+from tiering.catalog import reachability, retained_drops
 from tiering.catalog.context import Context, Synced
 from tiering.config.settings import Config
 from tiering.move import mover
@@ -26,7 +26,7 @@ from tiering.policy.plan import Move, TtlDelete
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:  # collections are rare
-    from disks.garbage.witnesses import References
+    from disks.garbage.reference_sources import References
 
 MODULE = "zerocopy.execution.work"
 
@@ -90,7 +90,7 @@ def tick(context: Context) -> list[str]:
                 problems += waiting
             except FrostlineError as error:
                 problems.append(f"replica of {definition.full_name}: {error.message}")
-    kept_drops.let_go(context)
+    retained_drops.let_go(context)
     return problems
 
 

@@ -68,15 +68,15 @@ class Table:
     ) -> InsertResult:
         """Take in data files of parts as they are, each as a part: all of them are looked at before the first goes in.
         What is there already is skipped. Raises `UsageError` for a file that does not fit the table as it is."""
-        from tiering.insert import as_they_are
+        from tiering.insert import attach_files
 
         reachability.check_whole(self._context, self.definition, f"attaching files to {self.definition.full_name}")
         recovering.begin_disks(self._context)
         how = replicated.inserting(self._context, self.definition, quorum)
-        files = [as_they_are.look_at(path, self.definition) for path in paths]
+        files = [attach_files.look_at(path, self.definition) for path in paths]
         if dry_run:
-            return as_they_are.to_attach(self.definition, files)
-        result = as_they_are.attach_files(self._context, self.definition, files, how)
+            return attach_files.to_attach(self.definition, files)
+        result = attach_files.attach_files(self._context, self.definition, files, how)
         self._context.catalog.outdate()
         return result
 

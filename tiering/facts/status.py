@@ -33,11 +33,11 @@ def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
     pauses = [
         {"table": names.get(pause.table_uuid or "", pause.table_uuid), "kind": pause.kind, "since": pause.created}
-        for pause in journal.wishes.pauses()
+        for pause in journal.overrides.pauses()
     ]
     pins = [
         {"table": names.get(pin.table_uuid, pin.table_uuid), pin.scope: pin.name, "volume": pin.volume}
-        for pin in journal.wishes.pins()
+        for pin in journal.overrides.pins()
     ]
     broken = [{"disk": item.disk, "path": item.path, "what": item.what} for item in store.context.catalog.broken]
     sums = summed(store, store.definitions())
@@ -82,7 +82,7 @@ def crowded_documents(store: Store) -> list[dict[str, Any]]:
     """The partitions in buckets that have very many small parts."""
     import msgspec
 
-    from tiering.engine.crowding import crowded
+    from tiering.engine.small_parts import crowded
 
     most_parts = store.context.config.daemon.cold_merge_parts
     return [msgspec.to_builtins(one) for one in crowded(store, most_parts)]
@@ -190,7 +190,7 @@ def _disk_document(store: Store, name: str, parts_on_disk: int) -> dict[str, Any
         "read_only": disk.read_only,
         "broken": disk.broken.message if disk.broken is not None else False,
         "unreachable": bool(disk.unreachable) and disk.broken is None,
-        "drained": name in store.context.journal.wishes.drained(),
+        "drained": name in store.context.journal.overrides.drained(),
     }
     if disk.broken is not None:
         return document

@@ -20,9 +20,9 @@ from tiering.journal.ingested import Ingested
 from tiering.journal.known_disks import KnownDisks
 from tiering.journal.known_replicas import ReplicaRecords
 from tiering.journal.opened import JournalFile, now_text, time_of
+from tiering.journal.overrides import Overrides
 from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, Drop, UnfinishedDrop, decode_drop, encode_drop
 from tiering.journal.source_copies import SOURCE_COPIES, SourceCopyRecords
-from tiering.journal.wishes import Wishes
 from tiering.journal.work import WorkRecords
 
 _KEPT = 100_000
@@ -38,7 +38,7 @@ class Journal:
         self.file = JournalFile(state_directory, reserve_bytes=reserve_bytes)
         self.work = WorkRecords(self.file)
         """The moves and merges of this machine."""
-        self.wishes = Wishes(self.file)
+        self.overrides = Overrides(self.file)
         """What people told automatic work to leave alone."""
         self.capacity = Capacity(self.file)
         """How much lay on each disk, and when."""

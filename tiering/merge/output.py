@@ -23,7 +23,7 @@ from tiering.merge.planning import due_level, may_come_back, out_of_line
 from tiering.parquet.column_ranges import combine_ranges
 from tiering.policy import ttl
 from tiering.table.part import DataFile, Part, PartName
-from tiering.table.places import highest_level
+from tiering.table.paths import highest_level
 from tiering.table.schema import TableDefinition
 from tiering.table.transforms import mended_values
 

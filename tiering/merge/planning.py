@@ -256,7 +256,7 @@ class MergeRules(msgspec.Struct, frozen=True):
             blocks.Vanished(context, definition),
             frozenset(blocks.overlapping({stored.name for stored in parts})),
             Followers.of(definition, parts),
-            context.journal.wishes.drained(),
+            context.journal.overrides.drained(),
             {} if cold is not None or final else _late_parts(context, definition, parts),
         )
 

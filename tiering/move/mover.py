@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from disks.base import Disk, Transaction
-from oplog.errors import Conflict, FrostlineError, Locked, NotFound, Overslept, Refused
+from oplog.errors import Conflict, FrostlineError, LeaseExpired, Locked, NotFound, Refused
 from oplog.kinds import Moved
 from tiering.catalog import blocks, reachability
 from tiering.catalog.context import Context
@@ -297,7 +297,7 @@ class _BatchMover:
         what another machine was told: the source stays, and so does the error."""
         try:
             return transaction.commit()
-        except (Conflict, Overslept):
+        except (Conflict, LeaseExpired):
             raise
         except (FrostlineError, OSError):
             target.refresh()

@@ -21,7 +21,7 @@ from tiering.policy.pacing import has_budget, interval_of, price_of
 from tiering.policy.placement import DiskState
 from tiering.policy.plan import Budget, Explanation, Move, Options, PlacedPart, Plan, Rest, Spent, Unseen
 from tiering.table.part import Part, PartFacts, PartName, range_of
-from tiering.table.places import part_name
+from tiering.table.paths import part_name
 from tiering.table.schema import Delete, TableDefinition
 
 _BELIEVE = "'frostline tick --believe-clock'"
@@ -231,8 +231,8 @@ def _options(context: Context, now: datetime | None, at: datetime | None = None)
         reference_source=other.source if other else "",
         clock_doubt=doubt,
         written_ahead=journal.written_ahead(),
-        pins=journal.wishes.pins(),
-        pauses=journal.wishes.pauses(),
+        pins=journal.overrides.pins(),
+        pauses=journal.overrides.pauses(),
         failures=journal.work.failures(),
         bound=_bound(context),
         claimed=claimed,

@@ -17,7 +17,7 @@ from oplog import bounds
 from oplog.documents import Document
 from oplog.errors import Damaged, UsageError
 from tiering.table import schema
-from tiering.table.places import STORE_DIRECTORY, locate
+from tiering.table.paths import STORE_DIRECTORY, locate
 from tiering.table.schema import TABLE_FILE, TableDefinition
 
 DROPPED_DIRECTORY = "dropped"

@@ -107,16 +107,16 @@ def pin_parts(parts: Sequence[Part], *, pinned: bool) -> Action:
     verb = "pin" if pinned else "unpin"
 
     def run(store: Store) -> str:
-        wishes, actor = store.context.journal.wishes, store.context.actor
+        overrides, actor = store.context.journal.overrides, store.context.actor
         store.refresh(anew=False)  # others may have taken away what is shown
 
         def step(table: str, part: str) -> None:
             definition = store.definition(table)
             if pinned:
                 store.context.catalog.part(definition, part)
-                wishes.pin(definition.uuid, part=part, actor=actor)
+                overrides.pin(definition.uuid, part=part, actor=actor)
             else:
-                wishes.unpin(definition.uuid, part=part)
+                overrides.unpin(definition.uuid, part=part)
 
         done = each([part for _, part in parts], [partial(step, *part) for part in parts])
         return f"{verb}ned {done}."
@@ -140,11 +140,11 @@ def pause(table: str, *, paused: bool) -> Action:
         if table:
             store.refresh(anew=False)  # others may have dropped it
         uuid = store.definition(table).uuid if table else None
-        wishes = store.context.journal.wishes
+        overrides = store.context.journal.overrides
         if paused:
-            wishes.pause(uuid, kinds, actor=store.context.actor)
+            overrides.pause(uuid, kinds, actor=store.context.actor)
         else:
-            wishes.resume(uuid, kinds)
+            overrides.resume(uuid, kinds)
         return f"{verb}d moves, merges and gc of {table or 'all tables'}."
 
     return Action(

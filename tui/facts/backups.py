@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @contextmanager
 def repository_of(store: Store) -> Iterator[Repository]:
     """The repository that the configuration or $FROSTLINE_BACKUP names. Raises `UsageError`, saying how to name one."""
-    from backup.place import repository_url
     from backup.repository import Repository
+    from backup.repository_location import repository_url
 
     context = store.context
     url = repository_url(context.config, None)

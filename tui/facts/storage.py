@@ -54,7 +54,7 @@ def tables(store: Store) -> Listing:
 
 def _paused(store: Store) -> dict[str, list[str]]:
     """By table the kinds of automatic work that wait, for it or for all tables."""
-    pauses = store.context.journal.wishes.pauses()
+    pauses = store.context.journal.overrides.pauses()
     return {
         definition.uuid: sorted({one.kind for one in pauses if one.table_uuid in (None, definition.uuid)}, reverse=True)
         for definition in store.definitions()

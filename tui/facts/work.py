@@ -60,7 +60,7 @@ def _paused(store: Store, *kinds: str) -> str:
     """Which automatic work waits of these kinds, and of which tables."""
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
     paused: dict[str, list[str]] = {}
-    for pause in store.context.journal.wishes.pauses():
+    for pause in store.context.journal.overrides.pauses():
         if pause.kind in kinds:
             table = "all tables" if pause.table_uuid is None else names.get(pause.table_uuid, pause.table_uuid)
             paused.setdefault(pause.kind, []).append(table)
@@ -142,7 +142,7 @@ def jobs(store: Store) -> Listing:
     """`daemon status`: what the daemon did, each of its jobs, and what goes on beside them: lanes, the inbox by table
     (`inbox status`), budgets of policies, hooks."""
     daemon = daemon_document(store.context.config)
-    paused = sorted({pause.kind for pause in store.context.journal.wishes.pauses() if pause.table_uuid is None})
+    paused = sorted({pause.kind for pause in store.context.journal.overrides.pauses() if pause.table_uuid is None})
     runs = daemon_text(daemon)
     did = f"{daemon['moved']:,} moved, {daemon['merged']:,} merged, {daemon['failures']:,} failures"
     held = f"; paused: {', '.join(paused)}" if paused else ""

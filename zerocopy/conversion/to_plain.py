@@ -17,12 +17,12 @@ from msgspec.structs import replace
 
 from oplog.errors import Locked, Refused, UsageError
 from oplog.kinds import TableAltered
-from tiering.catalog import blocks, kept_drops, tables
+from tiering.catalog import blocks, retained_drops, tables
 from tiering.catalog.context import Context
 from tiering.config.units import counted
 from tiering.table.part import range_of
 from tiering.table.schema import TableDefinition
-from zerocopy.conversion.alone import Conversion, alone, check_disks, check_unused, held_by_others, replicas
+from zerocopy.conversion.exclusive import Conversion, alone, check_disks, check_unused, held_by_others, replicas
 from zerocopy.execution import moving
 from zerocopy.execution.queue import queue
 from zerocopy.execution.work import sync_patiently
@@ -31,7 +31,7 @@ from zerocopy.keeper.operations import CreateNode, DeleteNode, Set
 from zerocopy.rebuilding import agreement, rebuilding
 from zerocopy.replica import identity, lifecycle
 from zerocopy.replica.connections import connections
-from zerocopy.replica.inserts import arrivals
+from zerocopy.replica.inserts import staged_parts
 from zerocopy.replica.nodes import TableNodes
 from zerocopy.replica.replica import Replica, restoring_token
 
@@ -71,7 +71,7 @@ def convert(
             _close(Replica.open(context, definition))
         _check_whole(own, is_closed)
         blocks.take_all(context, definition, max(blocks.unused(context, definition), range_of(_highest(own)) + 1))
-        kept_drops.let_all_go(context, definition)
+        retained_drops.let_all_go(context, definition)
         reason = f"{table} is replicated no more"
         new = tables.replace(context, definition, new, reason=reason, kind=TableAltered())
         _leave_keeper(context, new, keeper, nodes)
@@ -144,7 +144,7 @@ def _close(own: Replica) -> None:
 def _check_whole(own: Replica, is_closed: bool) -> None:
     """Finish what dead inserts left. Raises `Refused` where a part is not here that Keeper says is."""
     context, definition = own.context, own.definition
-    arrivals.settle(own)
+    staged_parts.settle(own)
     context.catalog.refresh()
     here = {stored.name for stored in context.catalog.parts(definition, include_outdated=True)}
     lacking = agreement.without_place(sorted(own.parts()), here, ())

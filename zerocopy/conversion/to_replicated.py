@@ -27,7 +27,7 @@ from tiering.catalog import blocks, tables
 from tiering.catalog.context import Context
 from tiering.table.part import RANGE_BLOCKS
 from tiering.table.schema import TableDefinition
-from zerocopy.conversion.alone import Conversion, alone, check_disks, check_order, check_unused, replicas
+from zerocopy.conversion.exclusive import Conversion, alone, check_disks, check_order, check_unused, replicas
 from zerocopy.execution.work import sync_patiently
 from zerocopy.keeper.client import Keeper
 from zerocopy.rebuilding import rebuilding

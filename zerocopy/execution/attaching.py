@@ -18,12 +18,12 @@ from contextlib import contextmanager, suppress
 from oplog.errors import AlreadyExists, FrostlineError, Locked, Transient
 from restore.history import partitions
 from restore.history.partitions import DetachedPart
+from restore.rebuild.duplicates import presence
 from restore.rebuild.elsewhere import present_parts
-from restore.rebuild.presence import presence
-from tiering.catalog import kept_drops
+from tiering.catalog import retained_drops
 from tiering.catalog.context import Context
-from tiering.insert import as_they_are
-from tiering.insert.as_they_are import FittingFile
+from tiering.insert import attach_files
+from tiering.insert.attach_files import FittingFile
 from tiering.table.schema import TableDefinition
 from zerocopy.execution.queue import pull, queue
 from zerocopy.replica import entries
@@ -42,7 +42,7 @@ def attach(context: Context, definition: TableDefinition, partition: str, how: o
         names = {found.part.name for found in coming}
         with context.journal.claim(definition.uuid, names, "attach"):
             files = [file for found in coming for file in _files(context, definition, found)]
-            as_they_are.attach_files(context, definition, files, how)
+            attach_files.attach_files(context, definition, files, how)
         context.catalog.refresh()
         staying = list(present_parts(context, definition))
         by_disk: dict[str, list[str]] = defaultdict(list)
@@ -55,7 +55,7 @@ def attach(context: Context, definition: TableDefinition, partition: str, how: o
                 )
             by_disk[found.disk].append(found.path)
         for name, paths in by_disk.items():
-            kept_drops.forget(context.disk(name), paths, context.actor)
+            retained_drops.forget(context.disk(name), paths, context.actor)
     return coming
 
 
@@ -66,7 +66,7 @@ def _files(context: Context, definition: TableDefinition, found: DetachedPart) -
         path = disk.local_path(f"{found.path}/{file.name}")
         if path is None:
             raise Locked(f"{found.path} of disk {found.disk} is in no directory", hint="drain it to a local disk")
-        yield as_they_are.taken_back(as_they_are.look_at(path, definition), found.part, number)
+        yield attach_files.taken_back(attach_files.look_at(path, definition), found.part, number)
 
 
 @contextmanager

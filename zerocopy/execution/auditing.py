@@ -21,8 +21,8 @@ import msgspec
 from disks.base import LoggedDisk
 from disks.file_table.blob_sets import BlobReference
 from disks.garbage.rules import GcRules
-from disks.object_disk.doomed import announced
-from disks.object_disk.sharing import marks_place
+from disks.object_disk.pending_deletes import announced
+from disks.object_disk.sharing import recorded_keeper
 from disks.object_disk.sharing.other_log import OtherLog, other_logs
 from disks.object_disk.sharing.prefix import store_identity
 from disks.object_disk.sharing.retiring import heeded_logs
@@ -32,11 +32,11 @@ from oplog.revision import BLOBS_PREFIX, is_blob_key
 from tiering.catalog.context import Context
 from tiering.config.units import counted
 from zerocopy.keeper.operations import Set
-from zerocopy.marks import audit, census, place, verdict
+from zerocopy.marks import audit, audit_result, census, marks_keeper
 from zerocopy.marks.audit import MarkDifference, Marked, Named, Repair
+from zerocopy.marks.audit_result import AuditResult, MarkReferences
 from zerocopy.marks.marks import Gone, Marks
 from zerocopy.marks.nodes import Holder, encode_keys
-from zerocopy.marks.verdict import AuditVerdict, MarkReferences
 from zerocopy.replica.connections import connections
 
 _SETTLED = timedelta(hours=24)
@@ -105,8 +105,8 @@ def objection(context: Context, disk: LoggedDisk) -> str | None:
     `FrostlineError` where that cannot be read."""
     if (marks := references(context, disk)) is None:
         return None
-    found = marks_place.said_places(whole_prefix(disk.store))
-    in_place = marks_place.objection(found, marks.keeper(), at=context.clock(), guard=GcRules().guard)
+    found = recorded_keeper.recorded_keepers(whole_prefix(disk.store))
+    in_place = recorded_keeper.objection(found, marks.keeper(), at=context.clock(), guard=GcRules().guard)
     return in_place or marks.objection()
 
 
@@ -118,11 +118,11 @@ def run(context: Context, disk: LoggedDisk, *, repairs: bool, dry_run: bool = Fa
     if identity is None:
         return Audited(disk.name, {log: 0}, clean=True)
     marks = Marks(connections(context).keeper, identity, log)
-    elsewhere = place.elsewhere(marks.keeper, disk)
+    elsewhere = marks_keeper.elsewhere(marks.keeper, disk)
     if not dry_run and (repairs or elsewhere is None):
-        place.keep_here(marks.keeper, disk)
+        marks_keeper.keep_here(marks.keeper, disk)
         elsewhere = None
-    begun = "" if dry_run else verdict.begin(marks.keeper, marks.nodes, log, now)
+    begun = "" if dry_run else audit_result.begin(marks.keeper, marks.nodes, log, now)
     with ExitStack() as stack:
         logs: dict[str, LoggedDisk] = {log: disk}
         heeded = heeded_logs(disk, now=now)
@@ -141,8 +141,8 @@ def run(context: Context, disk: LoggedDisk, *, repairs: bool, dry_run: bool = Fa
             repaired, found = len({*found} - {*left}), left
     clean = elsewhere is None and all(one.is_harmless for one in found)
     if not dry_run:
-        said = AuditVerdict(id=begun, clean=clean, time=now)
-        verdict.end(marks.keeper, marks.nodes, log, said, disk.state_path)
+        said = AuditResult(id=begun, clean=clean, time=now)
+        audit_result.end(marks.keeper, marks.nodes, log, said, disk.state_path)
     held = sum(map(len, marked.holders.values()))
     return Audited(
         disk=disk.name,

@@ -31,17 +31,17 @@ def clean(replica: Replica) -> int:
     keeper.sync(table.path)
     end = numbers[-1] + 1
     floor = min([_needed_from(replica, name, end) for name in keeper.children(table.replicas)], default=0)
-    doomed = [number for number in numbers if number < min(floor, end - KEEP_FEWEST)]
-    deletes: list[list[Operation]] = [[DeleteNode(f"{table.log}/log-{number:010d}")] for number in doomed]
+    to_delete = [number for number in numbers if number < min(floor, end - KEEP_FEWEST)]
+    deletes: list[list[Operation]] = [[DeleteNode(f"{table.log}/log-{number:010d}")] for number in to_delete]
     try:
         for portion in portions(deletes):
             keeper.multi(portion)
     except NotFound:  # another replica is at it
         return 0
-    if doomed:
+    if to_delete:
         _clean_blocks(replica)
         _clean_cold(replica)
-    return len(doomed)
+    return len(to_delete)
 
 
 def _needed_from(replica: Replica, name: str, end: int) -> int:

@@ -30,7 +30,7 @@ from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import CheckNode, CreateNode, DeleteNode, Operation, Set, portions
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import DropRange
-from zerocopy.replica.inserts import arrivals
+from zerocopy.replica.inserts import staged_parts
 from zerocopy.replica.replica import Replica
 
 _ATTEMPTS = 20
@@ -74,7 +74,7 @@ def assign(replica: Replica, partition: str, reason: str) -> DropRange:
     raise Conflict(f"what the replicas of {definition.full_name} agree upon keeps changing", hint="run it again")
 
 
-def assign_due(replica: Replica, doomed: Mapping[str, str]) -> list[str]:
+def assign_due(replica: Replica, to_delete: Mapping[str, str]) -> list[str]:
     """Write into the log that these parts go, by name and reason: every row in them is past its time. Returns those of
     which that was agreed upon; what merges or moves have now waits for the next pass, as does everything where
     something else was agreed upon meanwhile, or the table altered."""
@@ -92,7 +92,7 @@ def assign_due(replica: Replica, doomed: Mapping[str, str]) -> list[str]:
     chosen = [
         stored.name
         for stored in context.catalog.parts(definition)
-        if stored.facts.name in doomed
+        if stored.facts.name in to_delete
         and stored.name in own
         and stored.facts.name not in moving_now
         and not any(name.covers(stored.name) for name in taken)
@@ -104,7 +104,7 @@ def assign_due(replica: Replica, doomed: Mapping[str, str]) -> list[str]:
         time=context.clock(),
         replica=replica.name,
         ranges=tuple(entries.whole_range(name.partition, name.min_block, name.max_block) for name in chosen),
-        reason=f"{doomed[str(chosen[0])]}{more}",
+        reason=f"{to_delete[str(chosen[0])]}{more}",
         by_ttl=True,
     )
     unaltered = altering.unaltered(replica)
@@ -149,7 +149,7 @@ def execute(replica: Replica, entry: DropRange) -> set[PartName]:
     """Let this replica have none of it any more; returns what Keeper says of it no longer. Raises `Locked` or
     `Transient` where something is in use or cannot be reached; it is repeated then."""
     context, definition = replica.context, replica.definition
-    if left := [name for name in arrivals.arriving(context, definition) if entry.drops(PartName.parse(name))]:
+    if left := [name for name in staged_parts.arriving(context, definition) if entry.drops(PartName.parse(name))]:
         raise Locked(f"the insert of {left[0]} is not over here", hint="the next pass tries again")
     gone = {name for name in replica.parts() if entry.drops(name)}
     unsaid: list[list[Operation]] = [[DeleteNode(replica.own.part(str(name)))] for name in sorted(gone)]
@@ -157,13 +157,13 @@ def execute(replica: Replica, entry: DropRange) -> set[PartName]:
         replica.keeper.multi(portion)
     context.catalog.refresh()
     disk = shared.disk_of(context, definition)
-    doomed = _doomed(replica, entry)
-    here = [stored for stored in doomed if disk is None or stored.disk != disk.name]
+    to_delete = _doomed(replica, entry)
+    here = [stored for stored in to_delete if disk is None or stored.disk != disk.name]
     keep = context.config.replicas.keep_dropped_seconds > 0
     tables.drop_parts(context, here, reason=entry.reason, by_ttl=entry.by_ttl, here_only=True, keep=keep)
     if disk is not None:
         reachability.require([disk], f"dropping parts of {definition.full_name}")
-        if any(stored.disk == disk.name for stored in doomed):
+        if any(stored.disk == disk.name for stored in to_delete):
             _drop_shared(replica, entry)
     return gone
 

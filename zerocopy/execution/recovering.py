@@ -32,7 +32,7 @@ from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, Set, p
 from zerocopy.rebuilding import agreement
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import Get, Merge
-from zerocopy.replica.inserts import arrivals
+from zerocopy.replica.inserts import staged_parts
 from zerocopy.replica.nodes import number_of, place_in
 from zerocopy.replica.replica import Replica
 
@@ -80,7 +80,7 @@ def _set_back(replica: Replica) -> set[PartName]:
     half_done = [name for queued in queue(replica) for name in queued.entry.touches]
     # What others dropped from, or merged on, a disk that all share is gone before it is taken over here.
     half_done += [name for entry in coming(replica) if not isinstance(entry, Get) for name in entry.touches]
-    half_done += map(PartName.parse, arrivals.arriving(context, definition))
+    half_done += map(PartName.parse, staged_parts.arriving(context, definition))
     _, here, own = _all_parts(replica)
     return {*agreement.without_place(said, here, half_done), *agreement.without_place(own, said, half_done)}
 

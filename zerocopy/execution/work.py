@@ -41,10 +41,10 @@ from zerocopy.keeper.opening import open_keeper
 from zerocopy.marks.marks import marks_of
 from zerocopy.rebuilding import rebuilding
 from zerocopy.rebuilding.rebuilding import Rebuilt
-from zerocopy.replica import history, identity, lifecycle, presence, shared
+from zerocopy.replica import heartbeat, history, identity, lifecycle, shared
 from zerocopy.replica.connections import connections
 from zerocopy.replica.entries import Entry
-from zerocopy.replica.inserts import arrivals
+from zerocopy.replica.inserts import staged_parts
 from zerocopy.replica.inserts.inserting import ReplicatedInserting
 from zerocopy.replica.lifecycle import Made, create, drop, remove
 from zerocopy.replica.replica import Replica
@@ -107,7 +107,7 @@ def read_all(context: Context, definition: TableDefinition) -> None:
 
 def settle(replica: Replica) -> list[str]:
     """Finish or undo what dead inserts left; the catalog then shows it."""
-    settled = arrivals.settle(replica)
+    settled = staged_parts.settle(replica)
     if settled:
         replica.context.catalog.refresh()
     return settled
@@ -128,7 +128,7 @@ def sync(
     if log is None:
         replica.kept.is_lost = None
     settle(replica)
-    presence.announce(replica)
+    heartbeat.announce(replica)
     recovering.compare(replica)
     try:
         cloned, aside = recovering.recover(replica) if recovering.is_lost(replica) else ("", [])
@@ -182,7 +182,7 @@ def tick(context: Context, definition: TableDefinition) -> list[str]:
     """One pass: sync, and agree upon merges. Sentences about what could not be done."""
     try:
         done = sync(context, definition, newest=False)
-        paused = "merges" in context.journal.wishes.paused(definition.uuid)
+        paused = "merges" in context.journal.overrides.paused(definition.uuid)
         definition = context.catalog.table(definition.uuid)
         replica = Replica.open(context, definition)
         is_idle = not context.config.replicas.merges and bool(replica.others())
@@ -254,10 +254,10 @@ def alter(context: Context, old: TableDefinition, new: TableDefinition, reason: 
     return context.catalog.table(old.uuid)
 
 
-def delete_due(context: Context, definition: TableDefinition, doomed: Mapping[str, str]) -> list[str]:
+def delete_due(context: Context, definition: TableDefinition, to_delete: Mapping[str, str]) -> list[str]:
     """Agree that these parts go, by name and reason, and drop them here; the other replicas follow. Returns those of
     which it was agreed upon."""
-    gone = dropping.assign_due(Replica.open(context, definition), doomed)
+    gone = dropping.assign_due(Replica.open(context, definition), to_delete)
     if gone:
         with suppress(Locked):  # another process of this machine is at the queue: it, or the next pass, does it
             sync_patiently(context, definition)
@@ -266,7 +266,7 @@ def delete_due(context: Context, definition: TableDefinition, doomed: Mapping[st
 
 def is_announced(context: Context, definition: TableDefinition, *, within_seconds: float) -> bool:
     """Whether a daemon has told the other replicas, or does so by then, that this one is there."""
-    return presence.is_announced(Replica.open(context, definition), within_seconds=within_seconds)
+    return heartbeat.is_announced(Replica.open(context, definition), within_seconds=within_seconds)
 
 
 def check_dead(context: Context, definition: TableDefinition, name: str) -> None:
@@ -347,11 +347,11 @@ def serve(
     """Give parts to other replicas until the store is closed; returns the address. With a way to open the store once
     more, for another thread, also take in at once what they do, and say when a pass is due before its time: when one of
     them is gone that was moving parts."""
-    address = presence.serve(context)
+    address = heartbeat.serve(context)
     for definition in context.catalog.tables():
         if definition.is_replicated:
             try:
-                presence.announce(Replica.open(context, definition))
+                heartbeat.announce(Replica.open(context, definition))
             except FrostlineError:  # told by the next pass
                 continue
     known = connections(context)

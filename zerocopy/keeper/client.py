@@ -40,10 +40,10 @@ from oplog.errors import (
     UsageError,
 )
 from tiering.config.settings import KeeperConfig
+from zerocopy.keeper.batched import AtOnce, BatchedRequests
 from zerocopy.keeper.connecting import unconnected
-from zerocopy.keeper.gathered import AtOnce, ManyQuestions
+from zerocopy.keeper.deadlines import LOOK_SECONDS, Deadlines, longest_seconds
 from zerocopy.keeper.operations import ANY_VERSION, CheckNode, CreateNode, DeleteNode, Operation, Set, check_size
-from zerocopy.keeper.patience import LOOK_SECONDS, Patience, longest_seconds
 from zerocopy.keeper.refusals import answer_of, refusal, silence
 
 _PAUSE_SECONDS = 0.02
@@ -111,7 +111,7 @@ class Keeper:
         self._connected = threading.Event()
         self._silent_since: float | None = time.monotonic()
         self._made: set[str] = set()
-        self._many = ManyQuestions()
+        self._many = BatchedRequests()
         self._is_closing = False
         self.requests = 0
         """How many were sent, repeats included, heartbeats not."""
@@ -368,7 +368,7 @@ class Keeper:
         self._silent_since = self._silent_since or time.monotonic()
         if state == KazooState.LOST:
             self._made.clear()
-            self._many = ManyQuestions()
+            self._many = BatchedRequests()
             if not self._is_closing:
                 logger.warning("a session with %s is over, and another one begins", ", ".join(self._settings.hosts))
 
@@ -384,7 +384,7 @@ class Keeper:
 
     def _repeat(self, what: str, start: Callable[[], Any], look: Callable[[], Any] | None) -> Any:
         longest = longest_seconds(self._settings.request_timeout_seconds, self.silent_seconds)
-        patience = Patience(time.monotonic() + longest, self._stopped)
+        patience = Deadlines(time.monotonic() + longest, self._stopped)
         lost, pause = False, _PAUSE_SECONDS
         while True:
             if not patience.until(self._is_connected):

@@ -22,8 +22,8 @@ from oplog.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown
 from zerocopy.keeper.client import Keeper, Witness
 from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, Set
 from zerocopy.marks import changes
+from zerocopy.marks.marks_keeper import PlaceCheck
 from zerocopy.marks.nodes import StoreNodes
-from zerocopy.marks.place import PlaceCheck
 
 _ATTEMPTS = 10
 
@@ -37,7 +37,7 @@ class Marks:
 
     def __init__(self, keeper: Keeper, store: str, log: str, check: Callable[[], None] = lambda: None) -> None:
         """`store` is the identity of the prefix (`disks`), `log` the name of the replica's log there. `check` raises
-        where marks are not to be set in this Keeper (`zerocopy.marks.place`)."""
+        where marks are not to be set in this Keeper (`zerocopy.marks.marks_keeper`)."""
         self.keeper = keeper
         self.nodes = StoreNodes(store)
         self.log = log

@@ -64,7 +64,7 @@ def stores(context: Context, definition: TableDefinition) -> dict[str, LoggedDis
     """The stores whose objects this machine can share, by id: of the table's disks that can be reached, and that parts
     may come to."""
     found: dict[str, LoggedDisk] = {}
-    drained, known = context.journal.wishes.drained(), connections(context)
+    drained, known = context.journal.overrides.drained(), connections(context)
     for name in context.catalog.policy_disks(definition):
         disk = context.disk(name)
         logged = disk.logged

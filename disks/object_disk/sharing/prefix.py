@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from disks.base import LoggedDisk
 from disks.config import ObjectDiskConfig
 from disks.identity import put_object, read_object
-from disks.object_disk.sharing.marks_place import said_places, say
+from disks.object_disk.sharing.recorded_keeper import recorded_keepers, say
 from disks.stores.base import ObjectStore
 from disks.stores.wrappers.named_log import log_of, whole_prefix
 from oplog.errors import NotFound
@@ -69,6 +69,6 @@ def identify(prefix: ObjectStore, *, marks: bool) -> None:
     """Give the prefix an id, unless it has one. Where it had none it is new: a machine that sets no `marks` says so
     first, for collections to know that the logs alone tell what is in use."""
     if read_object(prefix) is None:
-        if not marks and not said_places(prefix):
+        if not marks and not recorded_keepers(prefix):
             say(prefix, "", "")
         put_object(prefix)

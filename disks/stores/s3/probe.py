@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from disks.stores.base import StoreCapabilities
-from disks.stores.questions import CHECKSUMS, Put, checks_sha256, if_none_match
+from disks.stores.capability_checks import CHECKSUMS, Put, checks_sha256, if_none_match
 from disks.stores.s3.requests import S3Requests
 from oplog.errors import FrostlineError
 

@@ -20,7 +20,17 @@ from typing import Literal
 import msgspec
 
 from disks.stores.base import ByteRange, ObjectStore
-from disks.stores.questions import DELETES, GONE, IN_ORDER, LISTED, NEW_KEYS, ONE_WINNER, RANGE, READ_BACK, Question
+from disks.stores.capability_checks import (
+    DELETES,
+    GONE,
+    IN_ORDER,
+    LISTED,
+    NEW_KEYS,
+    ONE_WINNER,
+    RANGE,
+    READ_BACK,
+    Question,
+)
 from oplog.errors import AlreadyExists, FrostlineError, OutcomeUnknown, Retained
 from oplog.revision import OBJBENCH_PREFIX, is_scratch_key, scratch_prefix
 

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.bucket_settings import BucketSettings, NotAnswered
-from disks.stores.checks import WrongAnswer
-from disks.stores.questions import (
+from disks.stores.capability_checks import (
     CHECKSUMS,
     GONE,
     IN_ORDER,
@@ -30,6 +29,7 @@ from disks.stores.questions import (
     checks_sha256,
     if_none_match,
 )
+from disks.stores.checks import WrongAnswer
 from disks.stores.s3 import trial as s3_trial
 from disks.stores.s3.session import S3Session
 from disks.stores.trial.probe_results import ProbeResult, StoreFacts

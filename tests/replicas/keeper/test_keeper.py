@@ -26,6 +26,7 @@ from oplog.errors import (
 from tests.replicas.keeper.line import KeeperLine
 from tiering.config.settings import KeeperConfig
 from zerocopy.keeper.client import Keeper, Witness
+from zerocopy.keeper.deadlines import longest_seconds
 from zerocopy.keeper.operations import (
     MOST_BYTES,
     MOST_OPERATIONS,
@@ -36,7 +37,6 @@ from zerocopy.keeper.operations import (
     portions,
     size_bytes,
 )
-from zerocopy.keeper.patience import longest_seconds
 
 
 @contextmanager

@@ -24,10 +24,10 @@ from zerocopy.execution import auditing
 from zerocopy.keeper.client import Keeper
 from zerocopy.marks import audit, census
 from zerocopy.marks.audit import Marked, differences, repair
+from zerocopy.marks.audit_result import MarkReferences
 from zerocopy.marks.census import MarkedSet
 from zerocopy.marks.marks import Marks
 from zerocopy.marks.nodes import ROOT, Holder, StoreNodes
-from zerocopy.marks.verdict import MarkReferences
 
 LATER = datetime.now(UTC) + timedelta(days=3)
 

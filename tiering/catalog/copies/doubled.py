@@ -18,7 +18,7 @@ from tiering.catalog.copies.copying import moved_from
 from tiering.catalog.copies.source_copies import copy_history, last_of
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, Part
-from tiering.table.places import directory_of, free_path, level_mark, part_name
+from tiering.table.paths import directory_of, free_path, level_mark, part_name
 from tiering.table.same_rows import same_rows, went_into
 from tiering.table.schema import TABLE_FILE, TableDefinition
 

@@ -17,7 +17,7 @@ from oplog.errors import FrostlineError
 from tiering.catalog.catalog import StoredPart
 from tiering.table import part as parts_format
 from tiering.table.part import PART_FILE, Part
-from tiering.table.places import part_name
+from tiering.table.paths import part_name
 from tiering.table.same_rows import same_rows
 from tiering.table.schema import TableDefinition
 

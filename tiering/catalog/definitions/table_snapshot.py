@@ -13,7 +13,7 @@ from tiering.catalog.definitions.unreadable import UnreadableCopy, UnreadableTab
 from tiering.catalog.looks.stored import Broken
 from tiering.catalog.table_parts import TableParts
 from tiering.table import schema, tombstones
-from tiering.table.places import STORE_DIRECTORY, locate
+from tiering.table.paths import STORE_DIRECTORY, locate
 from tiering.table.schema import TABLE_FILE, TableDefinition
 from tiering.table.tombstones import Tombstone
 

@@ -17,7 +17,7 @@ from disks.base import Disk
 from oplog.errors import Damaged, FrostlineError, UsageError
 from tiering.catalog.looks.stored import Broken, StoredPart
 from tiering.table import schema, tombstones
-from tiering.table.places import locate
+from tiering.table.paths import locate
 from tiering.table.schema import TableDefinition
 
 _NAME = re.compile(rb'"database":"([A-Za-z_]\w*)","name":"([A-Za-z_]\w*)"')

@@ -17,7 +17,7 @@ from oplog.documents import Document
 from oplog.errors import AlreadyExists, Conflict, FrostlineError
 from oplog.kinds import DiskGivenUp
 from oplog.stamps import KeptStamp
-from tiering.table.places import clone_mark
+from tiering.table.paths import clone_mark
 
 
 class _Clone(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from disks.stores.time_budget import time_budget
 from oplog.documents import Document
 from oplog.errors import AlreadyExists, Conflict, FrostlineError
 from oplog.kinds import DiskGivenUp
-from tiering.table.places import given_up_path
+from tiering.table.paths import given_up_path
 
 _PATIENCE_SECONDS = 4.0
 """For a bucket that this machine has a table of, and has to catch up with."""

@@ -37,7 +37,7 @@ from tiering.catalog.identities.faults import (
 )
 from tiering.journal.journal import Journal
 from tiering.journal.known_disks import Holding, KnownDisk
-from tiering.table.places import STORE_DIRECTORY, directory_of
+from tiering.table.paths import STORE_DIRECTORY, directory_of
 from tiering.table.schema import TABLE_FILE
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from tiering.journal.kept_parts import KeptParts, KeptRow, NewLook, PartsPlace
 from tiering.policy.due import rules_digest
 from tiering.table import kept_facts
 from tiering.table.part import PART_FILE, PartName
-from tiering.table.places import part_name
+from tiering.table.paths import part_name
 from tiering.table.schema import TableDefinition
 
 _FOLLOWED = 2048

@@ -182,10 +182,10 @@ def drain(session: Session, name: Name, stop: Stop = False) -> None:
 
 
 def _end_drain(session: Session, name: str) -> None:
-    wishes = session.store().context.journal.wishes
-    drained = name in wishes.drained()
+    overrides = session.store().context.journal.overrides
+    drained = name in overrides.drained()
     if drained and not session.dry_run:
-        wishes.end_drain(name)
+        overrides.end_drain(name)
     if session.options.json:
         session.output.document({"disk": name, "drained": drained and session.dry_run, "dry_run": session.dry_run})
     elif drained:
@@ -207,7 +207,7 @@ def _print_drain_plan(session: Session, name: str, planned: "DrainPlan") -> None
                 "detached": _detached_documents(planned.detached),
                 "left": _left_documents(planned.stays),
                 "empty": not (planned.moves or planned.detached or planned.stays),
-                "drained": name in session.store().context.journal.wishes.drained(),
+                "drained": name in session.store().context.journal.overrides.drained(),
                 "dry_run": True,
             }
         )

@@ -108,7 +108,7 @@ def retry(
 ) -> None:
     """Let a file that failed wait in the inbox again: it is taken as if it had just landed."""
     from tiering.daemon.inbox.inbox import root_of
-    from tiering.daemon.inbox.place import TableInbox, tables_of
+    from tiering.daemon.inbox.table_inbox import TableInbox, tables_of
 
     table, _, name = file.partition("/")
     root = root_of(session.loaded.config.inbox)

@@ -84,7 +84,7 @@ def _preview(session: Session, only: str | None) -> dict[str, Any]:
         document["merges"] = [
             merge_plan_document(definition.full_name, plan.parts)
             for definition in store.definitions()
-            if "merges" not in store.context.journal.wishes.paused(definition.uuid)
+            if "merges" not in store.context.journal.overrides.paused(definition.uuid)
             for plan in store.plan_merges(definition.uuid, MergeRequest())
         ]
     return document

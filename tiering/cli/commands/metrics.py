@@ -27,15 +27,15 @@ def metrics(session: Session) -> None:
     """
     from tiering.daemon.jobs.status import documents_of
     from tiering.daemon.live import live_status
-    from tiering.facts.metrics import exposition, looking
+    from tiering.facts.metrics import collect, exposition
     from tiering.facts.metrics.families import families
 
     if not session.options.json:
         exposition.check_installed()
     store = session.store(anew=False)
-    seen = looking.look(store, _backups(session, store))
+    seen = collect.look(store, _backups(session, store))
     known, records = live_status(session.config.state_directory)
-    process = looking.process(known, documents_of(records, session.config, is_running=known.running))
+    process = collect.process(known, documents_of(records, session.config, is_running=known.running))
     found = families(seen, process, version=version())
     if session.options.json:
         session.output.document({"metrics": exposition.document(found)})

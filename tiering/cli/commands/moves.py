@@ -266,7 +266,7 @@ def pin(
         if to_volume not in volumes:
             raise NotFound(f"No such volume: {to_volume}", hint=f"policy {definition.policy} has: {', '.join(volumes)}")
     if not session.dry_run:
-        store.context.journal.wishes.pin(
+        store.context.journal.overrides.pin(
             definition.uuid, partition=partition, part=part, volume=to_volume, actor=store.context.actor
         )
     where = f"to volume {to_volume}" if to_volume else "where it is"
@@ -283,7 +283,7 @@ def unpin(session: Session, table: TableName, partition: Partition = None, part:
     store = session.store()
     definition = store.definition(table)
     if not session.dry_run:
-        store.context.journal.wishes.unpin(definition.uuid, partition=partition, part=part)
+        store.context.journal.overrides.unpin(definition.uuid, partition=partition, part=part)
     _say(
         session,
         {"table": table, "partition": partition, "part": part, "pinned": False},
@@ -350,9 +350,9 @@ def _set_pause(session: Session, table: str | None, kinds: list[Any], *, paused:
     journal = store.context.journal
     if not session.dry_run:
         if paused:
-            journal.wishes.pause(uuid, kinds, actor=store.context.actor)
+            journal.overrides.pause(uuid, kinds, actor=store.context.actor)
         else:
-            journal.wishes.resume(uuid, kinds)
+            journal.overrides.resume(uuid, kinds)
     what = f"{', '.join(kinds)} of {table or 'all tables'}"
     _say(
         session,

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import Any
 from urllib.parse import quote
 
-from tiering.cli.completion.places import Places, read_places
+from tiering.cli.completion.store_paths import Places, read_places
 from tiering.cli.completion.words import Wanted
 
 _MOST = 1_000

@@ -14,7 +14,7 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
 
 DEFAULT_DIRECTORY = ".demo"
-REPLICAS_STORY = "zerocopy.verbs.story"
+REPLICAS_STORY = "zerocopy.verbs.guided_demo"
 """Module that tells of several machines: it stands above this one."""
 
 
@@ -43,7 +43,7 @@ def demo(
     Java 17 and ZooKeeper's jars, which come with pyspark.
     """
     from oplog.errors import UsageError
-    from tiering.cli.demo.story import run_story
+    from tiering.cli.demo.guided_demo import run_guided_demo
 
     if replicas == 1:
         raise UsageError("one machine has no replicas", hint="say --replicas 3, or leave it out")
@@ -51,8 +51,8 @@ def demo(
     stream = sys.stderr if session.options.json else sys.stdout
     with contextlib.redirect_stdout(stream):
         if replicas:
-            facts = import_module(REPLICAS_STORY).run_story(Path(directory).absolute(), replicas, confirm)
+            facts = import_module(REPLICAS_STORY).run_guided_demo(Path(directory).absolute(), replicas, confirm)
         else:
-            facts = run_story(Path(directory).absolute(), os.environ, confirm)
+            facts = run_guided_demo(Path(directory).absolute(), os.environ, confirm)
     if session.options.json:
         session.output.document(facts)

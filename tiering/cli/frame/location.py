@@ -25,7 +25,7 @@ def location(session: Session, url: str) -> "ObjectDiskConfig":
     this one. Only for such a URL is a request sent."""
     from disks.object_disk.sharing.prefix import at_url
     from disks.stores.open import open_store
-    from tiering.config.places import bucket_at
+    from tiering.config.disk_locations import bucket_at
 
     config = bucket_at(session.loaded.config, url)
     return at_url(config, lambda of: open_store(of, limiter=session.limiter()))

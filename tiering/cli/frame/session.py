@@ -100,8 +100,8 @@ class Session:
 
     def no_store(self) -> str:
         """What to say where there is no store."""
+        from tiering.config.disk_locations import place_of
         from tiering.config.finding import default_home
-        from tiering.config.places import place_of
 
         places = [f"{name} ({place_of(disk, os.environ).text})" for name, disk in self.loaded.config.disks.items()]
         file = self.loaded.file
@@ -220,7 +220,7 @@ class Session:
         from disks.registry import open_disk
         from oplog.errors import NotFound
         from tiering.catalog.identities.identity import Identities
-        from tiering.config.places import place_of
+        from tiering.config.disk_locations import place_of
         from tiering.engine import replicated
         from tiering.journal.journal import Journal
 

@@ -23,7 +23,7 @@ from oplog.errors import FrostlineError, Refused, in_a_line
 from tiering.config.secrets import without_passwords
 from tiering.config.settings import HookConfig, HookEvent
 from tiering.daemon.hooks.delivery import deliver, end_commands
-from tiering.daemon.kept_file import KeptFile
+from tiering.daemon.state_file import StateFile
 
 HOOKS_FILE = "hooks.json"
 MOST_WAITING = 1000
@@ -84,7 +84,7 @@ class Outbox:
         wait: Callable[[threading.Event, float], object] = lambda changed, seconds: changed.wait(seconds),
     ) -> None:
         self._path, self._deliver, self._wait = state_directory / HOOKS_FILE, deliver, wait
-        self._file = KeptFile(self._path, "what hooks have to hear")
+        self._file = StateFile(self._path, "what hooks have to hear")
         self._hooks = dict(hooks)
         self._lock = threading.RLock()
         self._ends = False

@@ -17,11 +17,11 @@ import msgspec
 
 from oplog.errors import FrostlineError, UsageError, in_a_line
 from tiering.config.settings import InboxConfig
-from tiering.daemon.inbox import choice, place, records
+from tiering.daemon.inbox import choice, records, table_inbox
 from tiering.daemon.inbox.choice import Sight
 from tiering.daemon.inbox.ingest import Ended, TableIngest
-from tiering.daemon.inbox.place import Strange, TableInbox
 from tiering.daemon.inbox.reading import InboxStops
+from tiering.daemon.inbox.table_inbox import Strange, TableInbox
 from tiering.engine.store import Store
 from tiering.journal.locks import hold_lock
 
@@ -72,7 +72,7 @@ class Inbox:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the inbox's lock. Raises `Locked`."""
-        place.tables_of(self._root)
+        table_inbox.tables_of(self._root)
         lock = self._root / ".lock"
         with hold_lock(lock, what=f"the inbox {self._root}", hint="a daemon, or 'frostline inbox run', works on it"):
             yield
@@ -94,12 +94,12 @@ class Inbox:
 
     def look(self) -> None:
         """See what is there, and take nothing."""
-        for table in place.tables_of(self._root)[0]:
+        for table in table_inbox.tables_of(self._root)[0]:
             self._see(table)
 
     def round(self, *, at_once: bool = False) -> Round:
         """One look at every table, and in with what is to be taken. A table that fails does not keep the others."""
-        tables, strange = place.tables_of(self._root)
+        tables, strange = table_inbox.tables_of(self._root)
         done = Round(problems=list(strange))
         for table in tables:
             if self._stop.is_set():
@@ -155,7 +155,7 @@ class Inbox:
         Opens no table."""
         self._take_notice()
         found = []
-        tables, strange = place.tables_of(self._root)
+        tables, strange = table_inbox.tables_of(self._root)
         for table in tables:
             if table.name in busy or self._rests(table.name):
                 continue

@@ -25,9 +25,9 @@ import pyarrow as pa
 from oplog.errors import Damaged, FrostlineError, NoSpace, NotFound, UsageError
 from tiering.daemon.inbox import reading, records
 from tiering.daemon.inbox.choice import Found
-from tiering.daemon.inbox.place import DONE, FAILED, SettledFile, TableInbox
 from tiering.daemon.inbox.reading import FileChanged, Readable
 from tiering.daemon.inbox.records import Attempt, Batch, BatchFile, report
+from tiering.daemon.inbox.table_inbox import DONE, FAILED, SettledFile, TableInbox
 from tiering.engine.store import Store
 from tiering.insert.insert import InsertResult
 from tiering.table.schema import TableDefinition

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from oplog.errors import FrostlineError
-from tiering.daemon.inbox import place, records
-from tiering.daemon.inbox.place import DONE, FAILED, REPORT, TableInbox
+from tiering.daemon.inbox import records, table_inbox
+from tiering.daemon.inbox.table_inbox import DONE, FAILED, REPORT, TableInbox
 from tiering.journal.locks import lock_holder
 
 
 def status_document(root: Path, tables: set[str]) -> dict[str, Any]:
     """`inbox status --json`. Raises `NotFound` where there is no inbox."""
-    found, strange = place.tables_of(root)
+    found, strange = table_inbox.tables_of(root)
     problems = [{"table": item.table, "file": item.file, "what": item.what} for item in strange]
     documents = []
     for table in found:
@@ -33,7 +33,7 @@ def _table(table: TableInbox, problems: list[dict[str, str]]) -> dict[str, Any]:
         if (batch := table.batch()) is not None:
             going_in = {"files": len(batch.files), "rows": sum(file.rows for file in batch.files), "state": batch.state}
     except FrostlineError as error:
-        problems.append({"table": records.shown(table.name), "file": place.BATCH_FILE, "what": error.message})
+        problems.append({"table": records.shown(table.name), "file": table_inbox.BATCH_FILE, "what": error.message})
     return {
         "table": records.shown(table.name),
         "waiting": [{"file": records.shown(file.name), "bytes": file.size_bytes} for file in waiting],

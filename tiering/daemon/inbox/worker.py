@@ -21,7 +21,7 @@ from oplog.errors import FrostlineError
 from tiering.config.settings import InboxConfig
 from tiering.daemon.inbox.choice import is_column
 from tiering.daemon.inbox.inbox import Inbox, Round, root_of
-from tiering.daemon.inbox.place import Strange, TableInbox
+from tiering.daemon.inbox.table_inbox import Strange, TableInbox
 from tiering.engine.store import Store
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from oplog.errors import FrostlineError
 from tiering.config.settings import Config, JobConfig
 from tiering.daemon.jobs.kinds import JobKind, Told
-from tiering.engine.crowding import crowded
+from tiering.engine.small_parts import crowded
 from tiering.merge.request import ColdOptions, MergeRequest
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _cold_merges(config: Config, store: Store) -> Sequence[Sequence[str]]:
     of tables of which a partition has very many parts."""
     settings = config.daemon
     options = ["--spark" if settings.cold_merge_spark else "--cold", *settings.cold_merge_options]
-    paused = store.context.journal.wishes.paused
+    paused = store.context.journal.overrides.paused
     names = [table.full_name for table in store.definitions() if "merges" not in paused(table.uuid)]
     if settings.cold_merge_seconds is None and not _has_time(settings.jobs.get("cold_merges")):
         many = {partition.table for partition in crowded(store, settings.cold_merge_parts)}

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from oplog.documents import Document
-from tiering.daemon.kept_file import KeptFile
+from tiering.daemon.state_file import StateFile
 
 JOBS_FILE = "jobs.json"
 
@@ -80,7 +80,7 @@ class JobRecords:
     """The record, kept by the one daemon of a store. Thread-safe."""
 
     def __init__(self, state_directory: Path) -> None:
-        self._file = KeptFile(state_directory / JOBS_FILE, "the record of jobs")
+        self._file = StateFile(state_directory / JOBS_FILE, "the record of jobs")
         self._known = read(state_directory)
         self._lock = threading.Lock()
 

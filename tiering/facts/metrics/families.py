@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from tiering.facts.metrics.family import Family
 from tiering.facts.metrics.process import Process, process_families
-from tiering.facts.metrics.seen import Amount, Overdue, PartsSeen, Seen, WorkSeen, bounded
+from tiering.facts.metrics.snapshot import Amount, Overdue, PartsSeen, Seen, WorkSeen, bounded
 
 
 def families(seen: Seen | None, process: Process, *, version: str) -> list[Family]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tiering.facts.metrics.seen import Seen
+from tiering.facts.metrics.snapshot import Seen
 
 
 class Health(msgspec.Struct, frozen=True):

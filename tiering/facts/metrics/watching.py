@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tiering.daemon.jobs.status import job_documents
-from tiering.facts.metrics import looking
+from tiering.facts.metrics import collect
 from tiering.facts.metrics.families import families
 from tiering.facts.metrics.family import Family
 from tiering.facts.metrics.health import Health, judge
-from tiering.facts.metrics.seen import Seen
 from tiering.facts.metrics.server import MetricsServer
+from tiering.facts.metrics.snapshot import Seen
 
 if TYPE_CHECKING:
     from disks.stores.wrappers.limit import Limiter
@@ -52,7 +52,7 @@ class Metrics:
         """A pass is done; `problem` says why it failed, if it did. Then what was seen before is still shown."""
         self._status, self._problem = status, problem
         if not problem:
-            self._seen = looking.look(self._store, self._backups())
+            self._seen = collect.look(self._store, self._backups())
 
     def end(self) -> None:
         """Serve no more."""
@@ -60,7 +60,7 @@ class Metrics:
 
     def _families(self) -> list[Family]:
         assert self._status is not None
-        process = looking.process(self._status, job_documents(self._store.context.config), self._store, self._limiter)
+        process = collect.process(self._status, job_documents(self._store.context.config), self._store, self._limiter)
         return families(self._seen, process, version=self._version)
 
     def _health(self) -> Health:

@@ -1,7 +1,7 @@
 """Objects of buckets as what an insert reads: `s3://bucket/key`, and globs of keys.
 
-Read by our own client, with the keys and endpoint of a disk in the same bucket (`tiering.config.places.bucket_at`), in
-ranges: a range whose answer breaks off is asked for again, and what came before it is not.
+Read by our own client, with the keys and endpoint of a disk in the same bucket (`disk_locations.bucket_at`), in ranges:
+a range whose answer breaks off is asked for again, and what came before it is not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from disks.stores.wrappers.limit import Limiter
 from disks.stores.wrappers.metered import MeteredStore
 from disks.stores.wrappers.wrapped import unwrapped
 from oplog.errors import NotFound, UsageError
-from tiering.config.places import bucket_at
+from tiering.config.disk_locations import bucket_at
 from tiering.config.settings import Config
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from tiering.insert.inputs.source_files import (
     open_binary,
     too_long,
 )
-from tiering.insert.intake import Intake, TextRecord
 from tiering.insert.reshaping import Reshaping, source_types
+from tiering.insert.row_reader import RowReader, TextRecord
 from tiering.table.schema import Column
 
 _OTHER_DELIMITERS = (";", "\t", "|")
@@ -37,7 +37,7 @@ _COLUMN = re.compile(r"In CSV column #(\d+): ")
 """How Arrow begins to say what does not fit."""
 
 
-def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+def read_csv(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     """The rows, as the table has them. Raises `UsageError` that names the line."""
     source = intake.source
     with open_binary(source, stdin) as stream:

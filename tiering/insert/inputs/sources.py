@@ -41,8 +41,8 @@ from tiering.insert.inputs.source_files import (
     open_binary,
     reading,
 )
-from tiering.insert.intake import Intake
 from tiering.insert.reshaping import NULLS, Reshaping
+from tiering.insert.row_reader import RowReader
 from tiering.table.schema import TableDefinition
 
 _BATCH_ROWS = 131_072
@@ -101,7 +101,7 @@ def total_bytes(sources: Sequence[InputSource]) -> int | None:
 def typed_rows(batches: Iterable[pa.RecordBatch], reshaping: Reshaping, *, label: str) -> Iterator[pa.RecordBatch]:
     """Rows that are no file's and have types of their own, as batches to give to an insert. `label` says whose they
     are. Raises `UsageError` for what does not fit the table."""
-    intake = Intake(InputSource(label, "arrow"), reshaping)
+    intake = RowReader(InputSource(label, "arrow"), reshaping)
     for batch in batches:
         yield from intake.batches(batch)
 
@@ -164,17 +164,17 @@ def _read(
     with reading(source):
         match source.format:
             case "csv":
-                yield from read_csv(Intake(source, reshaping, bad), stdin)
+                yield from read_csv(RowReader(source, reshaping, bad), stdin)
             case "json":
-                yield from read_json(Intake(source, reshaping, bad, seen=set()), stdin)
+                yield from read_json(RowReader(source, reshaping, bad, seen=set()), stdin)
             case _:
-                intake = Intake(source, reshaping, bad)
+                intake = RowReader(source, reshaping, bad)
                 for batch in _READERS[source.format](intake, stdin):
                     for some in bounded(batch):
                         yield from intake.batches(some)
 
 
-def _read_parquet(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+def _read_parquet(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     source, found = intake.source, 0
     with open_binary(source, stdin, seekable=True) as stream:
         file = pq.ParquetFile(stream, pre_buffer=False)
@@ -247,7 +247,7 @@ def _parquet_batches(file: pq.ParquetFile, stream: Any, groups: range, rows: int
         yield pa.RecordBatch.from_arrays(arrays, batch.schema.names)
 
 
-def _read_arrow(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+def _read_arrow(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     with open_binary(intake.source, stdin, seekable=intake.source.path != STDIN) as stream:
         reader = _open_arrow(stream)
         if isinstance(reader, pa.RecordBatchFileReader):
@@ -266,7 +266,7 @@ def _open_arrow(stream: Any) -> Any:
     return pa.ipc.open_file(stream) if bytes(magic) == ARROW_FILE else pa.ipc.open_stream(stream)
 
 
-def _read_orc(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+def _read_orc(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     with open_binary(intake.source, stdin, seekable=True) as stream:
         file = _open_orc(stream)
         for number in range(file.nstripes):
@@ -279,7 +279,7 @@ def _open_orc(stream: Any) -> Any:
     return orc.ORCFile(stream)
 
 
-_READERS: dict[str, Callable[[Intake, IO[bytes] | None], Iterator[pa.RecordBatch]]] = {
+_READERS: dict[str, Callable[[RowReader, IO[bytes] | None], Iterator[pa.RecordBatch]]] = {
     "parquet": _read_parquet,
     "arrow": _read_arrow,
     "orc": _read_orc,

@@ -27,10 +27,10 @@ from tiering.parquet.checked_local import unchecked_bytes
 from tiering.parquet.sections import bytes_of_columns
 from tiering.query.checked_parts import check_local_files, checked_file, local_read, read_cache, read_schema
 from tiering.query.selection import SelectedFile
+from tiering.query.sql.cached_files import CachedFiles
 from tiering.query.sql.column_types import engine_names, identifier, is_flat, text
 from tiering.query.sql.engine import Engine, take_engine
 from tiering.query.sql.errors import engine_error, sql_error
-from tiering.query.sql.kept_files import KeptFiles
 from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
 from tiering.query.sql.planning import EmptyTables, declare, selected
@@ -72,7 +72,7 @@ class SqlSession:
         self._cache = read_cache(context.config)
         if self._cache is not None:
             closing.callback(self._cache.close)
-        self._kept = KeptFiles(self._engine.kept_directory)
+        self._kept = CachedFiles(self._engine.kept_directory)
         closing.callback(self._kept.close)
         closing.callback(self._end_served)
         self._served: ServedFiles | None = None

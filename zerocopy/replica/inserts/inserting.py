@@ -32,7 +32,7 @@ from tiering.table.transforms import partition_rows
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import CheckNode, CreateNode, DeleteNode, Operation, check_size
 from zerocopy.replica import entries, history
-from zerocopy.replica.inserts import arrivals, quorum
+from zerocopy.replica.inserts import quorum, staged_parts
 from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
 
@@ -107,14 +107,14 @@ class ReplicatedInserting(Inserting):
                 for one in group:
                     part = self.described(one.name, one.new)
                     one.digest = content_digest(part)
-                    arrivals.stage(transactions[disk], self.definition, part, one.new.directory, one.node)
+                    staged_parts.stage(transactions[disk], self.definition, part, one.new.directory, one.node)
                 transactions[disk].commit()
             taken = self._say(arriving)
             for disk, group in by_disk.items():
                 chosen = [one for one in group if one in taken]
                 if chosen:
                     names = [one.name for one in chosen]
-                    arrivals.take_in(self.context, self.definition, self.context.disk(disk), names)
+                    staged_parts.take_in(self.context, self.definition, self.context.disk(disk), names)
                     self.count_in(names, [one.new for one in chosen])
                     self._waited_for.update(names)
 
@@ -179,7 +179,7 @@ class ReplicatedInserting(Inserting):
     @contextmanager
     def _claimed(self, arriving: list[_Arriving]) -> Iterator[None]:
         """While it lasts nobody settles these arrivals as those of a dead insert."""
-        names = [arrivals.claim_of(one.name) for one in arriving]
+        names = [staged_parts.claim_of(one.name) for one in arriving]
         with self.context.journal.claim(self.definition.uuid, names, "insert"):
             yield
 
@@ -278,4 +278,4 @@ class ReplicatedInserting(Inserting):
     def _take_back(self, arriving: list[_Arriving]) -> None:
         for one in arriving:
             self.replica.keeper.delete(one.node)
-            arrivals.discard(self.context, self.definition, self.context.disk(one.new.disk), [one.name])
+            staged_parts.discard(self.context, self.definition, self.context.disk(one.new.disk), [one.name])

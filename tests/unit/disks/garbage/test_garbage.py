@@ -20,8 +20,8 @@ from disks.garbage.collect import GcReport, is_root
 from disks.garbage.listing import cut_ranges
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.doomed import announced
 from disks.object_disk.history import past_at
+from disks.object_disk.pending_deletes import announced
 from disks.object_disk.references import (
     INTENTS_PREFIX,
     Blobs,

@@ -13,12 +13,12 @@ import pytest
 
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.listing import list_whole
+from disks.garbage.reference_sources import References
 from disks.garbage.rules import GcRules
-from disks.garbage.witnesses import References
 from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.doomed import announced
+from disks.object_disk.pending_deletes import announced
 from disks.object_disk.references import INTENTS_PREFIX
-from disks.object_disk.sharing import marks_place
+from disks.object_disk.sharing import recorded_keeper
 from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.named_log import NamedLogStore, whole_prefix
 from oplog import pins
@@ -123,7 +123,7 @@ def adopt(disk: ObjectDisk, source: ObjectDisk, path: str) -> None:
 def run(disk: ObjectDisk, marks: References | None = None, *, now: datetime = LATER, **options: Any) -> GcReport:
     rules = GcRules(**{"delete": True, "max_delete_fraction": 1.0, **options})
     if marks is not None:
-        marks_place.say(whole_prefix(disk.store), KEEPER, "zk:2181/frostline")
+        recorded_keeper.say(whole_prefix(disk.store), KEEPER, "zk:2181/frostline")
     return collect(disk, rules, now=now, references=marks)
 
 
@@ -153,7 +153,7 @@ def test_what_any_log_names_stays(prefix: Prefix, logs: dict[str, ObjectDisk]) -
 
 def test_the_tables_of_other_logs_are_not_read(logs: dict[str, ObjectDisk], monkeypatch: pytest.MonkeyPatch) -> None:
     """They are asked only of what the own log does not name, in one pass over their rows and entries."""
-    from disks.garbage import witnesses
+    from disks.garbage import reference_sources
 
     read: list[str | None] = []
 
@@ -161,8 +161,8 @@ def test_the_tables_of_other_logs_are_not_read(logs: dict[str, ObjectDisk], monk
         read.append(disk.log_name)
         return collect_references(disk, *arguments, **options)
 
-    collect_references = witnesses.collect_references
-    monkeypatch.setattr(witnesses, "collect_references", collected)
+    collect_references = reference_sources.collect_references
+    monkeypatch.setattr(reference_sources, "collect_references", collected)
     key = put(logs["b"], "t/p.parquet")
     logs["b"].write_snapshot()
     put(logs["c"], "t/q.parquet")
@@ -397,7 +397,7 @@ def test_an_upload_for_a_later_revision_of_another_log_is_pending_only_by_its_ag
 def test_what_a_mark_holds_stays_and_is_asked_again_before_each_batch(
     prefix: Prefix, logs: dict[str, ObjectDisk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P3, P6: two witnesses; whichever names it. One that appears while the collection runs counts, too."""
+    """P3, P6: two reference_sources; whichever names it. One that appears while the collection runs counts, too."""
     held, later, kept, gone = (put(logs["a"], f"t/{number}.parquet") for number in range(4))
     for number in range(4):
         remove(logs["a"], f"t/{number}.parquet")
@@ -518,7 +518,7 @@ def test_a_machine_that_begins_to_mark_ends_a_collection(prefix: Prefix, logs: d
     def begin(put_key: str) -> None:
         if put_key.startswith(INTENTS_PREFIX):
             prefix.on_put = lambda key: None
-            marks_place.say(prefix, KEEPER, "zk:2181/frostline")
+            recorded_keeper.say(prefix, KEEPER, "zk:2181/frostline")
 
     prefix.on_put = begin
     report = run(logs["a"])

@@ -116,8 +116,8 @@ class World:
         file = self.root / ".frostline/changes"
         if file.exists():
             kept = file.read_bytes().split(b"\n")
-            doomed = self.random.randrange(len(kept))
-            file.write_bytes(b"\n".join(kept[:doomed] + kept[doomed + 1 :]))
+            to_delete = self.random.randrange(len(kept))
+            file.write_bytes(b"\n".join(kept[:to_delete] + kept[to_delete + 1 :]))
 
     def tears_the_end(self) -> None:
         file = self.root / ".frostline/changes"

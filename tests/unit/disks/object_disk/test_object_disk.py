@@ -32,10 +32,10 @@ from oplog.errors import (
     Damaged,
     DiskUnreachable,
     FrostlineError,
+    LeaseExpired,
     Locked,
     NotFound,
     OutcomeUnknown,
-    Overslept,
     Refused,
 )
 from oplog.kinds import CommitKind, Inserted, Merged, Moved, OtherKind
@@ -658,7 +658,7 @@ def test_a_writer_that_outslept_its_lease_acknowledges_nothing(
             two._lease.release()
 
     stopping.between = successor
-    with pytest.raises(Overslept, match="stood still until its turn was over"):
+    with pytest.raises(LeaseExpired, match="stood still until its turn was over"):
         put(one, {"one": b""})
     if not gone:
         with pytest.raises(Locked):

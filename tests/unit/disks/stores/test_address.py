@@ -61,7 +61,7 @@ def test_an_upload_counts_from_the_beginning_of_its_transaction(
     """I6: nothing is named that gc may be about to take."""
     with disk.transaction(Merged()) as transaction:
         key = put_blob(shared.open(), PATH, BYTES, DIGEST, revision=0)
-        monkeypatch.setattr("disks.object_disk.basis.MAX_AGE_SECONDS", -1)
+        monkeypatch.setattr("disks.object_disk.commit_checks.MAX_AGE_SECONDS", -1)
         transaction.uploaded(PATH, key, len(BYTES), DIGEST)
         with pytest.raises(Refused, match="began"):
             transaction.commit()

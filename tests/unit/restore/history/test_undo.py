@@ -16,7 +16,7 @@ import pytest
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from disks.garbage.collect import INTENTS_PREFIX
 from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.doomed import Announcement
+from disks.object_disk.pending_deletes import Announcement
 from oplog import pins
 from oplog.errors import Conflict, DiskUnreachable, Locked, NotFound, Refused
 from oplog.kinds import BlocksAllocated, Dropped, OtherKind, Repaired, Undone
@@ -96,8 +96,8 @@ def move(store: Store, to: str, *, keep: bool = False, table: str = TABLE) -> in
 
 
 def drop_january(store: Store, table: str = TABLE) -> None:
-    doomed = [stored for stored in store.parts(table) if stored.name.partition == JANUARY]
-    tables.drop_parts(store.context, doomed, reason="test")
+    to_delete = [stored for stored in store.parts(table) if stored.name.partition == JANUARY]
+    tables.drop_parts(store.context, to_delete, reason="test")
 
 
 def take_back(store: Store, revision: int | None = None) -> int:

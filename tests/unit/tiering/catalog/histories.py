@@ -23,7 +23,7 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @contextmanager
-def kept_store(home: Path, *rules: TtlRule, settled: bool = True) -> Iterator[Config]:
+def cached_store(home: Path, *rules: TtlRule, settled: bool = True) -> Iterator[Config]:
     """Its configuration, while what is known of the parts is kept at once (`tests.keeping`)."""
     config = embedded(home)
     with keeping(settled=settled):
@@ -49,8 +49,8 @@ def move(store: Store, volume: str) -> None:
 
 
 def drop(store: Store) -> None:
-    doomed = [stored for stored in store.parts(TABLE) if stored.name.partition == "202602"]
-    tables.drop_parts(store.context, doomed, reason="test")
+    to_delete = [stored for stored in store.parts(TABLE) if stored.name.partition == "202602"]
+    tables.drop_parts(store.context, to_delete, reason="test")
 
 
 def alter(store: Store) -> None:

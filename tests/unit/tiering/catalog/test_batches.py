@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from disks.local.disk import LocalDisk
 from disks.workers.progress import Silent
 from tests.crash.kept_looks import looks_are_as_read
-from tests.unit.tiering.catalog.histories import TABLE, drop, insert, kept_store, move
+from tests.unit.tiering.catalog.histories import TABLE, cached_store, drop, insert, move
 from tiering.catalog import tables
 from tiering.catalog.looks import batches
 from tiering.config.settings import Config
@@ -23,7 +23,7 @@ from tiering.journal.kept_parts import KeptParts, PartToKeep
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[Config]:
     """Of a store with five parts of which nothing is kept."""
-    with kept_store(tmp_path) as config:
+    with cached_store(tmp_path) as config:
         with Store.open(config) as store:
             insert(store, 3)
             insert(store, 41)

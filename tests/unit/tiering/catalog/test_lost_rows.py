@@ -12,7 +12,7 @@ import pytest
 
 from disks.host.database_file import remove_database
 from tests.crash.kept_looks import looks_are_as_read
-from tests.unit.tiering.catalog.histories import TABLE, insert, kept_store
+from tests.unit.tiering.catalog.histories import TABLE, cached_store, insert
 from tiering.catalog import tables
 from tiering.config.settings import Config
 from tiering.engine.store import Store
@@ -24,7 +24,7 @@ _KEPT = ("looks", "settled")
 
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[Config]:
-    with kept_store(tmp_path, LATER) as config:
+    with cached_store(tmp_path, LATER) as config:
         yield config
 
 
@@ -76,9 +76,9 @@ def drop_unnoticed(config: Config, name: str) -> None:
     path = config.state_directory / "catalog.db"
     kept = path.read_bytes()
     with Store.open(config) as acting:
-        doomed = [stored for stored in acting.parts(TABLE) if stored.facts.name == name]
-        assert doomed
-        tables.drop_parts(acting.context, doomed, reason="test")
+        to_delete = [stored for stored in acting.parts(TABLE) if stored.facts.name == name]
+        assert to_delete
+        tables.drop_parts(acting.context, to_delete, reason="test")
     remove_database(path)
     path.write_bytes(kept)
 

@@ -15,7 +15,7 @@ import pytest
 from disks.file_table.views import TableReader
 from tests.command_line import Frostline
 from tests.crash.kept_looks import catalog_is_as_read
-from tests.unit.tiering.catalog.histories import STEPS, TABLE, alter, kept_store, move
+from tests.unit.tiering.catalog.histories import STEPS, TABLE, alter, cached_store, move
 from tiering.catalog.looks.stored import LazyPart
 from tiering.config.settings import Config
 from tiering.engine.store import Store
@@ -27,7 +27,7 @@ from tiering.table.part import PartFacts
 
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[Config]:
-    with kept_store(tmp_path) as config:
+    with cached_store(tmp_path) as config:
         yield config
 
 

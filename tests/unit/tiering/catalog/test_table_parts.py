@@ -22,7 +22,7 @@ from tests.command_line import Frostline
 from tests.crash.harness import Failpoints, hooked
 from tests.crash.kept_looks import looks_are_as_read
 from tests.keeping import keeping, patched
-from tests.unit.tiering.catalog.histories import BEGIN, STEPS, TABLE, alter, drop, insert, kept_store, move
+from tests.unit.tiering.catalog.histories import BEGIN, STEPS, TABLE, alter, cached_store, drop, insert, move
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
 from tiering.catalog.looks.reader import PartReader
@@ -46,14 +46,14 @@ LATER = TtlRule(after_seconds=10 * 365 * 86400, column="ts", action=MoveToVolume
 
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[Config]:
-    with kept_store(tmp_path, LATER) as config:
+    with cached_store(tmp_path, LATER) as config:
         yield config
 
 
 @pytest.fixture
 def config_of_now(tmp_path: Path) -> Iterator[Config]:
     """Of a store whose files were all written just now."""
-    with kept_store(tmp_path, LATER, settled=False) as config:
+    with cached_store(tmp_path, LATER, settled=False) as config:
         yield config
 
 

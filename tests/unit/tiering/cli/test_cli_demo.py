@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from oplog.errors import Damaged, FrostlineError
-from tiering.cli.demo import story as demo_story
-from tiering.cli.demo.story import FLIGHTS, WEATHER, Story, cold_date, rule_years
+from tiering.cli.demo import guided_demo
+from tiering.cli.demo.guided_demo import FLIGHTS, WEATHER, Story, cold_date, rule_years
 
 FACTS: dict[str, Any] = {
     "flights": FLIGHTS,
@@ -23,12 +23,12 @@ FACTS: dict[str, Any] = {
 @pytest.mark.parametrize("name", list(FACTS))
 def test_any_difference_stops_the_demo(name: str, tmp_path: Path) -> None:
     story = Story(tmp_path)
-    story.compare(FACTS, dict(FACTS), "at all")
+    guided_demo.compare(FACTS, dict(FACTS), "at all")
     with pytest.raises(Damaged, match=name):
-        story.compare(FACTS, {**FACTS, name: "other"}, "at all")
+        guided_demo.compare(FACTS, {**FACTS, name: "other"}, "at all")
     missing = {key: value for key, value in FACTS.items() if key != name}
     with pytest.raises(Damaged, match=name):
-        story.compare(FACTS, missing, "at all")
+        guided_demo.compare(FACTS, missing, "at all")
 
 
 def test_too_few_rows_stop_the_demo_even_when_nothing_changed(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_the_rule_is_never_due_today_and_due_for_six_months_on_the_day_of_the_pl
     months = [date(2013, month, 1) for month in range(2, 13)] + [date(2014, 1, 1)]
     due = [end + age for end in months]
     assert due[0] > today
-    assert sum(moment <= cold_date(today) for moment in due) == demo_story.COLD_MONTHS
+    assert sum(moment <= cold_date(today) for moment in due) == guided_demo.COLD_MONTHS
     assert cold_date(today) - today < timedelta(days=365 + 31 * 6 + 1)
 
 

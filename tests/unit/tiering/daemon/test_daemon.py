@@ -31,7 +31,7 @@ from tiering.daemon.memory import MemoryKeeping
 from tiering.daemon.status import STATUS_FILE, DaemonStatus, StatusRecord, read_status
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
-from tiering.facts.metrics.looking import look
+from tiering.facts.metrics.collect import look
 from tiering.facts.status import daemon_document, status_document
 from tiering.journal.locks import daemon_lock
 from tiering.table.definitions import define_table
@@ -293,14 +293,14 @@ def test_a_part_that_fails_is_trouble_until_it_is_mended(
         told.append(daemon.run(store, FAST, threading.Event(), once=True).trouble)
         kept.append(status_document(store)["waiting_moves"])
         if kept_by == "a pause":
-            store.context.journal.wishes.pause(None, ["moves"], actor="test")
+            store.context.journal.overrides.pause(None, ["moves"], actor="test")
         elif kept_by == "a disk that is away":
             monkeypatch.setattr(reachability, "whole_tables", lambda context: [])
     assert all("does not have the SHA-256" in trouble and "all_1_1_0" in trouble for trouble in told), told
     assert "well again" not in caplog.text
     assert kept == [{"backoff": 1}, {"paused" if kept_by == "a pause" else "backoff": 1}]
     monkeypatch.undo()
-    store.context.journal.wishes.resume(None, ["moves"])
+    store.context.journal.overrides.resume(None, ["moves"])
     file.write_bytes(whole)
     clock.now += timedelta(days=2)
     assert daemon.run(store, FAST, threading.Event(), once=True).trouble == ""
@@ -328,7 +328,7 @@ def test_the_guard_of_its_gc_is_set_and_a_pause_is_kept(store: Store) -> None:
     assert steps(config, store) == [["gc", "s3", "--guard-interval", "7200s"]]
     deleting = msgspec.structs.replace(config, daemon=DaemonConfig(gc_delete=True))
     assert steps(deleting, store) == [["gc", "s3", "--guard-interval", "86400s", "--delete"]]
-    store.context.journal.wishes.pause(None, ["gc"], actor="test")
+    store.context.journal.overrides.pause(None, ["gc"], actor="test")
     assert steps(config, store) == []
 
 

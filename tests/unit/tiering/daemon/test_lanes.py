@@ -70,7 +70,7 @@ def insert(store: Store, rows: int) -> str:
 
 
 def pin(store: Store, part: str) -> None:
-    store.context.journal.wishes.pin(store.definitions()[0].uuid, part=part, volume="cold")
+    store.context.journal.overrides.pin(store.definitions()[0].uuid, part=part, volume="cold")
 
 
 def beside(store: Store, tmp_path: Path) -> Callable[[], dict[str, str]]:

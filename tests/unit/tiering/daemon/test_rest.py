@@ -17,7 +17,7 @@ import pytest
 from tiering.catalog.catalog import Catalog, StoredPart
 from tiering.config.settings import embedded
 from tiering.engine.store import Store
-from tiering.facts.metrics import looking
+from tiering.facts.metrics import collect
 from tiering.journal.records import PauseKind
 from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
@@ -66,16 +66,16 @@ def test_a_pass_with_nothing_to_do_looks_at_no_part(
     store: Store, paused: list[PauseKind], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     insert(store, 1, 2, 3)
-    store.context.journal.wishes.pause(None, paused, actor="test")
+    store.context.journal.overrides.pause(None, paused, actor="test")
     looks = looked_at(monkeypatch)
     store.tick()
-    looking.look(store)
+    collect.look(store)
     assert looks == []
 
 
 def test_moves_that_are_paused_are_still_told(store: Store) -> None:
     insert(store, 1)
-    store.context.journal.wishes.pause(None, ["moves"], actor="test")
+    store.context.journal.overrides.pause(None, ["moves"], actor="test")
     assert store.tick().waiting
 
 
@@ -83,7 +83,7 @@ def test_only_partitions_with_something_due_are_looked_at(store: Store, monkeypa
     insert(store, 1, 2, 3)
     store.context.clock = lambda: NOW + 28.5 * DAY
     looks = looked_at(monkeypatch)
-    assert looking.look(store).overdue["d.t"].parts == 2
+    assert collect.look(store).overdue["d.t"].parts == 2
     assert looks == ["partitions"]
 
 
@@ -91,11 +91,11 @@ def test_the_numbers_are_those_of_the_parts(store: Store, monkeypatch: pytest.Mo
     insert(store, 1, 2, 3, 3, 40)
     store.tick(only="moves")
     store.context.clock = lambda: NOW + 28.5 * DAY
-    by_sums = looking.look(store)
+    by_sums = collect.look(store)
     assert {(place.disk, amount.parts) for place, amount in by_sums.places.items()} == {("ssd", 4), ("s3", 1)}
     assert by_sums.overdue["d.t"].parts == 3
     monkeypatch.setattr(Catalog, "sums", lambda *_: None)
-    by_parts = looking.look(store)
+    by_parts = collect.look(store)
     assert (by_sums.places, by_sums.overdue) == (by_parts.places, by_parts.overdue)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tiering.daemon.jobs.runs import RunOrder, run
-from tiering.daemon.kept_file import KeptFile
+from tiering.daemon.state_file import StateFile
 from tiering.daemon.trouble import Trouble
 
 
@@ -61,7 +61,7 @@ def test_what_differs_by_times_sizes_and_chance_alone_is_the_same_trouble(caplog
 def test_a_file_that_cannot_be_kept_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """P15: a full state disk was an error a second."""
     directory = tmp_path / "state"
-    kept = KeptFile(directory / "daemon.json", "the daemon's status")
+    kept = StateFile(directory / "daemon.json", "the daemon's status")
     for exists in (False, False, True, True):
         if exists:
             directory.mkdir(exist_ok=True)

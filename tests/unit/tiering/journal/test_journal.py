@@ -305,24 +305,24 @@ def test_a_drop_that_cannot_be_read_is_named(payload: str) -> None:
 
 
 def test_pauses_pins_and_drops(journal: Journal) -> None:
-    journal.wishes.pause(None, ["gc"])
-    journal.wishes.pause("u1", ["moves"])
-    assert journal.wishes.paused("u1") == {"gc", "moves"}
-    assert journal.wishes.paused("u2") == {"gc"}
-    journal.wishes.resume("u1")
-    assert journal.wishes.paused("u1") == {"gc"}
-    journal.wishes.pin("u1", partition="202601", volume="hot")
-    journal.wishes.pin("u1", part="all_1_1_0")
-    journal.wishes.pin("u1", partition="202601", volume="cold")
-    assert {(pin.scope, pin.name, pin.volume) for pin in journal.wishes.pins("u1")} == {
+    journal.overrides.pause(None, ["gc"])
+    journal.overrides.pause("u1", ["moves"])
+    assert journal.overrides.paused("u1") == {"gc", "moves"}
+    assert journal.overrides.paused("u2") == {"gc"}
+    journal.overrides.resume("u1")
+    assert journal.overrides.paused("u1") == {"gc"}
+    journal.overrides.pin("u1", partition="202601", volume="hot")
+    journal.overrides.pin("u1", part="all_1_1_0")
+    journal.overrides.pin("u1", partition="202601", volume="cold")
+    assert {(pin.scope, pin.name, pin.volume) for pin in journal.overrides.pins("u1")} == {
         ("partition", "202601", "cold"),
         ("part", "all_1_1_0", None),
     }
-    journal.wishes.unpin("u1", part="all_1_1_0")
+    journal.overrides.unpin("u1", part="all_1_1_0")
     with pytest.raises(NotFound):
-        journal.wishes.unpin("u1", part="all_1_1_0")
+        journal.overrides.unpin("u1", part="all_1_1_0")
     with pytest.raises(UsageError):
-        journal.wishes.pin("u1")
+        journal.overrides.pin("u1")
     decided: list[Drop] = [
         TableDrop(table="d.t", table_uuid="u1", reason="drop table d.t", directories=("store/u1",)),
         PartsDrop(table="d.t", table_uuid="u1", reason="due", directories=("store/u1/a", "store/u1/b"), by_ttl=True),
@@ -334,7 +334,7 @@ def test_pauses_pins_and_drops(journal: Journal) -> None:
     journal.finish_drop(ids[1])
     assert journal.drops() == []
     journal.forget_table("u1")
-    assert journal.wishes.pins() == []
+    assert journal.overrides.pins() == []
 
 
 @pytest.mark.parametrize(

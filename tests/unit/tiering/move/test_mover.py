@@ -17,7 +17,7 @@ from disks import effects
 from disks.object_disk.disk import ObjectDisk
 from disks.workers.progress import Silent
 from oplog.entry import Commit
-from oplog.errors import Locked, NoSpace, Overslept, Transient
+from oplog.errors import LeaseExpired, Locked, NoSpace, Transient
 from oplog.kinds import Dropped, Moved
 from oplog.log import OperationsLog
 from tests.moving import TABLE, close, configuration, create_table, holders, move, open_context, put_part
@@ -169,7 +169,7 @@ def test_what_wrote_over_another_machines_entry_is_no_move(context: Context, mon
 
     def late(log: OperationsLog, commit: Commit) -> str:
         append(log, commit)
-        raise Overslept("this machine stood still until its turn was over")
+        raise LeaseExpired("this machine stood still until its turn was over")
 
     with monkeypatch.context() as once:
         once.setattr(OperationsLog, "append", late)

@@ -191,7 +191,7 @@ def test_a_merge_by_hand_takes_what_waits(store: Store) -> None:
 def test_what_cannot_be_merged_moves_all_the_same(store: Store, clock: Clock) -> None:
     for number in range(2):
         insert(store, number, 10)
-    store.context.journal.wishes.pause(None, ["merges"], actor="test")
+    store.context.journal.overrides.pause(None, ["merges"], actor="test")
     clock.now += HOUR
     assert store.tick().held == {"late": 2}
     clock.now += HOUR

@@ -224,15 +224,15 @@ def merge(store: Store, chance: random.Random) -> None:
 
 def drop(store: Store, chance: random.Random) -> None:
     partition = some_partition(store, chance)
-    doomed = [stored for stored in store.parts() if stored.name.partition == partition]
-    tables.drop_parts(store.context, doomed[:1], reason="test")
+    to_delete = [stored for stored in store.parts() if stored.name.partition == partition]
+    tables.drop_parts(store.context, to_delete[:1], reason="test")
 
 
 def pin(store: Store, chance: random.Random) -> None:
     if (partition := some_partition(store, chance)) is not None:
         volume = chance.choice([None, "hot", "cold"])
         uuid = store.definition(TABLE).uuid
-        store.context.journal.wishes.pin(uuid, partition=partition, part=None, volume=volume, actor="test")
+        store.context.journal.overrides.pin(uuid, partition=partition, part=None, volume=volume, actor="test")
 
 
 def alter(store: Store, chance: random.Random) -> None:

@@ -14,7 +14,7 @@ import pytest
 from oplog.errors import FrostlineError, NotFound, UsageError
 from spark_tiering.read_options import ReadOptions
 from spark_tiering.scan_planning import choose_files, definition_of, places
-from tests.unit.tiering.catalog.histories import TABLE, kept_store
+from tests.unit.tiering.catalog.histories import TABLE, cached_store
 from tiering.catalog.catalog import Catalog
 from tiering.engine.store import Store
 from tiering.query import query as querying
@@ -30,7 +30,7 @@ SQL = f"SELECT k FROM {TABLE} ORDER BY k"
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """Two partitions in the bucket; that of them left it, which is there in the revision `before`."""
-    with kept_store(tmp_path, RULE) as config, Store.open(config) as store:
+    with cached_store(tmp_path, RULE) as config, Store.open(config) as store:
         for partition in ("202601", "202602"):
             move(store, partition, "cold")
         yield store

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from oplog.errors import Damaged
-from tests.unit.tiering.catalog.histories import TABLE, kept_store
+from tests.unit.tiering.catalog.histories import TABLE, cached_store
 from tiering.catalog.catalog import StoredPart
 from tiering.engine.store import Store
 from tiering.engine.table import Table
@@ -27,7 +27,7 @@ SQL = f"SELECT k FROM {TABLE} WHERE k > 0 ORDER BY k"
 @pytest.fixture
 def stores(tmp_path: Path) -> Iterator[tuple[Store, Store]]:
     """Of two processes: one asks, one moves."""
-    with kept_store(tmp_path, RULE) as config, Store.open(config) as asking, Store.open(config) as moving:
+    with cached_store(tmp_path, RULE) as config, Store.open(config) as asking, Store.open(config) as moving:
         yield asking, moving
 
 

@@ -17,8 +17,8 @@ from oplog.errors import UsageError
 from tiering.insert.inputs.json.records import DEEP_HINT, TOO_DEEP, deep_line, whole_lines
 from tiering.insert.inputs.json.texts import with_json_texts
 from tiering.insert.inputs.source_files import InputSource, numbered_blocks, open_binary
-from tiering.insert.intake import Intake, TextRecord
 from tiering.insert.reshaping import Reshaping, explicit_type, source_types
+from tiering.insert.row_reader import RowReader, TextRecord
 from tiering.table.columns.nested import holds_map, with_texts
 
 _FIRST = 16
@@ -26,7 +26,7 @@ _FIRST = 16
 _CHANGED = re.compile(r"Column\(/(.*)\) changed from", re.DOTALL)
 
 
-def read_json(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+def read_json(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     """The rows, as the table has them. Raises `UsageError` that names the line."""
 
     def parse(numbered: tuple[int, bytes]) -> pa.Table:

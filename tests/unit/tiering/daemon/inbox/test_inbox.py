@@ -26,7 +26,7 @@ from tiering.daemon import daemon
 from tiering.daemon.inbox import choice, ingest, reading
 from tiering.daemon.inbox.choice import Found, Sight
 from tiering.daemon.inbox.inbox import Inbox, Round
-from tiering.daemon.inbox.place import TableInbox
+from tiering.daemon.inbox.table_inbox import TableInbox
 from tiering.daemon.inbox.worker import InboxWorker, end_observer
 from tiering.daemon.status import read_status
 from tiering.engine.store import Store, Table

@@ -11,7 +11,7 @@ import pytest
 from oplog.errors import AlreadyExists, NotFound
 from tiering.config.settings import InboxConfig, embedded
 from tiering.daemon.inbox.inbox import Inbox, Round
-from tiering.daemon.inbox.place import TableInbox
+from tiering.daemon.inbox.table_inbox import TableInbox
 from tiering.daemon.inbox.worker import _events
 from tiering.engine.store import Store
 from tiering.table.definitions import define_table

@@ -32,12 +32,12 @@ from tiering.daemon.jobs.status import job_documents
 from tiering.daemon.status import DaemonStatus, LaneStatus
 from tiering.engine import replicated as replicas
 from tiering.engine.store import Store
-from tiering.facts.metrics import exposition, looking
+from tiering.facts.metrics import collect, exposition
 from tiering.facts.metrics.families import families
 from tiering.facts.metrics.family import Family
 from tiering.facts.metrics.health import judge
 from tiering.facts.metrics.process import Calls, Process, Traffic
-from tiering.facts.metrics.seen import (
+from tiering.facts.metrics.snapshot import (
     OTHERS,
     Amount,
     DiskSeen,
@@ -172,7 +172,7 @@ class TestSeen:
     def test_parts_by_table_and_tier_and_what_is_due(self, store: Store) -> None:
         insert(store, OLD, NEW)
         stored = store.parts("d.t")
-        found = values(exposition.text(families(looking.look(store), Process(up=False), version="1")))
+        found = values(exposition.text(families(collect.look(store), Process(up=False), version="1")))
         where = {"table": "d.t", "disk": "ssd", "volume": "hot", "state": "active"}
         assert one(found, "frostline_parts", **where) == 2
         assert one(found, "frostline_part_rows", **where) == 20
@@ -182,7 +182,7 @@ class TestSeen:
         assert one(found, "frostline_oldest_due_timestamp_seconds", table="d.t") == due.timestamp()
         store.tick(only="moves")  # a merge of the two would be as young as the younger
         store.refresh()
-        found = values(exposition.text(families(looking.look(store), Process(up=False), version="1")))
+        found = values(exposition.text(families(collect.look(store), Process(up=False), version="1")))
         assert one(found, "frostline_parts", table="d.t", disk="s3", volume="cold", state="active") == 1
         assert not [name for name, _ in found if name.startswith("frostline_due")], "nothing waits any more"
         assert one(found, "frostline_moves", state="done", reason="ttl") == 1
@@ -206,7 +206,7 @@ class TestSeen:
         store.context.journal.work.set_move(number, "failed", error="no route to host")
         store.context.clock = lambda: datetime.now(UTC)
         assert not store.plan(rest="none").moves
-        seen = looking.look(store)
+        seen = collect.look(store)
         assert (seen.overdue["d.t"].parts, seen.failing_moves) == (1, 1)
 
     def test_the_inbox(self, store: Store, tmp_path: Path) -> None:
@@ -218,13 +218,13 @@ class TestSeen:
         config = store.context.config
         inbox = msgspec.structs.replace(config.inbox, path=str(tmp_path / "inbox"))
         store.context.config = msgspec.structs.replace(config, inbox=inbox)
-        seen = looking.look(store).inbox["d.t"]
+        seen = collect.look(store).inbox["d.t"]
         assert (seen.waiting, seen.bytes, seen.failed) == (2, 10, 1)
         assert seen.oldest == min((home / name).stat().st_mtime_ns for name in ("a.csv", "b.csv")) / 1e9
         store.context.config = msgspec.structs.replace(
             config, inbox=msgspec.structs.replace(inbox, path=str(tmp_path / "nowhere"))
         )
-        assert looking.look(store).inbox == {}
+        assert collect.look(store).inbox == {}
 
     def test_each_policy_s_spent_budget_is_told(self, tmp_path: Path) -> None:
         """Also while that of another is."""
@@ -233,7 +233,7 @@ class TestSeen:
         policy = msgspec.structs.replace(config.policies["hot_cold"], pacing=pacing)
         config = msgspec.structs.replace(config, policies={"hot_cold": policy, "other": policy})
         with Store.open(config, clock=lambda: NOW, workers=1) as store:
-            store.context.journal.wishes.pause(None, ["merges"], actor="test")
+            store.context.journal.overrides.pause(None, ["merges"], actor="test")
             one = daemon._Daemon(store, DaemonConfig(), threading.Event())
             one.trouble._tell = lambda event, where, text, phase: told.append((where, phase))
             for table, name in (("d.t", "hot_cold"), ("d.u", "other")):
@@ -251,19 +251,19 @@ class TestSeen:
         pacing = PacingConfig(bytes=1, every_seconds=10**9)
         policy = msgspec.structs.replace(store.context.config.policies["hot_cold"], pacing=pacing)
         store.context.config = msgspec.structs.replace(store.context.config, policies={"hot_cold": policy})
-        assert [(one.spent, one.limit) for one in looking.look(store).budgets] == [(0, 1)]
+        assert [(one.spent, one.limit) for one in collect.look(store).budgets] == [(0, 1)]
         insert(store, OLD, OLD + timedelta(seconds=1))
         sizes = {part.facts.name: part.facts.size_bytes for part in store.parts("d.t")}
-        store.context.journal.wishes.pause(None, ["merges"], actor="test")
+        store.context.journal.overrides.pause(None, ["merges"], actor="test")
         done = daemon.run(store, DaemonConfig(), threading.Event(), once=True)
         done = daemon.run(store, DaemonConfig(), threading.Event(), once=True)
         assert (done.held, len(done.budgets)) == ({"budget": 1}, 1)
-        seen = looking.look(store)
+        seen = collect.look(store)
         (moved,) = store.context.journal.work.moves()
         assert [one.spent for one in seen.budgets] == [sizes[moved.part]]
         assert seen.day_money is not None
         assert seen.day_money > 0
-        process = looking.process(done, job_documents(store.context.config), store)
+        process = collect.process(done, job_documents(store.context.config), store)
         found = values(exposition.text(families(seen, process, version="1")))
         assert one(found, "frostline_held_parts", reason="budget") == 1
         assert one(found, "frostline_budget_limit", policy="hot_cold", budget="bytes") == 1
@@ -286,12 +286,12 @@ class TestSeen:
         for passed in range(3):
             store.context.clock = lambda passed=passed: NOW + timedelta(minutes=passed)  # type: ignore[misc]
             replicas.tick(store.context)
-            seen.append(looking.look(store).replicas["d.t"])
+            seen.append(collect.look(store).replicas["d.t"])
         assert seen == [ReplicaSeen(NOW, 1), ReplicaSeen(NOW, 1), ReplicaSeen(NOW + timedelta(minutes=2), 0)]
 
         disk: Any = store.object_disk("s3")
         store.refresh()
-        (before,) = [one.looked for one in looking.look(store).disks if one.name == "s3"]
+        (before,) = [one.looked for one in collect.look(store).disks if one.name == "s3"]
         assert before is not None
         monkeypatch.setattr(disk.cache, "refresh", lambda: raised(Transient("no route to host")))
         with pytest.raises(Transient):
@@ -308,9 +308,9 @@ class TestSeen:
         store.tick()
         disk: Any = store.object_disk("s3")
         before = disk.store.counts()
-        looking.look(store)
+        collect.look(store)
         assert disk.store.counts() == before
-        traffic = looking.process(DaemonStatus(), [], store).traffic
+        traffic = collect.process(DaemonStatus(), [], store).traffic
         assert [(one.disk, one.requests["PUT"] > 0) for one in traffic] == [("s3", True)]
 
 

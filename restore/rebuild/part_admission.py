@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from restore.rebuild.duplicates import Elsewhere, Presence, PresentPart, presence
 from restore.rebuild.plan import TableDifference, in_scope
-from restore.rebuild.presence import Elsewhere, Presence, PresentPart, presence
 from tiering.table.part import PART_FILE, Part
-from tiering.table.places import directory_of, locate, name_at
+from tiering.table.paths import directory_of, locate, name_at
 
 
 class StaysAway(msgspec.Struct, frozen=True):

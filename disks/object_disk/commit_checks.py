@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from disks.host.moment import Moment
-from disks.object_disk.doomed import announced
+from disks.object_disk.pending_deletes import announced
 from disks.object_disk.sharing.marks import Marking
 from disks.stores.base import ObjectStore
 from oplog.entry import Commit, Create, Link, Operation, Rename
@@ -30,7 +30,7 @@ _HEAD_THREADS = 16
 _LISTINGS = 5
 
 
-class Basis(msgspec.Struct):
+class CommitChecks(msgspec.Struct):
     """The blobs that a commit names, and the state of the disk that it was made from."""
 
     store: ObjectStore

@@ -24,7 +24,7 @@ from oplog.kinds import Inserted, Tidied
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import stage_part
 from tiering.table.part import Part
-from tiering.table.places import part_name
+from tiering.table.paths import part_name
 from tiering.table.schema import TableDefinition
 from zerocopy.replica.replica import Replica
 

@@ -24,7 +24,7 @@ class TextRecord(msgspec.Struct, frozen=True):
     text: bytes
 
 
-class Intake(msgspec.Struct):
+class RowReader(msgspec.Struct):
     """What every format's reader hands its rows to, one for each file."""
 
     source: InputSource

@@ -24,7 +24,7 @@ def longest_seconds(timeout_seconds: float, silent_seconds: float) -> float:
     return min(timeout_seconds, _AGAIN_SECONDS) if silent_seconds >= timeout_seconds else timeout_seconds
 
 
-class Patience(msgspec.Struct):
+class Deadlines(msgspec.Struct):
     """How long one call waits: until its end, or a moment from when it sees that the process is told to stop."""
 
     end: float

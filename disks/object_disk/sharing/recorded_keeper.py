@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from disks.object_disk.doomed import INTENT_LIFETIME
+from disks.object_disk.pending_deletes import INTENT_LIFETIME
 from disks.stores.base import ObjectStore
 from oplog import bounds
 from oplog.documents import Document
@@ -35,7 +35,7 @@ _SHOWN = 200
 _KEY = re.compile(rf"{MARKS_PREFIX}([0-9]{{10}})\.json\Z")
 
 
-class MarksPlace(msgspec.Struct, frozen=True, kw_only=True):
+class MarksKeeper(msgspec.Struct, frozen=True, kw_only=True):
     """One record."""
 
     keeper: str
@@ -46,18 +46,18 @@ class MarksPlace(msgspec.Struct, frozen=True, kw_only=True):
     time: datetime
 
 
-class SaidPlace(NamedTuple):
+class RecordedKeeper(NamedTuple):
     """A record, with its number, and since when it is there by the store's clock."""
 
     number: int
-    place: MarksPlace
+    place: MarksKeeper
     since: datetime
 
 
-_document = Document("record of where marks are kept", MarksPlace)
+_document = Document("record of where marks are kept", MarksKeeper)
 
 
-def said_places(prefix: ObjectStore) -> list[SaidPlace]:
+def recorded_keepers(prefix: ObjectStore) -> list[RecordedKeeper]:
     """All records, the oldest first: a listing, and a request each. Raises `Damaged`."""
     found = []
     for item in prefix.list(MARKS_PREFIX):
@@ -72,22 +72,22 @@ def said_places(prefix: ObjectStore) -> list[SaidPlace]:
                 f"{prefix.url(item.key)}, which says where marks are kept, cannot be read: {error}",
                 hint="delete it, then run 'frostline replica audit --repair' on a machine that has the Keeper",
             ) from error
-        found.append(SaidPlace(int(match[1]), place, item.modified))
+        found.append(RecordedKeeper(int(match[1]), place, item.modified))
     return found
 
 
-def in_force(found: Sequence[SaidPlace]) -> SaidPlace | None:
+def in_force(found: Sequence[RecordedKeeper]) -> RecordedKeeper | None:
     """The record that counts; None where none names a Keeper."""
     return next((one for one in reversed(found) if one.place.keeper), None)
 
 
-def is_new(found: Sequence[SaidPlace], at: datetime) -> bool:
+def is_new(found: Sequence[RecordedKeeper], at: datetime) -> bool:
     """Whether marks were kept elsewhere, or not at all, so lately that a collection which knows no better may go on."""
     counts = in_force(found)
     return counts is not None and counts.number > found[0].number and at - counts.since < INTENT_LIFETIME
 
 
-def objection(found: Sequence[SaidPlace], keeper: str | None, *, at: datetime, guard: timedelta) -> str | None:
+def objection(found: Sequence[RecordedKeeper], keeper: str | None, *, at: datetime, guard: timedelta) -> str | None:
     """Why a collection may not go by the logs and the marks in the Keeper with this id (empty: it has none; None: there
     is no Keeper); None when it may. Pure."""
     counts = in_force(found)
@@ -119,7 +119,7 @@ _NOTHING_SAID = (
 )
 
 
-def elsewhere(counts: SaidPlace) -> str:
+def elsewhere(counts: RecordedKeeper) -> str:
     """What is told where the configured Keeper is not the one that the record names."""
     return (
         f"the marks of this prefix are kept in another Keeper than the configured one ({_described(counts)}), or this "
@@ -128,21 +128,21 @@ def elsewhere(counts: SaidPlace) -> str:
     )
 
 
-def _described(counts: SaidPlace) -> str:
+def _described(counts: RecordedKeeper) -> str:
     said = counts.place
     return f"{said.where[:_SHOWN]}, as {said.holder[:_SHOWN]} said at {said.time:%Y-%m-%d %H:%M} UTC"
 
 
-def say(prefix: ObjectStore, keeper: str, where: str) -> list[SaidPlace]:
+def say(prefix: ObjectStore, keeper: str, where: str) -> list[RecordedKeeper]:
     """Put a record, unless the one that counts says the same; all records as they are then. Raises `Refused` when
     others keep saying something else."""
     for _ in range(_ATTEMPTS):
-        found = said_places(prefix)
+        found = recorded_keepers(prefix)
         counts = in_force(found)
         if (counts.place.keeper if counts else "") == keeper and found:
             return found
         number = found[-1].number + 1 if found else 1
-        record = MarksPlace(keeper=keeper, where=where, holder=socket.gethostname(), time=now())
+        record = MarksKeeper(keeper=keeper, where=where, holder=socket.gethostname(), time=now())
         data = _document.encode(record)
         try:
             prefix.put_if_absent(f"{MARKS_PREFIX}{number:010d}.json", data, sha256=hashlib.sha256(data).digest())
@@ -151,10 +151,10 @@ def say(prefix: ObjectStore, keeper: str, where: str) -> list[SaidPlace]:
     raise Refused(f"{prefix.name}: other machines keep saying where marks are kept", hint="run it again")
 
 
-def say_without_marks(prefix: ObjectStore) -> None:
+def record_without_marks(prefix: ObjectStore) -> None:
     """Say that no machine of the prefix marks anything. Nothing where it was said before. Raises `Refused` where one
     does."""
-    counts = in_force(said_places(prefix))
+    counts = in_force(recorded_keepers(prefix))
     if counts is not None:
         raise Refused(
             f"{prefix.name}: marks in a Keeper hold objects here ({_described(counts)})",

@@ -18,7 +18,7 @@ import yaml
 
 from oplog.errors import Damaged
 from tiering.cli.demo.directory import begin, write_configuration
-from tiering.cli.demo.story import Story, near
+from tiering.cli.demo.guided_demo import Story, near
 from tiering.engine.store import Store
 from zerocopy.execution import work
 from zerocopy.keeper import packaged
@@ -29,7 +29,7 @@ ROWS = 1000
 COUNT = f"SELECT count(*) AS hits, count(DISTINCT url) AS urls FROM {TABLE}"
 
 
-def run_story(directory: Path, replicas: int, confirm: Callable[[str], None]) -> dict[str, Any]:
+def run_guided_demo(directory: Path, replicas: int, confirm: Callable[[str], None]) -> dict[str, Any]:
     """Run the demo in the directory; returns what all replicas have at its end. `confirm` is asked before anything but
     an earlier demo is deleted there. Raises when a replica has anything else, and `UsageError` saying what to install
     where there is no ZooKeeper."""

@@ -35,7 +35,7 @@ class _Held(NamedTuple):
     column_bytes: int
 
 
-class KeptFiles:
+class CachedFiles:
     """Those of one query. `close` ends it."""
 
     def __init__(self, directory: Path) -> None:

@@ -29,7 +29,7 @@ from oplog.revision import (
     snapshot_key,
 )
 from restore.check.findings import Findings, Problem
-from tiering.table.places import locate, part_name
+from tiering.table.paths import locate, part_name
 
 _GAPS_SHOWN = 10
 _DATA_SUFFIX = ".parquet"

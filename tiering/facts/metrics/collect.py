@@ -13,10 +13,10 @@ from msgspec.structs import astuple
 from disks.base import BucketDisk
 from disks.stores.wrappers.metered import MeteredStore
 from oplog.errors import FrostlineError
-from tiering.daemon.inbox import place, records
-from tiering.engine.crowding import crowded
+from tiering.daemon.inbox import records, table_inbox
+from tiering.engine.small_parts import crowded
 from tiering.facts.metrics.process import Calls, Process, Traffic
-from tiering.facts.metrics.seen import Amount, DiskSeen, InboxSeen, PartsSeen, ReplicaSeen, Seen, WorkSeen, overdue
+from tiering.facts.metrics.snapshot import Amount, DiskSeen, InboxSeen, PartsSeen, ReplicaSeen, Seen, WorkSeen, overdue
 from tiering.move import policy_facts
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def look(store: Store, backups: Mapping[str, Any] | None = None) -> Seen:
         moves=tuple(WorkSeen(*row) for row in journal.work.move_counts()),
         merges=tuple(WorkSeen(*row) for row in journal.work.merge_counts()),
         failing_moves=len(policy_facts.failing_moves(context)),
-        pins=len(journal.wishes.pins()),
-        paused=Counter(str(pause.kind) for pause in journal.wishes.pauses()),
+        pins=len(journal.overrides.pins()),
+        paused=Counter(str(pause.kind) for pause in journal.overrides.pauses()),
         broken=len(context.catalog.broken),
         set_aside=len(store.set_aside()),
         backups=known,
@@ -165,18 +165,18 @@ def _inbox(path: str | None) -> dict[str, InboxSeen]:
     if path is None:
         return {}
     try:
-        return {records.shown(table.name): _landed(table) for table in place.tables_of(Path(path))[0]}
+        return {records.shown(table.name): _landed(table) for table in table_inbox.tables_of(Path(path))[0]}
     except (FrostlineError, OSError):
         return {}
 
 
-def _landed(table: place.TableInbox) -> InboxSeen:
+def _landed(table: table_inbox.TableInbox) -> InboxSeen:
     files = [*table.listing()[0], *table.taken()]
     oldest = min((file.changed_ns for file in files), default=None)
     return InboxSeen(
         len(files),
         sum(file.size_bytes for file in files),
-        len(table.finished(place.FAILED)),
+        len(table.finished(table_inbox.FAILED)),
         oldest / 1e9 if oldest is not None else None,
     )
 

@@ -15,9 +15,9 @@ from datetime import datetime
 
 from disks.base import LoggedDisk
 from disks.host.moment import Moment
-from disks.object_disk.doomed import announced
-from disks.object_disk.sharing import marks_place
-from disks.object_disk.sharing.marks_place import SaidPlace
+from disks.object_disk.pending_deletes import announced
+from disks.object_disk.sharing import recorded_keeper
+from disks.object_disk.sharing.recorded_keeper import RecordedKeeper
 from disks.stores.wrappers.named_log import whole_prefix
 from oplog.entry import now
 from oplog.errors import Conflict, Damaged, Refused, Transient
@@ -57,14 +57,14 @@ def given_id(keeper: Keeper) -> str:
 
 def elsewhere(keeper: Keeper, disk: LoggedDisk) -> str | None:
     """What to tell where the bucket names another Keeper than this one; None where it names this one, or none."""
-    counts = marks_place.in_force(marks_place.said_places(whole_prefix(disk.store)))
-    return None if counts is None or counts.place.keeper == known_id(keeper) else marks_place.elsewhere(counts)
+    counts = recorded_keeper.in_force(recorded_keeper.recorded_keepers(whole_prefix(disk.store)))
+    return None if counts is None or counts.place.keeper == known_id(keeper) else recorded_keeper.elsewhere(counts)
 
 
-def keep_here(keeper: Keeper, disk: LoggedDisk) -> list[SaidPlace]:
+def keep_here(keeper: Keeper, disk: LoggedDisk) -> list[RecordedKeeper]:
     """Have the bucket say that the marks of the disk's prefix are in this Keeper, whatever it said before; all that it
     says then."""
-    return marks_place.say(whole_prefix(disk.store), given_id(keeper), keeper.where)
+    return recorded_keeper.say(whole_prefix(disk.store), given_id(keeper), keeper.where)
 
 
 class PlaceCheck:
@@ -83,20 +83,20 @@ class PlaceCheck:
         with self._lock:
             if self._looked is not None and self._looked.age_seconds < _LOOK_SECONDS:
                 return
-            found = marks_place.said_places(whole_prefix(self._disk.store))
-            counts = marks_place.in_force(found)
+            found = recorded_keeper.recorded_keepers(whole_prefix(self._disk.store))
+            counts = recorded_keeper.in_force(found)
             if counts is None:
                 found = keep_here(self._keeper, self._disk)
             elif counts.place.keeper != known_id(self._keeper):
                 raise Refused(
-                    marks_place.elsewhere(counts), hint="use the Keeper that is named there on this machine, too"
+                    recorded_keeper.elsewhere(counts), hint="use the Keeper that is named there on this machine, too"
                 )
             self._wait_for_collections(found)
             self._looked = Moment()
 
-    def _wait_for_collections(self, found: list[SaidPlace]) -> None:
+    def _wait_for_collections(self, found: list[RecordedKeeper]) -> None:
         at = self._clock()
-        if marks_place.is_new(found, at) and announced(self._disk, now=at):
+        if recorded_keeper.is_new(found, at) and announced(self._disk, now=at):
             raise Transient(
                 f"disk {self._disk.name}: a collection that began before marks were kept in this Keeper goes on",
                 hint="run it again in a few minutes; one that was killed is over after an hour",

@@ -22,7 +22,7 @@ from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import Conflict, FrostlineError, NotFound
 from oplog.kinds import Tidied
 from tiering.policy import placement
-from tiering.table.places import STORE_DIRECTORY, free_path, part_name
+from tiering.table.paths import STORE_DIRECTORY, free_path, part_name
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _NAME = re.compile(r"kept_([0-9]{1,12})_(.+?)(?:_try[0-9]+)?/?\Z", re.ASCII)
 """No part's own name: the partition in one has no `_`, so it would have more numbers than a name has."""
 
 
-class KeptDrop(msgspec.Struct, frozen=True, order=True):
+class RetainedDrop(msgspec.Struct, frozen=True, order=True):
     """A directory that a drop keeps. The one that was dropped first comes first."""
 
     dropped: int
@@ -113,18 +113,18 @@ def _can_change(disk: Disk) -> bool:
     return not (disk.read_only or disk.unreachable or disk.broken is not None)
 
 
-def _kept(disk: Disk, tables: Iterable[str]) -> list[KeptDrop]:
+def _kept(disk: Disk, tables: Iterable[str]) -> list[RetainedDrop]:
     """What the disk keeps of the tables in these directories, the oldest first."""
     places = [f"{table}/{DETACHED_DIRECTORY}" for table in tables]
     return sorted(
-        KeptDrop(int(match[1]), f"{place}/{name.rstrip('/')}")
+        RetainedDrop(int(match[1]), f"{place}/{name.rstrip('/')}")
         for place, names in zip(places, disk.list_each(places), strict=True)
         for name in names
         if kept_part(name) is not None and (match := _NAME.fullmatch(name))
     )
 
 
-def _remove(disk: Disk, kept: KeptDrop, actor: str) -> bool:
+def _remove(disk: Disk, kept: RetainedDrop, actor: str) -> bool:
     """Whether it went; what is left is looked at again by the next pass."""
     try:
         with disk.transaction(Tidied(), reason="a dropped part was kept long enough", actor=actor) as transaction:

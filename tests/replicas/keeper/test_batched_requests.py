@@ -8,7 +8,7 @@ import pytest
 from oplog.errors import AccessDenied, Transient
 from tests.replicas.keeper.line import KeeperLine
 from tiering.config.settings import KeeperConfig
-from zerocopy.keeper import gathered
+from zerocopy.keeper import batched
 from zerocopy.keeper.client import Keeper
 from zerocopy.keeper.operations import CreateNode, portions
 
@@ -53,7 +53,7 @@ def test_a_server_that_does_not_know_such_requests_is_asked_for_each(
     unknown: int, settings: KeeperConfig, paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It breaks the connection, or answers what is no answer."""
-    monkeypatch.setattr(gathered._MultiRead, "type", unknown)
+    monkeypatch.setattr(batched._MultiRead, "type", unknown)
     with Keeper(settings) as keeper:
         check(keeper, paths)
         before = keeper.requests

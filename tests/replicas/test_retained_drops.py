@@ -13,10 +13,10 @@ import pytest
 
 from disks.base import DiskUsage
 from tests.replicas.machines import Machine, Machines
-from tiering.catalog import kept_drops
+from tiering.catalog import retained_drops
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
-from tiering.insert import as_they_are
+from tiering.insert import attach_files
 from zerocopy.keeper.client import Keeper
 from zerocopy.replica import entries
 from zerocopy.replica.inserts import inserting
@@ -63,7 +63,7 @@ def forge(keeper: Keeper, last: int = 999) -> None:
 
 
 def kept(one: Machine) -> list[str]:
-    return [part for found in one.path.glob("*/store/*/*/detached/*") if (part := kept_drops.kept_part(found.name))]
+    return [part for found in one.path.glob("*/store/*/*/detached/*") if (part := retained_drops.kept_part(found.name))]
 
 
 def attach(one: Machine, code: int = 0) -> Any:
@@ -73,10 +73,10 @@ def attach(one: Machine, code: int = 0) -> Any:
 
 @contextmanager
 def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
-    genuine = kept_drops.KeptDrop.is_over
+    genuine = retained_drops.RetainedDrop.is_over
     with monkeypatch.context() as patch:
         patch.setattr(
-            kept_drops.KeptDrop,
+            retained_drops.RetainedDrop,
             "is_over",
             lambda self, keep, now: genuine(self, keep, now + timedelta(seconds=seconds)),
         )
@@ -146,15 +146,15 @@ def test_another_replica_that_takes_back_now_is_left_to_it(
     forge(keeper)
     a.sync()
     b.sync()
-    genuine = as_they_are.attach_files
+    genuine = attach.attach_files
 
     def meanwhile(*arguments: Any) -> Any:
-        monkeypatch.setattr(as_they_are, "attach_files", genuine)
+        monkeypatch.setattr(attach_files, "attach_files", genuine)
         attach(b, code=11)
         assert "another replica takes back" in b.error
         return genuine(*arguments)
 
-    monkeypatch.setattr(as_they_are, "attach_files", meanwhile)
+    monkeypatch.setattr(attach_files, "attach_files", meanwhile)
     attach(a)
     assert a.keys() == [1]
 
@@ -231,6 +231,6 @@ def test_a_full_disk_gives_up_the_oldest_first(a: Machine, monkeypatch: pytest.M
 @contextmanager
 def store_of(one: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """Its store, in which nothing kept is past its time."""
-    monkeypatch.setattr(kept_drops.KeptDrop, "is_over", lambda self, seconds, now: False)
+    monkeypatch.setattr(retained_drops.RetainedDrop, "is_over", lambda self, seconds, now: False)
     with Store.open(one.configuration) as store:
         yield store

@@ -24,7 +24,7 @@ Complain = Callable[[tuple[str | int, ...], str, str], UsageError]
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
-class DiskPlace(msgspec.Struct, frozen=True):
+class DiskLocation(msgspec.Struct, frozen=True):
     """Where a disk lies: a directory of this machine, or a prefix of a bucket."""
 
     space: str
@@ -40,7 +40,7 @@ class DiskPlace(msgspec.Struct, frozen=True):
         whole = str(self.directory) if self.directory is not None else f"{self.space}{'/'.join(self.steps)}"
         return whole if self.log is None else f"{whole}/{LOGS_PREFIX}{self.log}"
 
-    def overlaps(self, other: DiskPlace) -> bool:
+    def overlaps(self, other: DiskLocation) -> bool:
         """Whether one of them is the other, or lies within it. Several logs of one place are several places."""
         if self.log and other.log and self.log != other.log and replace(self, log=other.log) == other:
             return False
@@ -54,7 +54,7 @@ class DiskPlace(msgspec.Struct, frozen=True):
         return _is_within(self.directory, other.directory) or _is_within(other.directory, self.directory)
 
 
-def check_places(config: Config, environment: Mapping[str, str], complain: Complain) -> None:
+def check_locations(config: Config, environment: Mapping[str, str], complain: Complain) -> None:
     """Raise what `complain(key path, problem, hint)` makes of the first two disks that share a place."""
     places = {name: place_of(disk, environment) for name, disk in config.disks.items()}
     for (name, place), (other, other_place) in combinations(places.items(), 2):
@@ -68,7 +68,7 @@ def check_places(config: Config, environment: Mapping[str, str], complain: Compl
             )
 
 
-def place_of(disk: DiskConfig, environment: Mapping[str, str]) -> DiskPlace:
+def place_of(disk: DiskConfig, environment: Mapping[str, str]) -> DiskLocation:
     """The place of a disk. Symbolic links are followed; nothing is asked of a bucket."""
     if isinstance(disk, LocalDiskConfig):
         return _directory(Path(disk.path))
@@ -77,10 +77,10 @@ def place_of(disk: DiskConfig, environment: Mapping[str, str]) -> DiskPlace:
     if parts.scheme == "file":
         return replace(_directory(Path(unquote(parts.path))), log=disk.log)
     if parts.scheme != "s3":  # in memory, where names do not nest
-        return DiskPlace(disk.url.rstrip("/"), (), log=disk.log)
+        return DiskLocation(disk.url.rstrip("/"), (), log=disk.log)
     steps = tuple(step for step in unquote(parts.path).split("/") if step)
     endpoint = disk.endpoint_url or next((environment[name] for name in _ENDPOINTS if environment.get(name)), "")
-    return DiskPlace(f"{_without_credentials(endpoint)}s3://{parts.netloc}/", steps, log=disk.log)
+    return DiskLocation(f"{_without_credentials(endpoint)}s3://{parts.netloc}/", steps, log=disk.log)
 
 
 def bucket_at(config: Config, url: str) -> ObjectDiskConfig:
@@ -99,9 +99,9 @@ def bucket_at(config: Config, url: str) -> ObjectDiskConfig:
     return msgspec.structs.replace((same or known)[0], url=url, log=None, read_only=True, max_size_bytes=None)
 
 
-def _directory(path: Path) -> DiskPlace:
+def _directory(path: Path) -> DiskLocation:
     real = Path(os.path.realpath(path.expanduser()))
-    return DiskPlace("", real.parts, real)
+    return DiskLocation("", real.parts, real)
 
 
 def _without_credentials(endpoint: str) -> str:

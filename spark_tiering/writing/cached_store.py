@@ -20,7 +20,7 @@ _kept: list[tuple[Config, Store]] = []
 
 
 @contextmanager
-def kept_store(file: Path | None, *, actor: str, recover: bool) -> Iterator[Store]:
+def cached_store(file: Path | None, *, actor: str, recover: bool) -> Iterator[Store]:
     """As `Store.open` of the configuration, which is read each time: the store is as it is now, and with `recover` what
     a crash left is finished. It stays open after the block, unless that ended with an error."""
     config = load(file)

@@ -37,7 +37,9 @@ EVERYTHING = (
 )
 
 
-def run_story(directory: Path, environment: MutableMapping[str, str], confirm: Callable[[str], None]) -> dict[str, Any]:
+def run_guided_demo(
+    directory: Path, environment: MutableMapping[str, str], confirm: Callable[[str], None]
+) -> dict[str, Any]:
     """Run the demo in the directory; returns what stayed the same. Raises when anything did not. `confirm` is asked
     before anything but an earlier demo is deleted there."""
     started = time.monotonic()

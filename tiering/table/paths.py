@@ -17,7 +17,7 @@ _RESERVATION = re.compile(r"(?:/|\A)(?:blocks|levels)-\d+\.json\Z", re.ASCII)
 _LEVELS = re.compile(r"levels-(\d+)\.json\Z", re.ASCII)
 
 
-class PathPlace(msgspec.Struct, frozen=True):
+class PathParts(msgspec.Struct, frozen=True):
     """Where a path belongs: `store/<3>/<uuid>/<part>/<file>`. `part` is None for files of the table itself."""
 
     uuid: str
@@ -25,14 +25,14 @@ class PathPlace(msgspec.Struct, frozen=True):
     file: str
 
 
-def locate(path: str) -> PathPlace | None:
+def locate(path: str) -> PathParts | None:
     """The table and part a path belongs to; None for paths outside of tables."""
     segments = path.split("/")
     if len(segments) < 4 or segments[0] != STORE_DIRECTORY or not segments[2].startswith(segments[1]):
         return None
     if len(segments) == 4:
-        return PathPlace(segments[2], None, segments[3])
-    return PathPlace(segments[2], segments[3], "/".join(segments[4:]))
+        return PathParts(segments[2], None, segments[3])
+    return PathParts(segments[2], segments[3], "/".join(segments[4:]))
 
 
 def table_directory(uuid: str) -> str:

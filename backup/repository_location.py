@@ -12,7 +12,7 @@ from disks.config import ObjectDiskConfig
 from disks.stores.base import ObjectStore
 from oplog.errors import AccessDenied, NotFound, Refused, UsageError
 from oplog.revision import DISK_KEY
-from tiering.config.places import bucket_at, place_of
+from tiering.config.disk_locations import bucket_at, place_of
 from tiering.config.settings import Config
 
 VARIABLE = "FROSTLINE_BACKUP"

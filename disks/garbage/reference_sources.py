@@ -17,10 +17,10 @@ import msgspec
 from msgspec.structs import replace
 
 from disks.base import LoggedDisk
+from disks.garbage.candidate_references import references_among
 from disks.garbage.live_references import LiveReferences, collect_references, renewed
-from disks.garbage.narrow_references import references_among
 from disks.object_disk.references import Inventory, inventory
-from disks.object_disk.sharing import marks_place
+from disks.object_disk.sharing import recorded_keeper
 from disks.object_disk.sharing.other_log import OtherLog, other_logs
 from disks.object_disk.sharing.retiring import heeded_logs
 from disks.object_disk.sharing.writers import newest_writer
@@ -56,7 +56,7 @@ class _Witness(msgspec.Struct, frozen=True):
     evidence: LiveReferences
 
 
-class Witnesses:
+class ReferenceSources:
     """Those of one collection. Gathered once; then asked again before each batch."""
 
     def __init__(self, disk: LoggedDisk, references: References | None, *, now: datetime, guard: timedelta) -> None:
@@ -111,9 +111,9 @@ class Witnesses:
         """Raise `Damaged` where objects may be held by marks that are not looked at here."""
         if self._disk.log_name is None:
             return
-        found = marks_place.said_places(whole_prefix(self._disk.store))
+        found = recorded_keeper.recorded_keepers(whole_prefix(self._disk.store))
         keeper = None if self._references is None else self._references.keeper()
-        if (objection := marks_place.objection(found, keeper, at=self._now, guard=self._guard)) is not None:
+        if (objection := recorded_keeper.objection(found, keeper, at=self._now, guard=self._guard)) is not None:
             raise Damaged(objection)
 
     def _evidence_of(self, log: OtherLog, found: Inventory, doubtful: Collection[str]) -> LiveReferences:

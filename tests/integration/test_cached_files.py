@@ -20,8 +20,8 @@ from tests.homes import Home
 from tests.integration.cached_homes import cached_home, gets
 from tests.servers import Server
 from tiering.parquet.sections import Section, stated_sections
-from tiering.query.sql import kept_files, served_files, session
-from tiering.query.sql.kept_files import KeptFiles
+from tiering.query.sql import cached_files, served_files, session
+from tiering.query.sql.cached_files import CachedFiles
 
 ROWS = 200_000
 TEXT = "SELECT count(*), sum(k), sum(a), max(b) FROM d.t"
@@ -115,7 +115,7 @@ def overwrite(path: Path, start: int, data: bytes) -> None:
 
 def before_it_reads(monkeypatch: pytest.MonkeyPatch, harm: Callable[[], None]) -> None:
     """Do this once after the files were compared, before the engine opens them."""
-    hold, done = KeptFiles.hold, list[bool]()
+    hold, done = CachedFiles.hold, list[bool]()
 
     def held(self: Any, *arguments: Any) -> None:
         hold(self, *arguments)
@@ -123,7 +123,7 @@ def before_it_reads(monkeypatch: pytest.MonkeyPatch, harm: Callable[[], None]) -
             done.append(True)
             harm()
 
-    monkeypatch.setattr(KeptFiles, "hold", held)
+    monkeypatch.setattr(CachedFiles, "hold", held)
 
 
 def test_what_is_kept_the_engine_opens(home: Home, rows: pa.Table, asked: list[str], served: list[str]) -> None:
@@ -254,8 +254,8 @@ def test_of_more_files_than_may_be_open_the_others_are_served(
     right(home, rows)
     served.clear()
     asked.clear()
-    most = kept_files.resource.getrlimit(kept_files.resource.RLIMIT_NOFILE)[0]
-    monkeypatch.setattr(kept_files, "_DESCRIPTORS_SHARE", 1.5 / most)
+    most = cached_files.resource.getrlimit(cached_files.resource.RLIMIT_NOFILE)[0]
+    monkeypatch.setattr(cached_files, "_DESCRIPTORS_SHARE", 1.5 / most)
     right(home, rows)
     assert len(served) == 1
     assert gets(asked) == 0
@@ -266,7 +266,7 @@ def test_where_descriptors_are_no_files_all_are_served(
 ) -> None:
     right(home, rows)
     served.clear()
-    monkeypatch.setattr(kept_files, "_DESCRIPTORS", tmp_path / "nowhere")
+    monkeypatch.setattr(cached_files, "_DESCRIPTORS", tmp_path / "nowhere")
     right(home, rows)
     assert len(served) == 2
 

@@ -14,8 +14,8 @@ import yaml
 from disks.file_table.blob_sets import NewSet
 from disks.garbage.announcements import announce, withdraw
 from disks.object_disk.blobs import put_blob
-from disks.object_disk.sharing import marks_place
-from disks.object_disk.sharing.marks_place import MarksPlace
+from disks.object_disk.sharing import recorded_keeper
+from disks.object_disk.sharing.recorded_keeper import MarksKeeper
 from disks.stores.wrappers.named_log import whole_prefix
 from tests.replicas.machines import Machine, Machines, blobs_in
 from tests.replicas.zero_copy.test_sharing import FIRST, machine
@@ -194,7 +194,7 @@ def test_a_forged_word_that_nobody_marks_counts_for_nothing(
     cold: tuple[Machine, Machine], held: Callable[[], bool], machine: Machines, bucket: str, s3_environment: Server
 ) -> None:
     c = without_keeper(machine, "c")
-    said = msgspec.json.encode(MarksPlace(keeper="", where="", holder="x", time=datetime.now(UTC)))
+    said = msgspec.json.encode(MarksKeeper(keeper="", where="", holder="x", time=datetime.now(UTC)))
     s3_environment.client().put_object(Bucket=bucket, Key="cold/marks/0000000009.json", Body=said)
     c(*COLLECT, code=13)
     cold[0](*COLLECT)
@@ -224,12 +224,12 @@ def test_what_the_bucket_says_decides() -> None:
     """Every combination of what is configured and what is said."""
     at = datetime.now(UTC)
 
-    def said(*keepers: str, age: timedelta = timedelta(days=9)) -> list[marks_place.SaidPlace]:
-        places = [MarksPlace(keeper=one, where="zk", holder="h", time=at) for one in keepers]
-        return [marks_place.SaidPlace(number, place, at - age) for number, place in enumerate(places, 1)]
+    def said(*keepers: str, age: timedelta = timedelta(days=9)) -> list[recorded_keeper.RecordedKeeper]:
+        places = [MarksKeeper(keeper=one, where="zk", holder="h", time=at) for one in keepers]
+        return [recorded_keeper.RecordedKeeper(number, place, at - age) for number, place in enumerate(places, 1)]
 
-    def may(found: list[marks_place.SaidPlace], keeper: str | None) -> bool:
-        return marks_place.objection(found, keeper, at=at, guard=timedelta(days=1)) is None
+    def may(found: list[recorded_keeper.RecordedKeeper], keeper: str | None) -> bool:
+        return recorded_keeper.objection(found, keeper, at=at, guard=timedelta(days=1)) is None
 
     assert not may(said(), None)
     assert may(said(""), None)
@@ -254,4 +254,5 @@ def test_the_store_of_a_log_is_not_where_it_is_said(machine: Machines) -> None:
     with Store.open(c.configuration) as store:
         disk = store.disk("s3").logged
         assert disk is not None
-        assert marks_place.said_places(whole_prefix(disk.store)) == marks_place.said_places(disk.store)
+        recorded = recorded_keeper.recorded_keepers
+        assert recorded(whole_prefix(disk.store)) == recorded(disk.store)

@@ -19,7 +19,7 @@ from oplog.errors import Conflict
 from tests.homes import Home
 from tiering.config.reading import load
 from tiering.engine.store import Store
-from tiering.insert import as_they_are
+from tiering.insert import attach_files
 from tiering.parquet.part_files import write_part_files
 from tiering.table.columns.types import arrow_schema
 from tiering.table.definitions import define_table
@@ -142,10 +142,10 @@ def test_a_file_that_changes_meanwhile_is_not_taken(home: Home) -> None:
     path = Path(files(home)[0])
     with Store.open(load(home.configuration)) as store:
         definition = store.definition("d.copy")
-        looked = as_they_are.look_at(path, definition)
+        looked = attach_files.look_at(path, definition)
         path.write_bytes(Path(files(home)[1]).read_bytes())
         with pytest.raises(Conflict, match="was changed while it was attached"):
-            as_they_are.attach_files(store.context, definition, [looked])
+            attach_files.attach_files(store.context, definition, [looked])
         store.refresh()
         assert store.parts("d.copy") == []
 
@@ -168,6 +168,6 @@ def test_all_types_fit(tmp_path: Path) -> None:
     empty = [[number] if number == 0 else [None] for number in range(len(schema))]
     table = pa.table([pa.array(values, field.type) for values, field in zip(empty, schema, strict=True)], schema=schema)
     (file,) = write_part_files([table], definition, tmp_path)
-    looked = as_they_are.look_at(tmp_path / file.name, definition)
+    looked = attach_files.look_at(tmp_path / file.name, definition)
     assert looked.file == file
     assert looked.partition.rows == 1

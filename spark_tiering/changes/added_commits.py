@@ -22,7 +22,7 @@ from oplog.replay import FileRow
 from tiering.policy.part_events import PartEffect, event
 from tiering.table import part as parts_format
 from tiering.table.part import PART_FILE, Part, PartName
-from tiering.table.places import part_name
+from tiering.table.paths import part_name
 from tiering.table.schema import TableDefinition
 
 _GO_ON = "read the table as a whole, and go on with changes_since={}"

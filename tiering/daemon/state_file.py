@@ -11,7 +11,7 @@ from oplog.errors import FrostlineError
 log = logging.getLogger("frostline.daemon")
 
 
-class KeptFile:
+class StateFile:
     """Replaced whenever there is something new to say. For one thread at a time."""
 
     def __init__(self, path: Path, what: str) -> None:

@@ -19,7 +19,7 @@ _BUSY_SHARE, _IDLE_SHARE = 0.1, 0.005
 """Of a core that reading takes at most while work goes on, and while nothing does."""
 
 
-class Rhythm(msgspec.Struct):
+class RefreshInterval(msgspec.Struct):
     """What was read when, and what it cost: from that, what may be read now."""
 
     clock: Callable[[], float] = time.monotonic

@@ -21,7 +21,7 @@ from oplog import bounds
 from oplog.documents import Document
 from oplog.errors import Conflict, Damaged
 from zerocopy.keeper.client import Keeper
-from zerocopy.marks import census, place
+from zerocopy.marks import census, marks_keeper
 from zerocopy.marks.census import CollectionGate
 from zerocopy.marks.nodes import StoreNodes
 
@@ -31,7 +31,7 @@ _ATTEMPTS = 10
 _AGAIN = "run 'frostline replica audit --repair' on this machine"
 
 
-class AuditVerdict(msgspec.Struct, frozen=True, kw_only=True):
+class AuditResult(msgspec.Struct, frozen=True, kw_only=True):
     """One machine's last audit."""
 
     id: str
@@ -39,35 +39,35 @@ class AuditVerdict(msgspec.Struct, frozen=True, kw_only=True):
     time: datetime
 
 
-class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
+class AuditResults(msgspec.Struct, frozen=True, kw_only=True):
     """The node's data."""
 
-    audits: dict[str, AuditVerdict] = {}
+    audits: dict[str, AuditResult] = {}
     """By the name of the machine's log."""
 
 
-_document = Document("verdicts of audits, in Keeper", Verdicts)
+_document = Document("verdicts of audits, in Keeper", AuditResults)
 
 
-def read(keeper: Keeper, nodes: StoreNodes) -> tuple[Verdicts, int] | None:
+def read(keeper: Keeper, nodes: StoreNodes) -> tuple[AuditResults, int] | None:
     """What is there, with the node's version; None without a node. Raises `Damaged`."""
     node = keeper.find(nodes.path)
     if node is None:
         return None
     try:
-        return (_document.decode(node.data) if node.data else Verdicts()), node.version
+        return (_document.decode(node.data) if node.data else AuditResults()), node.version
     except bounds.UNREADABLE as error:
         raise Damaged(f"{nodes.path} in Keeper cannot be read: {error}", hint=_AGAIN) from error
 
 
 def begin(keeper: Keeper, nodes: StoreNodes, log: str, now: datetime) -> str:
     """Say that an audit goes on; its id. No collection that has begun releases anything from now on."""
-    verdict = AuditVerdict(id=secrets.token_hex(16), clean=False, time=now)
+    verdict = AuditResult(id=secrets.token_hex(16), clean=False, time=now)
     _write(keeper, nodes, log, verdict, lambda before: True)
     return verdict.id
 
 
-def end(keeper: Keeper, nodes: StoreNodes, log: str, verdict: AuditVerdict, state_path: Path) -> None:
+def end(keeper: Keeper, nodes: StoreNodes, log: str, verdict: AuditResult, state_path: Path) -> None:
     """Say what the audit found. Raises `Conflict` when Keeper knows nothing of it any more, or another one of this
     machine began."""
     make_directory(state_path)
@@ -76,15 +76,15 @@ def end(keeper: Keeper, nodes: StoreNodes, log: str, verdict: AuditVerdict, stat
 
 
 def _write(
-    keeper: Keeper, nodes: StoreNodes, log: str, verdict: AuditVerdict, may: Callable[[AuditVerdict | None], bool]
+    keeper: Keeper, nodes: StoreNodes, log: str, verdict: AuditResult, may: Callable[[AuditResult | None], bool]
 ) -> None:
     for _ in range(_ATTEMPTS):
         keeper.make_path(nodes.path)
         keeper.sync(nodes.path)
-        before, version = read(keeper, nodes) or (Verdicts(), 0)
+        before, version = read(keeper, nodes) or (AuditResults(), 0)
         if not may(before.audits.get(log)):
             break
-        data = _document.encode(Verdicts(audits={**before.audits, log: verdict}))
+        data = _document.encode(AuditResults(audits={**before.audits, log: verdict}))
         try:
             keeper.set(nodes.path, data, version)
         except Conflict:
@@ -93,7 +93,7 @@ def _write(
     raise Conflict("what Keeper knows of this bucket changed while it was audited", hint="run the audit again")
 
 
-def objection(found: tuple[Verdicts, int] | None, log: str, known: str | None) -> str | None:
+def objection(found: tuple[AuditResults, int] | None, log: str, known: str | None) -> str | None:
     """Why this machine may collect nothing; None when it may. `known` is the id of its last audit. Pure."""
     verdict = found[0].audits.get(log) if found is not None else None
     if known is None:
@@ -110,7 +110,7 @@ def objection(found: tuple[Verdicts, int] | None, log: str, known: str | None) -
 
 
 class MarkReferences:
-    """What marks say to a collection (`disks.garbage.witnesses.References`)."""
+    """What marks say to a collection (`disks.garbage.reference_sources.References`)."""
 
     def __init__(self, keeper: Keeper, store: str, log: str, state_path: Path) -> None:
         self._keeper = keeper
@@ -130,7 +130,7 @@ class MarkReferences:
 
     def keeper(self) -> str:
         """The id of this Keeper."""
-        return place.known_id(self._keeper)
+        return marks_keeper.known_id(self._keeper)
 
     def held(self) -> Collection[str]:
         """Every key of every set that somebody has marked."""

@@ -17,7 +17,7 @@ from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import CreateNode, DeleteNode, Operation, Set
 from zerocopy.replica import identity
 from zerocopy.replica.connections import connections, secret_of
-from zerocopy.replica.inserts import arrivals
+from zerocopy.replica.inserts import staged_parts
 from zerocopy.replica.replica import Replica
 
 _AGAIN_SECONDS = 60.0
@@ -33,8 +33,8 @@ def serve(context: Context) -> str:
         known.server = PartServer(
             context,
             secret_of(context),
-            partial(arrivals.is_arriving, context),
-            arrivals.place_of,
+            partial(staged_parts.is_arriving, context),
+            staged_parts.place_of,
             partial(_replica_of, context),
         )
     return known.server.address

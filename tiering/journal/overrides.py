@@ -12,7 +12,7 @@ _DRAINED = """CREATE TABLE IF NOT EXISTS drained_disks (
   name TEXT PRIMARY KEY, created TEXT NOT NULL, actor TEXT NOT NULL) WITHOUT ROWID"""
 
 
-class Wishes:
+class Overrides:
     """The part of the journal that people write."""
 
     def __init__(self, file: JournalFile) -> None:

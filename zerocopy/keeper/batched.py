@@ -60,7 +60,7 @@ class AtOnce:
 class _InFew(AtOnce):
     """The same in a request for many nodes each."""
 
-    def __init__(self, asked: Sequence[Any], many: ManyQuestions) -> None:
+    def __init__(self, asked: Sequence[Any], many: BatchedRequests) -> None:
         super().__init__(asked)
         self._many = many
 
@@ -86,7 +86,7 @@ def _told(answer: Any) -> Any:
     return answer
 
 
-class ManyQuestions:
+class BatchedRequests:
     """How many nodes are asked for in one session."""
 
     def __init__(self) -> None:
