@@ -304,9 +304,9 @@ class Disk(ABC):
                 yield path, self.read(path), self.stat(path).revision
 
     def look_over(
-        self, directory: str, name: str, known: Mapping[str, Mark], among: Collection[str] | None = None
+        self, directory: str, name: str, marks: Mapping[str, Mark], among: Collection[str] | None = None
     ) -> builtins.list[SmallFile]:
-        """The same files, but read are only those whose mark is not the one that is `known` of their path. `among`:
+        """The same files, but reads only those whose mark differs from the one that `marks` has for the path. `among`:
         only those below these names of the directory, at the cost of these."""
         return [
             SmallFile(path, None, data, revision)
@@ -398,9 +398,9 @@ class Disk(ABC):
         on disks that have none. Writes nothing."""
         return None
 
-    def watch(self, known: str | None, begin: Callable[[str], None]) -> None:  # noqa: B027 - nothing without an id
-        """From now on a transaction raises unless the place shows the id `known`. A disk without one gets it with its
-        first transaction; `begin` is told the id once, before anything else is written."""
+    def watch(self, disk_id: str | None, begin: Callable[[str], None]) -> None:  # noqa: B027 - nothing without an id
+        """From now on a transaction raises unless the disk shows the id `disk_id`. A disk without an id gets one with
+        its first transaction; `begin` gets the id once, before anything else is written."""
 
     def stamps(self) -> Sequence[KeptStamp]:
         """Those of the newest transactions here, the oldest first; none on disks that other machines write to as well,

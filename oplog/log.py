@@ -115,11 +115,11 @@ class OperationsLog:
             self._sized = range(self._sized.start if revision == self._sized.stop else revision, revision + 1)
             yield revision, item
 
-    def _check_size(self, revision: int, item: ListedEntry) -> None:
-        if item.size_bytes > bounds.LARGEST_ENTRY_BYTES:
+    def _check_size(self, revision: int, listed: ListedEntry) -> None:
+        if listed.size_bytes > bounds.LARGEST_ENTRY_BYTES:
             raise Damaged(
-                f"log entry {self.store.name}{item.key} (revision {revision}) has {item.size_bytes} bytes, more than "
-                "any real one",
+                f"log entry {self.store.name}{listed.key} (revision {revision}) has {listed.size_bytes} bytes, more "
+                "than any real one",
                 hint=_BRING_BACK,
             )
 
@@ -339,7 +339,7 @@ class OperationsLog:
             if expected is not None and commit.previous != expected:
                 if commit.revision <= self.floor():
                     raise self._collected(commit.revision, self.floor())
-                raise self._broken(item, known=commit.revision == after + 1)
+                raise self._broken(item, remembered=commit.revision == after + 1)
             expected, position = item.digest, commit.revision
             yield item
 
@@ -395,22 +395,22 @@ class OperationsLog:
             if revision == until:
                 return  # what follows is not asked for, and may be gone
 
-    def _broken(self, item: Entry, *, known: bool = False, intact: bool = False) -> Damaged:
-        """What is wrong when an entry does not name the digest of the one before it. `known`: that digest was not read
-        from the bucket just now. `intact`: the entry itself is proved; else the one after it tells, if there is one."""
-        revision = item.commit.revision
+    def _broken(self, entry: Entry, *, remembered: bool = False, intact: bool = False) -> Damaged:
+        """What is wrong when an entry does not name the digest of the one before it. `remembered`: that digest was not
+        read from the bucket just now. `intact`: the entry itself is proved; else the next entry, if any, proves it."""
+        revision = entry.commit.revision
         if revision == 1:
             return self._altered(1)
         try:
-            if known:
-                if self.read(revision - 1).digest != item.commit.previous:
+            if remembered:
+                if self.read(revision - 1).digest != entry.commit.previous:
                     return self._altered(revision)
                 return Damaged(
                     f"{self.store.name} holds another log than the one known here: its entry {revision - 1} differs",
                     hint="was the bucket replaced, or put back to an older copy? 'frostline restore' shows the "
                     "difference, with --apply it takes the bucket's log for the truth",
                 )
-            if intact or self.read(revision + 1).commit.previous == item.digest:
+            if intact or self.read(revision + 1).commit.previous == entry.digest:
                 return self._altered(revision - 1)
             return self._altered(revision)
         except FrostlineError:

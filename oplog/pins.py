@@ -102,12 +102,12 @@ def listed(store: LogStore) -> list[ListedEntry]:
     return [found[key] for key in unreleased(found)]
 
 
-def read_listed(store: LogStore, item: ListedEntry) -> list[Pin]:
+def read_listed(store: LogStore, listed: ListedEntry) -> list[Pin]:
     """The pin that a listing shows; none when it was released since. Raises `Damaged`."""
-    if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
-        raise _damaged(f"{store.name}{item.key}", f"it has {item.size_bytes} bytes")
+    if listed.size_bytes > bounds.LARGEST_NOTE_BYTES:
+        raise _damaged(f"{store.name}{listed.key}", f"it has {listed.size_bytes} bytes")
     try:
-        return [_read(store, item.key)]
+        return [_read(store, listed.key)]
     except NotFound:
         return []
 

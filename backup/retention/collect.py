@@ -216,12 +216,12 @@ class _Collection:
             ]
         self._report.scratch_deleted = sum(error is None for error in self._store.delete(old).values())
 
-    def _is_over(self, item: ObjectInfo, listing: _Listing, gone: set[str]) -> bool:
-        key = item.key.removeprefix(names.DAMAGED_PREFIX)
-        return (listing.content.size_of(key) is None or key in gone) and self._is_older(item, self._rules.guard)
+    def _is_over(self, info: ObjectInfo, listing: _Listing, gone: set[str]) -> bool:
+        key = info.key.removeprefix(names.DAMAGED_PREFIX)
+        return (listing.content.size_of(key) is None or key in gone) and self._is_older(info, self._rules.guard)
 
-    def _is_older(self, item: ObjectInfo, than: timedelta) -> bool:
-        return sane_time(item.modified, self._now) and self._now - item.modified >= than
+    def _is_older(self, info: ObjectInfo, than: timedelta) -> bool:
+        return sane_time(info.modified, self._now) and self._now - info.modified >= than
 
 
 def _is_ours(key: str) -> bool:

@@ -387,9 +387,9 @@ class TableCache:
         if seen != SeenStates():
             remember_seen(view, seen)
 
-    def note(self, what: str) -> None:
+    def note(self, message: str) -> None:
         """Tell it: in the log of this process, and to who calls `recover` next."""
-        self._notes.append(f"disk {self._disk_name}: {what}")
+        self._notes.append(f"disk {self._disk_name}: {message}")
         logger.warning(self._notes[-1])
 
     # Catching up
@@ -428,12 +428,12 @@ class TableCache:
             self.end_seen = Moment()
 
     def _begin_anew(
-        self, table: FileTable, known: int, until: int | None, *, below: int | None = None, passed: int = -1
+        self, table: FileTable, at_head: int, until: int | None, *, below: int | None = None, passed: int = -1
     ) -> None:
         """Read the table from the newest snapshot (`below` a revision), and the entries after it. `passed`: the one
         that did not reach them before."""
         with table.write(forgettable=True) as view:
-            if view.head()[0] == known > 0 or below is not None:
+            if view.head()[0] == at_head > 0 or below is not None:
                 self._clear(view)
             revision, digest = self._load_snapshot(view, until, below)
             start = view.state().get(UNPROVED)

@@ -423,8 +423,8 @@ class ObjectDisk(TableDisk, LoggedDisk):
         self._seen = read_object(self.store)
         return self._seen
 
-    def watch(self, known: str | None, begin: Callable[[str], None]) -> None:
-        self._identity.watch(known, begin)
+    def watch(self, disk_id: str | None, begin: Callable[[str], None]) -> None:
+        self._identity.watch(disk_id, begin)
 
     def stamp_commits(self, state: Callable[[], WriterState], committed: Callable[[CommitStamp], None]) -> None:
         self._writer_state = state

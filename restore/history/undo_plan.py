@@ -67,9 +67,9 @@ def plan(situation: Situation) -> UndoPlan:
     return result
 
 
-def _same(one: Mapping[str, FileRow], other: Mapping[str, FileRow]) -> bool:
+def _same(first: Mapping[str, FileRow], other: Mapping[str, FileRow]) -> bool:
     """Whether two sets of paths hold the same bytes. Only what is of parts counts."""
-    left, right = ({path: _content(row) for path, row in rows.items() if _goes_back(path)} for rows in (one, other))
+    left, right = ({path: _content(row) for path, row in rows.items() if _goes_back(path)} for rows in (first, other))
     return left == right
 
 

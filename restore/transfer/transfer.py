@@ -237,7 +237,7 @@ class _Transfer(msgspec.Struct, frozen=True):
                 digest_of,
                 rows,
                 self._askers,
-                what=what,
+                title=what,
                 task=task,
                 each=_DIGESTS_EACH,
             )

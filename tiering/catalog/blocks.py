@@ -172,15 +172,15 @@ def may_join(left: PartName, right: PartName, own: Collection[int]) -> bool:
 def overlapping(names: Iterable[PartName]) -> set[PartName]:
     """Of the active parts of a table those whose ranges meet: one was merged by an older version over a number that is
     there after all. No merge takes them, for it could not tell which rows come first."""
-    found: set[PartName] = set()
+    result: set[PartName] = set()
     furthest: PartName | None = None
     for name in sorted(names):
         if furthest is None or furthest.partition != name.partition or name.min_block > furthest.max_block:
             furthest = name
             continue
-        found |= {furthest, name}
-        furthest = max(furthest, name, key=lambda one: one.max_block)
-    return found
+        result |= {furthest, name}
+        furthest = max(furthest, name, key=lambda name: name.max_block)
+    return result
 
 
 def why_bound(context: Context, definition: TableDefinition, part: PartName, source: str, target: str) -> str:

@@ -189,10 +189,10 @@ def dotted(path: KeyPath) -> str:
     return ".".join(str(step) for step in path)
 
 
-def nearest_hint(key: str, known: list[str]) -> str:
+def nearest_hint(key: str, keys: list[str]) -> str:
     """The hint of a key that nobody knows: the one most like it, else all."""
-    nearest = get_close_matches(key, known, 1, cutoff=0.5)
-    return f"did you mean {nearest[0]!r}?" if nearest else f"known keys: {', '.join(known)}"
+    nearest = get_close_matches(key, keys, 1, cutoff=0.5)
+    return f"did you mean {nearest[0]!r}?" if nearest else f"known keys: {', '.join(keys)}"
 
 
 def kind_of(value: Any) -> str:

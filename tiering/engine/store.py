@@ -439,10 +439,10 @@ class Store:
             raise type(error)(error.message, hint=error.hint)
         return disk
 
-    def _changing(self, table: str, what: str) -> TableDefinition:
+    def _changing(self, table: str, operation: str) -> TableDefinition:
         """The table, when all of its disks are there."""
         definition = self.definition(table)
-        reachability.check_whole(self.context, definition, f"{what} {definition.full_name}")
+        reachability.check_whole(self.context, definition, f"{operation} {definition.full_name}")
         recovering.begin_disks(self.context)
         return definition
 

@@ -45,11 +45,11 @@ class BadRows:
         if self._stream is not None:
             self._stream.close()
 
-    def add(self, source: str, place: dict[str, int], problem: str, content: dict[str, Any]) -> None:
+    def add(self, source: str, position: dict[str, int], problem: str, content: dict[str, Any]) -> None:
         """Keep one. Raises `LimitReached` when there are more than were allowed."""
         self.count += 1
         if self._stream is not None:
-            record = {"source": source, **place, "problem": problem, **content}
+            record = {"source": source, **position, "problem": problem, **content}
             self._stream.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
             self._stream.flush()
         if self.count > self._most:

@@ -109,14 +109,14 @@ def leaf_keys(schema: pq.ParquetSchema, held: Mapping[int, range], definition: T
     return found
 
 
-def _stated(known: pq.Statistics) -> tuple[Any, Any]:
+def _stated(statistics: pq.Statistics) -> tuple[Any, Any]:
     """The smallest and the largest value. Of moments, without pandas, which Arrow would import."""
-    if known.logical_type.type != "TIMESTAMP":
-        return as_json(known.min), as_json(known.max)
-    kind = json.loads(known.logical_type.to_json())
+    if statistics.logical_type.type != "TIMESTAMP":
+        return as_json(statistics.min), as_json(statistics.max)
+    kind = json.loads(statistics.logical_type.to_json())
     micros = {"milliseconds": 1000, "microseconds": 1, "nanoseconds": Fraction(1, 1000)}[kind["timeUnit"]]
     epoch = datetime(1970, 1, 1, tzinfo=UTC if kind["isAdjustedToUTC"] else None)
-    bounds = (floor(known.min_raw * micros), ceil(known.max_raw * micros))
+    bounds = (floor(statistics.min_raw * micros), ceil(statistics.max_raw * micros))
     try:
         low, high = (as_json(epoch + timedelta(microseconds=bound)) for bound in bounds)
     except OverflowError:  # beyond the years that Python knows

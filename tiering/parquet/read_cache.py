@@ -244,17 +244,17 @@ class ReadCache:
 
     def _make_room(self, needed_bytes: int) -> int:
         """Let files go until there is room. How much is used then."""
-        once = sorted(self._kept(ONCE), key=lambda one: one.used_ns)
-        again = sorted(self._kept(AGAIN), key=lambda one: one.used_ns)
-        again_bytes = sum(one.bytes for one in again)
-        used = again_bytes + sum(one.bytes for one in once)
+        once = sorted(self._kept(ONCE), key=lambda file: file.used_ns)
+        again = sorted(self._kept(AGAIN), key=lambda file: file.used_ns)
+        again_bytes = sum(file.bytes for file in again)
+        used = again_bytes + sum(file.bytes for file in once)
         wanted_bytes = min(int(self._max_bytes * _KEPT_SHARE), self._max_bytes - needed_bytes)
         while used > wanted_bytes and (once or again):
             is_too_much = again_bytes > self._max_bytes * _AGAIN_SHARE
-            one = (again if again and (is_too_much or not once) else once).pop(0)
-            remove_file(one.path, missing_ok=True)
-            used -= one.bytes
-            again_bytes -= one.bytes if one.path.parent.name == AGAIN else 0
+            oldest = (again if again and (is_too_much or not once) else once).pop(0)
+            remove_file(oldest.path, missing_ok=True)
+            used -= oldest.bytes
+            again_bytes -= oldest.bytes if oldest.path.parent.name == AGAIN else 0
         return used
 
     def _write(self, path: Path, start: int, data: memoryview) -> None:

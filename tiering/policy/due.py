@@ -86,9 +86,9 @@ def acts(due: ttl.Due, disk: str, policy: PolicyConfig | None) -> bool:
             return False
 
 
-def earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+def earlier(first: datetime | None, other: datetime | None) -> datetime | None:
     """Of two times of which each may not be."""
-    return other if one is None or (other is not None and other < one) else one
+    return other if first is None or (other is not None and other < first) else first
 
 
 class Goal(NamedTuple):

@@ -143,9 +143,9 @@ def _merged_into(commit: Commit, directory: str) -> str:
     return ""
 
 
-def _covers(one: str, other: str) -> bool:
+def _covers(name: str, other: str) -> bool:
     try:
-        return PartName.parse(one).covers(PartName.parse(other))
+        return PartName.parse(name).covers(PartName.parse(other))
     except UsageError:
         return False
 

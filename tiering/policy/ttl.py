@@ -167,11 +167,11 @@ def _due(definition: TableDefinition, part: Part | PartFacts, rule: TtlRule) -> 
         return Due(rule, newest, missing=f"{short_time(newest)} + {short_duration(rule.after)} is beyond the calendar")
 
 
-def _undated(known: ColumnRange, rows: int, rule: TtlRule) -> str:
+def _undated(column_range: ColumnRange, rows: int, rule: TtlRule) -> str:
     """Which rows have no time that the rule may delete by, or may have none; empty if every row has one."""
-    if known.nulls:
-        return f"{min(known.nulls, rows)} of {rows} rows have no {rule.column}"
-    oldest = _as_time(known.min)
+    if column_range.nulls:
+        return f"{min(column_range.nulls, rows)} of {rows} rows have no {rule.column}"
+    oldest = _as_time(column_range.min)
     if oldest is None:
         return f"the oldest {rule.column} is not known"
     if oldest < EARLIEST_PLAUSIBLE:

@@ -59,14 +59,14 @@ def attach(context: Context, definition: TableDefinition, partition: str, how: o
     return coming
 
 
-def _files(context: Context, definition: TableDefinition, found: DetachedPart) -> Iterator[FittingFile]:
+def _files(context: Context, definition: TableDefinition, detached: DetachedPart) -> Iterator[FittingFile]:
     """Its files as what they bring."""
-    disk = context.disk(found.disk)
-    for number, file in enumerate(found.part.files, 1):
-        path = disk.local_path(f"{found.path}/{file.name}")
+    disk = context.disk(detached.disk)
+    for number, file in enumerate(detached.part.files, 1):
+        path = disk.local_path(f"{detached.path}/{file.name}")
         if path is None:
-            raise Locked(f"{found.path} of disk {found.disk} is in no directory", hint="drain it to a local disk")
-        yield attach_files.taken_back(attach_files.look_at(path, definition), found.part, number)
+            raise Locked(f"{detached.path} of disk {detached.disk} is in no directory", hint="drain it to a local disk")
+        yield attach_files.taken_back(attach_files.look_at(path, definition), detached.part, number)
 
 
 @contextmanager

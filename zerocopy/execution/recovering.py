@@ -115,21 +115,21 @@ def recover(replica: Replica) -> tuple[str, list[str]]:
 
 
 def _best(replica: Replica) -> _Other:
-    keeper, found = replica.keeper, []
+    keeper, candidates = replica.keeper, []
     for name in replica.others():
         nodes = replica.table.replica(name)
         try:
             if keeper.get(nodes.is_lost).data != b"1":
-                found.append(_Other(name, place_in(keeper.get(nodes.log_pointer).data, nodes.log_pointer)))
+                candidates.append(_Other(name, place_in(keeper.get(nodes.log_pointer).data, nodes.log_pointer)))
         except NotFound:  # it is going
             continue
-    if not found:
+    if not candidates:
         raise Transient(
             f"replica {replica.name} of {replica.definition.full_name} fell behind what the log keeps, and no "
             "other one is whole",
             hint="queries go on; 'frostline replica status' shows the others",
         )
-    other = max(found, key=lambda one: one.pointer)
+    other = max(candidates, key=lambda candidate: candidate.pointer)
     nodes = replica.table.replica(other.name)
     for name in keeper.children(nodes.queue):
         node = keeper.find(f"{nodes.queue}/{name}")
@@ -164,14 +164,14 @@ def _waiting(replica: Replica, other: _Other) -> dict[str, str]:
     return found
 
 
-def _is_known(replica: Replica, stored: StoredPart, known: dict[str, str]) -> bool:
+def _is_known(replica: Replica, stored: StoredPart, digests: dict[str, str]) -> bool:
     """Whether the part may stay: others have it, or will; or one that was made of it is to be fetched, and replaces it
     then. One in the bucket replaces nothing: the rows would count twice."""
-    if stored.facts.name in known:
-        return known[stored.facts.name] == content_digest(stored.part)
+    if stored.facts.name in digests:
+        return digests[stored.facts.name] == content_digest(stored.part)
     if shared.covering(replica, stored.name) is not None:
         return False
-    return any(PartName.parse(name).covers(stored.name) for name in known)
+    return any(PartName.parse(name).covers(stored.name) for name in digests)
 
 
 def _forget(replica: Replica, kept: set[str]) -> None:

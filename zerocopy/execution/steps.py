@@ -76,10 +76,10 @@ class Done(msgspec.Struct):
 
     def sort(self, waiting: Sequence[Queued]) -> None:
         """As the queue has them, whichever was done first."""
-        place = {queued.node: number for number, queued in enumerate(waiting)}
-        self.postponed.sort(key=lambda one: place[one.queued.node])
+        position = {queued.node: number for number, queued in enumerate(waiting)}
+        self.postponed.sort(key=lambda postponed: position[postponed.queued.node])
         self.fetched.sort(key=PartName.parse)
-        self.merged.sort(key=lambda one: PartName.parse(one.inputs[0]))
+        self.merged.sort(key=lambda merge: PartName.parse(merge.inputs[0]))
 
 
 class _Differs(Conflict):

@@ -93,14 +93,14 @@ def _write(
     raise Conflict("what Keeper knows of this bucket changed while it was audited", hint="run the audit again")
 
 
-def objection(found: tuple[AuditResults, int] | None, log: str, known: str | None) -> str | None:
-    """Why this machine may collect nothing; None when it may. `known` is the id of its last audit. Pure."""
-    verdict = found[0].audits.get(log) if found is not None else None
-    if known is None:
+def objection(results: tuple[AuditResults, int] | None, log: str, audit_id: str | None) -> str | None:
+    """Why this machine may collect nothing; None when it may. `audit_id` is the id of its last audit. Pure."""
+    verdict = results[0].audits.get(log) if results is not None else None
+    if audit_id is None:
         why = "the marks of replicas were never compared with the logs on this machine"
     elif verdict is None:
         why = "Keeper knows nothing of the audit of this machine: it lost its data, or is another one"
-    elif verdict.id != known:
+    elif verdict.id != audit_id:
         why = "Keeper knows of another audit than the last one of this machine: one goes on, or it was set back"
     elif not verdict.clean:
         why = "the last audit found something in use that no mark protects"

@@ -105,10 +105,10 @@ class Marks:
                 for one in request:
                     self._delete(one)
 
-    def _delete(self, one: Operation) -> None:
-        assert isinstance(one, DeleteNode)
+    def _delete(self, operation: Operation) -> None:
+        assert isinstance(operation, DeleteNode)
         with suppress(Conflict):
-            self.keeper.delete(one.path, one.version)
+            self.keeper.delete(operation.path, operation.version)
 
     def _path(self, reference: BlobReference) -> str:
         return self.nodes.mark(reference, self.log)

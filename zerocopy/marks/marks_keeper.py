@@ -94,9 +94,9 @@ class PlaceCheck:
             self._wait_for_collections(found)
             self._looked = Moment()
 
-    def _wait_for_collections(self, found: list[RecordedKeeper]) -> None:
+    def _wait_for_collections(self, records: list[RecordedKeeper]) -> None:
         at = self._clock()
-        if recorded_keeper.is_new(found, at) and announced(self._disk, now=at):
+        if recorded_keeper.is_new(records, at) and announced(self._disk, now=at):
             raise Transient(
                 f"disk {self._disk.name}: a collection that began before marks were kept in this Keeper goes on",
                 hint="run it again in a few minutes; one that was killed is over after an hour",

@@ -223,11 +223,11 @@ def begin(
 
 
 def _come_late(
-    context: Context, definition: TableDefinition, keeper: Keeper, nodes: TableNodes, known: ReplicaIdentity
+    context: Context, definition: TableDefinition, keeper: Keeper, nodes: TableNodes, own_replica: ReplicaIdentity
 ) -> Rebuilt:
     """The table is whole without this replica: it comes as one that fell behind the log."""
-    own = nodes.replica(known.replica)
-    token = known.token.encode()
+    own = nodes.replica(own_replica.replica)
+    token = own_replica.token.encode()
     context.journal.replicas.forget_entry(definition.uuid)
     keeper.multi(own.made(token, definition.version, is_lost=True), witness=Witness(own.path, token))
     return Rebuilt(tuple(keeper.children(nodes.replicas)), (), 0, came_late=True)

@@ -172,10 +172,10 @@ def place_in(data: bytes, path: str) -> int:
     raise changed_by_hand(path, f"{text[:40]!r} is no number of an entry of the log")
 
 
-def changed_by_hand(path: str, what: str) -> Damaged:
+def changed_by_hand(path: str, fault: str) -> Damaged:
     """What is said of a node that none of us wrote so. Nothing is done by it."""
     return Damaged(
-        f"the node {path} in Keeper was changed by hand: {what}",
+        f"the node {path} in Keeper was changed by hand: {fault}",
         hint="give it back what it held; of a replica's own nodes 'frostline replica drop' on another machine, then "
         "'frostline table create --replicated' here, makes new ones",
     )

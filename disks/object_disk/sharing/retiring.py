@@ -32,9 +32,9 @@ def heeded_logs(disk: LoggedDisk, *, now: datetime) -> list[str]:
     return [name for name in other_logs(disk) if not is_over(_retired(disk, name), now)]
 
 
-def is_over(found: Retired | None, now: datetime) -> bool:
+def is_over(retired: Retired | None, now: datetime) -> bool:
     """Whether a log counts no more. A time that cannot be believed proves nothing."""
-    return found is not None and sane_time(found.since, now) and now - found.since >= IN_EFFECT_AFTER
+    return retired is not None and sane_time(retired.since, now) and now - retired.since >= IN_EFFECT_AFTER
 
 
 def _retired(disk: LoggedDisk, name: str) -> Retired | None:

@@ -71,7 +71,7 @@ class S3Requests:
 
     def __init__(
         self,
-        place: S3Place,
+        location: S3Place,
         *,
         bucket_url: str,
         prefix: str,
@@ -81,7 +81,7 @@ class S3Requests:
         proxy_url: str | None = None,
         checksums: Checksums = "auto",
     ) -> None:
-        self._place = place
+        self._place = location
         self.checksums = checksums
         self._gives_checksums = checksums == "sha256"
         self._prefix = prefix

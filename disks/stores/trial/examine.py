@@ -42,7 +42,7 @@ _MOST_VERSIONS = 100_000
 _Value = TypeVar("_Value")
 
 
-def examine(store: ObjectStore, *, read_only: bool, step: Callable[[str], None] = lambda what: None) -> StoreFacts:
+def examine(store: ObjectStore, *, read_only: bool, step: Callable[[str], None] = lambda name: None) -> StoreFacts:
     """Ask everything; never raises for what the store answers. `step` is told what is asked next."""
     facts = StoreFacts(store.name)
     step("listing")

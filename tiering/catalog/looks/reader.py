@@ -172,11 +172,11 @@ class PartReader:
         return False
 
     def _rows_of(
-        self, place: PartsPlace, kept: KeptLook | None, partition: str | None = None, to: str | None = None
+        self, location: PartsPlace, kept: KeptLook | None, partition: str | None = None, to: str | None = None
     ) -> list[KeptRow] | None:
         if self._kept is None or kept is None:
             return None
-        return self._kept.parts_of(place, kept.id, partition, to)
+        return self._kept.parts_of(location, kept.id, partition, to)
 
     def _known(self, last: Looked | None, empty: Looked, state: Mark, policy: PolicyConfig | None) -> Looked | None:
         """The look of this process, or of another one, that found the directory in this state, or in one before."""
@@ -306,17 +306,17 @@ class PartReader:
             result.parts[path] = msgspec.structs.replace(result.parts[path], described=part)
 
 
-def _are_all(found: Looked, look: Looked, partition: str | None, to: str | None) -> bool:
+def _are_all(result: Looked, look: Looked, partition: str | None, to: str | None) -> bool:
     """Whether there are as many parts as the look found: a file that a hand or a disk altered may lose rows, while
     those that are left have their checksums."""
     assert look.kept is not None
     sums = look.kept.sums
     if partition is None:
-        return len(found.parts) == sums.parts
+        return len(result.parts) == sums.parts
     if to is None:  # many are asked for one by one
-        return len(found.parts) == (sums.partitions[partition].parts if partition in sums.partitions else 0)
-    return len(found.parts) == sum(
-        one.parts for name, one in sums.partitions.items() if is_between(name, partition, to)
+        return len(result.parts) == (sums.partitions[partition].parts if partition in sums.partitions else 0)
+    return len(result.parts) == sum(
+        partition_sums.parts for name, partition_sums in sums.partitions.items() if is_between(name, partition, to)
     )
 
 

@@ -74,7 +74,9 @@ class Inbox:
         """Hold the inbox's lock. Raises `Locked`."""
         table_inbox.tables_of(self._root)
         lock = self._root / ".lock"
-        with hold_lock(lock, what=f"the inbox {self._root}", hint="a daemon, or 'frostline inbox run', works on it"):
+        with hold_lock(
+            lock, resource=f"the inbox {self._root}", hint="a daemon, or 'frostline inbox run', works on it"
+        ):
             yield
 
     def once(self, *, wait: Callable[[float], object] | None = None) -> Round:

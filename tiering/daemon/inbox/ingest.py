@@ -61,10 +61,10 @@ class IngestResult(msgspec.Struct):
 class TableIngest:
     """The files of one table. Whoever uses it holds the inbox's lock."""
 
-    def __init__(self, store: Store, place: TableInbox, stop: threading.Event | None = None) -> None:
+    def __init__(self, store: Store, inbox: TableInbox, stop: threading.Event | None = None) -> None:
         """Raises `NotFound` when there is no table of this name."""
-        self._store, self._place = store, place
-        self._definition: TableDefinition = store.definition(place.name)
+        self._store, self._place = store, inbox
+        self._definition: TableDefinition = store.definition(inbox.name)
         self._stop = stop or threading.Event()
         self._deferred = False
         """Whether files wait for another one with their bytes: to be its duplicates, if it goes in."""

@@ -83,15 +83,15 @@ def parts_to_replace(
 
 
 def check_replaceable(
-    disk: LoggedDisk, definition: TableDefinition, found: Sequence[StoredPart], *, since: int
+    disk: LoggedDisk, definition: TableDefinition, parts: Sequence[StoredPart], *, since: int
 ) -> None:
     """Raise as `held_to_replace` does."""
-    _check_here(disk, definition, found)
-    _check_known(disk, definition, found, since)
+    _check_here(disk, definition, parts)
+    _check_known(disk, definition, parts, since)
 
 
-def _check_here(disk: LoggedDisk, definition: TableDefinition, found: Sequence[StoredPart]) -> None:
-    elsewhere = [stored for stored in found if stored.disk != disk.name]
+def _check_here(disk: LoggedDisk, definition: TableDefinition, parts: Sequence[StoredPart]) -> None:
+    elsewhere = [stored for stored in parts if stored.disk != disk.name]
     if elsewhere:
         first = elsewhere[0]
         disks = ", ".join(sorted({stored.disk for stored in elsewhere}))
@@ -102,8 +102,8 @@ def _check_here(disk: LoggedDisk, definition: TableDefinition, found: Sequence[S
         )
 
 
-def _check_known(disk: LoggedDisk, definition: TableDefinition, found: Sequence[StoredPart], since: int) -> None:
-    newer = [stored for stored in found if stored.revision is None or stored.revision > since]
+def _check_known(disk: LoggedDisk, definition: TableDefinition, parts: Sequence[StoredPart], since: int) -> None:
+    newer = [stored for stored in parts if stored.revision is None or stored.revision > since]
     if newer and disk.commits().oldest > since + 1:
         raise Refused(
             f"the log of disk {disk.name} does not go back to revision {since} any more, where this write began: "

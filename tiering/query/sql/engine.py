@@ -97,8 +97,8 @@ class Engine:
         threads = max(os.cpu_count() or 1, context.workers if served is not None else 1)
         if not self._fits(paths, threads, serves=served is not None):
             self.is_left = self._allowed.issuperset(paths)
-            known = self._allowed if len(self._allowed) + len(paths) <= _ALLOWED_PATHS else frozenset()
-            _put_next(context, known, lambda one: one._fits(paths, threads, serves=served is not None))
+            allowed = self._allowed if len(self._allowed) + len(paths) <= _ALLOWED_PATHS else frozenset()
+            _put_next(context, allowed, lambda engine: engine._fits(paths, threads, serves=served is not None))
             raise EngineOutgrown
         self._serve(served)
         if self._is_locked:
@@ -207,16 +207,16 @@ def _keep(context: Context, engine: Engine, *, is_next: bool = True) -> None:
         _idle.add(engine)
 
 
-def _put_next(context: Context, known: frozenset[str], fits: Callable[[Engine], bool]) -> None:
-    """See to it that the next query has an engine that fits: one that is idle, or a new one, which is allowed what is
-    `known` beside the files of its first query."""
+def _put_next(context: Context, allowed: frozenset[str], fits: Callable[[Engine], bool]) -> None:
+    """Give the next query an engine that fits: an idle one, or a new one, which may read the `allowed` files and those
+    of its first query."""
     with _lock:
-        fitting = next((one for one in context.idle_engines if isinstance(one, Engine) and fits(one)), None)
+        fitting = next((engine for engine in context.idle_engines if isinstance(engine, Engine) and fits(engine)), None)
         if fitting is not None:
             context.idle_engines.remove(fitting)
             context.idle_engines.append(fitting)
     if fitting is None:
-        _keep(context, Engine(known))
+        _keep(context, Engine(allowed))
 
 
 def _remove(scratch: OwnedDirectory, pid: int) -> None:

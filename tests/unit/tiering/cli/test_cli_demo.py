@@ -23,12 +23,12 @@ FACTS: dict[str, Any] = {
 @pytest.mark.parametrize("name", list(FACTS))
 def test_any_difference_stops_the_demo(name: str, tmp_path: Path) -> None:
     story = Story(tmp_path)
-    guided_demo.compare(FACTS, dict(FACTS), "at all")
+    story.compare(FACTS, dict(FACTS), "at all")
     with pytest.raises(Damaged, match=name):
-        guided_demo.compare(FACTS, {**FACTS, name: "other"}, "at all")
+        story.compare(FACTS, {**FACTS, name: "other"}, "at all")
     missing = {key: value for key, value in FACTS.items() if key != name}
     with pytest.raises(Damaged, match=name):
-        guided_demo.compare(FACTS, missing, "at all")
+        story.compare(FACTS, missing, "at all")
 
 
 def test_too_few_rows_stop_the_demo_even_when_nothing_changed(tmp_path: Path) -> None:

@@ -101,10 +101,10 @@ def _elements(stream: Any, first: bytes, label: str) -> Iterator[bytes]:
         yield _block(lines)
 
 
-def _end_of(text: str, place: int, decoder: json.JSONDecoder) -> tuple[int | None, str]:
+def _end_of(text: str, start: int, decoder: json.JSONDecoder) -> tuple[int | None, str]:
     """Where the element ends that begins there; None and why, when that is not known yet."""
     try:
-        _, end = decoder.raw_decode(text, place)
+        _, end = decoder.raw_decode(text, start)
     except ValueError as error:
         return None, str(error)
     return (end, "") if end < len(text) else (None, "the array has no end")  # and a number could go on
