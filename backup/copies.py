@@ -22,7 +22,7 @@ from disks.stores.base import ObjectInfo
 from oplog.errors import FrostlineError
 
 WORTH_KEEPING = 32
-"""So many that were read anew are kept: fewer are read again as fast."""
+"""Copies are kept from this many newly read objects on: fewer are read again as fast."""
 _BUSY_SECONDS = 1.0
 _CREATE = """CREATE TABLE IF NOT EXISTS copies
 (key TEXT PRIMARY KEY, size INTEGER, modified TEXT, sha256 BLOB, data BLOB) WITHOUT ROWID"""

@@ -294,12 +294,12 @@ class Storage:
                 raise error
 
     def claim(self, made: BackupHeader) -> None:
-        """Say what a backup is about to name: from now on a collection leaves it alone. Whoever claims looks after it
+        """Say what a backup is about to name: from now on a collection leaves it alone. After its claim a backup checks
         for what collections have announced, which look for claims after they did: so one of the two sees the other."""
         put_once(self.store, names.claim_key(made.id), sealed(made))
 
     def claims(self) -> list[BackupHeader | BrokenBackup]:
-        """The claims. Whoever looks for all that is named lists these first, and the headers afterwards: a claim stays
+        """The claims. A reader of all that is named lists these first, and the headers afterwards: a claim stays
         until its header is there."""
         items = list(self.store.list(names.CLAIMS_PREFIX))
         answers = zip(items, self.each(lambda info: self._header(info, CopiesSeen({})), items), strict=True)

@@ -1,5 +1,5 @@
-"""What a field of a document can hold. Documents come from a bucket: whatever is in one is hostile until it is decoded,
-and what decoding lets through must do no harm to whoever uses it: no number that SQLite or a clock cannot hold, no name
+"""What a field of a document can hold. Documents come from a bucket: their content is hostile until it is decoded,
+and decoded values must do no harm to their readers: no number that SQLite or a clock cannot hold, no name
 that leaves its place, nothing that takes memory without bound. Pure; no I/O.
 """
 
@@ -105,7 +105,7 @@ def fault_in_revision(label: str, revision: int) -> str | None:
 
 
 def fault_in_time(label: str, time: datetime) -> str | None:
-    """What is wrong with a time: one without a zone cannot be compared with any other, and whoever adds a retention to
+    """What is wrong with a time: one without a zone cannot be compared with any other, and adding a retention to
     one at the end of the calendar fails."""
     if time.tzinfo is None:
         return f"{label} has no time zone"

@@ -148,7 +148,7 @@ class OperationsLog:
     def first_kept(self) -> int | None:
         """The oldest entry that can be read with all that follow; None for an empty log. Two requests.
 
-        What lies below the floor is none of the log's, whoever put it there (L4). Single older entries, which an
+        Objects below the floor are not part of the log (L4). Single older entries, which an
         interrupted collection has left, do not count: a later snapshot proves that they were not needed. Without one
         they are the sign of a gap: `Damaged`. Looks at the oldest thousand.
         """
@@ -378,7 +378,7 @@ class OperationsLog:
         return checksum.hex()
 
     def check_schema(self) -> bool:
-        """Whether the prefix says it is ours; False when it says nothing. Raises `UnknownLogFormat`: whatever is there
+        """Whether the prefix says it is ours; False when it says nothing. Raises `UnknownLogFormat`: what is there
         may mean something else, so nothing of it is used; `Transient` when it says something else each time."""
         return self._mark.check()
 

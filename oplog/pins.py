@@ -1,6 +1,6 @@
 """Pins: revisions that must stay restorable, each with a holder and an end. `pins/<name>.json`, never changed once put.
 
-Whoever is going to read an old revision for long (a restore, a backup, a user) pins it; gc keeps what a live pin needs.
+A long reader of an old revision (a restore, a backup, a user) pins it; gc keeps what a live pin needs.
 Releasing a pin deletes it. Where Object Lock or the credentials forbid that, `pins/<name>+released.json` is put beside
 it, and gc deletes both once it may: first the pin, for without its mark it would come back.
 """

@@ -185,7 +185,7 @@ def _label(piece: Piece, projection: Projection) -> str:
 
 def _opened(source: Any, projection: Projection, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
     """The file. Texts that it holds as dictionaries are read as such: to decode them a batch at a time takes a third
-    less than to read them one by one. Its bytes are compared by whoever gives them."""
+    less than to read them one by one. Its bytes are compared by the source that gives them."""
     first = pq.ParquetFile(source, metadata=metadata)
     names = set(_stored_names(first, projection).values())
     groups = [first.metadata.row_group(number) for number in range(first.metadata.num_row_groups)]

@@ -37,7 +37,7 @@ R = TypeVar("R")
 POLL_SECONDS = 0.05
 """How often the driver looks for results and for a wish to stop."""
 WITHOUT_EXECUTOR_SECONDS = 20.0
-"""How long a cluster may take to give an executor, or a new one, before people are told what they wait for."""
+"""How long a cluster may take to give an executor, or a new one, before users see what they wait for."""
 _ANSWER = "answer binary"
 _CAUSE = re.compile(r"^(?:: |Caused by: )[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
 """A failure of Java, and what it was caused by."""

@@ -3,7 +3,7 @@
 The disks share no transaction, so the instant is found by looking twice: what the first look saw is held (second names
 for local files that the repository lacks, a pin for a bucket), then the second look must see the same. Names of parts
 are never used again, so what is the same at both looks was so all the time in between, on every disk at once. Otherwise
-it begins anew; after a few times local commits wait for the moment that a look takes.
+it starts over; after a few times local commits wait for the moment that a look takes.
 """
 
 from __future__ import annotations

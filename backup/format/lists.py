@@ -162,7 +162,7 @@ class TableList(msgspec.Struct, frozen=True, kw_only=True):
     """The policy that it followed, so that the tiers can be told apart elsewhere."""
     pins: tuple[PinnedPart, ...] = ()
     pauses: tuple[str, ...] = ()
-    """What automatic work was told to leave alone."""
+    """What automatic work has to leave alone."""
     ranges: tuple[BlockRange, ...] = ()
     partitions: tuple[PartitionEntry, ...] = ()
 

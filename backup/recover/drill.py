@@ -41,7 +41,7 @@ from tiering.table import part as part_format
 from tiering.table.part import PartName
 
 KEPT_PROBLEMS = 100
-"""So many are kept in a record; all are told."""
+"""How many a record keeps; the report has all."""
 _DISK = "scratch"
 _NAMED_PARTS = 3
 """So many of those that lost a file with a pack are named."""

@@ -52,7 +52,7 @@ def collect(
 
     `expected`: what somebody agreed to, and so counts for no cap. `now` None reads the wall clock and, before anything
     goes, checks it against the store's. Raises `Refused` for a guard interval below an hour unless the rules allow it.
-    Safety rules that speak later are told in `refused` of the report, and nothing is deleted.
+    Safety rules that apply later are in `refused` of the report, and nothing is deleted.
     """
     if rules.guard.total_seconds() < GUARD_FLOOR_SECONDS and not rules.allow_short_guard:
         raise Refused(

@@ -18,7 +18,7 @@ _PIECE_BYTES = 16 * 1024 * 1024
 
 
 class ObjectToRead(msgspec.Struct, frozen=True):
-    """One object, and the files of backups that lie in it: the same file once, whoever names it."""
+    """One object, and the files of backups that lie in it: the same file once, even if several name it."""
 
     key: str
     size_bytes: int

@@ -27,7 +27,7 @@ from oplog.entry import now
 logger = logging.getLogger(__name__)
 
 KEPT_PROBLEMS = 100
-"""So many are kept in a record; all are told."""
+"""How many a record keeps; the report has all."""
 
 
 class VerifyRequest(msgspec.Struct, frozen=True):

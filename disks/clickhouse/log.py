@@ -41,7 +41,7 @@ class LoggedTransaction(msgspec.Struct, frozen=True):
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise Damaged(
                 f"disk {disk}: what it was about to log cannot be read: {error}",
-                hint=f"move its file table away; 'frostline restore {disk} --apply' makes it anew from the bucket",
+                hint=f"move its file table away; 'frostline restore {disk} --apply' rebuilds it from the bucket",
             ) from error
         commit = entry.decode(bytes(written.commit), name=f"in the file table of disk {disk}")
         return cls(written.first, written.host, written.steps, commit)

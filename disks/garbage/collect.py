@@ -74,7 +74,7 @@ def collect(
 
     `now` None reads the wall clock and, before anything goes, checks it against the store's. Raises `Refused` for a
     guard interval below an hour, and for a disk that is a whole bucket, unless the rules allow it. Safety rules that
-    speak later are told in `refused` of the report, and nothing is deleted: a reference that cannot be read, listings
+    apply later are in `refused` of the report, and nothing is deleted: a reference that cannot be read, listings
     that disagree, too large a share of the blobs. Errors of the first listing are raised. With `remote` others list
     the bucket; all that is decided and deleted is decided and deleted here. Where several logs share the prefix, what
     any of them names stays, and what `references` holds.
@@ -355,7 +355,7 @@ class _Collection:
             raise SafetyStop(f"the log could not be told what goes: {error.message}") from error
 
     def _put_floor(self, floor: int) -> None:
-        """Whoever still stands below it learns that its next entry is none of the log's (L1)."""
+        """A writer that still stands below it learns that its next entry is none of the log's (L1)."""
         try:
             self._store.put_if_absent(floor_key(floor), b"{}", sha256=hashlib.sha256(b"{}").digest())
         except AlreadyExists:

@@ -37,7 +37,7 @@ def tables_at(
 
 
 def _passes(inventory: Inventory, revisions: Sequence[int]) -> list[list[int]]:
-    """The revisions, cut where it is better, or necessary, to begin anew."""
+    """The revisions, cut where starting over is better or necessary."""
     passes = [[revision] for revision in revisions[:1]]
     for before, revision in pairwise(revisions):
         if _goes_on(inventory, before, revision):

@@ -1,6 +1,6 @@
 """A bucket's listing, cut into ranges of keys that are listed side by side and compared where they are listed.
 
-Keys are `r<64 binary digits>-file-<32 letters>`, so objects sort by the revision they were uploaded for. Whoever lists
+Keys are `r<64 binary digits>-file-<32 letters>`, so objects sort by the revision they were uploaded for. The lister of
 a range gets along with it the blobs that are expected there, and answers with what differs only: what is missing, what
 has another size, what nobody expected. The keys of a large bucket never come together in one process, but packed.
 
@@ -110,7 +110,7 @@ def unpack_seen(packed: bytes) -> Iterator[ObjectInfo]:
 
 
 UNKNOWN_BYTES = -1
-"""Expected, with whatever size: it is told what the listing shows."""
+"""Expected with any size: the answer is the size that the listing shows."""
 
 
 def in_key_order(table: TableReader) -> Iterator[_Pair]:
@@ -271,7 +271,7 @@ def list_ranges(
 
 
 def compare_blobs(remote: Remote, expected: Iterable[_Pair], *, title: str) -> tuple[int, dict[str, int | None]]:
-    """How many blobs the bucket has, as others list it, and those that it does not show as they are expected (in key
+    """How many blobs the bucket has, as others list it, and those that it does not show as expected (in key
     order): with the size that it shows, None for what is missing. What nobody expected is among them."""
     ranges = [
         key_range for key_range in cut_ranges(remote.store, once_each(expected)) if key_range.after

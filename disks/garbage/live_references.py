@@ -134,7 +134,7 @@ def collect_references(
 
 def named_anew(past: TableAsOf, inventory: Inventory, *, gone_on: bool) -> set[str]:
     """The blobs that the table names and did not at the revision it stopped at before: those that more files name now.
-    What was named there already may be among them. Its counts begin anew."""
+    What was named there already may be among them. Its counts start over."""
     gained = past.balance or {}
     past.balance = {}
     past.named.clear()

@@ -141,7 +141,7 @@ class ReferenceSources:
         return max(self._ended_at, *(one.evidence.head for one in self._all()), 0)
 
     def fence(self, announcement: str) -> None:
-        """Whoever commits from now on, in whatever log, looks at its objects again. Raises `FrostlineError`."""
+        """Every commit from now on, in any log, checks its objects again. Raises `FrostlineError`."""
         for one in self._all():
             one.log.fence(announcement)
 

@@ -3,7 +3,7 @@
 <root>/…                               the files
 <root>/.frostline/staging/<tx>/        a transaction being written; its owner holds a lock
 <root>/.frostline/committed/<tx>/      the commit point is the rename from staging: files and record.json, rolled
-                                       forward at once, or by whoever looks at the disk after a crash
+                                       forward at once, or by the next reader of the disk after a crash
 <root>/.frostline/hidden/<tx>.json     removed files that readers may still open: not listed, swept later
 <root>/.frostline/trash/<tx>/          being deleted
 <root>/.frostline/changes              which names the last commits touched (`disks.local.changes`)

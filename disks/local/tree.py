@@ -115,7 +115,7 @@ class LocalTree:
 
 
 class TreeNow:
-    """The visible files as they are; the caller holds a lock that keeps them so."""
+    """The files visible now; the caller holds a lock that keeps them so."""
 
     def __init__(self, tree: LocalTree) -> None:
         self._tree = tree

@@ -43,7 +43,7 @@ class TableAsOf:
         self._run: SortedRun | None = None
         """The snapshot's rows that no entry has changed; None when they are in `_changes`."""
         self.table_digest = TableDigest()
-        """Of the files as they are."""
+        """Of the files at this revision."""
         self.is_proved = start == 0
         """The log says what the table is, and it is that: all entries were applied, or one of them says it."""
         if start > 0:
@@ -59,7 +59,7 @@ class TableAsOf:
         """Once it is a dict, by how many files more each blob is named than before. A row that an entry touches comes
         out of the snapshot's run and counts as new; what it names was named before."""
         self.on_commit: Callable[[Commit], None] = lambda commit: None
-        """Is told of every entry gone past."""
+        """Gets every entry gone past."""
         self.moved_in: set[str] = set()
         """Paths that moves from other disks have created since the start."""
         self._entries = log.entries(after=start, until=until, previous=self.digest)
@@ -113,7 +113,7 @@ class TableAsOf:
             yield from changes
 
     def __iter__(self) -> Iterator[FileRow]:
-        """The same, anew each time."""
+        """The same; each iteration reads again."""
         return self.rows()
 
     def stored(self) -> Iterator[StoredRow]:

@@ -85,7 +85,7 @@ class Questions(msgspec.Struct, Generic[Q, A], frozen=True):
 
 
 class Askers(msgspec.Struct, frozen=True):
-    """Who asks a store many small questions, and who watches: handed through whole to whoever asks."""
+    """Who asks a store many small questions, and who watches: one value handed through to the function that asks."""
 
     workers: int = WORKERS
     """Threads of this process."""

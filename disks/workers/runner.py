@@ -105,7 +105,7 @@ class OpensStore(Protocol):
     """A description of a bucket that can be pickled: `disks.stores.address.StoreAddress`."""
 
     def open(self) -> ObjectStore:
-        """The store; whoever asks does not close it."""
+        """The store; the caller does not close it."""
 
 
 class Remote(msgspec.Struct, frozen=True):

@@ -56,7 +56,7 @@ _NAMED_OBJECT = re.compile(r"(?:operations|snapshots|pins|gc)/\S+?(?=[\s:,)]|\Z)
 _SECOND_LOOKS = 100
 """Blobs missing from the listing that are looked up one by one: is the blob gone, or the listing short?"""
 _READ_BY_SURVEY = (f"/{PART_FILE}", f"/{TABLE_FILE}")
-"""Whoever reads these checks them against their digest."""
+"""The survey checks these against their digest when it reads them."""
 _SNAPSHOTS_COMPARED = 3
 """How many of the newest snapshots a quick check compares with the log, row by row."""
 

@@ -1,6 +1,6 @@
 """What lies in a bucket and should not, and what should and does not, as far as names and sizes tell (I1, I6, I15).
 
-Whatever is listed may be forged: a gap is a range, and no number costs more than what is there.
+A listing may be forged: a gap is a range, and no number costs more than what is there.
 """
 
 from __future__ import annotations
@@ -67,9 +67,8 @@ def check_gaps(disk: LoggedDisk, inventory: Inventory, findings: Findings) -> No
         if revision == shown[-1] and lost > _GAPS_SHOWN:
             message += f"; so are {lost - _GAPS_SHOWN} more"
         findings.add(Problem("I6", message, disk.name, object=commit_key(revision)))
-    if (
-        lost > _GAPS_SHOWN and inventory.head in inventory.commits
-    ):  # else whoever reads this looks at the wrong end of the gap
+    is_at_head = inventory.head in inventory.commits
+    if lost > _GAPS_SHOWN and is_at_head:  # else the message would point at the wrong end of the gap
         message = f"log entry of revision {inventory.head} is there, {lost} below it are missing"
         findings.add(Problem("I6", message, disk.name, object=commit_key(inventory.head)))
     for revision in sorted(revision for revision in inventory.snapshots if revision > inventory.head):
@@ -92,7 +91,7 @@ def _length(numbers: range) -> int:
 
 
 def check_uncounted(disk: LoggedDisk, inventory: Inventory, findings: Findings) -> None:
-    """Entries that were put where the log had been collected, and that nobody committed anew: their writer died, or is
+    """Entries that were put where the log had been collected, and that nobody committed again: their writer died, or is
     of a version that acknowledges them. Requests only where there are any, until a collection takes them."""
     floor = newest_floor(disk.store) if inventory.leftovers else None
     late = [
@@ -116,7 +115,7 @@ def check_uncounted(disk: LoggedDisk, inventory: Inventory, findings: Findings) 
 
 
 def _does_the_same(commit: Commit, stray: Commit) -> bool:
-    """Whether it is the stray one, committed anew. What was worked out anew may differ in its operations: then its
+    """Whether it is the stray one, committed again. Operations computed a second time may differ: then its
     writer, who proved that the first one counted for nobody, and what it is for tell."""
     if commit.operations == stray.operations:
         return True
@@ -169,7 +168,7 @@ def check_strangers(disk: LoggedDisk, inventory: Inventory, findings: Findings) 
 class SharedObjects:
     """No object is data of two parts of a table: its rows would count twice. Takes the rows as they come and keeps a
     number a blob; only when one occurs again are the rows looked at once more. Parts of ClickHouse in our log share
-    objects by right: a mutation links the columns that it leaves as they are, and the part it made covers the other."""
+    objects by right: a mutation links the columns that it leaves unchanged, and the part it made covers the other."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()

@@ -1,7 +1,7 @@
 """Rebuild the local metadata of a disk with ClickHouse's log from its bucket, or take over that of a server.
 
 The log tells less than the table knew: not the digests, not what ClickHouse deleted, not its frozen parts. So what the
-table on this machine still knows of them stays, and where something may be unknown, gc is told to keep everything.
+table on this machine still knows of them stays, and where something may be unknown, gc has to keep everything.
 """
 
 from __future__ import annotations

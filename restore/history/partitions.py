@@ -1,4 +1,4 @@
-"""Partitions that go and come back by hand: dropped; detached, which keeps them in `detached/` of the table; attached.
+"""Partitions that a user drops, detaches (which keeps them in `detached/` of the table) and attaches.
 
 A disk changes by one commit, several disks by one each. A crash between two leaves whole parts here and whole parts
 there: the same call again does the rest. Before a part comes back, all disks are asked whether its rows are there.

@@ -46,7 +46,7 @@ def plan_definitions(situation: Situation, result: UndoPlan) -> None:
             _put_back(situation, result, path)
         else:
             _bring_back(situation, result, path)
-    result.removes = list(dict.fromkeys(result.removes))  # a name goes once, whoever gives it to whom
+    result.removes = list(dict.fromkeys(result.removes))  # a name is removed once, even if two give it away
 
 
 def _definitions(situation: Situation) -> list[str]:

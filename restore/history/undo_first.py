@@ -1,4 +1,4 @@
-"""What has to be undone before a commit can be: named, so that whoever is refused can go on. Pure; no I/O."""
+"""What has to be undone before a commit can be: named, so that a refused user can go on. Pure; no I/O."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A commit is reversed by its effect: the files it made go, those it took away come back under their old names. That is
 allowed while the disk still has these paths as the commit left them, and while no row would be lost or doubled: parts
-live on several disks, and a log knows its own only. Everything that speaks against it is told at once.
+live on several disks, and a log knows its own only. The plan reports every objection at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tiering.table.schema import TableDefinition
 from tiering.table.tombstones import definition_path
 
 _MARK = re.compile(r"/(?:blocks|levels|altered)-\d+\.json\Z", re.ASCII)
-"""Marks that say a number was given out. They stay, whatever is undone."""
+"""Marks that say a number was given out. They stay after every undo."""
 
 
 def plan(situation: Situation) -> UndoPlan:

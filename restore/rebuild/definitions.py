@@ -206,7 +206,7 @@ def _staying_hidden(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:
 
 
 def _keep_outside(target: FileTable, newest: FileTable, settled: SettledDefinition) -> None:
-    """Names, tombstones and versions that are taken, as they are now: those of the tables asked for follow."""
+    """Names, tombstones and versions that are taken keep their present state: those of the tables asked for follow."""
     with newest.read() as now, target.read() as then:
         for directory in (NAMES_DIRECTORY, DROPPED_DIRECTORY, GIVEN_UP_DIRECTORY, CLONED_DIRECTORY):
             settled.rows.update((row.path, None) for row in then.rows(directory))

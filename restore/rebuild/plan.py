@@ -1,7 +1,7 @@
 """What a restore would change: pure functions over file tables. No I/O, no clock.
 
 A file table is a series of (path, file) in path order. Two files are the same when size, SHA-256 and blob are; the
-revision that made a path does not count, for a restore makes paths anew.
+revision that made a path does not count, for a restore makes paths again.
 """
 
 from __future__ import annotations

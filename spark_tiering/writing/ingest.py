@@ -115,7 +115,7 @@ def left_of(
 
 
 def ingest_session(session: SparkSession) -> SparkSession:
-    """A session of the same Spark with the settings that values need to arrive as they are."""
+    """A session of the same Spark with the settings that let values arrive unchanged."""
     if getattr(session, "_sc", None) is None:
         raise Refused("ingest needs a session of Spark itself, and not Spark Connect", hint="unset SPARK_REMOTE")
     own = session.newSession()

@@ -22,7 +22,7 @@ from tiering.table.schema import TableDefinition
 
 
 def unreachable(context: Context) -> list[str]:
-    """The names of the disks that cannot be reached now. Broken ones are told apart (`Context.faults`)."""
+    """The names of the disks that cannot be reached now. Broken ones are in `Context.faults`."""
     return sorted(name for name, disk in context.disks.items() if disk.unreachable and disk.broken is None)
 
 

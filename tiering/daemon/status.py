@@ -90,7 +90,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
 
 
 class Watch(Protocol):
-    """Who is told of each pass, by the thread that makes them. What it raises is shown, and the daemon goes on."""
+    """Is called after each pass, by the thread that makes them. What it raises is shown, and the daemon goes on."""
 
     def begin(self, status: DaemonStatus, working: Callable[[], bool]) -> None:
         """The daemon begins; `working` says whether it still makes passes."""

@@ -127,7 +127,7 @@ def drain(context: Context, name: str) -> DrainReport:
         except Refused:
             if not begun:
                 raise
-            break  # what came meanwhile has no place: it is told as left
+            break  # new arrivals have no place: the report lists them as left
         if not begun:
             context.journal.overrides.drain(name, actor=context.actor)
             recovery.begin_disks(context)

@@ -371,7 +371,7 @@ class Store:
         return maintenance.merge(self.context, self._changing(table, "merging"), request)
 
     def merge_cold(self, table: str, workers: Workers, request: MergeRequest) -> ColdMergeReport:
-        """Merge as `request.cold` says, by whoever `workers` are."""
+        """Merge as `request.cold` says, with these `workers`."""
         replicated.refuse(self.definition(table), "a cold merge of", "merge it without --cold and --spark")
         return maintenance.merge_cold(self.context, self._changing(table, "merging"), workers, request)
 

@@ -1,5 +1,5 @@
-"""Data files of parts that lie somewhere else come into a table as they are: none of their rows is sorted or written
-anew. Each becomes one part, by the steps of an insert.
+"""Data files of parts from somewhere else come into a table unchanged: none of their rows is sorted or written
+again. Each becomes one part, by the steps of an insert.
 
 What part.json says of a file is found by reading it whole. Which files fit is narrow, for who reads parts trusts it:
 the columns of the table by name, field id and type, rows in the table's order and of one partition, as in every file

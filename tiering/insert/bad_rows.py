@@ -1,7 +1,7 @@
 """Rows that cannot be taken: kept in a file, up to a limit, while the others go in.
 
 The file has one JSON object a line: `source`, `line` or `row` (counted from 1), `problem`, and `text`, the record as it
-was, or `values`, of formats without lines. It is written as they are met, and is empty when all rows were good.
+was, or `values`, of formats without lines. It is written row by row, and is empty when all rows were good.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def salvage(
     take: Callable[[Sequence[_Record]], _Found],
     bad: Callable[[_Record, str], None],
 ) -> Iterator[_Found]:
-    """What `take` makes of the records but those that it cannot take by themselves: `bad` is told of them, in order."""
+    """What `take` makes of the records but those that it cannot take by themselves: `bad` gets these, in order."""
     try:
         found = take(records)
     except (pa.ArrowException, UsageError) as error:

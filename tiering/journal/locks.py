@@ -58,8 +58,8 @@ def lock_holder(path: Path) -> int | None:
 
 
 def _take(descriptor: int) -> bool:
-    """Take the lock; False when somebody holds it. Whoever only looks, as `lock_holder` does, shares it for a moment:
-    that is waited for."""
+    """Take the lock; False when somebody holds it. A process that only looks, as `lock_holder` does, shares it for a
+    moment: that is waited for."""
     while not try_lock(descriptor, fcntl.LOCK_EX):
         if not try_lock(descriptor, fcntl.LOCK_SH):
             return False

@@ -152,7 +152,7 @@ def _translated(path: Path) -> Iterator[None]:
         ) from error
     except sqlite3.DatabaseError as error:
         raise Damaged(
-            f"the journal {path} is damaged: {error}", hint="run the command again: it is set aside and begun anew"
+            f"the journal {path} is damaged: {error}", hint="run the command again: it begins a new one"
         ) from error
 
 

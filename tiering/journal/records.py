@@ -122,7 +122,7 @@ class PartPin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """Automatic work of this kind waits, for one table or (None) for all. Verbs given by hand still work."""
+    """Automatic work of this kind waits, for one table or (None) for all. Verbs still work when you run them."""
 
     table_uuid: str | None
     kind: PauseKind

@@ -294,7 +294,7 @@ class _BatchMover:
 
     def _commit(self, transaction: Transaction, target: Disk, items: list[MoveItem]) -> int | None:
         """Commit; when the answer is an error, the target itself says whether it happened. Not when that wrote over
-        what another machine was told: the source stays, and so does the error."""
+        what another machine has read: the source stays, and so does the error."""
         try:
             return transaction.commit()
         except (Conflict, LeaseExpired):

@@ -1,4 +1,4 @@
-"""What becomes of each move of one call: told to the journal, then to whoever watches, and kept for the report."""
+"""The outcome of each move of one call: noted in the journal, then passed to observers, and kept for the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiering.move.items import MoveItem, Stopped
 from tiering.move.report import FailedMove, MovedPart, MoveReport, SkippedMove
 
 NOTE_BYTES, NOTE_SECONDS = 4 * 1024 * 1024, 0.25
-"""Every so many bytes, and not more often than that, the journal is told how far copies are: often enough to draw."""
+"""Every so many bytes, and not more often than that, the journal gets the progress of copies: often enough to draw."""
 
 
 class Outcomes:
@@ -46,7 +46,7 @@ class Outcomes:
         self._work.set_moves([item.id for item in items], "copying")
 
     def copied(self, moving: MoveItem, size_bytes: int) -> None:
-        """So much more of it is staged. The journal is told now and then; that it cannot be told does not matter."""
+        """So much more of it is staged. The journal gets it now and then; a failure to note it does not matter."""
         self._task.advance(size_bytes=size_bytes)
         with self._lock:
             self._bytes[moving.id] += size_bytes

@@ -24,7 +24,7 @@ HELD_BYTES = 64 * 1024 * 1024
 _LEARNING_BYTES = 32 * BLOCK_BYTES
 _LEARNED_FILES = 1000
 _WHOLE_BYTES = 64 * 1024
-"""A file of no more is read in one request, whatever is wanted of it."""
+"""A smaller file is read in one request, for any part of it."""
 
 
 class _Sections:

@@ -65,7 +65,7 @@ class FileRanges:
     def add(self, rows: pa.Table) -> None:
         """Rows with the table's columns."""
         for _, name, fields, known in self._found:
-            # A field is null where one of its structs is, whatever lies beneath.
+            # A field is null where one of its structs is, for any value beneath.
             known.add(pc.struct_field(rows.column(name), list(fields)) if fields else rows.column(name))
 
     def result(self) -> dict[str, ColumnRange]:
@@ -204,7 +204,7 @@ def _lower_text(value: Any, *, limit: int = _TEXT_LIMIT) -> Any:
 
 def _short_upper(value: Any) -> Any:
     """A short text or byte string that sorts no lower than a long one: its beginning, the last place raised; None if
-    that place cannot be raised. Other values as they are."""
+    that place cannot be raised. Other values unchanged."""
     if isinstance(value, bytes) and len(value) > _TEXT_LIMIT // 2:  # two hexadecimal digits a byte
         beginning = value[: _TEXT_LIMIT // 2]
         return None if beginning[-1] == 0xFF else beginning[:-1] + bytes((beginning[-1] + 1,))

@@ -7,7 +7,7 @@ bytes that have to be fetched. Hence nothing is synced either.
 
 Files that one query read lie in `once`, those that a later one found there in `again`. What has to go goes from `once`
 first, the longest unread before others, so that a scan of more than there is room for takes the place of other scans
-only. Whoever writes holds the lock, and counts the bytes before they are there: the limit holds, whoever is killed.
+only. A writer holds the lock, and counts the bytes before they are there: the limit holds, also after a kill.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class ReadCache:
         self._missed_bytes = 0
 
     def file(self, *identity: str, for_good: bool = False) -> CachedFile:
-        """The bytes of a data file, which is told from all others by these texts, whatever is in them. `for_good`: they
+        """The bytes of a data file, which these texts identify; they may have any content. `for_good`: they
         stay as if a second query had read them."""
         return CachedFile(self, hashlib.sha256("\0".join(identity).encode()).hexdigest(), for_good=for_good)
 
@@ -216,7 +216,7 @@ class ReadCache:
         )
 
     def drop(self) -> None:
-        """Keep nothing any more, and count anew. Raises `Locked`."""
+        """Keep nothing any more, and count from zero. Raises `Locked`."""
         if not self.directory.is_dir():
             return
         with file_lock(self.directory / _LOCK):

@@ -224,5 +224,5 @@ class _Reading:
         if isinstance(error, OSError | pa.ArrowException) and not isinstance(error, FrostlineError):
             raise Damaged(
                 f"cannot read a part that is being merged ({self._label}): {error}",
-                hint="run 'frostline fsck'; the parts are kept as they are",
+                hint="run 'frostline fsck'; the parts are unchanged",
             ) from error

@@ -40,8 +40,8 @@ _READY_BYTES = 24 * 1024 * 1024
 _BATCH_ROWS = (256, 16_384)
 """The fewest and the most rows decoded at once."""
 _LARGEST_DICTIONARY = 2048
-"""Texts of more distinct values are read as they are: each batch brings the whole dictionary of its row group, and to
-put several of those together costs more than to move the texts (half the time of a merge, at 9,000 values)."""
+"""Texts of more distinct values are read as plain texts: each batch brings the whole dictionary of its row group, and
+putting several of those together costs more than moving the texts (half the time of a merge, at 9,000 values)."""
 _QUEUED_TABLES = 1
 _DECODING_THREADS = min(4, os.cpu_count() or 1)
 

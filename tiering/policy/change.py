@@ -105,7 +105,7 @@ def drain_moves(
     bound: Mapping[tuple[str, PartName, str], str],
 ) -> tuple[list[Move], dict[str, DiskState]]:
     """Moves of everything off the disk, each to the nearest disk of its table's policy that takes it, the smallest
-    first; and the disks as they are then. `bound`: (table uuid, part, target) -> why it may not go there. Raises
+    first; and the disks after them. `bound`: (table uuid, part, target) -> why it may not go there. Raises
     `Refused` where some of them have no place."""
     model = dict(disks)
     moves: list[Move] = []

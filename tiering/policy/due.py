@@ -1,7 +1,7 @@
 """When a rule acts on a part where it lies, so that a pass looks at no part before; and where it brings it. Pure.
 
 A rule that brings parts to where this one is, or to somewhere hotter, does nothing to it, however long it has been due.
-Of some rules plans say when they are due, though it is not they that carry them out: merges compress anew.
+Of some rules plans say when they are due, though it is not they that carry them out: merges compress again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Goal(NamedTuple):
     """Where a rule brings the parts of a policy."""
 
     rule: str
-    """In words."""
+    """The text of the rule."""
     volume: VolumeConfig | None
     """With the disks that the rule names."""
     coldness: int = 0

@@ -1,4 +1,4 @@
-"""What a commit did, in words of parts: made, merged, moved in or out, dropped, brought back. Pure; no I/O.
+"""What a commit did to parts: made, merged, moved in or out, dropped, brought back. Pure; no I/O.
 
 The words come from the commit alone: its kind and the `part.json` files that ride inside it.
 """

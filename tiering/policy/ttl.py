@@ -55,7 +55,7 @@ class Due(msgspec.Struct, frozen=True, gc=False):
         return self.newest is not None and self.newest < EARLIEST_PLAUSIBLE
 
     def describe(self, now: datetime) -> str:
-        """In words: `newest row 2013-01-31T23:00Z + 30d was due 2013-03-02T23:00Z`."""
+        """A sentence: `newest row 2013-01-31T23:00Z + 30d was due 2013-03-02T23:00Z`."""
         if self.newest is None or self.due is None:
             return f"rule '{rule_text(self.rule)}' cannot be computed: {self.missing}"
         verb = "was due" if self.due <= now else "is due"

@@ -5,8 +5,8 @@
     insert    each file as it is, by the steps of an insert                              <- the commit point of each
     forget    the kept directories go                                                    they go when their time is over
 
-The old names do not come back: the drop is in the log, and it counts for whoever comes later. A new part remembers
-which part it was and the blocks in it, so that no other replica's copy, nor a merge of it, comes a second time."""
+The old names do not return: the drop is in the log, and applies to every replica that reads it later. A new part
+remembers which part it was and the blocks in it, so that no other replica's copy, nor a merge of it, comes again."""
 
 from __future__ import annotations
 

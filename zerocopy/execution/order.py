@@ -116,7 +116,7 @@ class QueueOrder:
         self._landed.add(queued.node)
 
     def put_back(self, queued: Queued) -> None:
-        """It waits for what is being done and meets it, or is to be begun anew."""
+        """It has to wait for work in progress that overlaps it, or to start again."""
         one = self._over(queued)
         self._passed = sorted([*self._passed, one], key=lambda each: each.place)
 

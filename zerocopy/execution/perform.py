@@ -57,7 +57,7 @@ def _brings_what_is_new(queued: Queued) -> bool:
 
 
 def _note(replica: Replica, done: Done) -> None:
-    """For whoever looks at the replica: what waits and why, and what came whole."""
+    """Record the state of the replica: what waits and why, and what arrived whole."""
     journal, inserted = replica.context.journal.replicas, replica.kept.inserted
     waiting = [(one.queued, one.reason) for one in done.postponed]
     journal.note_failures(
@@ -88,9 +88,9 @@ class _QueueRun:
         self._commits = GroupCommit(self._commit)
 
     def all(self, *, anew: bool) -> None:
-        """Each entry as soon as those are done which it waits for; one that cannot be done does not keep those of other
-        blocks back. What was begun when the process is told to stop is waited for. Unless `anew`, whoever follows the
-        log has read the disks just before, and what shows no change is not looked into."""
+        """Each entry as soon as those it waits for are done; one that fails does not hold back entries of other blocks.
+        Work in progress is finished when the process stops. Unless `anew`, the thread that follows the log has just
+        read the disks, and an unchanged disk is not scanned."""
         replica = self.steps.replica
         if anew or shared.disk_of(replica.context, replica.definition) is not None:
             shared.refresh(replica.context, anew=anew)
@@ -116,7 +116,7 @@ class _QueueRun:
         found: list[Queued] = []
         with self.steps.turn:
             while not self.stopped() and (queued := self.steps.order.take()) is not None:
-                if queued.node in self._came:  # with an earlier one, and Keeper was told
+                if queued.node in self._came:  # with an earlier one, and Keeper has the answer
                     self.steps.order.end(queued)
                 elif self._is_needless(queued):
                     self.steps.order.end(queued)
@@ -236,7 +236,7 @@ class _QueueRun:
 
     def _say_shared(self, waiting: Sequence[Queued], there: Mapping[PartName, StoredPart]) -> None:
         """Say of the parts on the shared disk that this replica has them, where they are those that were agreed upon:
-        of any other one it is told when its turn comes."""
+        another version of a part waits for its turn."""
         steps = self.steps
         present = [queued for queued in waiting if queued.name in there]
         said = steps.fetcher.digests([queued.name for queued in present])

@@ -8,7 +8,7 @@ another one has.
     queue       what the other one has to do, and a part to get for each that it has and this one has not
     whole       one multi: the log from where the other one had taken it over, `is_lost` is 0       <- the commit point
 
-It is begun anew after a crash: all of it may be repeated. What the other one has is read after what it has to do, and
+After a crash it starts again: every step may be repeated. What the other one has is read after what it has to do, and
 that after how far it is in the log: so an entry that it took over waits, or its part is there.
 """
 
@@ -75,7 +75,7 @@ def _set_back(replica: Replica) -> set[PartName]:
     context, definition = replica.context, replica.definition
     said, here, own = _all_parts(replica, looked_since=replica.kept.begun)
     if not agreement.without_place(said, here, ()) and not agreement.without_place(own, said, ()):
-        return set()  # so nobody has to be asked for what is half done, as whoever comes has a whole log to ask for
+        return set()  # nobody needs to be asked for unfinished entries: a new replica reads a whole log
     said = replica.parts()
     half_done = [name for queued in queue(replica) for name in queued.entry.touches]
     # What others dropped from, or merged on, a disk that all share is gone before it is taken over here.

@@ -66,7 +66,7 @@ class SharedPlace(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, replica: Replica, disk: LoggedDisk) -> SharedPlace:
-        """The disk's. Whoever is first gives its prefix an id."""
+        """That of the disk. The first replica gives the disk's prefix an id."""
         if store_identity(disk) is None:
             disk.claim()
         store = str(store_identity(disk))

@@ -121,7 +121,7 @@ def sync(
     newest: bool = True,
 ) -> Done:
     """Take in what the other replicas did, and do what is agreed upon, as far as it can be done now; if it is to be the
-    `newest`, also what was just answered to anybody. `log`: what is in the log, as whoever follows it heard."""
+    `newest`, also what was just answered to anybody. `log`: its nodes, as the thread that follows it read them."""
     replica = Replica.open(context, definition)
     if newest and log is None:
         replica.keeper.sync(replica.table.path)

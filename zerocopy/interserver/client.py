@@ -197,7 +197,8 @@ class _Peer:
         """`digest`: what Keeper says of the part."""
         if not _ADDRESS.match(address):
             raise Damaged(
-                f"{address[:60]!r} is no address of a replica", hint="was its node `host` in Keeper changed by hand?"
+                f"{address[:60]!r} is no address of a replica",
+                hint="was its node `host` in Keeper changed from outside?",
             )
         self._address = address
         self._scheme = scheme

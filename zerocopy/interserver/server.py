@@ -1,4 +1,4 @@
-"""`PartServer`: gives the parts of replicated tables to whoever knows the secret.
+"""`PartServer`: gives the parts of replicated tables to any peer that has the secret.
 
     GET /v1/<uuid>/<part>          the `part.json`, and its files behind it for who wants them and where they are small
     GET /v1/<uuid>/<part>/<file>   a file that it names, or a range of it
@@ -73,8 +73,8 @@ class PartServer:
         replica_of: Callable[[TableDefinition], str] = lambda _: "",
     ) -> None:
         """Listens when this returns. `is_arriving` says of a part whether it may take its place in the table at once:
-        whoever hears of it is sometimes faster; `arrives_at` where it lies until then. `replica_of`: which replica of
-        the table this machine is. Raises `FrostlineError` where it cannot."""
+        a peer that hears of it is sometimes faster; `arrives_at` is its directory until then. `replica_of`: which
+        replica of the table this machine is. Raises `FrostlineError` where it cannot."""
         self._context = context
         self._is_arriving = is_arriving
         self._arrives_at = arrives_at

@@ -7,7 +7,7 @@ an answer or one of these:
 * `Transient`: the request was never sent, or changes nothing;
 * `OutcomeUnknown`: a change was sent and every answer was lost.
 
-One that nobody answers ends sooner when the process is told to stop.
+A call without an answer ends sooner when the process stops.
 
 A lost answer is not guessed: the call is repeated until there is one. A repeated change that is then refused may be
 refused because the first try was carried out, so a change names its witness: a node that holds what the caller wrote
@@ -51,7 +51,7 @@ _LONGEST_PAUSE_SECONDS = 0.5
 _AT_ONCE = 1000
 """Questions that are on their way at the same time, at most."""
 _ANEW_SECONDS = 5.0
-"""How long nothing is heard, at least, before a client begins anew; and between two such beginnings."""
+"""How long a client hears nothing, at least, before it reconnects; and the time between two reconnects."""
 _END_SECONDS = 3.0
 """How long the end of a session is waited for; who does not hear of it ends it when it times out."""
 _NONE_CONFIGURED = "name the servers in the configuration: keeper: {hosts: [host:2181]}"
@@ -158,7 +158,7 @@ class Keeper:
 
     @property
     def where(self) -> str:
-        """How it is reached, as it is told."""
+        """How to reach it, for messages."""
         return f"{','.join(self._settings.hosts)}{self._settings.root}"
 
     @property

@@ -43,7 +43,7 @@ def refusal(operation: str, error: zk.ZookeeperError) -> FrostlineError:
 def silence(settings: KeeperConfig, operation: str, seconds: float, *, stopped: bool, lost: bool) -> FrostlineError:
     """What is raised where nobody answers for so long; `lost`: a change was sent."""
     servers = ", ".join(settings.hosts)
-    when = "when the process was told to stop" if stopped else f"after {seconds:g} s"
+    when = "when the process began to stop" if stopped else f"after {seconds:g} s"
     if lost:
         return OutcomeUnknown(
             f"Keeper ({servers}) did not answer, given up {when}: whether {operation} took place is not known",

@@ -4,7 +4,7 @@
 
 A machine collects while its own last audit was clean, and the node still says so with the id that the machine has in
 its state. A Keeper that lost what it knew, or was set back to before that audit, does not. While a machine audits it
-collects nothing, and a collection that goes on elsewhere stops: it finds the node written anew.
+collects nothing, and a collection on another machine stops: it finds that the node has changed.
 """
 
 from __future__ import annotations

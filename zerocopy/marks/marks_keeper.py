@@ -38,7 +38,7 @@ def known_id(keeper: Keeper) -> str:
     if node is None or not node.data:
         return ""
     if not _ID.match(node.data):
-        raise Damaged(f"{ROOT} in Keeper was changed by hand: it holds no id", hint="give it back what it held")
+        raise Damaged(f"{ROOT} in Keeper holds no id: something else changed it", hint="restore its former content")
     return node.data.decode()
 
 

@@ -204,7 +204,7 @@ def _check_not_alone(keeper: Keeper, nodes: TableNodes, name: str, everywhere: C
 def place(
     context: Context, table: str, definition: TableDefinition | None, keeper_path: str | None, replica: str | None
 ) -> tuple[str, str]:
-    """The replica's name and the table's path, as they are said or configured. Raises `UsageError`."""
+    """The replica's name and the table's path, as given or configured. Raises `UsageError`."""
     database, short = split_table_name(table)
     values = {**context.config.macros, "database": database, "table": short}
     if definition is not None:
@@ -294,7 +294,7 @@ def _being_restored(definition: TableDefinition) -> Refused:
 def _half_dropped(nodes: TableNodes) -> Conflict:
     return Conflict(
         f"{nodes.path} in Keeper is being dropped, or is no table's",
-        hint="look with 'frostline keeper ls'; what a killed drop left can be removed by hand",
+        hint="look with 'frostline keeper ls'; you can remove what a killed drop left",
     )
 
 

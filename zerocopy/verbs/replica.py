@@ -264,7 +264,7 @@ def restore(
         typer.Option("--without", metavar="NAME", help="after Keeper was lost: do not wait for this replica"),
     ] = None,
     from_parts: Annotated[
-        bool, typer.Option("--from-parts", help="Keeper was set back to an older state: build its nodes anew")
+        bool, typer.Option("--from-parts", help="Keeper was set back to an older state: rebuild its nodes")
     ] = False,
 ) -> None:
     """Make this machine's replica what Keeper and the other replicas say, as 'fsck' compares it.

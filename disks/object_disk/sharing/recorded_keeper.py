@@ -40,7 +40,7 @@ class MarksKeeper(msgspec.Struct, frozen=True, kw_only=True):
 
     keeper: str
     where: str
-    """How whoever said so reaches that Keeper."""
+    """How the machine that wrote the record reaches that Keeper."""
     holder: str
     """The machine that said so."""
     time: datetime
@@ -120,7 +120,7 @@ _NOTHING_SAID = (
 
 
 def elsewhere(counts: RecordedKeeper) -> str:
-    """What is told where the configured Keeper is not the one that the record names."""
+    """The message for a configured Keeper that is not the one in the record."""
     return (
         f"the marks of this prefix are kept in another Keeper than the configured one ({_described(counts)}), or this "
         "one lost its data: correct `keeper:`; if it is right, run 'frostline replica audit --repair' here, and marks "
@@ -134,7 +134,7 @@ def _described(counts: RecordedKeeper) -> str:
 
 
 def say(prefix: ObjectStore, keeper: str, where: str) -> list[RecordedKeeper]:
-    """Put a record, unless the one that counts says the same; all records as they are then. Raises `Refused` when
+    """Put a record, unless the one that counts says the same; returns all records after that. Raises `Refused` when
     others keep saying something else."""
     for _ in range(_ATTEMPTS):
         found = recorded_keepers(prefix)

@@ -157,7 +157,7 @@ def unreachable(location: S3Place, key: str, error: BaseException) -> Unreachabl
 
 
 def _untrusted(location: S3Place, key: str, reason: str) -> Untrusted:
-    """`reason` is that of OpenSSL, in words. The message says what to do, for it is what every verb shows of a disk
+    """`reason` is the message of OpenSSL. Ours says what to do, for it is what every verb shows of a disk
     that cannot be reached."""
     if "expired" in reason or "not yet valid" in reason:
         remedy = "the server needs a new certificate; or the clock of this machine is wrong"

@@ -20,7 +20,7 @@ from restore.clickhouse.table_facts import count_in, read_file
 from restore.clickhouse.tree import inode_of, key_prefix, read_tree
 
 _NAMELESS = frozenset({"lost_rename"})
-"""Losses that leave the table's other parts as they are: these rows are told of, and not taken."""
+"""Losses that leave the table's other parts unchanged: these rows are reported, and not taken."""
 
 
 class SourcePart(msgspec.Struct, frozen=True):

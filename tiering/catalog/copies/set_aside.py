@@ -1,6 +1,6 @@
 """The gaps that a repair left: parts that `fsck --repair` set aside, because they could not be read.
 
-Their rows are in no answer, so whoever answers says so. A gap is closed when the rows are back: the part itself, on any
+Their rows are in no answer, and every answer says so. A gap is closed when the rows are back: the part itself, on any
 disk, or everything that was once inserted into it, in other parts.
 """
 
@@ -85,6 +85,6 @@ def _readable(disk: Disk, directory: str) -> dict[str, Part]:
                 parts[path.rpartition("/")[0]] = parts_format.decode(data, path=f"{disk.name}:{path}")
             except FrostlineError:
                 continue
-    except FrostlineError:  # an object that is gone; what was found so far is told
+    except FrostlineError:  # an object that is gone; the rest is reported
         pass
     return parts

@@ -4,7 +4,7 @@ A disk is *fresh* when it has no id and the journal does not know it; *broken* w
 the place shows, when two names show one, when a person gave it up, or when it is older than somebody has seen it. A
 broken disk is taken out (`BrokenDisk`), so nothing can be written there.
 Tables that may have parts there are not whole: nothing of them is answered (unless a gap is asked for), merged, moved.
-A journal that is new knows nothing, and takes the disks as they are.
+A new journal knows nothing, and accepts the disks in their present state.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Identities:
 
     def compare(self, holdings: Mapping[str, Mapping[str, Holding]], unsure: Iterable[str]) -> None:
         """After the catalog was read: `holdings` by disk. Fewer parts of a table than were counted on a local disk, or
-        fewer rows, are a fault; what is well is counted anew. Tables in `unsure` have parts that cannot be read: that
-        is told as such."""
+        fewer rows, are a fault; a disk without a fault is counted again. Tables in `unsure` have parts that cannot be
+        read: the fault says so."""
         faults = [fault for fault in self.faults if fault.whole_disk]
         sceptical = set(unsure)
         lacking = {fault.disk: fault for fault in self.lacking(holdings, sceptical)}
@@ -151,7 +151,7 @@ class Identities:
         return {**self.disks, name: self._real[name]}
 
     def kept(self, name: str) -> Mapping[str, Disk]:
-        """The disks with this one as this machine keeps it, whatever lies at its place; none where it keeps nothing."""
+        """The disks with this one as this machine keeps it, not as it is now; none where it keeps nothing."""
         disk = self._real.get(name)
         if disk is None or disk.kind == "local":
             return {}

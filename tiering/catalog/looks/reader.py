@@ -1,7 +1,7 @@
 """The parts of a table on a disk: each `part.json` is read once, and decoded when more is asked for than its facts.
 
 What was read before is known by the file's mark: in this process from the last look, else from what the journal keeps
-(`tiering.journal.kept_parts`). The disk is asked for its files at every look that is made anew, so nothing is shown
+(`tiering.journal.kept_parts`). Every full look asks the disk for its files, so nothing is shown
 that is not there. One that is not goes by the state of the directory (`Disk.state_of`): while it is that of a look
 before, the parts are those that this one found, and are not even read before somebody asks for them.
 """

@@ -92,7 +92,7 @@ class LazyPart(msgspec.Struct, eq=False, gc=False):
 
     @property
     def facts(self) -> PartFacts:
-        """Decoded anew each time."""
+        """Decoded each time."""
         facts = kept_facts.decoded(self.kept_facts)
         assert facts is not None
         return facts

@@ -145,7 +145,7 @@ class Inbox:
                         self._sights.setdefault(table, {})[name] = Sight(file.key, whole_since)
 
     def closed(self, table: str, name: str) -> None:
-        """Whoever wrote this file has closed it, or given it its name: it is whole as it is now. From any thread."""
+        """The writer of this file has closed it, or given it its name: its content is whole. From any thread."""
         self._closed.put((table, name))
 
     def is_idle(self) -> bool:

@@ -1,7 +1,7 @@
 """What a write takes the place of: the parts of whole partitions, which go in the commit that brings the rows.
 
-Only rows that were there when the write began may go: whoever asked for it knew of no others. So a part that came
-since is asked where it came from, by the log: what merges made of older parts is as old as they are. Old rows come back
+Only rows that were there when the write began may go: its user knew of no others. So the log says of a newer part
+where it came from: what merges made of older parts is as old as those. Old rows come back
 by `undo` of the commit, so they have to lie in the bucket that it is for.
 """
 
@@ -23,7 +23,7 @@ from tiering.policy.part_events import event
 from tiering.table.schema import TableDefinition
 
 ATTEMPTS = 40
-"""Others change the table between the look and the commit: so often it is looked at anew."""
+"""Others change the table between the look and the commit: the limit of looks."""
 _CLAIM_SECONDS = 600.0
 """So long a move or merge of this machine is waited for: the work of a whole write is at stake."""
 _LOOK_AGAIN_SECONDS = 0.2

@@ -169,7 +169,7 @@ def _told(error: FrostlineError | OSError, plan: MergePlan) -> FrostlineError:
 def shards_of(
     context: Context, definition: TableDefinition, plan: MergePlan, *, shard_bytes: int = SHARD_BYTES
 ) -> list[Shard]:
-    """How a group is cut, whoever merges the shards. Reads no object."""
+    """How a group is cut, for any kind of workers. Reads no object."""
     return cut_shards(_input_files(context, definition, plan.parts), definition, shard_bytes=shard_bytes)
 
 
@@ -311,7 +311,7 @@ def _check_keys(
                     raise Damaged(
                         f"shard {shard.number} of the merge into {output} gave back {item.file.name}, which has keys "
                         "of another shard",
-                        hint="the parts are kept as they are; run the merge again",
+                        hint="the parts are unchanged; run the merge again",
                     )
 
 

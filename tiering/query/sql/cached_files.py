@@ -39,7 +39,7 @@ class CachedFiles:
     """Those of one query. `close` ends it."""
 
     def __init__(self, directory: Path) -> None:
-        """In `directory` the engine may open whatever is there."""
+        """In `directory` the engine may open every file."""
         self._directory = directory
         self._descriptors: dict[str, int | None] = {}
         """By key: a file that two tables read is the same for both."""

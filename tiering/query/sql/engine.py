@@ -5,7 +5,7 @@ given to the next. Nothing of a query is left in it but the empty tables over wh
 query declares is in a transaction, which is rolled back. Before the first query sees a row, the engine is locked for
 good: it opens no file but those that it was allowed then, which are files of this store's queries and of its read
 cache, and takes no other setting but those by which statements are planned. A query that needs more files than that
-gets another engine, and is planned anew, for the moment of the transaction. So does one that needs no served files
+gets another engine, and is planned again, for the moment of the transaction. So does one that needs no served files
 where the engine has threads that wait for requests: computing with more than there are processors takes longer.
 """
 
@@ -61,7 +61,7 @@ class Engine:
         self._threads = os.cpu_count() or 1
         self._may_serve = self._is_served = False
         self.is_left = False
-        """The query was told to take another one, and later ones may have it."""
+        """The query had to take another one, and later ones may have it."""
         self.empty_tables = EmptyTables()
         own = task_scratch("frostline-query")
         self._remove_scratch = weakref.finalize(self, _remove, own, os.getpid())
@@ -176,7 +176,7 @@ class _Ahead(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        with suppress(duckdb.Error, OSError):  # whoever needs one makes it, and says what is wrong
+        with suppress(duckdb.Error, OSError):  # the query that needs one makes it, and reports what is wrong
             self._engine = Engine()
 
     def take(self) -> Engine | None:

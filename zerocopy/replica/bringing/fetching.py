@@ -49,7 +49,7 @@ class Fetcher(msgspec.Struct):
 
     replica: Replica
     turn: threading.RLock = msgspec.field(default_factory=threading.RLock)
-    """Held by whoever looks or says something, here or in Keeper, and not while bytes come."""
+    """The lock for reading or changing the state here or in Keeper; not held while bytes arrive."""
     adopted: list[str] = msgspec.field(default_factory=list)
     """Parts that came without their bytes."""
     whole: dict[str, str] = msgspec.field(default_factory=dict)
@@ -57,7 +57,7 @@ class Fetcher(msgspec.Struct):
     _declined: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Of which replica it is known that a part does not come without its bytes from there."""
     _addresses: dict[str, str] = msgspec.field(default_factory=dict)
-    """Where others give parts, as far as they are asked for many; empty where they do not answer."""
+    """Where others serve parts, of peers that are asked for many; empty where they do not answer."""
     _names: list[str] | None = None
     """The other replicas."""
     _parts: dict[str, list[PartName]] = msgspec.field(default_factory=dict)
@@ -122,8 +122,8 @@ class Fetcher(msgspec.Struct):
         *,
         widen: Callable[[PartName], bool] = lambda name: True,
     ) -> Landed | PartHolder:
-        """Bring the bytes of the part, or of one that covers it, from whoever has it, to be committed; or which of
-        these is in the table here by now. `inserted`: on which replica, with which digest; that one is asked first.
+        """Bring the bytes of the part, or of one that covers it, from any replica that has it, to be committed; or say
+        which of these is in the table by now. `inserted`: on which replica, with which digest; that one is asked first.
         `widen` says whether one that covers it may come now. Raises `Wider` where it may not, `Transient` when nobody
         can give it now, with every reason."""
         reasons: list[str] = []

@@ -1,4 +1,4 @@
-"""JSON text in blocks of whole records, one a line: of JSON lines as they are, of an array of objects its elements."""
+"""JSON text in blocks of whole records, one a line: JSON lines unchanged, of an array of objects its elements."""
 
 from __future__ import annotations
 
