@@ -52,8 +52,8 @@ class NamedFile(msgspec.Struct, frozen=True):
         """The object that holds it: in the repository, or in the bucket of a disk."""
         return object_key(self.partition, self.file)
 
-    def flaw(self, what: str) -> Flaw:
-        return Flaw(self.key, what, self.table, self.partition.partition, self.part, self.file.name)
+    def flaw(self, fault: str) -> Flaw:
+        return Flaw(self.key, fault, self.table, self.partition.partition, self.part, self.file.name)
 
 
 def object_key(partition: FileList, file: FileEntry) -> str:

@@ -22,7 +22,7 @@ from disks.stores.base import ObjectInfo
 from oplog.errors import FrostlineError
 
 WORTH_KEEPING = 32
-"""So many that were read anew are kept: fewer are read again as fast."""
+"""Copies are kept from this many newly read objects on: fewer are read again as fast."""
 _BUSY_SECONDS = 1.0
 _CREATE = """CREATE TABLE IF NOT EXISTS copies
 (key TEXT PRIMARY KEY, size INTEGER, modified TEXT, sha256 BLOB, data BLOB) WITHOUT ROWID"""
@@ -37,14 +37,14 @@ class RepositoryCopies:
         self._path = path
 
     @contextmanager
-    def of(self, prefix: str, wanted: Collection[str]) -> Iterator[CopiesSeen]:
-        """Those of the objects below a prefix. What is read meanwhile is kept when it is worth it; then copies of what
-        is not among the wanted keys go."""
-        known = self._load(prefix) if self._path is not None else {}
-        copied = CopiesSeen(known)
+    def of(self, prefix: str, keys: Collection[str]) -> Iterator[CopiesSeen]:
+        """The copies of objects below a prefix. Keeps what is read meanwhile when that pays, and then deletes the
+        copies of all objects but those of `keys`."""
+        copies = self._load(prefix) if self._path is not None else {}
+        copied = CopiesSeen(copies)
         yield copied
         if self._path is not None and len(copied.read) >= WORTH_KEEPING:
-            self._keep({key for key in known if key not in wanted}, copied.read)
+            self._keep({key for key in copies if key not in keys}, copied.read)
 
     def _load(self, prefix: str) -> dict[str, tuple[int, str, bytes]]:
         assert self._path is not None
@@ -91,31 +91,31 @@ class RepositoryCopies:
 class CopiesSeen:
     """The copies that were there when somebody began to read. Thread-safe."""
 
-    def __init__(self, known: dict[str, tuple[int, str, bytes]]) -> None:
-        self._known = known
+    def __init__(self, copies: dict[str, tuple[int, str, bytes]]) -> None:
+        self._known = copies
         self._lock = threading.Lock()
         self.read: list[tuple[ObjectInfo, bytes]] = []
         """What there was no copy of."""
 
-    def get(self, item: ObjectInfo, read: Callable[[], bytes]) -> bytes:
+    def get(self, info: ObjectInfo, read: Callable[[], bytes]) -> bytes:
         """The copy, else what is read."""
-        data = self.find(item)
+        data = self.find(info)
         if data is None:
             data = read()
-            self.add(item, data)
+            self.add(info, data)
         return data
 
-    def find(self, item: ObjectInfo) -> bytes | None:
+    def find(self, info: ObjectInfo) -> bytes | None:
         """The copy of the object that a listing shows."""
-        size_bytes, modified, data = self._known.get(item.key, (-1, "", b""))
-        return data if (size_bytes, modified) == (item.size_bytes, item.modified.isoformat()) else None
+        size_bytes, modified, data = self._known.get(info.key, (-1, "", b""))
+        return data if (size_bytes, modified) == (info.size_bytes, info.modified.isoformat()) else None
 
-    def add(self, item: ObjectInfo, data: bytes) -> None:
+    def add(self, info: ObjectInfo, data: bytes) -> None:
         """What was read, for the next time; other bytes than the listing showed are not."""
-        if len(data) == item.size_bytes:
+        if len(data) == info.size_bytes:
             with self._lock:
-                self.read.append((item, data))
+                self.read.append((info, data))
 
 
-def _row(item: ObjectInfo, data: bytes) -> tuple[str, int, str, bytes, bytes]:
-    return item.key, item.size_bytes, item.modified.isoformat(), hashlib.sha256(data).digest(), data
+def _row(info: ObjectInfo, data: bytes) -> tuple[str, int, str, bytes, bytes]:
+    return info.key, info.size_bytes, info.modified.isoformat(), hashlib.sha256(data).digest(), data

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from backup.repository import Listed
 
 
-def listed_document(item: Listed) -> dict[str, Any]:
+def listed_document(listed: Listed) -> dict[str, Any]:
     """One line of `backup list --json`."""
     from backup.format.names import parse_header_key
 
-    if item.header is not None:
-        made = item.header
+    if listed.header is not None:
+        made = listed.header
         return {
             "name": made.name,
             "id": made.id,
@@ -33,16 +33,16 @@ def listed_document(item: Listed) -> dict[str, Any]:
             "tags": made.tags,
             "scope": made.scope,
             "left_out": left_out_documents(made),
-            "verified": _verified(item),
-            "drilled": _drilled(item),
+            "verified": _verified(listed),
+            "drilled": _drilled(listed),
         }
-    if item.unfinished is not None:
-        name, machine, backup_id = item.unfinished.name, item.unfinished.machine, item.unfinished.id
-        state, taken = "incomplete", time_text(item.unfinished.started)
+    if listed.unfinished is not None:
+        name, machine, backup_id = listed.unfinished.name, listed.unfinished.machine, listed.unfinished.id
+        state, taken = "incomplete", time_text(listed.unfinished.started)
     else:
-        assert item.broken is not None
-        name, machine, backup_id = parse_header_key(item.broken.key) or (item.broken.key, "", "")
-        state, taken = f"damaged: {item.broken.error.message}", None
+        assert listed.broken is not None
+        name, machine, backup_id = parse_header_key(listed.broken.key) or (listed.broken.key, "", "")
+        state, taken = f"damaged: {listed.broken.error.message}", None
     return {
         "name": name,
         "id": backup_id,
@@ -69,8 +69,8 @@ def left_out_documents(made: BackupHeader) -> list[dict[str, str]]:
     return [{"table": table.table, "uuid": table.uuid, "why": table.why} for table in made.left_out]
 
 
-def _verified(item: Listed) -> dict[str, Any] | None:
-    record = item.verified
+def _verified(listed: Listed) -> dict[str, Any] | None:
+    record = listed.verified
     if record is None:
         return None
     return {
@@ -83,8 +83,8 @@ def _verified(item: Listed) -> dict[str, Any] | None:
     }
 
 
-def _drilled(item: Listed) -> dict[str, Any] | None:
-    record = item.drilled
+def _drilled(listed: Listed) -> dict[str, Any] | None:
+    record = listed.drilled
     if record is None:
         return None
     return {

@@ -39,11 +39,11 @@ class Holdings(msgspec.Struct):
         return None if found is None else found.size_bytes
 
 
-def document(store: ObjectStore, item: ObjectInfo) -> bytes:
+def document(store: ObjectStore, info: ObjectInfo) -> bytes:
     """The bytes of a header, mark or record. Raises `Damaged` for one that nobody would write, before it is read."""
-    if item.size_bytes > encoding.HEADER_LIMIT_BYTES:
-        raise Damaged(f"{store.name}{item.key} has {item.size_bytes} bytes", hint=encoding.VERIFY)
-    return store.get(item.key)
+    if info.size_bytes > encoding.HEADER_LIMIT_BYTES:
+        raise Damaged(f"{store.name}{info.key} has {info.size_bytes} bytes", hint=encoding.VERIFY)
+    return store.get(info.key)
 
 
 def read_twice(store: ObjectStore, key: str, size_bytes: int, sha256: str) -> bytes:

@@ -34,9 +34,9 @@ def keys(
 
 def read(storage: Storage, listed: Sequence[ObjectInfo], kind: type[_R]) -> list[_R]:
     """The records; those that cannot be read are left out, as if nobody had looked. Copies on this machine do."""
-    with storage.copies.of(kind.prefix, {item.key for item in listed}) as copied:
-        found = storage.each(lambda item: _one(storage, item, kind, copied), listed)
-    return [one for one in found if one is not None]
+    with storage.copies.of(kind.prefix, {info.key for info in listed}) as copied:
+        records = storage.each(lambda info: _one(storage, info, kind, copied), listed)
+    return [record for record in records if record is not None]
 
 
 def newest(storage: Storage, backups: Iterable[str], kind: type[_R]) -> dict[str, _R]:
@@ -46,9 +46,9 @@ def newest(storage: Storage, backups: Iterable[str], kind: type[_R]) -> dict[str
     return {record.backup: record for record in read(storage, wanted, kind)}
 
 
-def _one(storage: Storage, item: ObjectInfo, kind: type[_R], copied: CopiesSeen) -> _R | None:
+def _one(storage: Storage, info: ObjectInfo, kind: type[_R], copied: CopiesSeen) -> _R | None:
     try:
-        data = copied.get(item, lambda: document(storage.store, item))
-        return encoding.unsealed(data, kind, f"{storage.name}{item.key}")
+        data = copied.get(info, lambda: document(storage.store, info))
+        return encoding.unsealed(data, kind, f"{storage.name}{info.key}")
     except (NotFound, Damaged, UnknownBackupFormat):
         return None

@@ -341,12 +341,12 @@ class Repository:
 
     def _buckets(self) -> PinnedBuckets:
         def opened(url: str, endpoint_url: str | None) -> ObjectStore:
-            wanted = bucket_at(self.config, url)
+            repository = bucket_at(self.config, url)
             if endpoint_url is not None:
-                wanted = msgspec.structs.replace(wanted, endpoint_url=endpoint_url)
-            return opened_as(at_url(wanted, opened_as))
+                repository = msgspec.structs.replace(repository, endpoint_url=endpoint_url)
+            return opened_as(at_url(repository, opened_as))
 
-        def opened_as(wanted: ObjectDiskConfig) -> ObjectStore:
-            return open_store(wanted, limiter=self._limiter)
+        def opened_as(repository: ObjectDiskConfig) -> ObjectStore:
+            return open_store(repository, limiter=self._limiter)
 
         return PinnedBuckets(opened)

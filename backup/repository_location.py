@@ -52,16 +52,16 @@ def repository_config(config: Config, url: str) -> ObjectDiskConfig:
     return wanted
 
 
-def check_no_disk_around(wanted: ObjectDiskConfig, opened: Callable[[ObjectDiskConfig], ObjectStore]) -> None:
+def check_no_disk_around(repository: ObjectDiskConfig, opened: Callable[[ObjectDiskConfig], ObjectStore]) -> None:
     """Raise `Refused` where a prefix that the repository would lie in has the mark of a disk: its bucket may be
     configured under the name of another server. Of directories the real path tells."""
-    parts = urlsplit(wanted.url)
+    parts = urlsplit(repository.url)
     if parts.scheme != "s3":
         return
     steps = [step for step in parts.path.split("/") if step]
     for count in range(len(steps) + 1):
         above = msgspec.structs.replace(
-            wanted, url=f"s3://{parts.netloc}/{'/'.join([*steps[:count], ''])}", read_only=True
+            repository, url=f"s3://{parts.netloc}/{'/'.join([*steps[:count], ''])}", read_only=True
         )
         store = opened(above)
         try:
@@ -71,18 +71,18 @@ def check_no_disk_around(wanted: ObjectDiskConfig, opened: Callable[[ObjectDiskC
         finally:
             store.close()
         raise Refused(
-            f"{wanted.url} lies within a disk: {above.url}{DISK_KEY} is its mark",
+            f"{repository.url} lies within a disk: {above.url}{DISK_KEY} is its mark",
             hint="a backup beside the data goes with it: give the repository a place of its own",
         )
 
 
-def _check_apart(config: Config, wanted: ObjectDiskConfig) -> None:
-    place = place_of(wanted, os.environ)
+def _check_apart(config: Config, repository: ObjectDiskConfig) -> None:
+    location = place_of(repository, os.environ)
     for name, disk in config.disks.items():
         other = place_of(disk, os.environ)
-        if place.overlaps(other):
-            same = place.steps == other.steps
+        if location.overlaps(other):
+            same = location.steps == other.steps
             raise Refused(
-                f"{wanted.url} {'is' if same else 'overlaps'} the place of disk {name}, {other.text}",
+                f"{repository.url} {'is' if same else 'overlaps'} the place of disk {name}, {other.text}",
                 hint="a backup beside the data goes with it: give the repository a place of its own",
             )

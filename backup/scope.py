@@ -44,12 +44,12 @@ class Scope(msgspec.Struct, frozen=True):
         """Whether the partition is meant."""
         return not self.partitions or partition in self.partitions
 
-    def check_partitions(self, found: Iterable[str]) -> None:
+    def check_partitions(self, partitions: Iterable[str]) -> None:
         """Raise `NotFound` for a partition that none of the chosen tables has."""
-        known = set(found)
+        existing = set(partitions)
         for partition in self.partitions:
-            if partition not in known:
-                hint = f"the partitions are: {', '.join(sorted(known)) or 'none'}"
+            if partition not in existing:
+                hint = f"the partitions are: {', '.join(sorted(existing)) or 'none'}"
                 raise NotFound(f"No such partition: {partition}", hint=hint)
 
 

@@ -207,32 +207,32 @@ class Storage:
         """All backups, oldest first, and those whose header cannot be read. `remembered`: copies of headers on this
         machine will do."""
         items = list(self.store.list(names.BACKUPS_PREFIX))
-        found: list[BackupHeader] = []
+        headers: list[BackupHeader] = []
         broken: list[BrokenBackup] = []
         copies = self.copies if remembered else RepositoryCopies()
-        with copies.of(names.BACKUPS_PREFIX, {item.key for item in items}) as copied:
-            answers = self.each(lambda item: self._header(item, copied), items)
-        for item, answer in zip(items, answers, strict=True):
+        with copies.of(names.BACKUPS_PREFIX, {info.key for info in items}) as copied:
+            answers = self.each(lambda info: self._header(info, copied), items)
+        for info, answer in zip(items, answers, strict=True):
             if isinstance(answer, BackupHeader):
-                found.append(answer)
+                headers.append(answer)
             elif answer is not None:
-                broken.append(BrokenBackup(item.key, answer))
-        return sorted(found, key=lambda made: (made.taken, made.key)), broken
+                broken.append(BrokenBackup(info.key, answer))
+        return sorted(headers, key=lambda made: (made.taken, made.key)), broken
 
-    def _header(self, item: ObjectInfo, copied: CopiesSeen) -> BackupHeader | FrostlineError | None:
-        where, last = f"{self.name}{item.key}", None
+    def _header(self, info: ObjectInfo, copied: CopiesSeen) -> BackupHeader | FrostlineError | None:
+        where, last = f"{self.name}{info.key}", None
         for _ in range(2):  # a bit may flip on the way
             try:
-                found = copied.find(item)
-                data = document(self.store, item) if found is None else found
-                read = None if header.is_revoked(data, where) else header.read_header(data, item.key, where)
+                cached = copied.find(info)
+                data = document(self.store, info) if cached is None else cached
+                read = None if header.is_revoked(data, where) else header.read_header(data, info.key, where)
             except NotFound:
                 return None  # deleted since the listing
             except (Damaged, UnknownBackupFormat) as error:
                 last = error
             else:
-                if found is None:
-                    copied.add(item, data)
+                if cached is None:
+                    copied.add(info, data)
                 return read
         return last
 
@@ -274,14 +274,14 @@ class Storage:
         wanted = [item for item in items if names.parse_unfinished_key(item.key) not in finished]
         return [mark for mark in self.each(self._unfinished, wanted) if mark is not None]
 
-    def _unfinished(self, item: ObjectInfo) -> UnfinishedBackup | None:
+    def _unfinished(self, info: ObjectInfo) -> UnfinishedBackup | None:
         try:
-            return encoding.unsealed(document(self.store, item), UnfinishedBackup, f"{self.name}{item.key}")
+            return encoding.unsealed(document(self.store, info), UnfinishedBackup, f"{self.name}{info.key}")
         except NotFound:
             return None
         except (Damaged, UnknownBackupFormat):  # that it is there says enough
-            backup_id = names.parse_unfinished_key(item.key) or item.key
-            return UnfinishedBackup(id=backup_id, name="?", machine="?", actor="?", started=item.modified)
+            backup_id = names.parse_unfinished_key(info.key) or info.key
+            return UnfinishedBackup(id=backup_id, name="?", machine="?", actor="?", started=info.modified)
 
     def mark_unfinished(self, mark: UnfinishedBackup) -> None:
         """Say that a backup is being made."""
@@ -294,17 +294,19 @@ class Storage:
                 raise error
 
     def claim(self, made: BackupHeader) -> None:
-        """Say what a backup is about to name: from now on a collection leaves it alone. Whoever claims looks after it
+        """Say what a backup is about to name: from now on a collection leaves it alone. After its claim a backup checks
         for what collections have announced, which look for claims after they did: so one of the two sees the other."""
         put_once(self.store, names.claim_key(made.id), sealed(made))
 
     def claims(self) -> list[BackupHeader | BrokenBackup]:
-        """The claims. Whoever looks for all that is named lists these first, and the headers afterwards: a claim stays
+        """The claims. A reader of all that is named lists these first, and the headers afterwards: a claim stays
         until its header is there."""
         items = list(self.store.list(names.CLAIMS_PREFIX))
-        answers = zip(items, self.each(lambda item: self._header(item, CopiesSeen({})), items), strict=True)
-        found = ((item, answer) for item, answer in answers if answer is not None)
-        return [one if isinstance(one, BackupHeader) else BrokenBackup(item.key, one) for item, one in found]
+        answers = zip(items, self.each(lambda info: self._header(info, CopiesSeen({})), items), strict=True)
+        answered = ((info, answer) for info, answer in answers if answer is not None)
+        return [
+            answer if isinstance(answer, BackupHeader) else BrokenBackup(info.key, answer) for info, answer in answered
+        ]
 
     def forget_mark(self, backup_id: str) -> None:
         """Take mark and claim away. Where they cannot be deleted, the header beside them says that it is finished."""
@@ -336,13 +338,13 @@ class Storage:
         answers = zip(items, self.each(self._fault_of, items), strict=True)
         return [BrokenBackup(item.key, fault) for item, fault in answers if fault is not None]
 
-    def _fault_of(self, item: ObjectInfo) -> FrostlineError | None:
-        kind = next((kind for prefix, kind in _SEALED.items() if item.key.startswith(prefix)), None)
+    def _fault_of(self, info: ObjectInfo) -> FrostlineError | None:
+        kind = next((kind for prefix, kind in _SEALED.items() if info.key.startswith(prefix)), None)
         try:
             if kind is not None:
-                encoding.unsealed(document(self.store, item), kind, f"{self.name}{item.key}")
-            elif not item.key.endswith(ENDED):
-                read_announcement(self.store, item)
+                encoding.unsealed(document(self.store, info), kind, f"{self.name}{info.key}")
+            elif not info.key.endswith(ENDED):
+                read_announcement(self.store, info)
         except NotFound:
             return None  # gone since the listing
         except (Damaged, UnknownBackupFormat) as error:

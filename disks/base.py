@@ -4,7 +4,7 @@ Every disk and wrapper passes `tests/contract/test_disk.py`; a dict is its execu
 What some disks have besides (a log of commits, a path in the file system) is asked of the disk, never of its class: a
 disk round another one answers for the one inside.
 Paths are relative, `/`-separated, UTF-8, without empty, `.` or `..` segments or control characters (`check_path`).
-A file never changes; a path may be removed and created anew. Directories exist while a file is below them.
+A file never changes; a path may be removed and created again. Directories exist while a file is below them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DiskCapabilities(msgspec.Struct, frozen=True):
 
 class DiskUsage(msgspec.Struct, frozen=True):
     """Space in bytes. `total_bytes` and `free_bytes` are None where there is no limit (an object store). `used_bytes`
-    of a local disk without a quota is that of its file system, whoever uses it; `Disk.stored_bytes` is the disk's own.
+    of a local disk without a quota is that of its file system; `Disk.stored_bytes` is the disk's own.
     """
 
     total_bytes: int | None
@@ -129,9 +129,9 @@ class Transaction(ABC):
         """
 
     def reserve(self, sizes: Mapping[str, int]) -> None:  # noqa: B027 - nothing where nobody shares objects
-        """Say which files will be created, with their sizes in bytes: the parts of one directory together. Where other
-        logs share the objects they are told before the first byte goes up, in one request; without it, of each file
-        by itself."""
+        """Announce the files that will be created, with their sizes in bytes: the parts of one directory together.
+        Where other logs share the objects, this is one request before the first byte goes up; without it, each file
+        announces itself."""
 
     def mark(self, references: Collection[BlobReference]) -> None:  # noqa: B027 - the same
         """Tell the other logs of the prefix now that this one uses these blob sets, before the caller looks at their
@@ -144,7 +144,7 @@ class Transaction(ABC):
         it was put there for this, and its blob set is a new one. Raises `Refused` for what the disk cannot take over,
         and on disks whose files are no objects.
         """
-        raise Refused(f"{row.path} cannot be taken over: this disk has no log of objects", hint="create the file anew")
+        raise Refused(f"{row.path} cannot be taken over: this disk has no log of objects", hint="create the file again")
 
     def uploaded(self, path: str, key: str, size_bytes: int, sha256: str, *, since: float | None = None) -> None:
         """Stage a file whose object another process has put in the disk's store since this transaction began, or since
@@ -152,7 +152,7 @@ class Transaction(ABC):
 
         Raises `Refused` when it is not there with this size, and on disks whose files are no objects.
         """
-        raise Refused(f"{path} cannot be taken over: this disk has no log of objects", hint="create the file anew")
+        raise Refused(f"{path} cannot be taken over: this disk has no log of objects", hint="create the file again")
 
     @abstractmethod
     def scratch(self) -> Path:
@@ -304,9 +304,9 @@ class Disk(ABC):
                 yield path, self.read(path), self.stat(path).revision
 
     def look_over(
-        self, directory: str, name: str, known: Mapping[str, Mark], among: Collection[str] | None = None
+        self, directory: str, name: str, marks: Mapping[str, Mark], among: Collection[str] | None = None
     ) -> builtins.list[SmallFile]:
-        """The same files, but read are only those whose mark is not the one that is `known` of their path. `among`:
+        """The same files, but reads only those whose mark differs from the one that `marks` has for the path. `among`:
         only those below these names of the directory, at the cost of these."""
         return [
             SmallFile(path, None, data, revision)
@@ -343,8 +343,8 @@ class Disk(ABC):
         return True
 
     def remember(self) -> None:  # noqa: B027 - most disks keep no memory apart from themselves
-        """What the disk shows is shown from now on also while its bucket cannot be reached: for whoever takes away what
-        is needed no more because of it. Raises `NoSpace` or `ReadOnly` where this machine cannot note it."""
+        """Show the present state also while the bucket cannot be reached: call it before removing what that state
+        no longer needs. Raises `NoSpace` or `ReadOnly` where this machine cannot note it."""
 
     @property
     def unreachable(self) -> str:
@@ -398,9 +398,9 @@ class Disk(ABC):
         on disks that have none. Writes nothing."""
         return None
 
-    def watch(self, known: str | None, begin: Callable[[str], None]) -> None:  # noqa: B027 - nothing without an id
-        """From now on a transaction raises unless the place shows the id `known`. A disk without one gets it with its
-        first transaction; `begin` is told the id once, before anything else is written."""
+    def watch(self, disk_id: str | None, begin: Callable[[str], None]) -> None:  # noqa: B027 - nothing without an id
+        """From now on a transaction raises unless the disk shows the id `disk_id`. A disk without an id gets one with
+        its first transaction; `begin` gets the id once, before anything else is written."""
 
     def stamps(self) -> Sequence[KeptStamp]:
         """Those of the newest transactions here, the oldest first; none on disks that other machines write to as well,
@@ -495,7 +495,7 @@ class LoggedDisk(BucketDisk):
 
     @abstractmethod
     def commits(self, reading: Callable[[int], None] = lambda count: None) -> Commits:
-        """The commits as a user asks for them. `reading` is told how many entries an answer had to read first."""
+        """The commits as a user asks for them. `reading` gets the number of entries an answer had to read first."""
 
     @abstractmethod
     def table_at(self, revision: int, *, path: Path | None = None) -> FileTable:
@@ -516,8 +516,8 @@ class LoggedDisk(BucketDisk):
         self, rows: Callable[[], Iterable[StoredRow]], revision: int, digest: str, *, table_digest: str, proved: bool
     ) -> None:
         """Replace the cached table, whatever it holds, with this one: all or nothing. The next use catches up from
-        there. The rows come in path order, as they lie in another table, whose digest is `table_digest`; they are asked
-        for anew when the table has to be made anew."""
+        there. The rows come in path order, from another table, whose digest is `table_digest`; iterated again when the
+        table has to be made again."""
 
     @abstractmethod
     def fence(self, announcement: str) -> int:

@@ -126,12 +126,12 @@ def fsync_opened(files: Mapping[int, Path]) -> None:
 _S = TypeVar("_S")
 
 
-def _together(sync: Callable[[_S], None], what: Sequence[_S]) -> None:
-    if len(what) == 1:
-        sync(what[0])
+def _together(sync: Callable[[_S], None], targets: Sequence[_S]) -> None:
+    if len(targets) == 1:
+        sync(targets[0])
         return
-    with ThreadPoolExecutor(min(len(what), _SYNCING_THREADS), thread_name_prefix="fsync") as pool:
-        for _ in pool.map(sync, what):
+    with ThreadPoolExecutor(min(len(targets), _SYNCING_THREADS), thread_name_prefix="fsync") as pool:
+        for _ in pool.map(sync, targets):
             pass
 
 

@@ -139,11 +139,11 @@ class IdentityGuard:
     """Keeps a disk from being written where it is not, and gives it an id before anything else is written."""
 
     def __init__(
-        self, name: str, place: str, read: Callable[[], str | None], write: Callable[[], str], *, cheap: bool
+        self, name: str, location: str, read: Callable[[], str | None], write: Callable[[], str], *, cheap: bool
     ) -> None:
         """`cheap`: the id is read again each time, else once."""
         self._name = name
-        self._place = place
+        self._place = location
         self._read = read
         self._write = write
         self._cheap = cheap
@@ -157,12 +157,12 @@ class IdentityGuard:
         """Whether it is known which disk is meant."""
         return self._known is not None
 
-    def watch(self, known: str | None, begin: Callable[[str], None]) -> None:
-        """From now on nothing is written unless the place shows the id `known`; a disk without one gets it. `begin` is
-        told the id once, before the first write. The same again changes nothing."""
+    def watch(self, disk_id: str | None, begin: Callable[[str], None]) -> None:
+        """Refuse every write from now on unless the disk shows the id `disk_id`. A disk without an id gets one. `begin`
+        gets the id once, before the first write. A second call with the same id changes nothing."""
         with self._lock:
-            self._begun = self._begun and known == self._known
-            self._known, self._begin = known, begin
+            self._begun = self._begun and disk_id == self._known
+            self._known, self._begin = disk_id, begin
 
     def before_writing(self) -> str:
         """The id of the disk, which it has from now on. Raises `Refused`, or `DiskUnreachable` when it has none."""
@@ -180,14 +180,15 @@ class IdentityGuard:
             return found
 
 
-def not_there(name: str, place: str, known: str, found: str | None) -> Refused | DiskUnreachable:
-    """The error for a place that does not show the disk that is known to be there."""
-    if found is None:
+def not_there(name: str, location: str, expected_id: str, actual_id: str | None) -> Refused | DiskUnreachable:
+    """The error for a location that does not hold the disk this machine expects there."""
+    if actual_id is None:
         return DiskUnreachable(
-            f"disk {name} is missing: {place} holds no disk, and this machine knows disk {known} there",
+            f"disk {name} is missing: {location} holds no disk, and this machine knows disk {expected_id} there",
             hint=f"mount it or correct the configuration; if it is gone for good: 'frostline disk replace {name}'",
         )
     return Refused(
-        f"disk {name} is another one: {place} holds disk {found}, and this machine knows disk {known} there",
+        f"disk {name} is another one: {location} holds disk {actual_id}, "
+        f"and this machine knows disk {expected_id} there",
         hint=f"mount the right one or correct the configuration; if it is meant: 'frostline disk adopt {name}'",
     )

@@ -42,7 +42,7 @@ class MemoryDisk(Disk):
 
     def walk(self, directory: str = "") -> Iterator[FileInfo]:
         prefix = f"{directory}/" if directory else ""
-        for path, data in sorted(self.files.items(), key=lambda item: item[0].encode()):
+        for path, data in sorted(self.files.items(), key=lambda entry: entry[0].encode()):
             if path.startswith(prefix):
                 yield FileInfo(path, len(data), hashlib.sha256(data).hexdigest())
 

@@ -1,5 +1,5 @@
-"""What a field of a document can hold. Documents come from a bucket: whatever is in one is hostile until it is decoded,
-and what decoding lets through must do no harm to whoever uses it: no number that SQLite or a clock cannot hold, no name
+"""What a field of a document can hold. Documents come from a bucket: their content is hostile until it is decoded,
+and decoded values must do no harm to their readers: no number that SQLite or a clock cannot hold, no name
 that leaves its place, nothing that takes memory without bound. Pure; no I/O.
 """
 
@@ -72,9 +72,9 @@ def check_received(size_bytes: int) -> None:
         )
 
 
-def fault_in_digest(what: str, text: str) -> str | None:
+def fault_in_digest(label: str, text: str) -> str | None:
     """What is wrong with a SHA-256 in hex; None when it is one."""
-    return None if _SHA256.match(text) else f"{what} is {text[:80]!r}, which is no SHA-256"
+    return None if _SHA256.match(text) else f"{label} is {text[:80]!r}, which is no SHA-256"
 
 
 def fault_in_path(path: str) -> str | None:
@@ -89,27 +89,27 @@ def fault_in_key(path: str, key: str | None) -> str | None:
     return f"the key of {path!r} is {key[:80]!r}, which is none of a file's object"
 
 
-def fault_in_size(what: str, size_bytes: int) -> str | None:
+def fault_in_size(label: str, size_bytes: int) -> str | None:
     """What is wrong with a file's size."""
-    return None if 0 <= size_bytes <= LARGEST_FILE_BYTES else f"{what} is {_shown(size_bytes)} bytes"
+    return None if 0 <= size_bytes <= LARGEST_FILE_BYTES else f"{label} is {_shown(size_bytes)} bytes"
 
 
-def fault_in_count(what: str, count: int) -> str | None:
+def fault_in_count(label: str, count: int) -> str | None:
     """What is wrong with a count."""
-    return None if 0 <= count <= LARGEST_COUNT else f"{what} is {_shown(count)}"
+    return None if 0 <= count <= LARGEST_COUNT else f"{label} is {_shown(count)}"
 
 
-def fault_in_revision(what: str, revision: int) -> str | None:
+def fault_in_revision(label: str, revision: int) -> str | None:
     """What is wrong with the number of a commit."""
-    return None if 1 <= revision <= LARGEST_REVISION else f"{what} is {_shown(revision)}"
+    return None if 1 <= revision <= LARGEST_REVISION else f"{label} is {_shown(revision)}"
 
 
-def fault_in_time(what: str, time: datetime) -> str | None:
-    """What is wrong with a time: one without a zone cannot be compared with any other, and whoever adds a retention to
+def fault_in_time(label: str, time: datetime) -> str | None:
+    """What is wrong with a time: one without a zone cannot be compared with any other, and adding a retention to
     one at the end of the calendar fails."""
     if time.tzinfo is None:
-        return f"{what} has no time zone"
-    return None if _FIRST_YEAR <= time.year <= _LAST_YEAR else f"{what} is in the year {time.year}"
+        return f"{label} has no time zone"
+    return None if _FIRST_YEAR <= time.year <= _LAST_YEAR else f"{label} is in the year {time.year}"
 
 
 def _shown(number: int) -> str:

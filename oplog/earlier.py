@@ -1,4 +1,4 @@
-"""Every 64th entry of the log brings the texts of the 63 before it, so that whoever is far behind reads one object for
+"""Every 64th entry of the log brings the texts of the 63 before it, so that a reader far behind reads one object for
 64 commits (docs/design.md, "A commit").
 
 They are a copy and prove nothing by themselves: the entry that brings them names the digest of the last one, and each

@@ -115,11 +115,11 @@ class OperationsLog:
             self._sized = range(self._sized.start if revision == self._sized.stop else revision, revision + 1)
             yield revision, item
 
-    def _check_size(self, revision: int, item: ListedEntry) -> None:
-        if item.size_bytes > bounds.LARGEST_ENTRY_BYTES:
+    def _check_size(self, revision: int, listed: ListedEntry) -> None:
+        if listed.size_bytes > bounds.LARGEST_ENTRY_BYTES:
             raise Damaged(
-                f"log entry {self.store.name}{item.key} (revision {revision}) has {item.size_bytes} bytes, more than "
-                "any real one",
+                f"log entry {self.store.name}{listed.key} (revision {revision}) has {listed.size_bytes} bytes, more "
+                "than any real one",
                 hint=_BRING_BACK,
             )
 
@@ -148,7 +148,7 @@ class OperationsLog:
     def first_kept(self) -> int | None:
         """The oldest entry that can be read with all that follow; None for an empty log. Two requests.
 
-        What lies below the floor is none of the log's, whoever put it there (L4). Single older entries, which an
+        Objects below the floor are not part of the log (L4). Single older entries, which an
         interrupted collection has left, do not count: a later snapshot proves that they were not needed. Without one
         they are the sign of a gap: `Damaged`. Looks at the oldest thousand.
         """
@@ -339,7 +339,7 @@ class OperationsLog:
             if expected is not None and commit.previous != expected:
                 if commit.revision <= self.floor():
                     raise self._collected(commit.revision, self.floor())
-                raise self._broken(item, known=commit.revision == after + 1)
+                raise self._broken(item, remembered=commit.revision == after + 1)
             expected, position = item.digest, commit.revision
             yield item
 
@@ -378,7 +378,7 @@ class OperationsLog:
         return checksum.hex()
 
     def check_schema(self) -> bool:
-        """Whether the prefix says it is ours; False when it says nothing. Raises `UnknownLogFormat`: whatever is there
+        """Whether the prefix says it is ours; False when it says nothing. Raises `UnknownLogFormat`: what is there
         may mean something else, so nothing of it is used; `Transient` when it says something else each time."""
         return self._mark.check()
 
@@ -395,22 +395,22 @@ class OperationsLog:
             if revision == until:
                 return  # what follows is not asked for, and may be gone
 
-    def _broken(self, item: Entry, *, known: bool = False, intact: bool = False) -> Damaged:
-        """What is wrong when an entry does not name the digest of the one before it. `known`: that digest was not read
-        from the bucket just now. `intact`: the entry itself is proved; else the one after it tells, if there is one."""
-        revision = item.commit.revision
+    def _broken(self, entry: Entry, *, remembered: bool = False, intact: bool = False) -> Damaged:
+        """What is wrong when an entry does not name the digest of the one before it. `remembered`: that digest was not
+        read from the bucket just now. `intact`: the entry itself is proved; else the next entry, if any, proves it."""
+        revision = entry.commit.revision
         if revision == 1:
             return self._altered(1)
         try:
-            if known:
-                if self.read(revision - 1).digest != item.commit.previous:
+            if remembered:
+                if self.read(revision - 1).digest != entry.commit.previous:
                     return self._altered(revision)
                 return Damaged(
                     f"{self.store.name} holds another log than the one known here: its entry {revision - 1} differs",
                     hint="was the bucket replaced, or put back to an older copy? 'frostline restore' shows the "
                     "difference, with --apply it takes the bucket's log for the truth",
                 )
-            if intact or self.read(revision + 1).commit.previous == item.digest:
+            if intact or self.read(revision + 1).commit.previous == entry.digest:
                 return self._altered(revision - 1)
             return self._altered(revision)
         except FrostlineError:

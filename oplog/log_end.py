@@ -65,8 +65,8 @@ class StrayEntry(RevisionTaken):
 
 def newest_floor(store: LogStore) -> ListedEntry | None:
     """What says which entries were collected; None when none ever were. One listing."""
-    floors = (item for item in store.list(SNAPSHOTS_PREFIX) if parse_floor_key(item.key) is not None)
-    return max(floors, key=lambda item: item.key, default=None)
+    floors = (info for info in store.list(SNAPSHOTS_PREFIX) if parse_floor_key(info.key) is not None)
+    return max(floors, key=lambda info: info.key, default=None)
 
 
 def check_end(

@@ -1,6 +1,6 @@
 """Pins: revisions that must stay restorable, each with a holder and an end. `pins/<name>.json`, never changed once put.
 
-Whoever is going to read an old revision for long (a restore, a backup, a user) pins it; gc keeps what a live pin needs.
+A long reader of an old revision (a restore, a backup, a user) pins it; gc keeps what a live pin needs.
 Releasing a pin deletes it. Where Object Lock or the credentials forbid that, `pins/<name>+released.json` is put beside
 it, and gc deletes both once it may: first the pin, for without its mark it would come back.
 """
@@ -102,12 +102,12 @@ def listed(store: LogStore) -> list[ListedEntry]:
     return [found[key] for key in unreleased(found)]
 
 
-def read_listed(store: LogStore, item: ListedEntry) -> list[Pin]:
+def read_listed(store: LogStore, listed: ListedEntry) -> list[Pin]:
     """The pin that a listing shows; none when it was released since. Raises `Damaged`."""
-    if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
-        raise _damaged(f"{store.name}{item.key}", f"it has {item.size_bytes} bytes")
+    if listed.size_bytes > bounds.LARGEST_NOTE_BYTES:
+        raise _damaged(f"{store.name}{listed.key}", f"it has {listed.size_bytes} bytes")
     try:
-        return [_read(store, item.key)]
+        return [_read(store, listed.key)]
     except NotFound:
         return []
 

@@ -85,7 +85,7 @@ def _write(header: SnapshotHeader, rows: Iterable[FileRow]) -> bytes:
 def decode(
     data: bytes, *, name: str, digest: TableDigest | None = None, safe: bool = True
 ) -> tuple[SnapshotHeader, Iterator[FileRow]]:
-    """The header, and the rows as they are decompressed. Raises `Damaged`, at the latest after the last row: a caller
+    """The header, and the rows during decompression. Raises `Damaged`, at the latest after the last row: a caller
     keeps the rows only when the iterator ended by itself. `digest` takes every row. Unless they are to be `safe`, paths
     and keys may be anything, and in any order: for who only compares them with what is known to be safe.
     """
@@ -205,7 +205,7 @@ def _damaged(name: str, why: str) -> Damaged:
 
 
 def write(store: LogStore, revision: int, digest: str, rows: Iterable[FileRow]) -> int:
-    """Put the snapshot unless it exists; returns its size in bytes. The table at a revision is unique, so whoever wins
+    """Put the snapshot unless it exists; returns its size in bytes. The table at a revision is unique, so the winner of
     the race wrote the same content."""
     data = encode(revision, digest, rows)
     try:

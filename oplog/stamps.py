@@ -87,9 +87,9 @@ class SeenStates(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-def _further(known: Mapping[str, _T], found: Mapping[str, _T], number: Callable[[_T], int]) -> dict[str, _T]:
-    both = dict(known)
-    for identity, state in found.items():
+def _further(current: Mapping[str, _T], seen: Mapping[str, _T], number: Callable[[_T], int]) -> dict[str, _T]:
+    both = dict(current)
+    for identity, state in seen.items():
         before = both.get(identity)
         if (before is None and len(both) < _MOST_REMEMBERED) or (before is not None and number(before) < number(state)):
             both[identity] = state

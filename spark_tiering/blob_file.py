@@ -78,11 +78,11 @@ class BlobFile(RangedFile):
 def coalesced(ranges: Iterable[ByteRange], hole_bytes: int) -> list[ByteRange]:
     """The ranges in order, those with no more than so many bytes between them as one."""
     joined: list[ByteRange] = []
-    for wanted in sorted(ranges, key=lambda item: item.start):
-        if joined and wanted.start <= joined[-1].stop + hole_bytes:
-            joined[-1] = ByteRange(joined[-1].start, max(joined[-1].stop, wanted.stop))
+    for byte_range in sorted(ranges, key=lambda byte_range: byte_range.start):
+        if joined and byte_range.start <= joined[-1].stop + hole_bytes:
+            joined[-1] = ByteRange(joined[-1].start, max(joined[-1].stop, byte_range.stop))
         else:
-            joined.append(wanted)
+            joined.append(byte_range)
     return joined
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 _ROOM_BYTES = 1 << 30
 """An archive takes 160 MB; where less than this is free none is written."""
 _WHOLE_BYTES = 90 << 20
-"""A smaller one was left by a driver that ended before it had worked: it is made anew."""
+"""A smaller one was left by a driver that ended before it had worked: it is made again."""
 _UNUSED_SECONDS = 30 * 86400.0
 """An archive that no driver has used for so long is one of an environment that is gone: it is removed."""
 _SILENT = "-Xlog:cds*=off"
@@ -72,7 +72,7 @@ def _size(file: Path) -> int:
 
 
 def _state(jars: Path) -> str:
-    """Changes when the jars do: an archive of others would be refused each time, and never be made anew."""
+    """Changes when the jars do: an archive of others would be refused each time, and never be replaced."""
     with suppress(OSError):
         return str(jars.stat().st_mtime_ns)
     return ""

@@ -12,7 +12,7 @@
     spark.sql("create table t using frostline.db.table")
 
 Columns and filter are options because Spark 4.3 prunes no columns of a Python source, and its push-down of filters
-leaks from one query to others of the same data frame; so nothing is pushed down here, whatever Spark is told to.
+leaks from one query to others of the same data frame; so nothing is pushed down here, under any setting of Spark.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _registered: WeakSet[SparkSession] = WeakSet()
 
 
 def is_registered(session: SparkSession) -> bool:
-    """Whether the session was told of the format by this program."""
+    """Whether this program registered the format with the session."""
     return session in _registered
 
 
@@ -112,7 +112,7 @@ def _tell(session: SparkSession, facts: dict[str, Any]) -> str:
 
 @contextmanager
 def _active(session: SparkSession) -> Iterator[None]:
-    """Spark looks in the active session for a format of the same name, whichever session is told of one. Where none
+    """Spark looks in the active session for a format of the same name, even if another one has it. Where none
     was active in this thread, this one is from now on."""
     java = getattr(session, "_jsparkSession", None)
     if java is None:
@@ -193,7 +193,7 @@ class FrostlineSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """What writes a batch of a stream; Spark makes one for the tasks of each batch, and one for its commit, in a
-        process for that. Raises as `writer` does, and `Refused` for a checkpoint that was made anew."""
+        process for that. Raises as `writer` does, and `Refused` for a new checkpoint under an old name."""
         from spark_tiering.writing.stream_options import stream_options
         from spark_tiering.writing.write_job import begin_job
 

@@ -163,9 +163,9 @@ def _revision(text: str) -> int:
     return _from_one(text, "a revision", "'frostline log DISK' lists them")
 
 
-def _from_one(text: str, what: str, hint: str) -> int:
+def _from_one(text: str, expected: str, hint: str) -> int:
     if not text.strip().isdigit() or int(text) < 1:
-        raise UsageError(f"not {what}: {text!r}", hint=hint)
+        raise UsageError(f"not {expected}: {text!r}", hint=hint)
     return int(text)
 
 

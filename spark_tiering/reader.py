@@ -58,10 +58,10 @@ class Projection(msgspec.Struct, frozen=True):
         return [column.name for column in self.definition.columns if column.name in also or column.name in self.columns]
 
 
-def read_share(share: Sequence[Piece], wanted: Projection, until: datetime) -> Iterator[pa.RecordBatch]:
+def read_share(share: Sequence[Piece], projection: Projection, until: datetime) -> Iterator[pa.RecordBatch]:
     """The selected rows of the pieces. Raises `Damaged` or `NotFound` in the middle rather than leave rows out."""
     _spare_collections()
-    yield from in_larger_batches(_of_pieces(share, wanted, until))
+    yield from in_larger_batches(_of_pieces(share, projection, until))
 
 
 def in_larger_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,8 +83,8 @@ def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _of_pieces(share: Sequence[Piece], wanted: Projection, until: datetime) -> Iterator[pa.RecordBatch]:
-    with _Ahead(share, wanted) as ahead:
+def _of_pieces(share: Sequence[Piece], projection: Projection, until: datetime) -> Iterator[pa.RecordBatch]:
+    with _Ahead(share, projection) as ahead:
         for piece in share:
             if datetime.now(UTC) >= until:
                 raise Refused(
@@ -92,7 +92,7 @@ def _of_pieces(share: Sequence[Piece], wanted: Projection, until: datetime) -> I
                     hint="load it again; option('lease', '2d') keeps it longer",
                 )
             try:
-                yield from _read_piece(piece, wanted, ahead)
+                yield from _read_piece(piece, projection, ahead)
             except NotFound as error:
                 raise Damaged(f"{piece.label} is gone: {error.message}", hint="run 'frostline fsck'") from error
             except FileNotFoundError as error:
@@ -109,8 +109,8 @@ class _Ahead:
     """Small files of a share that are read whole, fetched from a bucket before their turn: each is a request, whose
     answer takes longer than its bytes."""
 
-    def __init__(self, share: Sequence[Piece], wanted: Projection) -> None:
-        self._wanted = wanted
+    def __init__(self, share: Sequence[Piece], projection: Projection) -> None:
+        self._wanted = projection
         self._waiting = deque(piece for piece in share if self._is_small(piece)) if len(share) > 1 else deque()
         self._coming: deque[tuple[Piece, Future[pa.BufferReader]]] = deque()
         self._bytes = 0
@@ -141,9 +141,9 @@ class _Ahead:
         return coming.result()
 
 
-def _whole(piece: Piece, wanted: Projection) -> pa.BufferReader:
+def _whole(piece: Piece, projection: Projection) -> pa.BufferReader:
     assert piece.store is not None
-    return whole_file(piece.store.open(), piece.key, piece.sha256, _label(piece, wanted))
+    return whole_file(piece.store.open(), piece.key, piece.sha256, _label(piece, projection))
 
 
 @cache
@@ -152,42 +152,42 @@ def _spare_collections() -> None:
     gc.freeze()
 
 
-def _read_piece(piece: Piece, wanted: Projection, ahead: _Ahead) -> Iterator[pa.RecordBatch]:
+def _read_piece(piece: Piece, projection: Projection, ahead: _Ahead) -> Iterator[pa.RecordBatch]:
     if piece.store is None:
-        yield from _from_local_file(piece, wanted)
-    elif _wants_all(piece, wanted):
-        with _opened(ahead.file(piece), wanted) as file:
-            yield from _batches(file, _numbers(file, piece, wanted), wanted)
+        yield from _from_local_file(piece, projection)
+    elif _wants_all(piece, projection):
+        with _opened(ahead.file(piece), projection) as file:
+            yield from _batches(file, _numbers(file, piece, projection), projection)
     else:
-        yield from _by_row_groups(piece.store.open(), piece, wanted)
+        yield from _by_row_groups(piece.store.open(), piece, projection)
 
 
-def _from_local_file(piece: Piece, wanted: Projection) -> Iterator[pa.RecordBatch]:
+def _from_local_file(piece: Piece, projection: Projection) -> Iterator[pa.RecordBatch]:
     """Footer, then the columns of the row groups are compared with what was written before they are decoded."""
-    _check_local(piece, wanted, (), ())
-    with _opened(pa.memory_map(piece.path), wanted) as file:
-        numbers = _numbers(file, piece, wanted)
-        names = _stored_names(file, wanted).values()
+    _check_local(piece, projection, (), ())
+    with _opened(pa.memory_map(piece.path), projection) as file:
+        numbers = _numbers(file, piece, projection)
+        names = _stored_names(file, projection).values()
         leaves = leaf_ranges(file.schema_arrow.types)
         columns = [leaf for name in names for leaf in leaves[file.schema_arrow.get_field_index(name)]]
-        _check_local(piece, wanted, columns, numbers)
-        yield from _batches(file, numbers, wanted)
+        _check_local(piece, projection, columns, numbers)
+        yield from _batches(file, numbers, projection)
 
 
-def _check_local(piece: Piece, wanted: Projection, columns: Collection[int], groups: Collection[int]) -> None:
+def _check_local(piece: Piece, projection: Projection, columns: Collection[int], groups: Collection[int]) -> None:
     assert piece.file is not None
-    check_local([LocalRead(Path(piece.path), piece.file, _label(piece, wanted), DAMAGE_HINT, columns, groups)])
+    check_local([LocalRead(Path(piece.path), piece.file, _label(piece, projection), DAMAGE_HINT, columns, groups)])
 
 
-def _label(piece: Piece, wanted: Projection) -> str:
-    return f"{piece.label} of {wanted.definition.full_name}"
+def _label(piece: Piece, projection: Projection) -> str:
+    return f"{piece.label} of {projection.definition.full_name}"
 
 
-def _opened(source: Any, wanted: Projection, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+def _opened(source: Any, projection: Projection, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
     """The file. Texts that it holds as dictionaries are read as such: to decode them a batch at a time takes a third
-    less than to read them one by one. Its bytes are compared by whoever gives them."""
+    less than to read them one by one. Its bytes are compared by the source that gives them."""
     first = pq.ParquetFile(source, metadata=metadata)
-    names = set(_stored_names(first, wanted).values())
+    names = set(_stored_names(first, projection).values())
     groups = [first.metadata.row_group(number) for number in range(first.metadata.num_row_groups)]
     encoded = [
         field.name
@@ -204,37 +204,37 @@ def _has_dictionary(group: pq.RowGroupMetaData, name: str) -> bool:
     return any(column.path_in_schema == name and column.has_dictionary_page for column in columns)
 
 
-def _wants_all(piece: Piece, wanted: Projection) -> bool:
+def _wants_all(piece: Piece, projection: Projection) -> bool:
     """Whether one request for the whole file is the least work."""
-    share = len(wanted.needed) / max(len(wanted.definition.columns), 1)
+    share = len(projection.needed) / max(len(projection.definition.columns), 1)
     return piece.size_bytes <= WHOLE_BYTES and piece.wanted_bytes * share >= piece.size_bytes * 0.6
 
 
-def _by_row_groups(store: ObjectStore, piece: Piece, wanted: Projection) -> Iterator[pa.RecordBatch]:
-    """Only the wanted columns of the row groups that may match; the next ones are fetched while some are decoded."""
+def _by_row_groups(store: ObjectStore, piece: Piece, projection: Projection) -> Iterator[pa.RecordBatch]:
+    """Only the selected columns of the row groups that may match; the next ones are fetched while some are decoded."""
     assert piece.file is not None
-    source = BlobFile(store, piece.key, piece.file, _label(piece, wanted))
+    source = BlobFile(store, piece.key, piece.file, _label(piece, projection))
     with (
-        _opened(pa.PythonFile(source, mode="r"), wanted, source.metadata()) as file,
+        _opened(pa.PythonFile(source, mode="r"), projection, source.metadata()) as file,
         ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead,
     ):
-        names = set(_stored_names(file, wanted).values())
+        names = set(_stored_names(file, projection).values())
         leaves = leaf_ranges(file.schema_arrow.types)
         columns = {leaf for name in names for leaf in leaves[file.schema_arrow.get_field_index(name)]}
-        ranges = {number: column_ranges(file.metadata, number, columns) for number in _numbers(file, piece, wanted)}
-        sizes = {number: sum(item.size_bytes for item in found) for number, found in ranges.items()}
+        ranges = {number: column_ranges(file.metadata, number, columns) for number in _numbers(file, piece, projection)}
+        sizes = {number: sum(chunk.size_bytes for chunk in chunks) for number, chunks in ranges.items()}
         waiting = _together(sizes)
 
         def fetch(numbers: list[int]) -> Future[Any]:
-            return ahead.submit(source.fetch, [item for number in numbers for item in ranges[number]])
+            return ahead.submit(source.fetch, [chunk for number in numbers for chunk in ranges[number]])
 
         coming = fetch(waiting[0]) if waiting else None
-        for place, numbers in enumerate(waiting):
+        for position, numbers in enumerate(waiting):
             assert coming is not None
             fetched = coming.result()
-            coming = fetch(waiting[place + 1]) if place + 1 < len(waiting) else None
+            coming = fetch(waiting[position + 1]) if position + 1 < len(waiting) else None
             source.hold(fetched)
-            yield from _batches(file, numbers, wanted)
+            yield from _batches(file, numbers, projection)
 
 
 def _together(sizes: dict[int, int]) -> list[list[int]]:
@@ -251,27 +251,27 @@ def _together(sizes: dict[int, int]) -> list[list[int]]:
     return groups
 
 
-def _numbers(file: pq.ParquetFile, piece: Piece, wanted: Projection) -> list[int]:
+def _numbers(file: pq.ParquetFile, piece: Piece, projection: Projection) -> list[int]:
     """The row groups of the piece that can hold selected rows, by the statistics of the file."""
     numbers = range(file.metadata.num_row_groups) if piece.row_groups is None else piece.row_groups
-    deciding = columns_of(wanted.predicate)
+    deciding = columns_of(projection.predicate)
     if not deciding:
         return list(numbers)
     leaves = leaf_ranges(file.schema_arrow.types)
     held = {
         column_id: leaves[file.schema_arrow.get_field_index(name)]
         for column_id, name in field_ids(file.schema_arrow).items()
-        if any(column.id == column_id and column.name in deciding for column in wanted.definition.columns)
+        if any(column.id == column_id and column.name in deciding for column in projection.definition.columns)
     }
-    keys = leaf_keys(file.metadata.schema, held, wanted.definition)
+    keys = leaf_keys(file.metadata.schema, held, projection.definition)
     return [
         number
         for number in numbers
         if rows_may_match(
-            wanted.predicate,
+            projection.predicate,
             file.metadata.row_group(number).num_rows,
             stated_ranges(file.metadata.row_group(number), keys),
-            wanted.definition,
+            projection.definition,
         )
     ]
 
@@ -279,45 +279,45 @@ def _numbers(file: pq.ParquetFile, piece: Piece, wanted: Projection) -> list[int
 # -- rows ----------------------------------------------------------------------------------------------------------
 
 
-def _batches(file: pq.ParquetFile, numbers: list[int], wanted: Projection) -> Iterator[pa.RecordBatch]:
+def _batches(file: pq.ParquetFile, numbers: list[int], projection: Projection) -> Iterator[pa.RecordBatch]:
     if not numbers:
         return
-    names = _stored_names(file, wanted)
+    names = _stored_names(file, projection)
     if not names:  # no column of the file is wanted: only how many rows there are, and what newer columns default to
         for number in numbers:
-            yield from _counted(file.metadata.row_group(number).num_rows, wanted)
+            yield from _counted(file.metadata.row_group(number).num_rows, projection)
         return
     decoded = file.iter_batches(BATCH_ROWS, row_groups=numbers, columns=list(names.values()), use_threads=False)
     for batch in decoded:
-        selected = _selected(_as_defined(batch, names, wanted), wanted)
+        selected = _selected(_as_defined(batch, names, projection), projection)
         if selected.num_rows:
-            yield conform(selected, wanted.schema, truncate_nanoseconds=wanted.truncate_nanoseconds)
+            yield conform(selected, projection.schema, truncate_nanoseconds=projection.truncate_nanoseconds)
 
 
-def _counted(rows: int, wanted: Projection) -> Iterator[pa.RecordBatch]:
+def _counted(rows: int, projection: Projection) -> Iterator[pa.RecordBatch]:
     empty = pa.RecordBatch.from_arrays([pa.nulls(rows)], names=[""])
-    selected = _selected(_as_defined(empty, {}, wanted), wanted)
+    selected = _selected(_as_defined(empty, {}, projection), projection)
     for start in range(0, selected.num_rows, BATCH_ROWS):
         piece = selected.slice(start, BATCH_ROWS)
-        yield conform(piece, wanted.schema, truncate_nanoseconds=wanted.truncate_nanoseconds)
+        yield conform(piece, projection.schema, truncate_nanoseconds=projection.truncate_nanoseconds)
 
 
-def _stored_names(file: pq.ParquetFile, wanted: Projection) -> dict[int, str]:
+def _stored_names(file: pq.ParquetFile, projection: Projection) -> dict[int, str]:
     """Field id -> name in the file, of the columns that are needed and that the file has."""
     held = field_ids(file.schema_arrow)
-    needed = set(wanted.needed)
+    needed = set(projection.needed)
     return {
         column.id: held[column.id]
-        for column in wanted.definition.columns
+        for column in projection.definition.columns
         if column.name in needed and column.id in held
     }
 
 
-def _as_defined(batch: pa.RecordBatch, names: dict[int, str], wanted: Projection) -> pa.RecordBatch:
+def _as_defined(batch: pa.RecordBatch, names: dict[int, str], projection: Projection) -> pa.RecordBatch:
     """The batch with today's names and types; defaults for columns that the file does not have."""
-    needed = set(wanted.needed)
+    needed = set(projection.needed)
     arrays, fields = [], []
-    for column in wanted.definition.columns:
+    for column in projection.definition.columns:
         if column.name not in needed:
             continue
         if column.id in names:
@@ -333,8 +333,8 @@ def _as_defined(batch: pa.RecordBatch, names: dict[int, str], wanted: Projection
     return pa.RecordBatch.from_arrays(arrays, names=fields)
 
 
-def _selected(batch: pa.RecordBatch, wanted: Projection) -> pa.RecordBatch:
-    if not columns_of(wanted.predicate) and wanted.predicate == TRUE:
-        return batch.select(list(wanted.columns))
-    mask = row_mask(wanted.predicate, batch, wanted.definition)
-    return batch.select(list(wanted.columns)).filter(mask)
+def _selected(batch: pa.RecordBatch, projection: Projection) -> pa.RecordBatch:
+    if not columns_of(projection.predicate) and projection.predicate == TRUE:
+        return batch.select(list(projection.columns))
+    mask = row_mask(projection.predicate, batch, projection.definition)
+    return batch.select(list(projection.columns)).filter(mask)

@@ -37,7 +37,7 @@ R = TypeVar("R")
 POLL_SECONDS = 0.05
 """How often the driver looks for results and for a wish to stop."""
 WITHOUT_EXECUTOR_SECONDS = 20.0
-"""How long a cluster may take to give an executor, or a new one, before people are told what they wait for."""
+"""How long a cluster may take to give an executor, or a new one, before users see what they wait for."""
 _ANSWER = "answer binary"
 _CAUSE = re.compile(r"^(?:: |Caused by: )[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
 """A failure of Java, and what it was caused by."""
@@ -77,7 +77,7 @@ class SparkRunner:
         function: Callable[[T], R],
         items: Sequence[T],
         *,
-        what: str,
+        title: str,
         on_done: Callable[[int, R], None],
         stop: threading.Event | None = None,
     ) -> None:
@@ -85,7 +85,7 @@ class SparkRunner:
         waited for, with a warning."""
         if not items:
             return
-        job = _SparkJob(self.session, function, items, what, self.last_attempt)
+        job = _SparkJob(self.session, function, items, title, self.last_attempt)
         answers = _Answers(on_done, self.figures)
         look_at = time.monotonic() + WITHOUT_EXECUTOR_SECONDS
         with self._at_work():
@@ -93,20 +93,20 @@ class SparkRunner:
                 job.start()
                 while not job.ended.wait(POLL_SECONDS):
                     answers.take(job.early())
-                    check_stop(stop, what)
+                    check_stop(stop, title)
                     if time.monotonic() > look_at:
                         look_at += WITHOUT_EXECUTOR_SECONDS
-                        self._warn_without_executor(what)
+                        self._warn_without_executor(title)
                 answers.take(job.early())
                 answers.take(job.result(self._log))
                 if answers.count != len(items):
-                    raise FrostlineError(f"{what}: Spark answered {answers.count} of {len(items)} pieces of work")
+                    raise FrostlineError(f"{title}: Spark answered {answers.count} of {len(items)} pieces of work")
             except BaseException:
                 job.cancel()
                 raise
 
     def collect(
-        self, action: Callable[[], R], *, what: str, show: Callable[[], None], stop: threading.Event | None = None
+        self, action: Callable[[], R], *, title: str, show: Callable[[], None], stop: threading.Event | None = None
     ) -> R:
         """What the action on data frames answers; `show` is called again and again meanwhile. `stop` and Ctrl-C cancel
         its tasks. Raises `FrostlineError` with Spark's reason when it fails."""
@@ -115,7 +115,7 @@ class SparkRunner:
 
         def run() -> None:
             try:
-                context.setJobGroup(group, what, interruptOnCancel=True)
+                context.setJobGroup(group, title, interruptOnCancel=True)
                 ended.set_result(action())
             except BaseException as error:  # noqa: BLE001  the caller's thread raises it
                 ended.set_exception(error)
@@ -126,20 +126,20 @@ class SparkRunner:
             try:
                 while not wait([ended], POLL_SECONDS).done:
                     show()
-                    check_stop(stop, what)
+                    check_stop(stop, title)
                     if time.monotonic() > look_at:
                         look_at += WITHOUT_EXECUTOR_SECONDS
-                        self._warn_without_executor(what)
+                        self._warn_without_executor(title)
                 show()
                 status = context.statusTracker()
                 for job in status.getJobIdsForGroup(group):
-                    for stage in found.stageIds if (found := status.getJobInfo(job)) is not None else ():
+                    for stage in info.stageIds if (info := status.getJobInfo(job)) is not None else ():
                         self.figures.tasks += facts.numTasks if (facts := status.getStageInfo(stage)) is not None else 0
                 return ended.result()
             except FrostlineError:
                 raise
             except Exception as error:
-                raise _failed(what, error, self._log) from error
+                raise _failed(title, error, self._log) from error
             finally:
                 if not ended.done():
                     with suppress(Exception):  # Spark is ending, and its tasks with it
@@ -154,7 +154,7 @@ class SparkRunner:
         finally:
             self.figures.seconds = self._elapsed.seconds
 
-    def _warn_without_executor(self, what: str) -> None:
+    def _warn_without_executor(self, title: str) -> None:
         """Once, if there is none: Spark itself would wait for ever, and say so in its log only."""
         context = getattr(self.session, "_sc", None)
         if context is None or str(context.master).startswith("local"):
@@ -170,7 +170,7 @@ class SparkRunner:
         logger.warning(
             "%s: waiting for an executor: %s has given none for %.0f s. Has it a worker that is free, with as much "
             "memory and as many cores as spark.executor.memory and spark.executor.cores ask? Ctrl-C ends the wait",
-            what,
+            title,
             context.master,
             WITHOUT_EXECUTOR_SECONDS,
         )
@@ -211,7 +211,7 @@ class _SparkJob:
         session: SparkSession,
         function: Callable[[Any], Any],
         items: Sequence[Any],
-        what: str,
+        title: str,
         last_attempt: int,
     ) -> None:
         from pyspark import cloudpickle
@@ -219,8 +219,8 @@ class _SparkJob:
         self._session = session
         self._context: SparkContext | None = getattr(session, "_sc", None)
         self._group = f"frostline-{uuid.uuid4().hex[:12]}"
-        self._what = what
-        self._items = [bytes(cloudpickle.dumps(item)) for item in items]
+        self._title = title
+        self._items = [bytes(cloudpickle.dumps(argument)) for argument in items]
         early = None
         if self._context is not None:
             early = self._context.accumulator([], _Collected())
@@ -246,7 +246,7 @@ class _SparkJob:
         """All answers. Raises `FrostlineError` when the job failed as a whole."""
         self._forget()
         if self._error is not None:
-            raise _failed(self._what, self._error, log) from self._error
+            raise _failed(self._title, self._error, log) from self._error
         return self._answers
 
     def cancel(self) -> None:
@@ -270,7 +270,7 @@ class _SparkJob:
         try:
             # What the Spark UI shows, and what is cancelled; both belong to this thread.
             if self._context is not None:
-                self._context.setJobGroup(self._group, self._what, interruptOnCancel=True)
+                self._context.setJobGroup(self._group, self._title, interruptOnCancel=True)
                 self._answers = self._of_context(self._context)
             else:
                 self._session.addTag(self._group)
@@ -317,14 +317,14 @@ class _Piece:
         rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
         yield pa.record_batch({"answer": pa.array(list(self(rows)), pa.binary())})
 
-    def _answer(self, number: int, item: bytes) -> bytes:
+    def _answer(self, number: int, argument: bytes) -> bytes:
         from pyspark import TaskContext, cloudpickle
 
         context = TaskContext.get()
         attempt = context.attemptNumber() if context is not None else 0
         last = context is None or attempt >= self.last_attempt
         try:
-            value, error = pickle.loads(self.function)(pickle.loads(item)), None
+            value, error = pickle.loads(self.function)(pickle.loads(argument)), None
         except FrostlineError as failed:
             if isinstance(failed, Transient) and not last:
                 raise
@@ -355,9 +355,9 @@ def _last_attempt(context: SparkContext | None, session: SparkSession) -> int:
     return int(failures or 4) - 1
 
 
-def _failed(what: str, error: Exception, log: str) -> FrostlineError:
+def _failed(title: str, error: Exception, log: str) -> FrostlineError:
     hint = f"all that Spark said: {log}" if log else "see the log of the Spark driver"
-    return FrostlineError(f"{what}: {_reason(error)}", hint=hint)
+    return FrostlineError(f"{title}: {_reason(error)}", hint=hint)
 
 
 def _reason(error: Exception) -> str:

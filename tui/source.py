@@ -80,10 +80,10 @@ class Work(msgspec.Struct):
     ended: threading.Event = msgspec.field(default_factory=threading.Event)
     _begun: list[Step] = msgspec.field(default_factory=list)
 
-    def task(self, what: str, *, items: int | None = None, size_bytes: int | None = None) -> Step:
+    def task(self, title: str, *, items: int | None = None, size_bytes: int | None = None) -> Step:
         """A task of it begins."""
         total = items if size_bytes is None else size_bytes
-        return Step(what, total, by_bytes=size_bytes is not None, _begun=self._begun)
+        return Step(title, total, by_bytes=size_bytes is not None, _begun=self._begun)
 
     @property
     def share(self) -> float | None:

@@ -103,12 +103,12 @@ class SentTree:
         self,
         context: Context,
         tree: Tree,
-        known: Known,
+        stored: Known,
         places: dict[tuple[str, int], Place],
         sender: Sender,
         scratch: Path,
     ) -> None:
-        self._context, self._tree, self._known = context, tree, known
+        self._context, self._tree, self._known = context, tree, stored
         self._places, self._sender, self._scratch = places, sender, scratch
         self._disk = context.disk(tree.disk)
         self._contents: dict[str, tuple[str, int]] = {}
@@ -208,25 +208,25 @@ class SentTree:
         return TreeList(directory=self._tree.directory, packs=named, parts=entries, sources=listed)
 
 
-def unknown_content(context: Context, tree: Tree, known: Known) -> dict[tuple[str, str | int], int]:
+def unknown_content(context: Context, tree: Tree, stored: Known) -> dict[tuple[str, str | int], int]:
     """What of it the repository lacks, with its size; files whose digest nobody knows count one by one."""
     lacking: dict[tuple[str, str | int], int] = {}
     for row in tree.rows:
-        content = _content(context.disk(tree.disk), row, known)
+        content = _content(context.disk(tree.disk), row, stored)
         if content is None:
             lacking[tree.disk, row.path] = row.size_bytes
-        elif content not in known.files:
+        elif content not in stored.files:
             lacking[content] = row.size_bytes
     return lacking
 
 
-def _content(disk: Disk, row: FileRow, known: Known) -> tuple[str, int] | None:
+def _content(disk: Disk, row: FileRow, stored: Known) -> tuple[str, int] | None:
     """What is in the file, where that is known without reading an object."""
     if row.sha256:
         return row.sha256, row.size_bytes
     if row.blobs:
-        found = known.sources.get(_source(disk, row))
-        return found if found is not None and found[1] == row.size_bytes else None
+        content = stored.sources.get(_source(disk, row))
+        return content if content is not None and content[1] == row.size_bytes else None
     return hashlib.sha256(row.inline or b"").hexdigest(), len(row.inline or b"")
 
 

@@ -117,14 +117,14 @@ class _Making:
         context: Context,
         request: CreateRequest,
         mark: UnfinishedBackup,
-        known: Known,
+        stored: Known,
         headers: Sequence[BackupHeader],
         trees: Sequence[Tree],
         scratch: Path,
     ) -> None:
         self._trees = trees
         self._storage, self._context, self._request = storage, context, request
-        self._mark, self._known, self._headers, self._scratch = mark, known, headers, scratch
+        self._mark, self._known, self._headers, self._scratch = mark, stored, headers, scratch
         self._workers = context.workers
 
     def run(self, began: float, made: Callable[[BackupHeader], None]) -> CreateResult:
@@ -150,9 +150,10 @@ class _Making:
 
     def _put_table(self, table: TableNow, plan: _Plan, ranges: Ranges) -> TableEntry:
         lists = list(partition_lists(_placed(stored, plan) for stored in table.parts))
-        refs = self._storage.each(lambda item: self._put_list(item, self._storage.partition_list), lists)
+        refs = self._storage.each(lambda file_list: self._put_list(file_list, self._storage.partition_list), lists)
         entries = tuple(
-            PartitionEntry(item.partition, ref, *totals(item.parts)) for item, ref in zip(lists, refs, strict=True)
+            PartitionEntry(file_list.partition, ref, *totals(file_list.parts))
+            for file_list, ref in zip(lists, refs, strict=True)
         )
         described = _described(self._context, table, entries, ranges)
         return TableEntry(
@@ -177,14 +178,14 @@ class _Making:
             size_bytes=sum(file.size_bytes for part in listed.parts for file in part.files),
         )
 
-    def _put_list(self, item: PartitionList | TableList | TreeList, read: Callable[[Ref], object]) -> Ref:
+    def _put_list(self, file_list: PartitionList | TableList | TreeList, read: Callable[[Ref], object]) -> Ref:
         """Put the list, unless it is there: read, for what is known of it may be a copy on this machine."""
-        data = lists.packed(item)
-        known = self._known.lists.get(hashlib.sha256(data).hexdigest())
-        if known is not None and known.size_bytes == len(data):
+        data = lists.packed(file_list)
+        ref = self._known.lists.get(hashlib.sha256(data).hexdigest())
+        if ref is not None and ref.size_bytes == len(data):
             with suppress(Damaged, NotFound, UnknownBackupFormat):
-                read(known)
-                return known
+                read(ref)
+                return ref
         return self._storage.put_content(names.LISTS_PREFIX, data)
 
     def _header(
@@ -249,9 +250,9 @@ class _Making:
             )
 
 
-def planned(context: Context, instant: Instant, known: Known, cold: Cold) -> _Plan:
+def planned(context: Context, instant: Instant, known_content: Known, cold: Cold) -> _Plan:
     """What is to be sent, and where the rest is."""
-    plan = _Plan(dict(known.files))
+    plan = _Plan(dict(known_content.files))
     for table in instant.tables:
         for stored in table.parts:
             document = instant.document(context, stored)

@@ -3,7 +3,7 @@
 The disks share no transaction, so the instant is found by looking twice: what the first look saw is held (second names
 for local files that the repository lacks, a pin for a bucket), then the second look must see the same. Names of parts
 are never used again, so what is the same at both looks was so all the time in between, on every disk at once. Otherwise
-it begins anew; after a few times local commits wait for the moment that a look takes.
+it starts over; after a few times local commits wait for the moment that a look takes.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class TableNow(msgspec.Struct, frozen=True):
         return all(map(_is_where, self.parts, other.parts))
 
 
-def _is_where(one: StoredPart, other: StoredPart) -> bool:
-    return one is other or (one.facts.name, one.disk) == (other.facts.name, other.disk)
+def _is_where(stored: StoredPart, other: StoredPart) -> bool:
+    return stored is other or (stored.facts.name, stored.disk) == (other.facts.name, other.disk)
 
 
 class Instant(msgspec.Struct):
@@ -321,8 +321,8 @@ def _own_path(disk: Disk, path: str) -> Path:
     return found
 
 
-def _check_names(disk: Disk, stored: StoredPart, files: Sequence[PartFile], found: Sequence[str]) -> None:
+def _check_names(disk: Disk, stored: StoredPart, files: Sequence[PartFile], names: Sequence[str]) -> None:
     """A part with more or fewer files than it names is not whole: `Damaged`, unless it is gone altogether."""
-    if PART_FILE not in found:
+    if PART_FILE not in names:
         raise NotFound(f"{disk.name}:{stored.directory} is gone")
-    copying.check_names(disk, stored.directory, (file.name for file in files), found)
+    copying.check_names(disk, stored.directory, (file.name for file in files), names)

@@ -79,20 +79,20 @@ def known_content(storage: Storage, headers: Sequence[BackupHeader], tables: Col
     return known
 
 
-def _add_trees(storage: Storage, known: Known, headers: Sequence[BackupHeader], holdings: Holdings) -> None:
+def _add_trees(storage: Storage, stored: Known, headers: Sequence[BackupHeader], holdings: Holdings) -> None:
     """What is there of the directories that ClickHouse wrote, as their newest backups name it."""
     newest = {(tree.disk, tree.directory): tree.list for header in headers for tree in header.trees}
     for ref in newest.values():
         if holdings.has(names.LISTS_PREFIX, ref):
             with suppress(Damaged, NotFound, UnknownBackupFormat):
                 listed = storage.tree_list(ref)
-                known.lists[ref.sha256] = ref
-                known.sources.update({source: (sha256, size) for source, sha256, size in listed.sources})
-                _add(known, listed, holdings)
+                stored.lists[ref.sha256] = ref
+                stored.sources.update({source: (sha256, size) for source, sha256, size in listed.sources})
+                _add(stored, listed, holdings)
 
 
 def _readable(
-    storage: Storage, refs: set[Ref], holdings: Holdings, known: Known, copied: CopiesSeen, *, tables: bool
+    storage: Storage, refs: set[Ref], holdings: Holdings, stored: Known, copied: CopiesSeen, *, tables: bool
 ) -> list[TableList | PartitionList]:
     """The lists that are there and sound; what others name is sent again, and `verify` tells of them."""
 
@@ -105,14 +105,14 @@ def _readable(
 
     fresh = [ref for ref in sorted(refs, key=lambda ref: ref.sha256) if holdings.has(names.LISTS_PREFIX, ref)]
     answers = list(zip(fresh, storage.each(read, fresh), strict=True))
-    known.lists.update({ref.sha256: ref for ref, answer in answers if answer is not None})
+    stored.lists.update({ref.sha256: ref for ref, answer in answers if answer is not None})
     for ref, answer in answers:
         if answer is None:  # young or not, nothing counts on it any more
             holdings.objects.pop(names.content_key(names.LISTS_PREFIX, ref.sha256, ref.nonce), None)
     return [answer for _, answer in answers if answer is not None]
 
 
-def _add(known: Known, partition: FileList, holdings: Holdings) -> None:
+def _add(stored: Known, partition: FileList, holdings: Holdings) -> None:
     whole = [holdings.has(names.PACKS_PREFIX, pack) for pack in partition.packs]
     for part in partition.parts:
         for file in part.files:
@@ -120,33 +120,33 @@ def _add(known: Known, partition: FileList, holdings: Holdings) -> None:
             match file.at:
                 case InBlob(nonce):
                     if holdings.has(names.BLOBS_PREFIX, Ref(file.sha256, nonce, file.size_bytes)):
-                        known.files[content] = StoredBlob(nonce)
+                        stored.files[content] = StoredBlob(nonce)
                 case InPack(pack, offset, length, compressed) if whole[pack]:
-                    known.files[content] = StoredInPack(partition.packs[pack], offset, length, compressed)
+                    stored.files[content] = StoredInPack(partition.packs[pack], offset, length, compressed)
                 case _:
                     pass
 
 
 def _add_young(
-    storage: Storage, known: Known, holdings: Holdings, named_packs: set[tuple[str, str]], now: datetime
+    storage: Storage, stored: Known, holdings: Holdings, named_packs: set[tuple[str, str]], now: datetime
 ) -> None:
-    young = {key: item for key, item in holdings.objects.items() if abs(now - item.modified) < REUSE_WITHIN}
+    young = {key: info for key, info in holdings.objects.items() if abs(now - info.modified) < REUSE_WITHIN}
     packs_left: list[Ref] = []
-    for key, item in young.items():
+    for key, info in young.items():
         content = names.parse_content_key(key)
         if content is None:
             continue
         sha256, nonce = content
         if key.startswith(names.BLOBS_PREFIX):
-            known.files.setdefault((sha256, item.size_bytes), StoredBlob(nonce))
+            stored.files.setdefault((sha256, info.size_bytes), StoredBlob(nonce))
         elif key.startswith(names.LISTS_PREFIX):
-            known.lists.setdefault(sha256, Ref(sha256, nonce, item.size_bytes))
+            stored.lists.setdefault(sha256, Ref(sha256, nonce, info.size_bytes))
         elif content not in named_packs:
-            packs_left.append(Ref(sha256, nonce, item.size_bytes))
+            packs_left.append(Ref(sha256, nonce, info.size_bytes))
     for ref, entries in zip(packs_left, storage.each(lambda ref: _index_of(storage, ref), packs_left), strict=True):
         for entry in entries:
-            place = StoredInPack(ref, entry.offset, entry.length, entry.compressed)
-            known.files.setdefault((entry.sha256, entry.size_bytes), place)
+            location = StoredInPack(ref, entry.offset, entry.length, entry.compressed)
+            stored.files.setdefault((entry.sha256, entry.size_bytes), location)
 
 
 def _index_of(storage: Storage, ref: Ref) -> list[packs.Packed]:

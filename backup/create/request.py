@@ -80,13 +80,13 @@ def begun(storage: Storage, context: Context, request: CreateRequest) -> Unfinis
     return UnfinishedBackup(id=names.fresh_nonce(), name=name, machine=machine, actor=context.actor, started=moment)
 
 
-def _free_name(storage: Storage, machine: str, wanted: str) -> str:
+def _free_name(storage: Storage, machine: str, name: str) -> str:
     """The name, or with a number the first that is free: two backups of one second are two."""
     for number in count(2):
-        if not storage.is_taken(wanted, machine):
+        if not storage.is_taken(name, machine):
             break
-        wanted = f"{wanted.partition('Z')[0]}Z-{number}"
-    return wanted
+        name = f"{name.partition('Z')[0]}Z-{number}"
+    return name
 
 
 def table_words(context: Context, scope: Scope) -> set[str]:

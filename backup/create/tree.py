@@ -1,4 +1,4 @@
-"""The tree of a backup: from where its files are to the lists that say so. Pure; whoever puts them says how."""
+"""The tree of a backup: from where its files are to the lists that name them. Pure; the caller puts them."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def decompressed(data: bytes, limit_bytes: int, where: str) -> bytes:
         raise Damaged(f"{where} cannot be unpacked: {error}", hint=VERIFY) from error
 
 
-def _decoded(body: bytes, kind: type[_T], what: str) -> _T:
+def _decoded(body: bytes, kind: type[_T], source: str) -> _T:
     with _making:
         if kind not in _decoders:
             _decoders[kind] = msgspec.json.Decoder(kind)
@@ -112,4 +112,4 @@ def _decoded(body: bytes, kind: type[_T], what: str) -> _T:
     try:
         return decoder.decode(body)
     except bounds.UNREADABLE as error:
-        raise Damaged(f"{what}: {error}", hint=VERIFY) from error
+        raise Damaged(f"{source}: {error}", hint=VERIFY) from error

@@ -162,7 +162,7 @@ class TableList(msgspec.Struct, frozen=True, kw_only=True):
     """The policy that it followed, so that the tiers can be told apart elsewhere."""
     pins: tuple[PinnedPart, ...] = ()
     pauses: tuple[str, ...] = ()
-    """What automatic work was told to leave alone."""
+    """What automatic work has to leave alone."""
     ranges: tuple[BlockRange, ...] = ()
     partitions: tuple[PartitionEntry, ...] = ()
 
@@ -183,14 +183,14 @@ def read_partition(data: bytes, where: str) -> PartitionList:
     return found
 
 
-def _fault_in_part(part: PartEntry, found: PartitionList, safe: Container[str]) -> str | None:
-    if _partition_of(part.name) != found.partition or not _is_count(part.rows):
+def _fault_in_part(part: PartEntry, partition_list: PartitionList, safe: Container[str]) -> str | None:
+    if _partition_of(part.name) != partition_list.partition or not _is_count(part.rows):
         return f"the part {part.name!r}"
     names = [file.name for file in part.files]
     if len(set(names)) != len(names) or PART_FILE not in names:
         return f"the files of {part.name}"
     for file in part.files:
-        if file.name not in safe or not _is_placed(file, found.packs):
+        if file.name not in safe or not _is_placed(file, partition_list.packs):
             return f"the file {file.name!r} of {part.name}"
         if file.name == PART_FILE and file.size_bytes > bounds.LARGEST_DOCUMENT_BYTES:  # it is read into memory
             return f"{PART_FILE} of {part.name}"
@@ -263,9 +263,11 @@ def _partition_of(name: str) -> str | None:
         return None
 
 
-def _check(fine: bool, where: str, what: str) -> None:
+def _check(fine: bool, where: str, detail: str) -> None:
     if not fine:
-        raise Damaged(f"{where} is no list of a backup: {what} cannot be", hint="'frostline backup verify' tells more")
+        raise Damaged(
+            f"{where} is no list of a backup: {detail} cannot be", hint="'frostline backup verify' tells more"
+        )
 
 
 _DOCUMENTS: dict[type, Document[Any]] = {
@@ -284,6 +286,6 @@ _DOCUMENTS: dict[type, Document[Any]] = {
 }
 
 
-def packed(found: PartitionList | TableList | TreeList) -> bytes:
+def packed(file_list: PartitionList | TableList | TreeList) -> bytes:
     """The bytes of a list. Raises `Refused` for one that could not be read back."""
-    return _DOCUMENTS[type(found)].encode(found)
+    return _DOCUMENTS[type(file_list)].encode(file_list)

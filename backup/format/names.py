@@ -12,7 +12,7 @@
     damaged/<key>                          an object that a verification found changed: no later backup counts on it
     gc/<id>.json                           what a collection is about to delete
 
-A nonce is new for every object that is sent, so a key is never used twice: whoever deletes what he once found unused,
+A nonce is new for every object that is sent, so a key is never used twice: deleting what was once found unused,
 late or again, never takes an object that a newer backup counts on.
 """
 
@@ -66,7 +66,7 @@ Nonce = Annotated[str, msgspec.Meta(min_length=16, max_length=16)]
 
 
 class Ref(msgspec.Struct, frozen=True, array_like=True):
-    """An object by its content: the digest of its bytes as they are stored, the nonce of its key, its size."""
+    """An object by its content: the digest of its stored bytes, the nonce of its key, its size."""
 
     sha256: Sha256
     nonce: Nonce

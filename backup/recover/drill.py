@@ -41,7 +41,7 @@ from tiering.table import part as part_format
 from tiering.table.part import PartName
 
 KEPT_PROBLEMS = 100
-"""So many are kept in a record; all are told."""
+"""How many a record keeps; the report has all."""
 _DISK = "scratch"
 _NAMED_PARTS = 3
 """So many of those that lost a file with a pack are named."""
@@ -186,27 +186,29 @@ def _held(storage: Storage, headers: Sequence[BackupHeader], problems: list[str]
 
 def _within(held: _Held, limit: int, turn: int) -> list[tuple[str, str]]:
     """As many partitions as fit into the limit, in another order at each turn."""
-    sizes = {one: sum(part.size_bytes for part in parts.values()) for one, (parts, _) in held.items()}
+    sizes = {partition: sum(part.size_bytes for part in parts.values()) for partition, (parts, _) in held.items()}
     if sizes and min(sizes.values()) > limit:
         raise UsageError(
             f"no partition of the backup is as small as {format_size(limit)}",
             hint=f"the smallest has {format_size(min(sizes.values()))}",
         )
     chosen: list[tuple[str, str]] = []
-    for one in sorted(sizes, key=lambda one: hashlib.sha256("\n".join((str(turn), *one)).encode()).digest()):
-        if sizes[one] <= limit:
-            limit -= sizes[one]
-            chosen.append(one)
+    for partition in sorted(
+        sizes, key=lambda partition: hashlib.sha256("\n".join((str(turn), *partition)).encode()).digest()
+    ):
+        if sizes[partition] <= limit:
+            limit -= sizes[partition]
+            chosen.append(partition)
     return chosen
 
 
 def _tables(
-    headers: Sequence[BackupHeader], held: _Held, wanted: Sequence[tuple[str, str]], problems: Sequence[str]
+    headers: Sequence[BackupHeader], held: _Held, partitions: Sequence[tuple[str, str]], problems: Sequence[str]
 ) -> list[_Table]:
     """What is restored of each table; one without parts, too. A table whose list cannot be read is left out."""
     tables = {table.name: _Table(table.name) for header in headers for table in header.tables}
     parts: dict[str, dict[str, PartEntry]] = {name: {} for name in tables}
-    for name, partition in sorted(wanted):
+    for name, partition in sorted(partitions):
         listed, objects = held[name, partition]
         tables[name].partitions.append(partition)
         for key, holding in objects.items():
@@ -215,7 +217,7 @@ def _tables(
     for name, table in tables.items():  # parts of one machine may cover those of another
         active = part_format.active([PartName.parse(part) for part in parts[name]])
         table.parts = {part: entry for part, entry in parts[name].items() if PartName.parse(part) in active}
-    whole = len(wanted) == len(held)
+    whole = len(partitions) == len(held)
     unread = {name for name in tables if any(problem.startswith(f"table {name}: ") for problem in problems)}
     return [table for name, table in tables.items() if table.partitions or (whole and name not in unread)]
 

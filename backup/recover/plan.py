@@ -50,17 +50,17 @@ class BackupTable(msgspec.Struct, frozen=True):
 
 
 def plan_table(
-    source: str, found: Sequence[BackupTable], request: RestoreRequest, config: Config, usable: Mapping[str, bool]
+    source: str, tables: Sequence[BackupTable], request: RestoreRequest, config: Config, usable: Mapping[str, bool]
 ) -> TablePlan:
     """Make one table of what the backups of a set have of it. `usable`: the disks that can be written, and whether each
     is remote. Raises `Refused`, `Conflict` or `UsageError` for what does not fit together."""
-    uuids = {item.listed.table.uuid for item in found}
+    uuids = {table.listed.table.uuid for table in tables}
     if len(uuids) > 1:
         raise Refused(
             f"{len(uuids)} machines have a table {source} of their own in this backup",
             hint="restore one of them by the backup's id ('frostline backup list'), the other with --map-table",
         )
-    newest = max(found, key=lambda item: (item.listed.table.version, item.header.taken))
+    newest = max(tables, key=lambda table: (table.listed.table.version, table.header.taken))
     definition, notes = newest.listed.table, list[str]()
     policy_name = _policy_name(definition, request, config, notes)
     policy = config.policies[policy_name]
@@ -75,8 +75,8 @@ def plan_table(
         policy=policy_name,
         ttl=tuple(_fitting(rule, policy, newest.listed.policy, notes) for rule in definition.ttl),
     )
-    entries = () if request.schema_only else tuple(_entries(found, request, policy, usable, notes))
-    ranges = _ranges(found)
+    entries = () if request.schema_only else tuple(_entries(tables, request, policy, usable, notes))
+    ranges = _ranges(tables)
     others = set() if request.schema_only else {listed.owner for listed in ranges if not listed.own}
     notes += [f"not held: what {name or 'another'} had of {source} on disks of its own" for name in sorted(others)]
     return TablePlan(
@@ -86,7 +86,7 @@ def plan_table(
         ranges=ranges,
         pins=newest.listed.pins,
         pauses=newest.listed.pauses,
-        machines=tuple(sorted({item.header.machine for item in found})),
+        machines=tuple(sorted({table.header.machine for table in tables})),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -130,7 +130,7 @@ def _volume_instead(name: str, policy: PolicyConfig, before: PolicyConfig | None
 
 
 def _entries(
-    found: Sequence[BackupTable],
+    tables: Sequence[BackupTable],
     request: RestoreRequest,
     policy: PolicyConfig,
     usable: Mapping[str, bool],
@@ -138,25 +138,25 @@ def _entries(
 ) -> Iterable[PlacedEntry]:
     """The parts of all the backups, each once and without those that another one covers."""
     chosen: dict[str, tuple[PartEntry, PartitionList, BackupTable]] = {}
-    for item in found:
-        for partition in item.partitions:
+    for table in tables:
+        for partition in table.partitions:
             if not request.scope.has(partition.partition):
                 continue
             for entry in partition.parts:
-                known = chosen.get(entry.name)
-                if known is not None and _content(known[0]) != _content(entry):
+                earlier = chosen.get(entry.name)
+                if earlier is not None and _content(earlier[0]) != _content(entry):
                     raise Conflict(
-                        f"two backups of {item.listed.table.full_name} hold different parts named {entry.name}",
+                        f"two backups of {table.listed.table.full_name} hold different parts named {entry.name}",
                         hint="restore them one by one, by their ids and under two names (--map-table)",
                     )
-                if known is None or item.header.taken > known[2].header.taken:
-                    chosen[entry.name] = entry, partition, item
+                if earlier is None or table.header.taken > earlier[2].header.taken:
+                    chosen[entry.name] = entry, partition, table
     active = part_format.active([PartName.parse(name) for name in chosen])
     for name in sorted(chosen, key=PartName.parse):
         if PartName.parse(name) in active:
-            entry, partition, item = chosen[name]
-            disk = target_disk(entry.disk, item, policy, usable, notes)
-            yield PlacedEntry(entry, partition, item.header, disk)
+            entry, partition, table = chosen[name]
+            disk = target_disk(entry.disk, table, policy, usable, notes)
+            yield PlacedEntry(entry, partition, table.header, disk)
 
 
 def _content(entry: PartEntry) -> tuple[tuple[str, str], ...]:
@@ -187,11 +187,11 @@ def target_disk(
     return named[0]
 
 
-def _ranges(found: Sequence[BackupTable]) -> tuple[BlockRange, ...]:
+def _ranges(tables: Sequence[BackupTable]) -> tuple[BlockRange, ...]:
     merged: dict[int, BlockRange] = {}
-    for item in found:
-        for listed in item.listed.ranges:
-            known = merged.get(listed.index)
-            if known is None or listed.own:
+    for table in tables:
+        for listed in table.listed.ranges:
+            earlier = merged.get(listed.index)
+            if earlier is None or listed.own:
                 merged[listed.index] = listed
     return tuple(merged[index] for index in sorted(merged))

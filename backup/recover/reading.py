@@ -77,7 +77,7 @@ class BackupReader:
         return path
 
     def download(self, header: BackupHeader, partition: FileList, file: FileEntry, path: Path) -> None:
-        """Write a large file to a path; whoever takes it compares the digest."""
+        """Write a large file to a path; the caller compares the digest."""
         store, key = self._object(header, partition, file)
         with op("fs.write", path), path.open("xb") as output:
             for start in range(0, file.size_bytes, _PIECE_BYTES):

@@ -123,12 +123,12 @@ def _bring_batch(
 
 
 def _create(
-    reader: BackupReader, disk: Disk, transaction: Transaction, item: StagedPart, file: FileEntry, number: int
+    reader: BackupReader, disk: Disk, transaction: Transaction, staged: StagedPart, file: FileEntry, number: int
 ) -> None:
-    path = f"{item.directory}/{file.name}"
-    placed = item.placed
+    path = f"{staged.directory}/{file.name}"
+    placed = staged.placed
     if file.name == PART_FILE:
-        transaction.create(path, item.part_bytes)
+        transaction.create(path, staged.part_bytes)
     elif _is_in_this_bucket(reader, disk, placed, file):
         assert isinstance(file.at, InBucket)
         transaction.adopt(FileRow(path, file.size_bytes, file.sha256, file.at.key, None, None, 0))

@@ -95,7 +95,7 @@ def _create(
 
 
 def restored_tree(tree: TreeEntry) -> RestoredTable:
-    """How it is told."""
+    """As the report shows it."""
     return RestoredTable(
         table=tree.name,
         source=tree.name,

@@ -52,7 +52,7 @@ def collect(
 
     `expected`: what somebody agreed to, and so counts for no cap. `now` None reads the wall clock and, before anything
     goes, checks it against the store's. Raises `Refused` for a guard interval below an hour unless the rules allow it.
-    Safety rules that speak later are told in `refused` of the report, and nothing is deleted.
+    Safety rules that apply later are in `refused` of the report, and nothing is deleted.
     """
     if rules.guard.total_seconds() < GUARD_FLOOR_SECONDS and not rules.allow_short_guard:
         raise Refused(
@@ -216,12 +216,12 @@ class _Collection:
             ]
         self._report.scratch_deleted = sum(error is None for error in self._store.delete(old).values())
 
-    def _is_over(self, item: ObjectInfo, listing: _Listing, gone: set[str]) -> bool:
-        key = item.key.removeprefix(names.DAMAGED_PREFIX)
-        return (listing.content.size_of(key) is None or key in gone) and self._is_older(item, self._rules.guard)
+    def _is_over(self, info: ObjectInfo, listing: _Listing, gone: set[str]) -> bool:
+        key = info.key.removeprefix(names.DAMAGED_PREFIX)
+        return (listing.content.size_of(key) is None or key in gone) and self._is_older(info, self._rules.guard)
 
-    def _is_older(self, item: ObjectInfo, than: timedelta) -> bool:
-        return sane_time(item.modified, self._now) and self._now - item.modified >= than
+    def _is_older(self, info: ObjectInfo, than: timedelta) -> bool:
+        return sane_time(info.modified, self._now) and self._now - info.modified >= than
 
 
 def _is_ours(key: str) -> bool:

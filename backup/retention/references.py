@@ -57,7 +57,7 @@ def named_by(storage: Storage, headers: Iterable[BackupHeader], *, strict: bool 
 
 
 def _read(
-    storage: Storage, read: Callable[[Ref], _L], wanted: Mapping[Ref, BackupHeader], strict: bool, found: Named
+    storage: Storage, read: Callable[[Ref], _L], backups: Mapping[Ref, BackupHeader], strict: bool, named: Named
 ) -> list[tuple[_L, BackupHeader]]:
     def answer(ref: Ref) -> _L | None:
         key = names.content_key(names.LISTS_PREFIX, ref.sha256, ref.nonce)
@@ -66,16 +66,16 @@ def _read(
         except (Damaged, NotFound) as error:
             if not strict:
                 return None
-            backup = wanted[ref]
+            backup = backups[ref]
             raise Damaged(
                 f"what backup {backup.name} ({backup.id}) names is not known: {key} cannot be read: {error.message}",
                 hint="bring the list back, or delete that backup ('frostline backup delete')",
             ) from error
 
-    refs = sorted(wanted, key=lambda ref: (ref.sha256, ref.nonce))
-    found.sizes.update({names.content_key(names.LISTS_PREFIX, ref.sha256, ref.nonce): ref.size_bytes for ref in refs})
+    refs = sorted(backups, key=lambda ref: (ref.sha256, ref.nonce))
+    named.sizes.update({names.content_key(names.LISTS_PREFIX, ref.sha256, ref.nonce): ref.size_bytes for ref in refs})
     answers = zip(refs, storage.each(answer, refs), strict=True)
-    return [(listed, wanted[ref]) for ref, listed in answers if listed is not None]
+    return [(listed, backups[ref]) for ref, listed in answers if listed is not None]
 
 
 def roots(storage: Storage) -> list[BackupHeader]:
@@ -95,9 +95,9 @@ def roots(storage: Storage) -> list[BackupHeader]:
     return list(found.values())
 
 
-def check_roots(storage: Storage, seen: Iterable[tuple[str, str]], found: Iterable[BackupHeader]) -> None:
+def check_roots(storage: Storage, seen: Iterable[tuple[str, str]], headers: Iterable[BackupHeader]) -> None:
     """Raise `WrongAnswer` when a backup that was seen before, by its header or its claim, is not among those that were
     found, and is still there. A header that was given up, and all that is gone, need not be."""
-    ids = {root.id for root in found}
+    ids = {root.id for root in headers}
     missing = [(backup, key) for backup, key in seen if backup not in ids]
     check_listed(storage.store, [key for _, key in missing if not storage.is_given_up(key)], ())

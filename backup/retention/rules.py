@@ -110,19 +110,21 @@ def choose(backups: Iterable[Candidate], rules: KeepRules, now: datetime | None 
 
 def _with_tables(choices: Sequence[RetentionChoice]) -> list[RetentionChoice]:
     """The choices, and what has to stay of tables that could not be read when later backups were made."""
-    newest_first = sorted((choice.backup for choice in choices), key=lambda one: (one.taken, one.id), reverse=True)
+    newest_first = sorted(
+        (choice.backup for choice in choices), key=lambda backup: (backup.taken, backup.id), reverse=True
+    )
     reasons: dict[str, list[str]] = {}
-    for place, later in enumerate(newest_first):
+    for position, later in enumerate(newest_first):
         for uuid, name in sorted(later.left_out):
             has = partial(_has, later.machine, uuid, name)
-            if any(map(has, newest_first[:place])):
+            if any(map(has, newest_first[:position])):
                 continue
-            having = list(filter(has, newest_first[place:]))
-            proved = [one for one in having if one.verified]
+            having = list(filter(has, newest_first[position:]))
+            proved = [backup for backup in having if backup.verified]
             for backup, words in ((having[:1], "has"), (proved[:1], "verified and has")):
-                for one in backup:
+                for kept in backup:
                     why = f"the newest that {words} {name}, which {later.name} had to leave out"
-                    reasons.setdefault(one.id, []).append(why)
+                    reasons.setdefault(kept.id, []).append(why)
     return [
         RetentionChoice(
             choice.backup,

@@ -54,8 +54,8 @@ def show(
         _print_shown(session, document)
 
 
-def _shown(repository: "Repository", item: "Listed") -> dict[str, Any]:
-    header = item.header
+def _shown(repository: "Repository", entry: "Listed") -> dict[str, Any]:
+    header = entry.header
     assert header is not None
     tables = []
     for table in header.tables:
@@ -76,7 +76,7 @@ def _shown(repository: "Repository", item: "Listed") -> dict[str, Any]:
             }
         )
     return {
-        **listed_document(item),
+        **listed_document(entry),
         "host": header.host,
         "actor": header.actor,
         "completed": time_text(header.completed),
@@ -92,8 +92,8 @@ def _shown(repository: "Repository", item: "Listed") -> dict[str, Any]:
             for tree in header.trees
         ],
         "disks": [{"name": disk.name, "remote": disk.remote, "parts": disk.parts} for disk in header.disks],
-        "pinned": [{"disk": item.disk, "url": item.url, "revision": item.revision} for item in header.pinned],
-        "not_held": [{"table": item.table, "owner": item.owner} for item in header.not_held],
+        "pinned": [{"disk": pin.disk, "url": pin.url, "revision": pin.revision} for pin in header.pinned],
+        "not_held": [{"table": table.table, "owner": table.owner} for table in header.not_held],
     }
 
 

@@ -38,8 +38,8 @@ def restore(
     """Restore tables from a backup: onto an empty machine, or beside the tables that are here.
 
     Each table appears with all of its parts or not at all, and every byte is compared on the way. Parts go to the disks
-    that they came from; where one is not configured, to one that is as hot or as cold, which is told. Killed on the
-    way, it is run again and goes on. With -n it shows what it would do.
+    that they came from; if one is not configured, to one of the same heat, with a note. After a crash, run it
+    again: it goes on. With -n it shows what it would do.
     """
     from backup.recover.request import Renaming, RestoreRequest
     from backup.scope import scope_of

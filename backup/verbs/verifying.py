@@ -33,7 +33,7 @@ def verify(
 
     With --read-data every byte is read and compared, each object once. With --read-data-subset a share of it, another
     one each time, until all was read. What was found is kept and shown by 'backup list'. Exit 4: something is wrong;
-    each flaw is told with its table, part and file, and with the other backups that have it.
+    each flaw is listed with its table, part and file, and with the other backups that have it.
     """
     from backup.verify.verify import VerifyRequest
 

@@ -18,7 +18,7 @@ _PIECE_BYTES = 16 * 1024 * 1024
 
 
 class ObjectToRead(msgspec.Struct, frozen=True):
-    """One object, and the files of backups that lie in it: the same file once, whoever names it."""
+    """One object, and the files of backups that lie in it: the same file once, even if several name it."""
 
     key: str
     size_bytes: int
@@ -27,50 +27,50 @@ class ObjectToRead(msgspec.Struct, frozen=True):
     files: tuple[NamedFile, ...]
 
 
-def read_object(store: ObjectStore, wanted: ObjectToRead) -> list[Flaw]:
+def read_object(store: ObjectStore, target: ObjectToRead) -> list[Flaw]:
     """What is wrong with it: nothing, when every byte is what was written. It is damaged when it was so twice: a bit
     may flip on the way."""
-    return _read_once(store, wanted) and _read_once(store, wanted)
+    return _read_once(store, target) and _read_once(store, target)
 
 
-def _read_once(store: ObjectStore, wanted: ObjectToRead) -> list[Flaw]:
+def _read_once(store: ObjectStore, target: ObjectToRead) -> list[Flaw]:
     try:
-        if isinstance(wanted.files[0].file.at, InPack):
-            return _read_pack(store, wanted)
-        same = _digest(store, wanted) == wanted.sha256
+        if isinstance(target.files[0].file.at, InPack):
+            return _read_pack(store, target)
+        same = _digest(store, target) == target.sha256
     except (NotFound, Damaged) as error:
-        flaws = [named.flaw(f"cannot be read: {error.message}") for named in wanted.files]
+        flaws = [named.flaw(f"cannot be read: {error.message}") for named in target.files]
         return [replace(flaw, unread=isinstance(error, NotFound)) for flaw in flaws]
-    return [] if same else [named.flaw("is not what was written: its SHA-256 differs") for named in wanted.files]
+    return [] if same else [named.flaw("is not what was written: its SHA-256 differs") for named in target.files]
 
 
-def _digest(store: ObjectStore, wanted: ObjectToRead) -> str:
+def _digest(store: ObjectStore, target: ObjectToRead) -> str:
     digest = hashlib.sha256()
-    for start in range(0, wanted.size_bytes, _PIECE_BYTES):
-        digest.update(store.get(wanted.key, ByteRange(start, min(start + _PIECE_BYTES, wanted.size_bytes))))
+    for start in range(0, target.size_bytes, _PIECE_BYTES):
+        digest.update(store.get(target.key, ByteRange(start, min(start + _PIECE_BYTES, target.size_bytes))))
     return digest.hexdigest()
 
 
-def _read_pack(store: ObjectStore, wanted: ObjectToRead) -> list[Flaw]:
+def _read_pack(store: ObjectStore, target: ObjectToRead) -> list[Flaw]:
     """A changed byte makes the pack damaged; the files that it touches are named, or all of them when it is none's."""
-    data = store.get(wanted.key)
-    if len(data) == wanted.size_bytes and hashlib.sha256(data).hexdigest() == wanted.sha256:
-        return _against_index(data, wanted)
-    touched = [named for named in wanted.files if not _is_sound(data, named)]
+    data = store.get(target.key)
+    if len(data) == target.size_bytes and hashlib.sha256(data).hexdigest() == target.sha256:
+        return _against_index(data, target)
+    touched = [named for named in target.files if not _is_sound(data, named)]
     return [
-        named.flaw("is not what was written: the file's bytes in the pack differ") for named in touched or wanted.files
+        named.flaw("is not what was written: the file's bytes in the pack differ") for named in touched or target.files
     ]
 
 
-def _against_index(data: bytes, wanted: ObjectToRead) -> list[Flaw]:
+def _against_index(data: bytes, target: ObjectToRead) -> list[Flaw]:
     """What a list says of files that the pack, which is whole, does not hold so: a list that no backup would write."""
     end = len(data) - packs.TAIL_BYTES
-    start = end - packs.index_length(data[max(end, 0) :], wanted.key)
+    start = end - packs.index_length(data[max(end, 0) :], target.key)
     held = {
         (entry.sha256, entry.size_bytes, entry.offset, entry.length, entry.compressed)
-        for entry in packs.read_index(data[max(start, 0) : end], len(data), wanted.key)
+        for entry in packs.read_index(data[max(start, 0) : end], len(data), target.key)
     }
-    return [named.flaw("does not hold the file there") for named in wanted.files if _in_pack(named) not in held]
+    return [named.flaw("does not hold the file there") for named in target.files if _in_pack(named) not in held]
 
 
 def _in_pack(named: NamedFile) -> tuple[str, int, int, int, bool]:

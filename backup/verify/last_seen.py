@@ -130,8 +130,8 @@ def proof(name: str, record: VerificationRecord | DrillRecord) -> Proof:
     return Proof(name, record.time, how, record.problem_count)
 
 
-def _newer(one: Proof | None, other: Proof | None) -> Proof | None:
-    return max((proof for proof in (one, other) if proof is not None), key=lambda proof: proof.time, default=None)
+def _newer(first: Proof | None, other: Proof | None) -> Proof | None:
+    return max((proof for proof in (first, other) if proof is not None), key=lambda proof: proof.time, default=None)
 
 
 def status_document(config: Config, tables: Mapping[str, str]) -> dict[str, Any] | None:
@@ -151,7 +151,7 @@ def status_document(config: Config, tables: Mapping[str, str]) -> dict[str, Any]
         "as_of": _text(seen.as_of) if seen else None,
         "tables": [
             _document(table, by_uuid.get(uuid) or by_name.get(table))
-            for uuid, table in sorted(tables.items(), key=lambda item: item[1])
+            for uuid, table in sorted(tables.items(), key=lambda entry: entry[1])
         ],
     }
 
@@ -202,11 +202,11 @@ def status_lines(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _line(item: Mapping[str, Any]) -> str:
-    if item["backup"] is None:
+def _line(table_status: Mapping[str, Any]) -> str:
+    if table_status["backup"] is None:
         return "NO BACKUP"
-    proofs = [f"{word} {_proof_text(item[word])}" for word in ("verified", "drilled")]
-    return f"{item['backup']} of {item['taken']}, {', '.join(proofs)}"
+    proofs = [f"{word} {_proof_text(table_status[word])}" for word in ("verified", "drilled")]
+    return f"{table_status['backup']} of {table_status['taken']}, {', '.join(proofs)}"
 
 
 def _proof_text(proof: Mapping[str, Any] | None) -> str:

@@ -27,7 +27,7 @@ from oplog.entry import now
 logger = logging.getLogger(__name__)
 
 KEPT_PROBLEMS = 100
-"""So many are kept in a record; all are told."""
+"""How many a record keeps; the report has all."""
 
 
 class VerifyRequest(msgspec.Struct, frozen=True):
@@ -136,7 +136,7 @@ class _Share(msgspec.Struct, frozen=True):
 def _read(
     storage: Storage,
     holdings: Holdings,
-    found: dict[str, tuple[list[NamedFile], list[Flaw]]],
+    named_files: dict[str, tuple[list[NamedFile], list[Flaw]]],
     headers: Sequence[BackupHeader],
     buckets: PinnedBuckets,
     chosen: _Share,
@@ -146,22 +146,22 @@ def _read(
     """What reading found, and how much was read, by (bucket, key); "" is the repository."""
     files: dict[tuple[str, str], dict[tuple[str, str, str, str], NamedFile]] = {}
     for header in headers:
-        for named in found[header.id][0]:
+        for named in named_files[header.id][0]:
             where = buckets.of(header, named), named.key
             if chosen.has(named.key) and (where[0] or holdings.size_of(named.key) is not None):
                 files.setdefault(where, {})[named.table, named.part, named.file.name, named.file.sha256] = named
-    wanted = [(bucket, _object(key, list(named.values()))) for (bucket, key), named in files.items()]
+    targets = [(bucket, _object(key, list(named.values()))) for (bucket, key), named in files.items()]
     answers: dict[tuple[str, str], tuple[list[Flaw], int]] = {}
-    size_bytes = sum(item.size_bytes for _, item in wanted)
-    with progress.task("reading the backup's data", items=len(wanted), size_bytes=size_bytes) as task:
+    size_bytes = sum(target.size_bytes for _, target in targets)
+    with progress.task("reading the backup's data", items=len(targets), size_bytes=size_bytes) as task:
 
         def work(number: int) -> None:
-            bucket, item = wanted[number]
+            bucket, target = targets[number]
             store = buckets.store(bucket) if bucket else storage.store
-            answers[bucket, item.key] = read_object(store, item), item.size_bytes
-            task.advance(items=1, size_bytes=item.size_bytes)
+            answers[bucket, target.key] = read_object(store, target), target.size_bytes
+            task.advance(items=1, size_bytes=target.size_bytes)
 
-        in_parallel(work, len(wanted), workers)
+        in_parallel(work, len(targets), workers)
     return answers
 
 

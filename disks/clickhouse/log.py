@@ -41,7 +41,7 @@ class LoggedTransaction(msgspec.Struct, frozen=True):
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise Damaged(
                 f"disk {disk}: what it was about to log cannot be read: {error}",
-                hint=f"move its file table away; 'frostline restore {disk} --apply' makes it anew from the bucket",
+                hint=f"move its file table away; 'frostline restore {disk} --apply' rebuilds it from the bucket",
             ) from error
         commit = entry.decode(bytes(written.commit), name=f"in the file table of disk {disk}")
         return cls(written.first, written.host, written.steps, commit)
@@ -123,14 +123,14 @@ class ClickHouseLog:
         """Whether any of its operations is in the bucket."""
         return any(self._writer_of(key) == intent.commit.writer for key, _ in intent.objects)
 
-    def highest_number(self, known: int) -> int:
-        """The highest number above `known` that an object bears; 0 when there is none. Lists the files and operations
-        that follow `known`."""
+    def highest_number(self, number: int) -> int:
+        """The highest number above `number` among the objects; 0 when there is none. Lists only files and operations
+        after `number`."""
         highest = 0
         for prefix in ("", OPERATIONS_PREFIX):
-            after = f"{prefix}r{known:064b}~"
-            for item in self._store.list(f"{prefix}r0", start_after=after):
-                name = parse_key(item.key)
+            after = f"{prefix}r{number:064b}~"
+            for info in self._store.list(f"{prefix}r0", start_after=after):
+                name = parse_key(info.key)
                 highest = max(highest, name.revision if name is not None else 0)
         return highest
 

@@ -67,7 +67,7 @@ class ClickHouseTransaction(ObjectTransaction):
     def adopt(self, row: FileRow, *, copied: bool = False) -> None:
         raise Refused(
             f"{row.path} cannot be taken over: its object says where it belongs, and nothing else does",
-            hint="create the file anew",
+            hint="create the file again",
         )
 
     def link(self, source: str, target: str) -> None:

@@ -1,6 +1,6 @@
 """Which commits touched which directory: an index of an object disk's log, kept beside its cached file table.
 
-Commits are noted as they are made or taken in. Losing the file, or a note, costs the reading of log entries when
+Commits are noted when they are made or read. Losing the file, or a note, costs the reading of log entries when
 somebody asks for them (`disks.file_table.commits`), never an answer: what the index says is used to find entries, and
 what an entry says is read from the bucket and checked against the digest noted here.
 """

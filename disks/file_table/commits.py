@@ -36,7 +36,7 @@ class Commits:
         *,
         reading: Callable[[int], None] = lambda count: None,
     ) -> None:
-        """`head`: revision and digest of the newest commit known here. `reading` is told how many entries were read to
+        """`head`: revision and digest of the newest commit known here. `reading` gets the number of entries read to
         complete the index."""
         self._log = log
         self._index = index

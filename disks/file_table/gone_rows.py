@@ -4,7 +4,7 @@ of an earlier revision, at the cost of what has changed since.
 They are written in the transaction that takes the rows out of the table, so a crash leaves both or neither. How far
 they lead back is remembered beside the rows: not beyond the revision that the table was begun at, nor beyond what was
 forgotten because it became too much. Where a table leads back, the digest of its rows then follows from that of its
-rows now; whoever goes by it compares it with what the log says of that revision.
+rows now; its users compare it with what the log says of that revision.
 """
 
 from __future__ import annotations

@@ -274,7 +274,7 @@ class FileTable:
             yield from view.blobs()
 
     def __iter__(self) -> Iterator[FileRow]:
-        """Every file in path order, anew each time."""
+        """Every file in path order; each iteration reads them again."""
         return self.rows()
 
     def insert(self, rows: Sequence[FileRow]) -> None:

@@ -344,8 +344,8 @@ class TableWriter(TableReader):
 _more = Document[tuple[tuple[str, int], ...]]("objects of a file", tuple[tuple[str, int], ...])
 
 
-def row_of(found: Any) -> FileRow:
-    path, size_bytes, sha256, key, inline, blob_set, revision, more, read_only = found
+def row_of(values: Any) -> FileRow:
+    path, size_bytes, sha256, key, inline, blob_set, revision, more, read_only = values
     blobs = () if more is None else _more.decode(more)
     return FileRow(path, size_bytes, sha256.hex(), key, inline, blob_set, revision, blobs, bool(read_only))
 

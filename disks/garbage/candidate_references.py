@@ -22,21 +22,21 @@ from oplog.paths import ancestors
 
 
 def references_among(
-    disk: LoggedDisk, found: Inventory, doubtful: Collection[str], *, now: datetime, retention: timedelta
+    disk: LoggedDisk, inventory: Inventory, doubtful: Collection[str], *, now: datetime, retention: timedelta
 ) -> LiveReferences | None:
     """The references of a disk, as `collect_references` reads them, with those keys alone that are doubtful. None where
     its table must be read. Raises as that does."""
-    asked = reach(disk, found, now=now, retention=retention)
-    start = newest_at_or_below(found.snapshots, min(asked.stops))
-    if not all(revision in found.commits for revision in range(start + 1, found.head + 1)):
+    asked = reach(disk, inventory, now=now, retention=retention)
+    start = newest_at_or_below(inventory.snapshots, min(asked.stops))
+    if not all(revision in inventory.commits for revision in range(start + 1, inventory.head + 1)):
         return None
     disk.refresh()
     with disk.file_table.read() as view:
-        if view.head()[0] < found.head or not is_proved(view.state()):
+        if view.head()[0] < inventory.head or not is_proved(view.state()):
             return None
-        known = {key for _, key in view.naming(doubtful)}
-    past = _Past(disk, found, start, {key for key in doubtful if key not in known}, asked)
-    missing = found.blobs.lacking(past)
+        named = {key for _, key in view.naming(doubtful)}
+    past = _Past(disk, inventory, start, {key for key in doubtful if key not in named}, asked)
+    missing = inventory.blobs.lacking(past)
     if past.unproved:
         return None
     if missing:
@@ -47,7 +47,7 @@ def references_among(
         return None
     asked.check(past.revision, disk.store.name)
     return LiveReferences(
-        frozenset(known | past.named),
+        frozenset(named | past.named),
         asked.base,
         past.revision,
         past.digest,
@@ -61,15 +61,15 @@ def references_among(
 class _Past:
     """The log from a snapshot on, gone through once."""
 
-    def __init__(self, disk: LoggedDisk, found: Inventory, start: int, wanted: set[str], asked: Reach) -> None:
+    def __init__(self, disk: LoggedDisk, inventory: Inventory, start: int, keys: set[str], asked: Reach) -> None:
         self.revision, self.digest = start, GENESIS_DIGEST
         self.named: set[str] = set()
         """Those of the wanted that a file has at one of the revisions that are kept."""
         self.unproved = False
         """No entry tells what the snapshot's files are."""
-        self._log, self._head = disk.log, found.head
-        self._log.listed(found.commits)
-        self._wanted = wanted
+        self._log, self._head = disk.log, inventory.head
+        self._log.listed(inventory.commits)
+        self._wanted = keys
         self._stops = sorted({*asked.stops})
         self._base = asked.base
         self._files = _Files()

@@ -50,7 +50,7 @@ def collect_clickhouse(
     disk: ClickHouseLogDisk, rules: GcRules, now: datetime, report: GcReport, *, check_clock: bool
 ) -> None:
     """Fill the report; with `report.delete` delete what two agreeing listings show, the table does not name, and is
-    older than guard and retention. A safety rule that speaks is told in `report.refused`."""
+    older than guard and retention. `report.refused` names the safety rule that applies."""
     try:
         listing = _sorted(disk.store.list(), _named_ever(disk))
         report.foreign = listing.foreign
@@ -128,7 +128,7 @@ def _check_table(disk: ClickHouseLogDisk, listing: _Listing, rules: GcRules, now
 
 
 def _other_writer(listing: _Listing, since: datetime) -> str | None:
-    """A server that starts anew counts from 1 again: its objects are younger than the table and their numbers older."""
+    """A server that starts over counts from 1 again: its objects are younger than the table and their numbers older."""
     before = max((_number(blob.key) for blob in listing.files if blob.modified <= since), default=0)
     for blob in listing.files:
         if blob.modified > since + FUTURE_TOLERANCE and _number(blob.key) <= before:

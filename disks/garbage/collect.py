@@ -74,7 +74,7 @@ def collect(
 
     `now` None reads the wall clock and, before anything goes, checks it against the store's. Raises `Refused` for a
     guard interval below an hour, and for a disk that is a whole bucket, unless the rules allow it. Safety rules that
-    speak later are told in `refused` of the report, and nothing is deleted: a reference that cannot be read, listings
+    apply later are in `refused` of the report, and nothing is deleted: a reference that cannot be read, listings
     that disagree, too large a share of the blobs. Errors of the first listing are raised. With `remote` others list
     the bucket; all that is decided and deleted is decided and deleted here. Where several logs share the prefix, what
     any of them names stays, and what `references` holds.
@@ -169,7 +169,7 @@ class _Collection:
                 ranges = list(cut_ranges(self._remote.store, in_key_order(view), head=head, twice=twice))
         except FrostlineError as error:
             raise SafetyStop(f"the references cannot be read whole: {error.message}") from error
-        return list_ranges(self._remote, ranges, what=f"listing disk {self._disk.name}")
+        return list_ranges(self._remote, ranges, title=f"listing disk {self._disk.name}")
 
     def _check_never_written(self) -> None:
         """Nothing of ours was ever written here, unless the cache or the first entry knows better."""
@@ -185,21 +185,21 @@ class _Collection:
         if objection is not None:
             raise SafetyStop(objection)
 
-    def _gather(self, found: Inventory) -> LiveReferences:
+    def _gather(self, inventory: Inventory) -> LiveReferences:
         try:
-            return self._witnesses.gather(found, retention=self._rules.retention_on(self._disk))
+            return self._witnesses.gather(inventory, retention=self._rules.retention_on(self._disk))
         except FrostlineError as error:
             raise SafetyStop(f"the references cannot be read whole: {error.message}") from error
 
-    def _judge(self, found: Inventory, evidence: LiveReferences) -> BlobState:
+    def _judge(self, inventory: Inventory, evidence: LiveReferences) -> BlobState:
         # The next entry was asked for by name and is not there: what was uploaded for it waits for nothing but its age.
-        head = max(found.head, self._witnesses.head) + 1
-        verdict = classify(found.blobs, self._witnesses.named, head=head, now=self._now, guard=self._rules.guard)
+        head = max(inventory.head, self._witnesses.head) + 1
+        verdict = classify(inventory.blobs, self._witnesses.named, head=head, now=self._now, guard=self._rules.guard)
         report = self._report
         count_verdict(verdict, report)
         report.pins_expired = list(evidence.expired_pins)
         report.oldest_revision = evidence.base
-        report.log_collectable = len(self._collectable(found, set(found.snapshots), evidence))
+        report.log_collectable = len(self._collectable(inventory, set(inventory.snapshots), evidence))
         return verdict
 
     def _old_uploads(self) -> list[Upload]:
@@ -228,22 +228,22 @@ class _Collection:
     # Deleting
 
     def _delete(
-        self, found: Inventory, evidence: LiveReferences, verdict: BlobState, uploads: Sequence[Upload]
+        self, inventory: Inventory, evidence: LiveReferences, verdict: BlobState, uploads: Sequence[Upload]
     ) -> None:
         self._compare_clocks()  # before anything is written: pins and announcements end by the clock, too
-        check_caps(found.blobs, verdict, self._rules)
-        remove_stale(self._store, found.intents, self._now)
+        check_caps(inventory.blobs, verdict, self._rules)
+        remove_stale(self._store, inventory.intents, self._now)
         try:
-            log_keys = self._log_keys(found, evidence)
+            log_keys = self._log_keys(inventory, evidence)
         except FrostlineError as error:
             raise SafetyStop(f"the references cannot be read whole: {error.message}") from error
-        floor = self._floor(found, log_keys)
+        floor = self._floor(inventory, log_keys)
         log_gone = self._delete_announced(log_keys, floor=floor)
         self._report.log_deleted = len(log_gone)
         if log_gone:
-            self._store.delete([floor_key(older) for older in found.floors if older < floor])
+            self._store.delete([floor_key(older) for older in inventory.floors if older < floor])
         self._forget_commits(log_gone)
-        condemned = self._condemned(found)
+        condemned = self._condemned(inventory)
         due = out_of_quarantine(verdict.orphaned, condemned, self._rules, self._now, self._report)
         to_delete = within_limit(due, self._rules, self._report)
         sizes = {blob.key: blob.size_bytes for blob in to_delete}
@@ -257,7 +257,7 @@ class _Collection:
         for name in evidence.expired_pins:
             pins.release(self._store, name)
         pins.sweep(self._store)
-        self._remove_scratch(found)
+        self._remove_scratch(inventory)
 
     def _forget_commits(self, gone: Iterable[str]) -> None:
         """The local index of the log grows with it, and shrinks with it."""
@@ -265,56 +265,56 @@ class _Collection:
         if revisions:
             self._disk.forget_commits(max(revisions) + 1)
 
-    def _condemned(self, found: Inventory) -> Announced:
+    def _condemned(self, inventory: Inventory) -> Announced:
         try:
-            return Announced(self._store, found.intents, self._now)
+            return Announced(self._store, inventory.intents, self._now)
         except FrostlineError as error:
             raise SafetyStop(f"what earlier runs condemned cannot be read: {error.message}") from error
 
-    def _log_keys(self, found: Inventory, evidence: LiveReferences) -> list[str]:
+    def _log_keys(self, inventory: Inventory, evidence: LiveReferences) -> list[str]:
         """The commits and snapshots to delete. Writes the snapshots that make older entries superfluous, when that is
         worth it: one at the oldest revision of the retention, and one at each older pinned revision."""
-        snapshots = set(found.snapshots)
-        wanted = {revision for revision in (*evidence.pinned, evidence.base) if revision > 0} - snapshots
-        now = self._collectable(found, snapshots, evidence)
-        possible = self._collectable(found, snapshots | wanted, evidence)
-        if wanted and len(possible) - len(now) >= self._rules.compact_after_commits:
-            self._write_snapshots(found, sorted(wanted))
+        snapshots = set(inventory.snapshots)
+        needed = {revision for revision in (*evidence.pinned, evidence.base) if revision > 0} - snapshots
+        now = self._collectable(inventory, snapshots, evidence)
+        possible = self._collectable(inventory, snapshots | needed, evidence)
+        if needed and len(possible) - len(now) >= self._rules.compact_after_commits:
+            self._write_snapshots(inventory, sorted(needed))
             now = possible
-        self._prove_snapshots(found, evidence, now)
+        self._prove_snapshots(inventory, evidence, now)
         return now
 
     @staticmethod
-    def _collectable(found: Inventory, snapshots: set[int], evidence: LiveReferences) -> list[str]:
-        commits, old = collectable_log(found.commits, snapshots, base=evidence.base, pinned=evidence.pinned)
-        return [*map(commit_key, (*found.leftovers, *commits)), *map(snapshot_key, old)]
+    def _collectable(inventory: Inventory, snapshots: set[int], evidence: LiveReferences) -> list[str]:
+        commits, old = collectable_log(inventory.commits, snapshots, base=evidence.base, pinned=evidence.pinned)
+        return [*map(commit_key, (*inventory.leftovers, *commits)), *map(snapshot_key, old)]
 
     @staticmethod
-    def _floor(found: Inventory, log_keys: Iterable[str]) -> int:
+    def _floor(inventory: Inventory, log_keys: Iterable[str]) -> int:
         """The first entry that is kept when these have gone."""
         going = {parse_commit_key(key) for key in log_keys}
-        return min(revision for revision in found.commits if revision not in going)
+        return min(revision for revision in inventory.commits if revision not in going)
 
-    def _write_snapshots(self, found: Inventory, revisions: Sequence[int]) -> None:
+    def _write_snapshots(self, inventory: Inventory, revisions: Sequence[int]) -> None:
         """Write them and read them back whole: entries go only when what replaces them is proved to be readable."""
-        for past in tables_at(self._disk.log, found, revisions):
+        for past in tables_at(self._disk.log, inventory, revisions):
             snapshot.write(self._store, past.revision, past.digest, past.rows())
             header, rows = snapshot.read(self._store, past.revision)
             if header.digest != past.digest or not past.holds(rows):
                 raise SafetyStop(f"the snapshot of revision {past.revision} does not hold what the log says")
             self._report.snapshots_written.append(past.revision)
 
-    def _prove_snapshots(self, found: Inventory, evidence: LiveReferences, to_delete: Sequence[str]) -> None:
+    def _prove_snapshots(self, inventory: Inventory, evidence: LiveReferences, to_delete: Sequence[str]) -> None:
         """Read those that a revision to keep will be rebuilt from once these entries are gone, and that were not read
         yet: the references may have been read from the entries."""
         gone = max((revision for key in to_delete if (revision := parse_commit_key(key)) is not None), default=0)
         proved = {*evidence.proved, *self._report.snapshots_written}
-        there = {*found.snapshots, *proved}
+        there = {*inventory.snapshots, *proved}
         for revision in (*evidence.pinned, evidence.base):
             if not any(min(gone, revision) <= start <= revision for start in proved):
                 start = newest_at_or_below(there, revision)
                 with closing(TableAsOf(self._disk.log, start, until=start, moves=False)) as past:
-                    check_start(self._disk, found, past)
+                    check_start(self._disk, inventory, past)
                 proved.add(start)
 
     def _delete_announced(self, keys: Sequence[str], *, floor: int | None = None) -> list[str]:
@@ -355,7 +355,7 @@ class _Collection:
             raise SafetyStop(f"the log could not be told what goes: {error.message}") from error
 
     def _put_floor(self, floor: int) -> None:
-        """Whoever still stands below it learns that its next entry is none of the log's (L1)."""
+        """A writer that still stands below it learns that its next entry is none of the log's (L1)."""
         try:
             self._store.put_if_absent(floor_key(floor), b"{}", sha256=hashlib.sha256(b"{}").digest())
         except AlreadyExists:
@@ -371,10 +371,10 @@ class _Collection:
         except FrostlineError as error:
             raise SafetyStop(f"the references changed or cannot be read again: {error.message}") from error
 
-    def _remove_scratch(self, found: Inventory) -> None:
+    def _remove_scratch(self, inventory: Inventory) -> None:
         old = [
-            item.key
-            for item in found.scratch
-            if sane_time(item.modified, self._now) and self._now - item.modified >= self._rules.guard
+            info.key
+            for info in inventory.scratch
+            if sane_time(info.modified, self._now) and self._now - info.modified >= self._rules.guard
         ]
         self._report.scratch_deleted = sum(error is None for error in self._store.delete(old).values())

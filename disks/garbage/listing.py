@@ -1,6 +1,6 @@
 """A bucket's listing, cut into ranges of keys that are listed side by side and compared where they are listed.
 
-Keys are `r<64 binary digits>-file-<32 letters>`, so objects sort by the revision they were uploaded for. Whoever lists
+Keys are `r<64 binary digits>-file-<32 letters>`, so objects sort by the revision they were uploaded for. The lister of
 a range gets along with it the blobs that are expected there, and answers with what differs only: what is missing, what
 has another size, what nobody expected. The keys of a large bucket never come together in one process, but packed.
 
@@ -110,7 +110,7 @@ def unpack_seen(packed: bytes) -> Iterator[ObjectInfo]:
 
 
 UNKNOWN_BYTES = -1
-"""Expected, with whatever size: it is told what the listing shows."""
+"""Expected with any size: the answer is the size that the listing shows."""
 
 
 def in_key_order(table: TableReader) -> Iterator[_Pair]:
@@ -149,32 +149,32 @@ def cut_ranges(
 # Listing
 
 
-def list_range(wanted: ObjectKeyRange) -> RangeListing:
+def list_range(key_range: ObjectKeyRange) -> RangeListing:
     """List the range, once or twice, and compare it with what is expected there. Raises `Damaged` for a store that
     shows keys from before the range."""
-    found = RangeListing()
+    listing = RangeListing()
     blobs = Blobs()
-    for info in _listed(wanted):
+    for info in _listed(key_range):
         if is_blob_key(info.key):
             blobs.add(info)
         else:
-            found.others.append(info)
-    found.blobs, found.size_bytes, found.repeated = len(blobs), blobs.total_bytes, blobs.repeated
-    expected = dict(unpack(wanted.expected))
-    found.unexpected = pack_seen(info for info in blobs if expected.get(info.key) != info.size_bytes)
-    found.missing = [key for key in expected if blobs.size_of(key) is None]
-    found.newest = blobs.newest
-    if wanted.twice:
-        found.disagreement, found.appeared = compare_listings(blobs, _listed(wanted))
-    return found
+            listing.others.append(info)
+    listing.blobs, listing.size_bytes, listing.repeated = len(blobs), blobs.total_bytes, blobs.repeated
+    expected = dict(unpack(key_range.expected))
+    listing.unexpected = pack_seen(info for info in blobs if expected.get(info.key) != info.size_bytes)
+    listing.missing = [key for key in expected if blobs.size_of(key) is None]
+    listing.newest = blobs.newest
+    if key_range.twice:
+        listing.disagreement, listing.appeared = compare_listings(blobs, _listed(key_range))
+    return listing
 
 
-def _listed(wanted: ObjectKeyRange) -> Iterator[ObjectInfo]:
-    store = wanted.store.open()
-    for info in store.list(start_after=wanted.after):
-        if info.key <= wanted.after:
-            raise Damaged(f"{store.name}: asked for what follows {wanted.after!r}, the listing shows {info.key!r}")
-        if wanted.until is not None and info.key > wanted.until:
+def _listed(key_range: ObjectKeyRange) -> Iterator[ObjectInfo]:
+    store = key_range.store.open()
+    for info in store.list(start_after=key_range.after):
+        if info.key <= key_range.after:
+            raise Damaged(f"{store.name}: asked for what follows {key_range.after!r}, the listing shows {info.key!r}")
+        if key_range.until is not None and info.key > key_range.until:
             return
         yield info
 
@@ -186,13 +186,13 @@ class ComparedBlobs:
     """The blobs of a listing in ranges, as `Blobs` of a whole one. What was expected and is there with its size is
     counted, and nothing else is known of it."""
 
-    def __init__(self, ranges: Sequence[ObjectKeyRange], found: Sequence[RangeListing]) -> None:
+    def __init__(self, ranges: Sequence[ObjectKeyRange], listings: Sequence[RangeListing]) -> None:
         self._ranges = ranges
-        self._count = sum(one.blobs for one in found)
-        self.total_bytes = sum(one.size_bytes for one in found)
-        self.repeated = next((one.repeated for one in found if one.repeated is not None), None)
-        self._unexpected = Blobs(info for one in found for info in unpack_seen(one.unexpected))
-        self.missing = {key for one in found for key in one.missing}
+        self._count = sum(listing.blobs for listing in listings)
+        self.total_bytes = sum(listing.size_bytes for listing in listings)
+        self.repeated = next((listing.repeated for listing in listings if listing.repeated is not None), None)
+        self._unexpected = Blobs(info for listing in listings for info in unpack_seen(listing.unexpected))
+        self.missing = {key for listing in listings for key in listing.missing}
         """What was expected and is not listed."""
 
     def __len__(self) -> int:
@@ -254,35 +254,37 @@ def list_whole(store: ObjectStore, *, twice: bool = False) -> tuple[Inventory, s
 
 
 def list_ranges(
-    remote: Remote, ranges: Sequence[ObjectKeyRange], *, what: str, stop: threading.Event | None = None
+    remote: Remote, ranges: Sequence[ObjectKeyRange], *, title: str, stop: threading.Event | None = None
 ) -> tuple[Inventory, str | None]:
     """The same, listed by others. An object that appears while they list may be left out, as in any listing.
     `stop` as in `Runner.run`."""
     answers: dict[int, RangeListing] = {}
 
-    remote.runner.run(list_range, ranges, what=what, on_done=answers.__setitem__, stop=stop)
+    remote.runner.run(list_range, ranges, title=title, on_done=answers.__setitem__, stop=stop)
     if len(answers) != len(ranges):  # what nobody listed would look as if nothing was missing there
-        raise Damaged(f"{what}: only {len(answers)} of {len(ranges)} ranges of keys were listed")
-    found = [answers[index] for index in range(len(ranges))]
-    blobs = ComparedBlobs(ranges, found)
-    everything_else = inventory(info for one in found for info in one.others)
-    twice = any(one.twice for one in ranges)
-    return replace(everything_else, blobs=blobs), _disagreement(blobs, found) if twice else None
+        raise Damaged(f"{title}: only {len(answers)} of {len(ranges)} ranges of keys were listed")
+    listings = [answers[index] for index in range(len(ranges))]
+    blobs = ComparedBlobs(ranges, listings)
+    everything_else = inventory(info for listing in listings for info in listing.others)
+    twice = any(key_range.twice for key_range in ranges)
+    return replace(everything_else, blobs=blobs), _disagreement(blobs, listings) if twice else None
 
 
-def compare_blobs(remote: Remote, expected: Iterable[_Pair], *, what: str) -> tuple[int, dict[str, int | None]]:
-    """How many blobs the bucket has, as others list it, and those that it does not show as they are expected (in key
+def compare_blobs(remote: Remote, expected: Iterable[_Pair], *, title: str) -> tuple[int, dict[str, int | None]]:
+    """How many blobs the bucket has, as others list it, and those that it does not show as expected (in key
     order): with the size that it shows, None for what is missing. What nobody expected is among them."""
-    ranges = [one for one in cut_ranges(remote.store, once_each(expected)) if one.after]  # without the log's objects
-    found, _ = list_ranges(remote, ranges, what=what)
-    assert isinstance(found.blobs, ComparedBlobs)
-    return len(found.blobs), {**dict.fromkeys(found.blobs.missing), **found.blobs.sizes(found.blobs.doubtful)}
+    ranges = [
+        key_range for key_range in cut_ranges(remote.store, once_each(expected)) if key_range.after
+    ]  # without the log's objects
+    listed, _ = list_ranges(remote, ranges, title=title)
+    assert isinstance(listed.blobs, ComparedBlobs)
+    return len(listed.blobs), {**dict.fromkeys(listed.blobs.missing), **listed.blobs.sizes(listed.blobs.doubtful)}
 
 
-def _disagreement(blobs: ComparedBlobs, found: Sequence[RangeListing]) -> str | None:
+def _disagreement(blobs: ComparedBlobs, listings: Sequence[RangeListing]) -> str | None:
     """What the ranges say, and what only all of them together can: what appeared must be new."""
     if blobs.repeated is not None:
         return f"the first listing shows object {blobs.repeated} twice"
-    objections = (one.disagreement for one in found if one.disagreement is not None)
-    appeared = (info for one in found for info in one.appeared)
-    return next(objections, None) or late(appeared, max(one.newest for one in found))
+    objections = (listing.disagreement for listing in listings if listing.disagreement is not None)
+    appeared = (info for listing in listings for info in listing.appeared)
+    return next(objections, None) or late(appeared, max(listing.newest for listing in listings))

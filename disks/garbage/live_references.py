@@ -72,14 +72,14 @@ class Reach(msgspec.Struct, frozen=True):
                 raise Damaged(f"pin {pin.name} of {name} names revision {pin.revision}; the log ends at {head}")
 
 
-def reach(disk: LoggedDisk, found: Inventory, *, now: datetime, retention: timedelta) -> Reach:
+def reach(disk: LoggedDisk, inventory: Inventory, *, now: datetime, retention: timedelta) -> Reach:
     """What pins and retention keep. Raises `Damaged` for a listing without a log."""
-    if found.head == 0:
+    if inventory.head == 0:
         raise Damaged(
             f"{disk.store.name} holds no log entry, so nothing says which objects are garbage", hint="check the prefix"
         )
-    listed, known_pins = _pins(disk, [item.key for item in found.pins])
-    base = retained_from(found.commits, now=now, retention=retention)
+    listed, known_pins = _pins(disk, [info.key for info in inventory.pins])
+    base = retained_from(inventory.commits, now=now, retention=retention)
     live = tuple(pin for pin in known_pins if is_live(pin, now))
     pinned = tuple(sorted({pin.revision for pin in live if pin.revision < base}))
     return Reach(base, pinned, tuple(pin.name for pin in known_pins if not is_live(pin, now)), live, listed)
@@ -93,58 +93,60 @@ def _pins(disk: LoggedDisk, seen: Iterable[str]) -> tuple[tuple[str, ...], list[
     return keys, [pin for item in items for pin in pins.read_listed(disk.store, item)]
 
 
-def collect_references(disk: LoggedDisk, found: Inventory, *, now: datetime, retention: timedelta) -> LiveReferences:
+def collect_references(
+    disk: LoggedDisk, inventory: Inventory, *, now: datetime, retention: timedelta
+) -> LiveReferences:
     """Read every reference. Raises `FrostlineError` when a source cannot be read whole, or contradicts another."""
     name = disk.store.name
-    asked = reach(disk, found, now=now, retention=retention)
+    asked = reach(disk, inventory, now=now, retention=retention)
     keys: set[str] = set()
     proved: set[int] = set()
     before: TableAsOf | None = None
     end: tuple[int, str] | None = None
-    with closing(tables_at(disk.log, found, asked.stops, open_end=True)) as tables:
+    with closing(tables_at(disk.log, inventory, asked.stops, open_end=True)) as tables:
         for past in tables:
-            keys |= named_anew(past, found, gone_on=past is before)
+            keys |= named_anew(past, inventory, gone_on=past is before)
             proved.add(past.start)
             before = past
             if past.revision < asked.base:
-                check_start(disk, found, past)
+                check_start(disk, inventory, past)
                 continue
             past.balance = None
-            past.advance(found.head)
-            check_start(disk, found, past)
-            _check_present(found, past, name)
+            past.advance(inventory.head)
+            check_start(disk, inventory, past)
+            _check_present(inventory, past, name)
             past.advance()
-            keys |= _among(past.named, found)
+            keys |= _among(past.named, inventory)
             end = past.revision, past.digest
-    if end is None or end[0] < found.head:
+    if end is None or end[0] < inventory.head:
         raise WrongAnswer(
-            f"a listing of {name} shows log entry {found.head}, and another one does not",
+            f"a listing of {name} shows log entry {inventory.head}, and another one does not",
             hint="listings of this store cannot be relied on now: run the command again",
         )
     head, digest = end
     ends_at(disk, head)  # what is committed from now on, the look before each batch will see
-    keys |= _live_keys(disk, found, head)
+    keys |= _live_keys(disk, inventory, head)
     asked.check(head, name)
     return LiveReferences(
         frozenset(keys), asked.base, head, digest, asked.pinned, asked.expired, frozenset(proved), asked.pins
     )
 
 
-def named_anew(past: TableAsOf, found: Inventory, *, gone_on: bool) -> set[str]:
+def named_anew(past: TableAsOf, inventory: Inventory, *, gone_on: bool) -> set[str]:
     """The blobs that the table names and did not at the revision it stopped at before: those that more files name now.
-    What was named there already may be among them. Its counts begin anew."""
+    What was named there already may be among them. Its counts start over."""
     gained = past.balance or {}
     past.balance = {}
     past.named.clear()
     if not gone_on:
-        return past.keys(found.blobs.doubtful)
-    return _among({key for key, more in gained.items() if more > 0}, found)
+        return past.keys(inventory.blobs.doubtful)
+    return _among({key for key, more in gained.items() if more > 0}, inventory)
 
 
-def check_start(disk: LoggedDisk, found: Inventory, past: TableAsOf) -> None:
+def check_start(disk: LoggedDisk, inventory: Inventory, past: TableAsOf) -> None:
     """The log must say the same from an older start. Reads it only where no entry tells what the table is, as those of
     older versions; what no older start is left of is all there is. Raises `Damaged`."""
-    older = contradicted_by(disk.log, found, past, strict=True)
+    older = contradicted_by(disk.log, inventory, past, strict=True)
     if older is None:
         return
     older.close()
@@ -155,21 +157,21 @@ def check_start(disk: LoggedDisk, found: Inventory, past: TableAsOf) -> None:
     )
 
 
-def _among(keys: set[str], found: Inventory) -> set[str]:
-    among = found.blobs.doubtful
+def _among(keys: set[str], inventory: Inventory) -> set[str]:
+    among = inventory.blobs.doubtful
     return keys if among is None else keys.intersection(among)
 
 
-def _check_present(found: Inventory, past: TableAsOf, name: str) -> None:
+def _check_present(inventory: Inventory, past: TableAsOf, name: str) -> None:
     """Every blob of the table at the listed head must be in the listing: else it is not the listing of this disk."""
-    missing = found.blobs.lacking(past)
+    missing = inventory.blobs.lacking(past)
     if missing:  # which is rare: then every row is looked at
         live = {key for row in past.rows() if not is_set_aside(row.path) for key, _ in row.blobs}
         missing &= live
     if missing:
         raise Damaged(
-            f"{len(missing)} objects that the file table names are not among the {len(found.blobs)} in the listing of "
-            f"{name}, such as {min(missing)}: the listing is incomplete, or objects were lost",
+            f"{len(missing)} objects that the file table names are not among the {len(inventory.blobs)} in the listing "
+            f"of {name}, such as {min(missing)}: the listing is incomplete, or objects were lost",
             hint="run 'frostline fsck'; nothing is collected until they are back or their parts are dropped",
         )
 
@@ -186,15 +188,15 @@ def ends_at(disk: LoggedDisk, head: int) -> bool:
     raise Damaged(f"{disk.store.name} holds log entry {head + 1}, which its listing does not show")
 
 
-def _live_keys(disk: LoggedDisk, found: Inventory, head: int) -> set[str]:
+def _live_keys(disk: LoggedDisk, inventory: Inventory, head: int) -> set[str]:
     """The keys of the cached table, a second witness that must not know of later revisions than the bucket shows."""
     disk.refresh()
     with disk.file_table.read() as view:
         revision, _ = view.head()
-        keys = named_in(view, found.blobs.doubtful)
-    if revision < found.head or revision < head:
+        keys = named_in(view, inventory.blobs.doubtful)
+    if revision < inventory.head or revision < head:
         raise Damaged(
-            f"the cache of disk {disk.name} ends at revision {revision} and the log at {max(found.head, head)}"
+            f"the cache of disk {disk.name} ends at revision {revision} and the log at {max(inventory.head, head)}"
         )
     return keys
 

@@ -81,22 +81,22 @@ class ReferenceSources:
             with closing(OtherLog(self._disk, name)) as log:
                 self._begun[name] = _entries_of(log)
 
-    def gather(self, found: Inventory, *, retention: timedelta) -> LiveReferences:
+    def gather(self, listing: Inventory, *, retention: timedelta) -> LiveReferences:
         """Ask all of them, after the objects were listed; what the disk's own log says. Raises `FrostlineError`."""
         self._check_place()
         if self._references is not None and (objection := self._references.objection()) is not None:
             raise Damaged(objection)
-        self._own = collect_references(self._disk, found, now=self._now, retention=retention)
+        self._own = collect_references(self._disk, listing, now=self._now, retention=retention)
         names = heeded_logs(self._disk, now=self._now)
         self._check_logs()
         for name in set(other_logs(self._disk)).difference(names):
             with closing(OtherLog(self._disk, name)) as log:
                 self._ended_at = max(self._ended_at, inventory(log.store.list(OPERATIONS_PREFIX)).head)
-        doubtful = _doubtful(found, self._own.keys) if names else frozenset()
+        doubtful = _doubtful(listing, self._own.keys) if names else frozenset()
         for name in names:
             log = OtherLog(self._disk, name)
             self._others[name] = _Witness(log, _EMPTY)  # which closes it, whatever happens
-            self._others[name] = _Witness(log, self._evidence_of(log, found, doubtful))
+            self._others[name] = _Witness(log, self._evidence_of(log, listing, doubtful))
         if self._references is not None:
             self._held = frozenset(self._references.held())
         return self._own
@@ -116,7 +116,7 @@ class ReferenceSources:
         if (objection := recorded_keeper.objection(found, keeper, at=self._now, guard=self._guard)) is not None:
             raise Damaged(objection)
 
-    def _evidence_of(self, log: OtherLog, found: Inventory, doubtful: Collection[str]) -> LiveReferences:
+    def _evidence_of(self, log: OtherLog, inventory: Inventory, doubtful: Collection[str]) -> LiveReferences:
         listed = self._begun.get(str(log.log_name))
         if listed is None or (not listed.head and not listed.snapshots):
             listed = _entries_of(log)
@@ -124,7 +124,7 @@ class ReferenceSources:
             return _EMPTY
         _, writer = newest_writer(log.store)
         retention = _EVERYTHING if writer is None else timedelta(seconds=writer.retention_seconds)
-        listed = replace(listed, blobs=found.blobs)
+        listed = replace(listed, blobs=inventory.blobs)
         narrow = references_among(log, listed, doubtful, now=self._now, retention=retention)
         return narrow or collect_references(log, listed, now=self._now, retention=retention)
 
@@ -141,7 +141,7 @@ class ReferenceSources:
         return max(self._ended_at, *(one.evidence.head for one in self._all()), 0)
 
     def fence(self, announcement: str) -> None:
-        """Whoever commits from now on, in whatever log, looks at its objects again. Raises `FrostlineError`."""
+        """Every commit from now on, in any log, checks its objects again. Raises `FrostlineError`."""
         for one in self._all():
             one.log.fence(announcement)
 
@@ -185,6 +185,6 @@ def _entries_of(log: OtherLog) -> Inventory:
     return inventory([*log.store.list(OPERATIONS_PREFIX), *log.store.list(SNAPSHOTS_PREFIX)])
 
 
-def _doubtful(found: Inventory, named: Collection[str]) -> Collection[str]:
+def _doubtful(inventory: Inventory, named: Collection[str]) -> Collection[str]:
     """The listed objects that the disk's own log does not name: of these alone the others are asked."""
-    return frozenset(blob.key for blob in found.blobs.outside(named))
+    return frozenset(blob.key for blob in inventory.blobs.outside(named))

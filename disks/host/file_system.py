@@ -1,8 +1,8 @@
 """Makes all of a file system durable at once, by syncfs(2): of very many small files a sixth of syncing each.
 
 It may take the place of single syncs only where the kernel tells of every failure. Linux tells since 5.8 of bytes of
-any file that could not be written since the descriptor was opened, whoever noticed it before, and since 5.17 of a
-journal that could not be; and only a file system that keeps its own books does, not one that stands on another one or
+any file that could not be written since the descriptor was opened, even if another caller noticed it before, and since
+5.17 of a journal that could not be; and only a file system that keeps its own books does, not one on top of another or
 on a server. So `watch` says no for all others, and each file is synced by itself.
 """
 
@@ -32,7 +32,7 @@ def tells_of_every_failure(release: str, kind: int) -> bool:
 
 def watch(directory: Path) -> int | None:
     """A descriptor that `sync_all` takes, to be opened before anything is written that this shall make durable: only
-    what fails from now on is told. None where not every failure is. The caller closes it."""
+    later failures are reported. None where not every failure is. The caller closes it."""
     if sys.platform != "linux":
         return None
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

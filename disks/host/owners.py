@@ -3,8 +3,8 @@
 The kernel gives the lock back when its holder ends, however that ends, and shows it to everybody who can open the file:
 also to processes of another container, to which the holder's process id means nothing, or somebody else.
 
-The locks are those of open file descriptions (fcntl(2), F_OFD_SETLK): threads and other handles of one process are told
-apart, and closing another handle gives none back. Where a system has none, nobody is known to live by this.
+The locks are those of open file descriptions (fcntl(2), F_OFD_SETLK): they distinguish threads and other handles of one
+process, and closing another handle gives none back. Where a system has none, nobody is known to live by this.
 """
 
 from __future__ import annotations

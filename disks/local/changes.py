@@ -54,7 +54,7 @@ _document = Document("line of what commits touched", tuple[_Touched, ...])
 
 
 class Changes:
-    """The lines of one disk. Whoever notes one holds the commit lock."""
+    """The lines of one disk. A caller that notes one holds the commit lock."""
 
     def __init__(self, root: Path, own: Path) -> None:
         self._root = str(root)
@@ -64,7 +64,7 @@ class Changes:
     @contextmanager
     def noted(self, touched: Iterable[str], arriving: Iterable[str] = ()) -> Iterator[None]:
         """Around what changes these paths and no others; where something is `arriving` a file is in the end. Where it
-        fails or the process dies, whoever carries it out again notes all of them. A directory that was touched as a
+        fails or the process dies, the process that carries it out again notes all of them. A directory touched as a
         whole, and is still there for readers, gets another time as well: what is put into it later does not go on from
         what it had."""
         names: dict[str, set[str]] = defaultdict(set)

@@ -1,4 +1,4 @@
-"""How a local disk's transactions become visible: one rename commits, then the record is carried out, by whoever comes.
+"""How a local disk's transactions become visible: one rename commits, then the next process carries out the record.
 The steps, and what a crash after each leaves:
 
     staging/<tx>/files/…        a directory that nobody owns: the next opening removes it
@@ -84,7 +84,7 @@ class LocalCommits:
         self._ready = False
 
     def prepare(self) -> None:
-        """Make the disk's own directories. Whoever only reads does not: below the mount point of a disk that is not
+        """Make the disk's own directories. A reader does not: below the mount point of a disk that is not
         mounted they would be one more disk."""
         if self._ready:
             return
@@ -137,7 +137,7 @@ class LocalCommits:
                 try:
                     self._roll_forward(committed)
                 except (OSError, NoSpace) as error:
-                    # Committed and durable: whoever looks at the disk next tries again, and reports it.
+                    # Committed and durable: the next process to read the disk tries again, and reports it.
                     in_place = False
                     logger.error("disk %s: %s is committed but not in place yet: %s", self._name, staging.name, error)
             self.hidden.sweep()

@@ -82,11 +82,11 @@ class UncachedFile:
         self._size_bytes += len(view)
 
 
-def _write_all(writer: int, view: memoryview, place: int, *, direct: bool) -> bool:
-    """Write all of it, where the file has `place` bytes already; whether what follows may pass the page cache by."""
+def _write_all(writer: int, view: memoryview, offset: int, *, direct: bool) -> bool:
+    """Write all of it, where the file has `offset` bytes already; whether what follows may pass the page cache by."""
     done, count = 0, len(view)
     while done < count:
-        if direct and (place + done) % _ALIGNMENT_BYTES + (count - done) % _ALIGNMENT_BYTES:
+        if direct and (offset + done) % _ALIGNMENT_BYTES + (count - done) % _ALIGNMENT_BYTES:
             direct = _pass_cache_by(writer, False)
         try:
             done += os.write(writer, view[done:])

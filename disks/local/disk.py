@@ -3,7 +3,7 @@
 <root>/…                               the files
 <root>/.frostline/staging/<tx>/        a transaction being written; its owner holds a lock
 <root>/.frostline/committed/<tx>/      the commit point is the rename from staging: files and record.json, rolled
-                                       forward at once, or by whoever looks at the disk after a crash
+                                       forward at once, or by the next reader of the disk after a crash
 <root>/.frostline/hidden/<tx>.json     removed files that readers may still open: not listed, swept later
 <root>/.frostline/trash/<tx>/          being deleted
 <root>/.frostline/changes              which names the last commits touched (`disks.local.changes`)
@@ -183,7 +183,7 @@ class LocalDisk(Disk):
         return read
 
     def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
-        found: builtins.list[tuple[str, bytes]] = []
+        files: builtins.list[tuple[str, bytes]] = []
         with self._commits.view() as tree:
             hidden = self._hidden.inodes()
             for entry, is_directory in tree.scan(directory):
@@ -191,14 +191,14 @@ class LocalDisk(Disk):
                 if not is_directory:
                     continue
                 with suppress(NotFound):
-                    found.append((path, read_whole(*tree.open(path, hidden))))
-        for path, data in sorted(found, key=lambda item: item[0].encode()):
+                    files.append((path, read_whole(*tree.open(path, hidden))))
+        for path, data in sorted(files, key=lambda file: file[0].encode()):
             yield path, data, None
 
     def look_over(
-        self, directory: str, name: str, known: Mapping[str, Mark], among: Collection[str] | None = None
+        self, directory: str, name: str, marks: Mapping[str, Mark], among: Collection[str] | None = None
     ) -> builtins.list[SmallFile]:
-        found: builtins.list[SmallFile] = []
+        files: builtins.list[SmallFile] = []
         with self._commits.view() as tree:
             hidden = self._hidden.inodes()
             settled_ns = time.time_ns() - SETTLED_NS
@@ -207,14 +207,14 @@ class LocalDisk(Disk):
             for child in everything if among is None else among:
                 path = f"{join(directory, child)}/{name}"
                 mark = mark_of(f"{root}/{path}", settled_ns)
-                before = known.get(path)
+                before = marks.get(path)
                 if before is not None and before == mark and hidden.get(path) != mark[0]:
-                    found.append(SmallFile(path, before, None, None))  # of many files one object each
+                    files.append(SmallFile(path, before, None, None))  # of many files one object each
                     continue
                 with suppress(NotFound):
-                    found.append(SmallFile(path, mark, read_whole(*tree.open(path, hidden)), None))
-        found.sort(key=attrgetter("path"))  # the order of its bytes
-        return found
+                    files.append(SmallFile(path, mark, read_whole(*tree.open(path, hidden)), None))
+        files.sort(key=attrgetter("path"))  # the order of its bytes
+        return files
 
     def state_of(self, directory: str) -> Mark | None:
         """As promised: every change moves the time of the directory, and every commit those of all that are above what
@@ -342,8 +342,8 @@ class LocalDisk(Disk):
     def identity(self) -> str | None:
         return read_file(self._own)
 
-    def watch(self, known: str | None, begin: Callable[[str], None]) -> None:
-        self._identity.watch(known, begin)
+    def watch(self, disk_id: str | None, begin: Callable[[str], None]) -> None:
+        self._identity.watch(disk_id, begin)
 
     def stamps(self) -> Sequence[KeptStamp]:
         return self._commits.stamps.all()

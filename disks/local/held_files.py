@@ -1,8 +1,8 @@
 """Second names for files of a local disk that other processes are going to read by and by.
 
-A lease (`Disk.read_lease`) ends with the process that took it. Whoever only plans what others read gives the files a
-second name instead, a hard link below `<root>/.frostline/readers/`: the bytes stay, whatever becomes of the first name,
-until the time that was asked for is over or the process that it was done for has ended.
+A lease (`Disk.read_lease`) ends with the process that took it. A process that only plans the reads of others gives
+files a second name instead, a hard link below `<root>/.frostline/readers/`: the bytes outlive the first name, until the
+time that was asked for is over or the process that it was done for has ended.
 
 <root>/.frostline/readers/<id>/until.json      {"until", "pid", "start", "sight"}, the first file there
 <root>/.frostline/readers/<id>/<n>-<name>      the files

@@ -21,7 +21,7 @@ from oplog.documents import Document
 
 
 class HiddenFiles:
-    """The hidden files of one disk. Whoever changes them holds the commit lock."""
+    """The hidden files of one disk. A caller that changes them holds the commit lock."""
 
     def __init__(self, root: Path, own: Path, trash: Trash, changes: Changes) -> None:
         self.directory = own / "hidden"

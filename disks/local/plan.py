@@ -61,7 +61,7 @@ def has_chains(moves: tuple[LocalRename, ...]) -> bool:
 
 
 class VisibleFiles(Protocol):
-    """What the plan asks of the disk: the visible files as they are now."""
+    """What the plan asks of the disk: the files visible now."""
 
     def is_file(self, path: str) -> bool:
         """Whether a visible file has this path."""
@@ -88,7 +88,7 @@ class CommitPlan:
         """Where everything that was renamed lies now: also below a directory that was renamed after it."""
         self._arrivals: dict[str, int] = {}
         self._above: set[str] | None = set()
-        """The directories above the arrivals, so that thousands of them stay cheap; None where that is found anew."""
+        """The directories above the arrivals, so that thousands stay cheap; None where they must be read again."""
 
     def record(self, kind: str, reason: str) -> CommitRecord:
         """The steps so far."""

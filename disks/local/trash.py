@@ -1,7 +1,7 @@
 """What a local disk's transactions removed, on its way out: no longer part of the tree, deleted here.
 
 A few directories are deleted at once. Many are deleted in a thread of their own: a file system may take a millisecond
-for each (one that is mounted with `discard` waits for the device), and whoever moved a hundred parts away need not wait
+for each (one mounted with `discard` waits for the device), and a process that moved a hundred parts away need not wait
 for that. One thread: removals from one directory wait for one another. A process that ends waits for its thread; what
 a crash leaves the next opening deletes.
 """

@@ -88,10 +88,10 @@ class LocalTree:
         self._check_file(path, found, self.hidden.inodes())
         return found
 
-    def _check_file(self, path: str, found: os.stat_result, hidden: dict[str, int]) -> None:
-        if stat.S_ISDIR(found.st_mode) or hidden.get(path) == found.st_ino:
+    def _check_file(self, path: str, status: os.stat_result, hidden: dict[str, int]) -> None:
+        if stat.S_ISDIR(status.st_mode) or hidden.get(path) == status.st_ino:
             raise NotFound(f"no file {path} on disk {self.name}")
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise _strange(self.root / path)
 
     def open(self, path: str, hidden: dict[str, int]) -> tuple[int, int]:
@@ -115,7 +115,7 @@ class LocalTree:
 
 
 class TreeNow:
-    """The visible files as they are; the caller holds a lock that keeps them so."""
+    """The files visible now; the caller holds a lock that keeps them so."""
 
     def __init__(self, tree: LocalTree) -> None:
         self._tree = tree

@@ -1,7 +1,7 @@
 """The local cache of an object disk's file table: opened, brought up to the log, and replaced when it is damaged.
 
-Losing the file costs a rebuild from the bucket, never data; so whatever is wrong with it, it is set aside and
-read anew.
+Losing the file costs a rebuild from the bucket, never data; so a faulty file is set aside and
+read again.
 """
 
 from __future__ import annotations
@@ -241,9 +241,9 @@ class TableCache:
     def replace(
         self, rows: Callable[[], Iterable[StoredRow]], revision: int, digest: str, *, table_digest: str, proved: bool
     ) -> None:
-        """Replace the cached table, whatever it holds, with this one: in one SQLite transaction, so all or nothing. The
-        next use catches up from there. The rows come in path order, and are asked for anew when the table has to be
-        made anew; `table_digest` is theirs."""
+        """Replace the cached table with this one: in one SQLite transaction, so all or nothing. The
+        next use catches up from there. The rows come in path order, and are iterated again when the table has to be
+        made again; `table_digest` is theirs."""
 
         def fill(table: FileTable) -> None:
             with table.write() as view:
@@ -387,9 +387,9 @@ class TableCache:
         if seen != SeenStates():
             remember_seen(view, seen)
 
-    def note(self, what: str) -> None:
+    def note(self, message: str) -> None:
         """Tell it: in the log of this process, and to who calls `recover` next."""
-        self._notes.append(f"disk {self._disk_name}: {what}")
+        self._notes.append(f"disk {self._disk_name}: {message}")
         logger.warning(self._notes[-1])
 
     # Catching up
@@ -428,12 +428,12 @@ class TableCache:
             self.end_seen = Moment()
 
     def _begin_anew(
-        self, table: FileTable, known: int, until: int | None, *, below: int | None = None, passed: int = -1
+        self, table: FileTable, at_head: int, until: int | None, *, below: int | None = None, passed: int = -1
     ) -> None:
         """Read the table from the newest snapshot (`below` a revision), and the entries after it. `passed`: the one
         that did not reach them before."""
         with table.write(forgettable=True) as view:
-            if view.head()[0] == known > 0 or below is not None:
+            if view.head()[0] == at_head > 0 or below is not None:
                 self._clear(view)
             revision, digest = self._load_snapshot(view, until, below)
             start = view.state().get(UNPROVED)
@@ -517,12 +517,12 @@ class TableCache:
         if until is not None or known:
             return
         with table.write(forgettable=True) as view:
-            if view.head()[0] >= revision:  # else another process has just begun to fill it anew
+            if view.head()[0] >= revision:  # else another process has just begun to refill it
                 view.remember(**{_WHOLE: "yes"})
 
     def _can_begin_anew(self, revision: int) -> bool:
         """Whether there is a log to read a table from. One that was at `revision`, which the bucket does not hold, may
-        begin anew when gc took that entry and a later snapshot stands in for it; else it is that of another log."""
+        start over when gc took that entry and a later snapshot stands in for it; else it is that of another log."""
         if revision == 0:
             return self._log.first_revision() is not None
         self._check_identity()

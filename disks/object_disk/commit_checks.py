@@ -131,5 +131,5 @@ def _paths(operation: Operation) -> tuple[str, ...]:
     return (operation.path,)
 
 
-def _overlap(path: str, place: str) -> bool:
-    return path == place or path.startswith(f"{place}/") or place.startswith(f"{path}/")
+def _overlap(path: str, other: str) -> bool:
+    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")

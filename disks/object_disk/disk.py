@@ -313,7 +313,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
                         entry = self._append(view, draft, unproved, basis.marking)
                 except (RevisionTaken, Conflict) as error:
                     if isinstance(error, StrayEntry):
-                        self.cache.note(f"{error.message}; it was committed anew")
+                        self.cache.note(f"{error.message}; it was committed again")
                     elif isinstance(error, RevisionTaken) and self._take(table, unproved, error.winner):
                         continue  # at once: who waits is behind again, and the others win without end
                     told = not unproved.entries
@@ -337,7 +337,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
 
     def _begin_log(self, table: FileTable, basis: CommitChecks) -> None:
         """Of a log that is one of several: make sure that this machine writes it. Before its first commit looks at its
-        blobs, the log is seen by whoever collects (docs/design.md, L8)."""
+        blobs, collections can see the log (docs/design.md, L8)."""
         if self._writer is None:
             return
         if table.head()[0] == 0:
@@ -423,8 +423,8 @@ class ObjectDisk(TableDisk, LoggedDisk):
         self._seen = read_object(self.store)
         return self._seen
 
-    def watch(self, known: str | None, begin: Callable[[str], None]) -> None:
-        self._identity.watch(known, begin)
+    def watch(self, disk_id: str | None, begin: Callable[[str], None]) -> None:
+        self._identity.watch(disk_id, begin)
 
     def stamp_commits(self, state: Callable[[], WriterState], committed: Callable[[CommitStamp], None]) -> None:
         self._writer_state = state
@@ -440,7 +440,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
         return self._reading(read)
 
     def _identity_before_commit(self) -> str | None:
-        """Where no id is known here, whoever puts one finds out whether there is one."""
+        """Where no id is known here, the process that puts one finds out whether there is one."""
         return self.identity() if self._identity.is_known else self.cache.remembered_identity()
 
     def _write_identity(self) -> str:
@@ -501,7 +501,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
         return Entry(commit, digest)
 
     def _bringing_earlier(self, commit: Commit, unproved: UnprovedEntries) -> Commit:
-        """The commit with the texts of those before it, as far as they are at hand. Nothing is read for it."""
+        """The commit with the texts of those before it that are at hand. Nothing is read for it."""
         texts = {entry.revision: encode(entry) for entry in unproved.commits}
         texts = self.cache.index.texts() | texts
         wanted = range(commit.revision - earlier.COMMITS + 1, commit.revision)

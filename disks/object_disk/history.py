@@ -43,7 +43,7 @@ class TableAsOf:
         self._run: SortedRun | None = None
         """The snapshot's rows that no entry has changed; None when they are in `_changes`."""
         self.table_digest = TableDigest()
-        """Of the files as they are."""
+        """Of the files at this revision."""
         self.is_proved = start == 0
         """The log says what the table is, and it is that: all entries were applied, or one of them says it."""
         if start > 0:
@@ -59,7 +59,7 @@ class TableAsOf:
         """Once it is a dict, by how many files more each blob is named than before. A row that an entry touches comes
         out of the snapshot's run and counts as new; what it names was named before."""
         self.on_commit: Callable[[Commit], None] = lambda commit: None
-        """Is told of every entry gone past."""
+        """Gets every entry gone past."""
         self.moved_in: set[str] = set()
         """Paths that moves from other disks have created since the start."""
         self._entries = log.entries(after=start, until=until, previous=self.digest)
@@ -113,7 +113,7 @@ class TableAsOf:
             yield from changes
 
     def __iter__(self) -> Iterator[FileRow]:
-        """The same, anew each time."""
+        """The same; each iteration reads again."""
         return self.rows()
 
     def stored(self) -> Iterator[StoredRow]:
@@ -189,7 +189,7 @@ def _lift(run: SortedRun, view: TableWriter, commit: Commit) -> None:
 
 def past_at(
     log: OperationsLog,
-    found: Inventory,
+    inventory: Inventory,
     revision: int,
     *,
     until: int | None = None,
@@ -203,11 +203,11 @@ def past_at(
     `strict`. `moves` is as for `TableAsOf`. With `before` it begins below that revision. Raises `NotFound` when the
     revision is above the head or is not kept any more.
     """
-    if not 0 <= revision <= found.head:
-        raise NotFound(f"{log.store.name} has no revision {revision}", hint=available(found))
-    log.listed(found.commits)
-    reach = _reach(found, revision)
-    starts = [start for start in sorted(found.snapshots, reverse=True) if reach <= start <= revision]
+    if not 0 <= revision <= inventory.head:
+        raise NotFound(f"{log.store.name} has no revision {revision}", hint=available(inventory))
+    log.listed(inventory.commits)
+    reach = _reach(inventory, revision)
+    starts = [start for start in sorted(inventory.snapshots, reverse=True) if reach <= start <= revision]
     if before is not None:
         starts = [start for start in starts if start < before]
     problem: Damaged | None = None
@@ -224,22 +224,26 @@ def past_at(
         return past
     if problem is not None:
         raise problem
-    if before is None and max(found.snapshots, default=0) < reach:
+    if before is None and max(inventory.snapshots, default=0) < reach:
         raise Damaged(
             f"revision {revision} of {log.store.name} cannot be rebuilt: the entry of revision {reach} is missing",
-            hint=available(found),
+            hint=available(inventory),
         )
-    raise NotFound(f"revision {revision} of {log.store.name} is no longer kept", hint=available(found))
+    raise NotFound(f"revision {revision} of {log.store.name} is no longer kept", hint=available(inventory))
 
 
-def contradicted_by(log: OperationsLog, found: Inventory, past: TableAsOf, *, strict: bool = False) -> TableAsOf | None:
+def contradicted_by(
+    log: OperationsLog, inventory: Inventory, past: TableAsOf, *, strict: bool = False
+) -> TableAsOf | None:
     """What the next older start gives at the revision of `past`, where that is another table; the caller closes it.
     Reads only where no entry tells what the table is, as those of older versions. None also when no older start is
     left. Raises as `past_at` does, with its `strict`."""
     if past.is_proved:
         return None
     try:
-        older = past_at(log, found, past.revision, until=past.revision, strict=strict, moves=False, before=past.start)
+        older = past_at(
+            log, inventory, past.revision, until=past.revision, strict=strict, moves=False, before=past.start
+        )
     except NotFound:
         return None
     if older.table_digest.hex != past.table_digest.hex:
@@ -248,29 +252,29 @@ def contradicted_by(log: OperationsLog, found: Inventory, past: TableAsOf, *, st
     return None
 
 
-def at_head(log: OperationsLog, found: Inventory, past: TableAsOf) -> TableAsOf:
+def at_head(log: OperationsLog, inventory: Inventory, past: TableAsOf) -> TableAsOf:
     """The newest table: `past` gone forward where the log allows it, else a new one. The caller closes both."""
-    if _reach(found, found.head) <= past.revision:
+    if _reach(inventory, inventory.head) <= past.revision:
         past.advance()
         return past
-    newest = past_at(log, found, found.head)
+    newest = past_at(log, inventory, inventory.head)
     newest.advance()
     return newest
 
 
-def _reach(found: Inventory, revision: int) -> int:
+def _reach(inventory: Inventory, revision: int) -> int:
     """The lowest revision from which the commits up to `revision` are all there."""
-    while revision in found.commits:
+    while revision in inventory.commits:
         revision -= 1
     return revision
 
 
-def restorable(found: Inventory) -> list[tuple[int, int]]:
+def restorable(inventory: Inventory) -> list[tuple[int, int]]:
     """The ranges of revisions (first, last) that log and snapshots still give, ascending."""
     ranges: list[tuple[int, int]] = []
-    for start in sorted({*found.snapshots, *([0] if 1 in found.commits else [])}):
+    for start in sorted({*inventory.snapshots, *([0] if 1 in inventory.commits else [])}):
         last = start
-        while last + 1 in found.commits:
+        while last + 1 in inventory.commits:
             last += 1
         if ranges and start <= ranges[-1][1]:
             ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
@@ -279,44 +283,44 @@ def restorable(found: Inventory) -> list[tuple[int, int]]:
     return ranges
 
 
-def available(found: Inventory) -> str:
+def available(inventory: Inventory) -> str:
     """A sentence that names the revisions that can be restored."""
-    ranges = restorable(found)
+    ranges = restorable(inventory)
     if not ranges:
-        empty = not found.commits and not found.snapshots
+        empty = not inventory.commits and not inventory.snapshots
         return f"no revision can be restored: {'the log is empty' if empty else 'its first entries are missing'}"
     names = [str(first) if first == last else f"{first} to {last}" for first, last in ranges]
     return f"revisions that can be restored: {', '.join(names)}"
 
 
-def past_before(log: OperationsLog, found: Inventory, moment: datetime) -> TableAsOf:
+def past_before(log: OperationsLog, inventory: Inventory, moment: datetime) -> TableAsOf:
     """The table as it was at the moment: before the first commit that is later (`committed_at`).
 
     Starts from the newest snapshot whose commit the store dates before the moment, so that the reading is short.
     Raises `NotFound` when the log begins later.
     """
-    ranges = restorable(found)
+    ranges = restorable(inventory)
     if not ranges:
-        raise NotFound(f"{log.store.name} has no commit", hint=available(found))
+        raise NotFound(f"{log.store.name} has no commit", hint=available(inventory))
     first, _ = ranges[-1]
     dated = [
         start
-        for start, entry in found.snapshots.items()
-        if start >= first and _dated(found, start, entry) + FUTURE_TOLERANCE <= moment
+        for start, entry in inventory.snapshots.items()
+        if start >= first and _dated(inventory, start, entry) + FUTURE_TOLERANCE <= moment
     ]
     start = max(dated, default=first)
-    past = past_at(log, found, start)
-    dates = _Dates(found, _dated(found, start, found.snapshots[start]) if start in dated else None)
+    past = past_at(log, inventory, start)
+    dates = _Dates(inventory, _dated(inventory, start, inventory.snapshots[start]) if start in dated else None)
     past.advance(before=lambda commit: dates.of(commit) <= moment)
     if start > 0 and past.revision == start and not dated:
         past.close()
-        raise NotFound(f"{log.store.name}: the log begins after {moment.isoformat()}", hint=available(found))
+        raise NotFound(f"{log.store.name}: the log begins after {moment.isoformat()}", hint=available(inventory))
     return past
 
 
-def committed_at(found: Inventory, commit: Commit) -> datetime:
+def committed_at(inventory: Inventory, commit: Commit) -> datetime:
     """When the commit was made, as its writer says, unless its clock was ahead of the store's: then as that says."""
-    entry = found.commits.get(commit.revision)
+    entry = inventory.commits.get(commit.revision)
     if entry is not None and commit.time > entry.modified + FUTURE_TOLERANCE:
         return entry.modified
     return commit.time
@@ -326,8 +330,8 @@ class _Dates:
     """The times of commits that come in order, which only go up: one that goes back was made by a clock that was
     behind, and counts as of when the store took it in. (Of a copy of a bucket the store's dates are all late.)"""
 
-    def __init__(self, found: Inventory, last: datetime | None) -> None:
-        self._found, self._last = found, last
+    def __init__(self, inventory: Inventory, last: datetime | None) -> None:
+        self._found, self._last = inventory, last
 
     def of(self, commit: Commit) -> datetime:
         """When the commit was made, as far as that can be told."""
@@ -339,9 +343,9 @@ class _Dates:
         return self._last
 
 
-def _dated(found: Inventory, revision: int, snapshot_object: ObjectInfo) -> datetime:
+def _dated(inventory: Inventory, revision: int, snapshot_object: ObjectInfo) -> datetime:
     """When the store took the commit in; the snapshot's own, later time once the commit has been collected."""
-    commit = found.commits.get(revision)
+    commit = inventory.commits.get(revision)
     return commit.modified if commit is not None else snapshot_object.modified
 
 

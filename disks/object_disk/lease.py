@@ -229,9 +229,9 @@ class Lease:
         telling = {item.key for item in old if now() - item.modified < _TOLD and self._tells(item)}
         self._store.delete([item.key for item in old if item.key not in telling])
 
-    def _tells(self, item: ObjectInfo) -> bool:
+    def _tells(self, info: ObjectInfo) -> bool:
         try:
-            return bool(_read(self._store, item).overslept)
+            return bool(_read(self._store, info).overslept)
         except (Damaged, NotFound):
             return False
 
@@ -283,13 +283,13 @@ def overslept(store: ObjectStore) -> Iterator[LeaseClaim]:
             yield claim
 
 
-def _read(store: ObjectStore, item: ObjectInfo) -> LeaseClaim:
+def _read(store: ObjectStore, info: ObjectInfo) -> LeaseClaim:
     try:
-        if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
-            raise ValueError(f"it has {item.size_bytes} bytes")
-        return _claim.decode(store.get(item.key))
+        if info.size_bytes > bounds.LARGEST_NOTE_BYTES:
+            raise ValueError(f"it has {info.size_bytes} bytes")
+        return _claim.decode(store.get(info.key))
     except bounds.UNREADABLE as error:
-        raise Damaged(f"lease {store.name}{item.key} cannot be read: {error}", hint="delete it") from error
+        raise Damaged(f"lease {store.name}{info.key} cannot be read: {error}", hint="delete it") from error
 
 
 def _write(store: ObjectStore, claim: LeaseClaim) -> None:

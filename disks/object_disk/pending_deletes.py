@@ -62,12 +62,12 @@ def end_of(intent: str) -> str:
     return intent.removesuffix(".json") + ENDED
 
 
-def read_announcement(store: ObjectStore, item: ObjectInfo) -> Announcement:
+def read_announcement(store: ObjectStore, info: ObjectInfo) -> Announcement:
     """One of them. Raises `Damaged`, `NotFound`."""
-    key = item.key
+    key = info.key
     try:
-        if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
-            raise ValueError(f"it has {item.size_bytes} bytes")
+        if info.size_bytes > bounds.LARGEST_NOTE_BYTES:
+            raise ValueError(f"it has {info.size_bytes} bytes")
         return announcement.decode(store.get(key))
     except bounds.UNREADABLE as error:
         raise Damaged(f"{store.url(key)} cannot be read: {error}", hint="delete it if no gc runs") from error

@@ -69,7 +69,7 @@ class ListedBlobs(Protocol):
 
     @property
     def doubtful(self) -> Collection[str] | None:
-        """Those that `outside` may give, whatever is referenced; None: any of them."""
+        """Those that `outside` may give, for any set of references; None: any of them."""
 
     def __len__(self) -> int: ...
 

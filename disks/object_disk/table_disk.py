@@ -98,12 +98,12 @@ class TableDisk(BucketDisk):
             yield row.path, contents[row.path], row.revision
 
     def look_over(
-        self, directory: str, name: str, known: Mapping[str, Mark], among: Collection[str] | None = None
+        self, directory: str, name: str, marks: Mapping[str, Mark], among: Collection[str] | None = None
     ) -> builtins.list[SmallFile]:
         def look(table: FileTable) -> tuple[builtins.list[tuple[str, int, str]], dict[str, FileRow]]:
             with table.read() as view:
                 versions = list(view.versions(directory, name, among))
-                new = (path for path, *mark in versions if not mark[1] or known.get(path) != tuple(mark))
+                new = (path for path, *mark in versions if not mark[1] or marks.get(path) != tuple(mark))
                 return versions, {row.path: row for row in map(view.get, new) if row is not None}
 
         versions, rows = self._reading(look)

@@ -73,7 +73,7 @@ class Turns:
         return f"{self.name}{_BETWEEN}{secrets.token_hex(16)}"
 
     def note(self, commits: Iterable[Commit]) -> None:
-        """Entries that came, in order; those that are known again change nothing. After a gap all begins anew."""
+        """Entries that came, in order; those that are known already change nothing. After a gap all starts over."""
         for commit in commits:
             if commit.revision <= self._revision:
                 continue

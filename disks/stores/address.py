@@ -25,7 +25,7 @@ _opening = threading.Lock()
 class StoreAddress:
     """Describes the store; can be pickled, compared and hashed. Neither `repr` nor `str` shows a secret.
 
-    The limits are for one process: whoever starts several divides them.
+    The limits are for one process: a user who starts several divides them.
     """
 
     config: ObjectDiskConfig = field(repr=False)

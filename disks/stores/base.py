@@ -116,7 +116,7 @@ class ObjectStore(ABC):
     @abstractmethod
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         """The object's bytes, or those of the range. A range that reaches past the end is `Damaged`: never short; so is
-        what is larger than whoever reads it allows (`oplog.bounds.check_received`), before it takes memory."""
+        an object larger than its reader allows (`oplog.bounds.check_received`), before it takes memory."""
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo:
@@ -173,7 +173,7 @@ class ObjectStore(ABC):
         return iter(())
 
     def renew_credentials(self) -> bool:
-        """Read the credentials anew from where they came; whether there may be others now."""
+        """Read the credentials again from their source; whether there may be others now."""
         return False
 
     def close(self) -> None:  # noqa: B027

@@ -144,7 +144,7 @@ class DirectoryStore(ObjectStore):
             except ReadOnly:
                 return
             except OSError as error:
-                if error.errno not in _MAY_NOT_WRITE:  # whoever may only read leaves them to those who may write
+                if error.errno not in _MAY_NOT_WRITE:  # a process that may only read leaves them to others
                     raise
 
     def _write_metadata(self, key: str, metadata: Mapping[str, str]) -> None:

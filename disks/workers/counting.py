@@ -28,7 +28,7 @@ class CountingRunner:
         function: Callable[[T], R],
         items: Sequence[T],
         *,
-        what: str,
+        title: str,
         on_done: Callable[[int, R], None],
         stop: threading.Event | None = None,
     ) -> None:
@@ -39,7 +39,7 @@ class CountingRunner:
             self.requests.update(requests)
             on_done(index, result)
 
-        self._runner.run(CountedPiece(function, self._stores), items, what=what, on_done=done, stop=stop)
+        self._runner.run(CountedPiece(function, self._stores), items, title=title, on_done=done, stop=stop)
 
 
 class CountedPiece(msgspec.Struct, Generic[T, R], frozen=True):
@@ -48,9 +48,9 @@ class CountedPiece(msgspec.Struct, Generic[T, R], frozen=True):
     function: Callable[[T], R]
     stores: tuple[OpensStore, ...]
 
-    def __call__(self, item: T) -> tuple[R, dict[str, int]]:
+    def __call__(self, argument: T) -> tuple[R, dict[str, int]]:
         before = self._sent()
-        result = self.function(item)
+        result = self.function(argument)
         return result, {verb: count - before[verb] for verb, count in self._sent().items()}
 
     def _sent(self) -> Counter[str]:

@@ -57,17 +57,22 @@ class ObjectCopier:
         self.inside_store = inside_store
         """Whether the store makes the copies itself; None as long as nothing was copied."""
 
-    def copy(self, wanted: ObjectCopy) -> str:
+    def copy(self, object_copy: ObjectCopy) -> str:
         """Make the object; its SHA-256 (hex). An object that an earlier try has made stays. Raises `NotFound` when one
         is gone from the source, and `SourceDamaged` when its bytes are not those of the digest."""
-        if wanted.sha256 and len(wanted.blobs) == 1 and self.inside_store is not False and self._inside(wanted):
-            return wanted.sha256
-        return self._stream(wanted)
+        if (
+            object_copy.sha256
+            and len(object_copy.blobs) == 1
+            and self.inside_store is not False
+            and self._inside(object_copy)
+        ):
+            return object_copy.sha256
+        return self._stream(object_copy)
 
-    def _inside(self, wanted: ObjectCopy) -> bool:
+    def _inside(self, object_copy: ObjectCopy) -> bool:
         """Whether the store made the copy itself. One that cannot, or may not, is not asked again."""
         try:
-            self._target.copy(wanted.blobs[0][0], wanted.key, source=self._source)
+            self._target.copy(object_copy.blobs[0][0], object_copy.key, source=self._source)
         except AlreadyExists:  # made by an earlier try of this work: the key is nobody else's
             pass
         except (Refused, AccessDenied):
@@ -78,15 +83,15 @@ class ObjectCopier:
         self.inside_store = True
         return True
 
-    def _stream(self, wanted: ObjectCopy) -> str:
+    def _stream(self, object_copy: ObjectCopy) -> str:
         self.inside_store = False if self.inside_store is None else self.inside_store
-        if wanted.size_bytes <= _IN_MEMORY_BYTES:
-            data = b"".join(self._whole(key, size_bytes) for key, size_bytes in wanted.blobs)
-            return self._put(wanted, data, hashlib.sha256(data).digest())
+        if object_copy.size_bytes <= _IN_MEMORY_BYTES:
+            data = b"".join(self._whole(key, size_bytes) for key, size_bytes in object_copy.blobs)
+            return self._put(object_copy, data, hashlib.sha256(data).digest())
         directory = OwnedDirectory(self._scratch)
         try:
             path = directory.path / "object"
-            return self._put(wanted, path, self._download(wanted, path))
+            return self._put(object_copy, path, self._download(object_copy, path))
         finally:
             directory.remove()
 
@@ -96,23 +101,23 @@ class ObjectCopier:
             raise SourceDamaged(f"object {key} has {len(data)} bytes instead of {size_bytes}")
         return data
 
-    def _download(self, wanted: ObjectCopy, path: Path) -> bytes:
+    def _download(self, object_copy: ObjectCopy, path: Path) -> bytes:
         digest = hashlib.sha256()
         with op("fs.write", path), path.open("xb") as file:
-            for data in pieces(self._source, wanted.blobs):
+            for data in pieces(self._source, object_copy.blobs):
                 digest.update(data)
                 file.write(data)
         return digest.digest()
 
-    def _put(self, wanted: ObjectCopy, payload: bytes | Path, digest: bytes) -> str:
+    def _put(self, object_copy: ObjectCopy, payload: bytes | Path, digest: bytes) -> str:
         sha256 = digest.hex()
-        if wanted.sha256 and sha256 != wanted.sha256:
-            raise SourceDamaged(f"its bytes have SHA-256 {sha256} instead of {wanted.sha256}")
-        metadata = None if wanted.metadata is None else {**wanted.metadata, "sha256": sha256}
+        if object_copy.sha256 and sha256 != object_copy.sha256:
+            raise SourceDamaged(f"its bytes have SHA-256 {sha256} instead of {object_copy.sha256}")
+        metadata = None if object_copy.metadata is None else {**object_copy.metadata, "sha256": sha256}
         try:
-            self._target.put(wanted.key, payload, sha256=digest, metadata=metadata)
+            self._target.put(object_copy.key, payload, sha256=digest, metadata=metadata)
         except AlreadyExists:
-            if metadata is None or self._target.head(wanted.key).metadata.get("sha256") != sha256:
+            if metadata is None or self._target.head(object_copy.key).metadata.get("sha256") != sha256:
                 raise
         return sha256
 

@@ -85,7 +85,7 @@ class Questions(msgspec.Struct, Generic[Q, A], frozen=True):
 
 
 class Askers(msgspec.Struct, frozen=True):
-    """Who asks a store many small questions, and who watches: handed through whole to whoever asks."""
+    """Who asks a store many small questions, and who watches: one value handed through to the function that asks."""
 
     workers: int = WORKERS
     """Threads of this process."""
@@ -104,7 +104,7 @@ def ask(
     items: Sequence[Q],
     askers: Askers,
     *,
-    what: str,
+    title: str,
     task: Task,
     each: int = _QUESTIONS_EACH,
 ) -> list[A]:
@@ -116,11 +116,11 @@ def ask(
     answers: list[A] = [None] * len(items)  # type: ignore[list-item]
     batches = [Questions(remote.store, answer, items[start : start + each]) for start in range(0, len(items), each)]
 
-    def keep(index: int, found: list[A]) -> None:
-        answers[index * each : index * each + len(found)] = found
-        task.advance(items=len(found))
+    def keep(index: int, batch_answers: list[A]) -> None:
+        answers[index * each : index * each + len(batch_answers)] = batch_answers
+        task.advance(items=len(batch_answers))
 
-    remote.runner.run(answer_all, batches, what=what, on_done=keep)
+    remote.runner.run(answer_all, batches, title=title, on_done=keep)
     return answers
 
 

@@ -32,16 +32,16 @@ class ProcessRunner(PoolRunner):
         function: Callable[[T], R],
         items: Sequence[T],
         *,
-        what: str,
+        title: str,
         on_done: Callable[[int, R], None],
         stop: threading.Event | None = None,
     ) -> None:
         """As `Runner.run`. Raises `FrostlineError` when one of the processes is killed."""
         try:
-            super().run(function, items, what=what, on_done=on_done, stop=stop)
+            super().run(function, items, title=title, on_done=on_done, stop=stop)
         except BrokenExecutor as error:
             raise FrostlineError(
-                f"{what}: a process that worked on it died; for lack of memory, perhaps", hint="run it again"
+                f"{title}: a process that worked on it died; for lack of memory, perhaps", hint="run it again"
             ) from error
 
 

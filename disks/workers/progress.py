@@ -32,7 +32,7 @@ class Progress(Protocol):
     """Where tasks are shown."""
 
     def task(
-        self, what: str, *, items: int | None = None, size_bytes: int | None = None
+        self, title: str, *, items: int | None = None, size_bytes: int | None = None
     ) -> AbstractContextManager[Task]:
         """Begin a task; leaving the context ends it. Totals are None where they are not known yet."""
 
@@ -40,7 +40,7 @@ class Progress(Protocol):
 class Silent:
     """A progress, and a task, that shows nothing."""
 
-    def task(self, what: str, *, items: int | None = None, size_bytes: int | None = None) -> Self:
+    def task(self, title: str, *, items: int | None = None, size_bytes: int | None = None) -> Self:
         return self
 
     def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:

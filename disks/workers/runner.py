@@ -29,12 +29,12 @@ class Runner(Protocol):
         function: Callable[[T], R],
         items: Sequence[T],
         *,
-        what: str,
+        title: str,
         on_done: Callable[[int, R], None],
         stop: threading.Event | None = None,
     ) -> None:
         """Do `function(item)` for every item, in any order; hand each result with the item's index to `on_done`, one
-        after the other. `what` names the work for people. A piece may run more than once; one result of it counts.
+        after the other. `title` names the work for people. A piece may run more than once; one result of it counts.
 
         Raises the first error of a piece after those in work have ended; no new ones begin then. Another thread may
         set `stop`: then it is `Transient` that is raised, soon.
@@ -63,10 +63,10 @@ class ClusterRunner(Runner, Protocol):
         """How many pieces run at once."""
 
 
-def check_stop(stop: threading.Event | None, what: str) -> None:
+def check_stop(stop: threading.Event | None, title: str) -> None:
     """Raises `Transient` when somebody wants the work to end."""
     if stop is not None and stop.is_set():
-        raise Transient(f"{what}: stopped", hint="what is done stays done; run it again to go on")
+        raise Transient(f"{title}: stopped", hint="what is done stays done; run it again to go on")
 
 
 class PoolRunner:
@@ -80,15 +80,15 @@ class PoolRunner:
         function: Callable[[T], R],
         items: Sequence[T],
         *,
-        what: str,
+        title: str,
         on_done: Callable[[int, R], None],
         stop: threading.Event | None = None,
     ) -> None:
         """As `Runner.run`."""
-        running = {self._pool.submit(function, item): index for index, item in enumerate(items)}
+        running = {self._pool.submit(function, argument): index for index, argument in enumerate(items)}
         try:
             for future in as_completed(running):
-                check_stop(stop, what)
+                check_stop(stop, title)
                 on_done(running[future], future.result())
         finally:
             wait([future for future in running if not future.cancel()])
@@ -105,7 +105,7 @@ class OpensStore(Protocol):
     """A description of a bucket that can be pickled: `disks.stores.address.StoreAddress`."""
 
     def open(self) -> ObjectStore:
-        """The store; whoever asks does not close it."""
+        """The store; the caller does not close it."""
 
 
 class Remote(msgspec.Struct, frozen=True):

@@ -24,15 +24,15 @@ class ShownRunner:
         function: Callable[[T], R],
         items: Sequence[T],
         *,
-        what: str,
+        title: str,
         on_done: Callable[[int, R], None],
         stop: threading.Event | None = None,
     ) -> None:
         """As `Runner.run`."""
-        with self._progress.task(what, items=len(items)) as task:
+        with self._progress.task(title, items=len(items)) as task:
 
             def done(index: int, result: R) -> None:
                 on_done(index, result)
                 task.advance(items=1)
 
-            self._runner.run(function, items, what=what, on_done=done, stop=stop)
+            self._runner.run(function, items, title=title, on_done=done, stop=stop)

@@ -117,9 +117,9 @@ class WrappedDisk(Disk):
         return self.inner.small_files(directory, name)
 
     def look_over(
-        self, directory: str, name: str, known: Mapping[str, Mark], among: Collection[str] | None = None
+        self, directory: str, name: str, marks: Mapping[str, Mark], among: Collection[str] | None = None
     ) -> builtins.list[SmallFile]:
-        return self.inner.look_over(directory, name, known, among)
+        return self.inner.look_over(directory, name, marks, among)
 
     def state_of(self, directory: str) -> Mark | None:
         return self.inner.state_of(directory)
@@ -190,8 +190,8 @@ class WrappedDisk(Disk):
     def renew_identity(self) -> str:
         return self.inner.renew_identity()
 
-    def watch(self, known: str | None, begin: Callable[[str], None]) -> None:
-        self.inner.watch(known, begin)
+    def watch(self, disk_id: str | None, begin: Callable[[str], None]) -> None:
+        self.inner.watch(disk_id, begin)
 
     def stamps(self) -> Sequence[KeptStamp]:
         return self.inner.stamps()

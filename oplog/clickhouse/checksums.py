@@ -73,7 +73,7 @@ def _decompressed(data: bytes) -> bytes:
 
 
 def _expanded(payload: bytes, size_bytes: int, codec: str) -> bytes:
-    import pyarrow as pa  # here: whoever checks a disk without such files need not wait until it is loaded
+    import pyarrow as pa  # here: checking a disk without such files need not wait for this import
 
     try:
         expanded: bytes = pa.decompress(payload, size_bytes, codec, asbytes=True)

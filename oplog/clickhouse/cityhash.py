@@ -51,8 +51,8 @@ def _hash_16(low: int, high: int) -> int:
     return _shift_mix((high ^ mixed) * _K_MUL & _MASK) * _K_MUL & _MASK
 
 
-def _at(data: bytes, place: int) -> int:
-    return int.from_bytes(data[place : place + 8], "little")
+def _at(data: bytes, offset: int) -> int:
+    return int.from_bytes(data[offset : offset + 8], "little")
 
 
 def _up_to_16(data: bytes) -> int:

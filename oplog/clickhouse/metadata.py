@@ -157,22 +157,23 @@ class _Lines:
             self._taken += 1
             raise self.bad("text after the end")
 
-    def bad(self, what: str) -> Damaged:
+    def bad(self, fault: str) -> Damaged:
         return Damaged(
-            f"{self._name}, line {self._taken}: {what}", hint="this is no metadata file of ClickHouse, or it is damaged"
+            f"{self._name}, line {self._taken}: {fault}",
+            hint="this is no metadata file of ClickHouse, or it is damaged",
         )
 
 
 def _escape(data: bytes) -> bytes:
-    return _TO_ESCAPE.sub(lambda found: b"\\" + _ESCAPED[found[0][0]], data)
+    return _TO_ESCAPE.sub(lambda match: b"\\" + _ESCAPED[match[0][0]], data)
 
 
 def _unescape(data: bytes) -> bytes:
     return _ESCAPE.sub(_meaning, data) if b"\\" in data else data
 
 
-def _meaning(found: re.Match[bytes]) -> bytes:
-    after = found[1]
+def _meaning(match: re.Match[bytes]) -> bytes:
+    after = match[1]
     if len(after) == 3:
         return bytes([int(after[1:], 16)])
     if after in _MEANING:

@@ -181,7 +181,7 @@ class _Tree:
                 if whole and inode.linked:
                     missing.append(path)
         self._report_copies(alive)
-        alive = dict(sorted(alive.items(), key=lambda item: item[0].encode()))
+        alive = dict(sorted(alive.items(), key=lambda entry: entry[0].encode()))
         links = Counter(id(inode) for inode in alive.values())
         numbers = {key: number for number, key in enumerate(dict.fromkeys(id(inode) for inode in alive.values()), 1)}
         result.files = {
@@ -380,8 +380,8 @@ class _Tree:
             what = f"object {key} came to a path that no disk can have: {path[:200]}…"
             self._result.findings.append(LogProblem("unsafe_path", what, None, key, inode.revision))
 
-    def _find(self, kind: str, what: str, record: LogObject, path: str | None) -> None:
-        self._result.findings.append(LogProblem(kind, what, path, record.listed.key, record.listed.revision))
+    def _find(self, kind: str, message: str, record: LogObject, path: str | None) -> None:
+        self._result.findings.append(LogProblem(kind, message, path, record.listed.key, record.listed.revision))
 
 
 _REMOVED_AT_ONCE = Inode("", 0, missing=True)

@@ -56,7 +56,7 @@ _NAMED_OBJECT = re.compile(r"(?:operations|snapshots|pins|gc)/\S+?(?=[\s:,)]|\Z)
 _SECOND_LOOKS = 100
 """Blobs missing from the listing that are looked up one by one: is the blob gone, or the listing short?"""
 _READ_BY_SURVEY = (f"/{PART_FILE}", f"/{TABLE_FILE}")
-"""Whoever reads these checks them against their digest."""
+"""The survey checks these against their digest when it reads them."""
 _SNAPSHOTS_COMPARED = 3
 """How many of the newest snapshots a quick check compares with the log, row by row."""
 
@@ -228,44 +228,50 @@ def _damage(disk: LoggedDisk, findings: Findings, invariant: str, error: Damaged
     findings.add(Problem(invariant, error.message, disk.name, object=named[0] if named else None))
 
 
-def _check_listing(disk: LoggedDisk, log: Inventory, found: Inventory, findings: Findings) -> None:
+def _check_listing(disk: LoggedDisk, log: Inventory, inventory: Inventory, findings: Findings) -> None:
     """The whole listing shows every entry that the listing of the log's own prefix showed before it."""
-    oldest = min(found.commits, default=0)  # gc may have taken older ones meanwhile
-    for revision in sorted(revision for revision in log.commits.keys() - found.commits.keys() if revision > oldest):
+    oldest = min(inventory.commits, default=0)  # gc may have taken older ones meanwhile
+    for revision in sorted(revision for revision in log.commits.keys() - inventory.commits.keys() if revision > oldest):
         key = commit_key(revision)
-        what = f"the listing does not show log entry {key}, which another listing shows: it is incomplete"
-        findings.add(Problem("I15", what, disk.name, object=key))
-    if found.blobs.repeated is not None:
-        what = f"the listing shows object {found.blobs.repeated} twice: it cannot be relied on"
-        findings.add(Problem("I15", what, disk.name, object=found.blobs.repeated))
+        message = f"the listing does not show log entry {key}, which another listing shows: it is incomplete"
+        findings.add(Problem("I15", message, disk.name, object=key))
+    if inventory.blobs.repeated is not None:
+        message = f"the listing shows object {inventory.blobs.repeated} twice: it cannot be relied on"
+        findings.add(Problem("I15", message, disk.name, object=inventory.blobs.repeated))
 
 
-def _check_schema(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:
-    if not disk.log.check_schema() and (found.commits or len(found.blobs)):
-        what = f"{disk.store.name} does not say which format its log has"
-        findings.add(Problem("I15", what, disk.name, object=".SCHEMA_VERSION"))
+def _check_schema(disk: LoggedDisk, inventory: Inventory, findings: Findings) -> None:
+    if not disk.log.check_schema() and (inventory.commits or len(inventory.blobs)):
+        message = f"{disk.store.name} does not say which format its log has"
+        findings.add(Problem("I15", message, disk.name, object=".SCHEMA_VERSION"))
 
 
-def _check_pins(disk: LoggedDisk, found: Inventory, findings: Findings, counted: Sequence[CountedPin]) -> None:
+def _check_pins(disk: LoggedDisk, inventory: Inventory, findings: Findings, counted: Sequence[CountedPin]) -> None:
     """Every pin can be read, what it holds is still there (I4: the log gives that revision), and each that
     something counts on keeps it (I12)."""
-    known: list[pins.Pin] = []
+    readable: list[pins.Pin] = []
     for pin_object in pins.listed(disk.store):
         try:
-            known += pins.read_listed(disk.store, pin_object)
+            readable += pins.read_listed(disk.store, pin_object)
         except Damaged as error:
             _damage(disk, findings, "I15", error)
-    for pin in known:
+    for pin in readable:
         reach = pin.revision
-        while reach in found.commits:
+        while reach in inventory.commits:
             reach -= 1
-        if pin.revision > found.head or not any(reach <= start <= pin.revision for start in {0, *found.snapshots}):
-            what = f"pin {pin.name} of {pin.holder} holds revision {pin.revision}, which the log does not give any more"
-            findings.add(Problem("I4", what, disk.name, object=f"pins/{pin.name}.json"))
-    for wanted in counted:
-        if (why := pins.why_not_kept(known, wanted.name, wanted.revision)) is not None:
-            what = f"pin {wanted.name} {why}: {wanted.by} counts on it, and nothing keeps revision {wanted.revision}"
-            findings.add(Problem("I12", what, disk.name, object=f"pins/{wanted.name}.json"))
+        if pin.revision > inventory.head or not any(
+            reach <= start <= pin.revision for start in {0, *inventory.snapshots}
+        ):
+            message = (
+                f"pin {pin.name} of {pin.holder} holds revision {pin.revision}, which the log does not give any more"
+            )
+            findings.add(Problem("I4", message, disk.name, object=f"pins/{pin.name}.json"))
+    for expected in counted:
+        if (why := pins.why_not_kept(readable, expected.name, expected.revision)) is not None:
+            message = (
+                f"pin {expected.name} {why}: {expected.by} counts on it, and nothing keeps revision {expected.revision}"
+            )
+            findings.add(Problem("I12", message, disk.name, object=f"pins/{expected.name}.json"))
 
 
 def _check_end(disk: LoggedDisk, log: Inventory, findings: Findings) -> None:
@@ -346,20 +352,20 @@ def _pass(
     past.advance(log.head)
 
 
-def _check_retained(disk: LoggedDisk, found: Inventory, past: TableAsOf, findings: Findings) -> None:
+def _check_retained(disk: LoggedDisk, inventory: Inventory, past: TableAsOf, findings: Findings) -> None:
     """What a revision within the retention names is there, also when the newest does not name it any more (I4)."""
     removed = past.removed or set()
-    lost = removed - found.blobs.sizes(removed).keys()
+    lost = removed - inventory.blobs.sizes(removed).keys()
     if lost:
         lost -= past.keys(lost)
-    for key in sorted(still_kept(disk, found, lost) if lost else ()):
-        what = f"object {key} is missing: a revision that is still kept names it, and could not be restored"
-        findings.add(Problem("I4", what, disk.name, object=key))
+    for key in sorted(still_kept(disk, inventory, lost) if lost else ()):
+        message = f"object {key} is missing: a revision that is still kept names it, and could not be restored"
+        findings.add(Problem("I4", message, disk.name, object=key))
 
 
-def _check_announcements(disk: LoggedDisk, found: Inventory, past: TableAsOf, findings: Findings) -> None:
+def _check_announcements(disk: LoggedDisk, inventory: Inventory, past: TableAsOf, findings: Findings) -> None:
     """What collections say they are about to delete can be read, and is nothing that the newest table names (I5)."""
-    if not found.intents:
+    if not inventory.intents:
         return
     try:
         to_delete = announced(disk, now=datetime.now(UTC))
@@ -368,8 +374,8 @@ def _check_announcements(disk: LoggedDisk, found: Inventory, past: TableAsOf, fi
         findings.add(Problem("I5", error.message, disk.name, object=named[0] if named else None))
         return
     for key in sorted(to_delete & past.keys() if to_delete else ()):
-        what = f"a collection announced that it deletes object {key}, which the newest revision names"
-        findings.add(Problem("I5", what, disk.name, object=key))
+        message = f"a collection announced that it deletes object {key}, which the newest revision names"
+        findings.add(Problem("I5", message, disk.name, object=key))
 
 
 def _compare_snapshot(disk: LoggedDisk, past: TableAsOf, revision: int, findings: Findings) -> None:

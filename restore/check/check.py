@@ -90,8 +90,8 @@ def _seen(trees: Mapping[str, FileTree]) -> dict[str, int]:
     return {name: tree.log.head for name, tree in trees.items() if isinstance(tree, BucketTree)}
 
 
-def _with_table_name(problem: Problem, found: Survey) -> Problem:
-    return replace(problem, table=found.table_name(problem.table)) if problem.table else problem
+def _with_table_name(problem: Problem, survey: Survey) -> Problem:
+    return replace(problem, table=survey.table_name(problem.table)) if problem.table else problem
 
 
 def _tree(disk: Disk, findings: Findings, result: CheckResult, how: CheckOptions, progress: Progress) -> FileTree:
@@ -137,11 +137,11 @@ def _read(tree: FileTree, findings: Findings, result: CheckResult, how: CheckOpt
     result.checked.bytes_read += size_bytes
 
 
-def _shared_by_replicas(found: Survey, disks: Mapping[str, Disk]) -> Iterator[tuple[str, str]]:
+def _shared_by_replicas(survey: Survey, disks: Mapping[str, Disk]) -> Iterator[tuple[str, str]]:
     """The parts that all replicas of a table have on one disk: any of them may have moved them there just now, and what
     is wrong with them is no single one's to repair."""
-    for uuid, copies in found.copies.items():
-        newest = found.newest(uuid)
+    for uuid, copies in survey.copies.items():
+        newest = survey.newest(uuid)
         if newest is not None and newest.is_replicated:
             for copy in copies:
                 if disks[copy.disk].capabilities.shared:
@@ -151,7 +151,7 @@ def _shared_by_replicas(found: Survey, disks: Mapping[str, Disk]) -> Iterator[tu
 def _check_definitions(
     disks: Mapping[str, Disk],
     trees: Mapping[str, FileTree],
-    found: Survey,
+    survey: Survey,
     findings: Findings,
     policies: Mapping[str, Sequence[str]],
     result: CheckResult,
@@ -159,47 +159,47 @@ def _check_definitions(
 ) -> None:
     """Every disk of a table's policy, and every disk with parts of it, holds its newest `table.json`, but for what the
     next command writes there. That of a table which a restore is bringing comes last."""
-    for uuid, lacking in disks_lacking_definition(found, policies).items():
-        newest = found.newest(uuid)
+    for uuid, lacking in disks_lacking_definition(survey, policies).items():
+        newest = survey.newest(uuid)
         if newest is None and uuid in how.unfinished_restores:
             continue
         path = f"store/{uuid[:3]}/{uuid}/{TABLE_FILE}"
         for name in (name for name in lacking if name in disks):
             there = trees[name].find(path) is not None
-            what = f"{TABLE_FILE} is {'older than on another disk' if there else 'missing'}"
+            message = f"{TABLE_FILE} is {'older than on another disk' if there else 'missing'}"
             repair = how.repair and newest is not None and not disks[name].read_only
-            if (not repair or how.dry_run) and not _is_behind(disks, found, uuid, name):
-                findings.add(Problem("I7", what, name, table=uuid, path=path))
+            if (not repair or how.dry_run) and not _is_behind(disks, survey, uuid, name):
+                findings.add(Problem("I7", message, name, table=uuid, path=path))
             if not repair or newest is None:
                 continue
             if not how.dry_run:
-                with disks[name].transaction(Repaired(), reason=f"fsck: {what}", actor=how.actor) as transaction:
+                with disks[name].transaction(Repaired(), reason=f"fsck: {message}", actor=how.actor) as transaction:
                     transaction.made_from(_seen(trees).get(name), [path])
                     if there:
                         transaction.remove(path)
                     transaction.create(path, encode(newest))
                     transaction.commit()
             verb = "would write" if how.dry_run else "wrote"
-            result.repaired.append(f"disk {name}: {verb} {path} of {newest.full_name} again ({what})")
+            result.repaired.append(f"disk {name}: {verb} {path} of {newest.full_name} again ({message})")
 
 
-def _check_names(found: Survey, findings: Findings) -> None:
+def _check_names(survey: Survey, findings: Findings) -> None:
     """No two tables have one name: a bucket that was set back may have a table again that was dropped since."""
     by_name: dict[str, list[str]] = {}
-    for uuid in sorted(found.definitions):
-        if (newest := found.newest(uuid)) is not None and not found.is_dropped(uuid):
+    for uuid in sorted(survey.definitions):
+        if (newest := survey.newest(uuid)) is not None and not survey.is_dropped(uuid):
             by_name.setdefault(newest.full_name, []).append(uuid)
     for name, uuids in by_name.items():
         for uuid in uuids[1:]:
-            what = f"tables {' and '.join(uuids)} are both called {name}: {ONE_NAME_HINT}"
-            findings.add(Problem("I17", what, min(found.definitions[uuid]), table=uuid))
+            message = f"tables {' and '.join(uuids)} are both called {name}: {ONE_NAME_HINT}"
+            findings.add(Problem("I17", message, min(survey.definitions[uuid]), table=uuid))
 
 
-def _is_behind(disks: Mapping[str, Disk], found: Survey, uuid: str, name: str) -> bool:
+def _is_behind(disks: Mapping[str, Disk], survey: Survey, uuid: str, name: str) -> bool:
     """Whether the disk is this machine's own and lacks what a bucket has, as after another machine made or altered the
     table. A file that is missing beside parts of the table was taken away."""
-    held, newest = found.definitions.get(uuid, {}), found.newest(uuid)
-    if disks[name].capabilities.shared or (name not in held and name in found.holding.get(uuid, ())):
+    held, newest = survey.definitions.get(uuid, {}), survey.newest(uuid)
+    if disks[name].capabilities.shared or (name not in held and name in survey.holding.get(uuid, ())):
         return False
     shared = (disk for disk in held if disk in disks and disks[disk].capabilities.shared)
     return newest is not None and any(held[disk].version == newest.version for disk in shared)

@@ -98,10 +98,10 @@ def check_part(tree: FileTree, findings: Findings, uuid: str, name: str, files: 
     leaves foreign parts alone."""
     directory = directory_of(uuid, name)
 
-    def report(invariant: str, what: str, file: str) -> None:
+    def report(invariant: str, message: str, file: str) -> None:
         row = files.get(file)
         key = row.key if row is not None else None
-        findings.add(Problem(invariant, what, tree.disk, uuid, name, f"{directory}/{file}", key))
+        findings.add(Problem(invariant, message, tree.disk, uuid, name, f"{directory}/{file}", key))
 
     for file in (CHECKSUMS, "columns.txt"):
         if file not in files:
@@ -114,8 +114,8 @@ def check_part(tree: FileTree, findings: Findings, uuid: str, name: str, files: 
         if (row := files.get(own)) is None:
             report("I1", f"projection {projection} of part {name} lacks {CHECKSUMS}: that of the part lists it", own)
         else:
-            found = _listed(tree, row, report, own)
-            listed.update((f"{projection}/{file}", size) for file, size in found.items())
+            sizes = _listed(tree, row, report, own)
+            listed.update((f"{projection}/{file}", size) for file, size in sizes.items())
     for file, size in listed.items():
         there = files.get(file)
         if file.endswith(_PROJECTION):

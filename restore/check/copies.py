@@ -21,7 +21,7 @@ _NAME = itemgetter(0, 1, 2, 3, 4)
 
 
 def check_copies(
-    found: Survey,
+    survey: Survey,
     trees: Mapping[str, FileTree],
     findings: Findings,
     disks: Mapping[str, Disk],
@@ -33,29 +33,29 @@ def check_copies(
     a table that overlap (I2), no part whose place another one claims that was not made from it, and no block in two:
     rows would be in no answer, or twice (I1)."""
     under_way, arrivals = set(moving), _Arrivals(disks)
-    for uuid, copies in found.copies.items():
+    for uuid, copies in survey.copies.items():
         copies.sort()
         parts: list[PartCopy] = []
         for _, group in groupby(copies, _NAME):
             first, *others = group
             parts.append(next((copy for copy in (first, *others) if copy.readable), first))
             if others and (uuid, str(first.name)) not in under_way:
-                _check_same_name(uuid, (first, *others), found, trees, findings, arrivals)
+                _check_same_name(uuid, (first, *others), survey, trees, findings, arrivals)
         active: list[PartCopy] = []
         for part, cover in _covered(parts):
             if cover is None:
                 active.append(part)
             elif part.readable and cover.readable:
-                _check_hidden(uuid, part, cover, found, trees, findings, lineage)
-        named = {name: by for by in parts if by.readable for name in found.replaces.get((uuid, by), ())}
+                _check_hidden(uuid, part, cover, survey, trees, findings, lineage)
+        named = {name: by for by in parts if by.readable for name in survey.replaces.get((uuid, by), ())}
         for part in parts:
             if part.readable and (by := named.get(str(part.name))) is not None:
-                _check_hidden(uuid, part, by, found, trees, findings, lineage)
-        for one, other in _overlaps(active):
-            what = f"active parts {one.name} and {other.name} overlap: their rows would count twice"
-            findings.add(Problem("I2", what, other.disk, table=uuid, part=str(other.name)))
-        if len(set(found.digests[uuid])) < len(found.digests[uuid]):
-            _check_doubled(uuid, [part for part in active if str(part.name) not in named], found, trees, findings)
+                _check_hidden(uuid, part, by, survey, trees, findings, lineage)
+        for overlapping, other in _overlaps(active):
+            message = f"active parts {overlapping.name} and {other.name} overlap: their rows would count twice"
+            findings.add(Problem("I2", message, other.disk, table=uuid, part=str(other.name)))
+        if len(set(survey.digests[uuid])) < len(survey.digests[uuid]):
+            _check_doubled(uuid, [part for part in active if str(part.name) not in named], survey, trees, findings)
 
 
 class _Arrivals:
@@ -97,46 +97,50 @@ class _Arrivals:
 def _check_same_name(
     uuid: str,
     copies: Collection[PartCopy],
-    found: Survey,
+    survey: Survey,
     trees: Mapping[str, FileTree],
     findings: Findings,
     arrivals: _Arrivals,
 ) -> None:
     first = next(iter(copies))
     places = " and ".join(copy.disk for copy in copies)
-    definition = found.newest(uuid)
-    stored = [one for copy in copies if definition is not None and (one := _part(definition, copy, trees)) is not None]
-    if any(not one.is_copy_of(stored[0]) for one in stored):
-        what = f"two parts bear the name {first.name}, on {places}, and both are in every answer: 'frostline"
-        what += " disk adopt' of a local disk sets the one there aside, and 'frostline partition attach' of its"
-        what += " files brings it back under another name"
+    definition = survey.newest(uuid)
+    stored = [
+        part for copy in copies if definition is not None and (part := _part(definition, copy, trees)) is not None
+    ]
+    if any(not part.is_copy_of(stored[0]) for part in stored):
+        message = f"two parts bear the name {first.name}, on {places}, and both are in every answer: 'frostline"
+        message += " disk adopt' of a local disk sets the one there aside, and 'frostline partition attach' of its"
+        message += " files brings it back under another name"
     elif len(stored) == len(copies) and arrivals.explain(stored):
         return
     else:
-        what = f"part {first.name} is on {places}, and no move is under way: its rows count once, and 'frostline move'"
-        what += " of the part, without --keep-source, leaves it on one of them"
-    findings.add(Problem("I1", what, first.disk, table=uuid, part=str(first.name)))
+        message = (
+            f"part {first.name} is on {places}, and no move is under way: its rows count once, and 'frostline move'"
+        )
+        message += " of the part, without --keep-source, leaves it on one of them"
+    findings.add(Problem("I1", message, first.disk, table=uuid, part=str(first.name)))
 
 
 def _check_doubled(
-    uuid: str, active: Iterable[PartCopy], found: Survey, trees: Mapping[str, FileTree], findings: Findings
+    uuid: str, active: Iterable[PartCopy], survey: Survey, trees: Mapping[str, FileTree], findings: Findings
 ) -> None:
     """No block is in two active parts (I1): a disk that was given up and came back may have brought it again. Parts of
     replicas are compared with what Keeper says of blocks."""
-    definition = found.newest(uuid)
+    definition = survey.newest(uuid)
     if definition is None or definition.is_replicated:
         return
     first: dict[str, PartCopy] = {}
     for copy in active:
         if not copy.readable or (stored := _part(definition, copy, trees)) is None:
             continue
-        known = next((first[digest] for digest in stored.part.digests if digest in first), None)
-        if known is not None:
-            what = (
-                f"rows of part {copy.name} on {copy.disk} are in part {known.name} on {known.disk} as well: they count "
+        earlier = next((first[digest] for digest in stored.part.digests if digest in first), None)
+        if earlier is not None:
+            message = f"rows of part {copy.name} on {copy.disk} are in part {earlier.name} on {earlier.disk} as well: "
+            message += (
+                f"they count twice; 'frostline disk adopt {copy.disk}' sets a part aside whose rows are on other disks"
             )
-            what += f"twice; 'frostline disk adopt {copy.disk}' sets a part aside whose rows are on other disks"
-            findings.add(Problem("I1", what, copy.disk, table=uuid, part=str(copy.name)))
+            findings.add(Problem("I1", message, copy.disk, table=uuid, part=str(copy.name)))
         first.update((digest, copy) for digest in stored.part.digests if digest not in first)
 
 
@@ -161,12 +165,12 @@ def _check_hidden(
     uuid: str,
     hidden: PartCopy,
     cover: PartCopy,
-    found: Survey,
+    survey: Survey,
     trees: Mapping[str, FileTree],
     findings: Findings,
     lineage: Lineage,
 ) -> None:
-    definition = found.newest(uuid)
+    definition = survey.newest(uuid)
     if definition is None:
         return
     small, large = _part(definition, hidden, trees), _part(definition, cover, trees)
@@ -175,9 +179,11 @@ def _check_hidden(
     if not claims(large, small):
         return
     if not lineage.hides(large, small):
-        what = f"part {cover.name} on {cover.disk} takes the place of {hidden.name} on {hidden.disk}, and neither the "
-        what += "journal nor the log shows that it was made from it: both are in every answer"
-        findings.add(Problem("I1", what, cover.disk, table=uuid, part=str(cover.name)))
+        message = (
+            f"part {cover.name} on {cover.disk} takes the place of {hidden.name} on {hidden.disk}, and neither the "
+        )
+        message += "journal nor the log shows that it was made from it: both are in every answer"
+        findings.add(Problem("I1", message, cover.disk, table=uuid, part=str(cover.name)))
 
 
 def _part(definition: TableDefinition, copy: PartCopy, trees: Mapping[str, FileTree]) -> StoredPart | None:

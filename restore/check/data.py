@@ -154,7 +154,7 @@ def read_data(
                 findings.add(problem, unusable=None if what.startswith((_NO_TEXT, _NOT_READ)) else "altered")
             task.advance(items=len(batch.files), size_bytes=batch.size_bytes)
 
-        runner.run(read_batch, batches, what=f"reading the data of disk {tree.disk}", on_done=note_faults)
+        runner.run(read_batch, batches, title=f"reading the data of disk {tree.disk}", on_done=note_faults)
     return count, size_bytes
 
 
@@ -179,7 +179,7 @@ def cut_batches(source: Content, files: Sequence[Expected], how: WorkSplit) -> l
     most = max(how.least_bytes, min(how.most_bytes, work // how.pieces))
     pieces = cut(files, _work, most=most, most_items=_BATCH_FILES)
     batches = [ReadBatch(source, tuple(piece), how.threads) for piece in pieces]
-    return sorted(batches, key=lambda one: one.size_bytes, reverse=True)
+    return sorted(batches, key=lambda batch: batch.size_bytes, reverse=True)
 
 
 def _work(expected: Expected) -> int:

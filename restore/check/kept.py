@@ -62,10 +62,12 @@ def _problem(kept: Kept, name: str) -> Problem:
     return Problem("I7", what, kept.place.disk, table=table, part=kept.path.split("/")[-2], path=kept.path)
 
 
-def _problem_of_look(place: PartsPlace, name: str) -> Problem:
-    located = locate(f"{place.directory}/{TABLE_FILE}")
-    what = f"{name} keeps other parts or sums of the table than {place.disk} shows"
-    return Problem("I7", what, place.disk, table=located.uuid if located is not None else None, path=place.directory)
+def _problem_of_look(location: PartsPlace, name: str) -> Problem:
+    located = locate(f"{location.directory}/{TABLE_FILE}")
+    message = f"{name} keeps other parts or sums of the table than {location.disk} shows"
+    return Problem(
+        "I7", message, location.disk, table=located.uuid if located is not None else None, path=location.directory
+    )
 
 
 def _wrong_looks(disks: Mapping[str, Disk], path: Path) -> Iterator[PartsPlace]:
@@ -87,27 +89,27 @@ def _wrong_looks(disks: Mapping[str, Disk], path: Path) -> Iterator[PartsPlace]:
             yield place
 
 
-def _differing(place: PartsPlace, found: Sequence[SmallFile], kept: Mapping[str, tuple[Mark, bytes]]) -> set[str]:
+def _differing(location: PartsPlace, files: Sequence[SmallFile], kept: Mapping[str, tuple[Mark, bytes]]) -> set[str]:
     """The paths of files that are kept and not there, there and not kept, or kept otherwise than they are."""
     same = {
         file.path
-        for file in found
+        for file in files
         if file.path in kept
         and (
             file.data is None
-            or kept_facts.are_of(kept[file.path][1], file.data, place.columns, path=f"{place.disk}:{file.path}")
+            or kept_facts.are_of(kept[file.path][1], file.data, location.columns, path=f"{location.disk}:{file.path}")
         )
     }
-    return {*(file.path for file in found), *kept} - same
+    return {*(file.path for file in files), *kept} - same
 
 
-def _current(disk: Disk, place: PartsPlace, marks: Mapping[str, Mark]) -> Collection[str]:
+def _current(disk: Disk, location: PartsPlace, marks: Mapping[str, Mark]) -> Collection[str]:
     """The paths of which what is kept would be used: their files have their mark still, or had none. In a bucket
     all."""
     if disk.bucket is not None:
         return marks.keys()
-    found = disk.look_over(place.directory, PART_FILE, marks)
-    return {file.path for file in found if file.data is None or marks.get(file.path) == UNSETTLED}
+    files = disk.look_over(location.directory, PART_FILE, marks)
+    return {file.path for file in files if file.data is None or marks.get(file.path) == UNSETTLED}
 
 
 def _is_wrong(kept: Kept, disks: Mapping[str, Disk], current: Collection[str]) -> bool:

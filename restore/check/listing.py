@@ -61,7 +61,7 @@ class PrefixListing:
         return inventory(infos())
 
     def _by_others(self, remote: Remote, ranges: list[ObjectKeyRange]) -> Inventory:
-        found, _ = list_ranges(remote, ranges, what=self._what, stop=self._closed)
+        found, _ = list_ranges(remote, ranges, title=self._what, stop=self._closed)
         return found
 
     def _ranges(self, store: OpensStore) -> list[ObjectKeyRange]:
@@ -73,15 +73,15 @@ class PrefixListing:
                 return list(cut_ranges(store, (), head=self._head))
 
 
-def still_kept(disk: LoggedDisk, found: Inventory, lost: set[str]) -> set[str]:
+def still_kept(disk: LoggedDisk, inventory: Inventory, lost: set[str]) -> set[str]:
     """Those that a revision names which is within the retention now: the listing of a large bucket takes its time, in
     which a collection may have taken what others name."""
-    base = retained_from(found.commits, now=datetime.now(UTC), retention=timedelta(seconds=disk.retention_seconds))
+    base = retained_from(inventory.commits, now=datetime.now(UTC), retention=timedelta(seconds=disk.retention_seconds))
     try:
-        with closing(past_at(disk.log, found, base)) as past:
+        with closing(past_at(disk.log, inventory, base)) as past:
             kept = past.keys(lost)
             past.named.clear()
-            past.advance(found.head)
+            past.advance(inventory.head)
             return kept | (past.named & lost)
     except (Damaged, NotFound):
         return lost

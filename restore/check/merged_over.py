@@ -98,7 +98,7 @@ def _merged_from(operation: Create, commit: Commit) -> list[PartName]:
     """The parts that went into the one that comes; none where nobody says so, as of an older version."""
     try:
         named = part_format.decode(operation.inline or b"", path=operation.path).sources
-    except Damaged:  # which is told of the part
+    except Damaged:  # the survey reports the part
         named = ()
     kind = commit.kind
     both = (*named, *(kind.inputs if isinstance(kind, Merged) else ()))
@@ -117,6 +117,6 @@ def _keeps_every_number(tree: FileTree, uuid: str) -> bool:
         return False
     try:
         definition = schema.decode(row.inline, path=row.path)
-    except Damaged:  # which is told of the table
+    except Damaged:  # the survey reports the table
         return False
     return is_lossless(definition) and not definition.is_replicated

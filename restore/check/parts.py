@@ -122,7 +122,7 @@ def directories(rows: Iterator[FileRow]) -> Iterator[PartDirectory]:
         yield current
 
 
-def survey(tree: FileTree, found: Survey, findings: Findings, checked: Checked) -> None:
+def survey(tree: FileTree, survey: Survey, findings: Findings, checked: Checked) -> None:
     """Read every `table.json` and `part.json` of a disk and compare the parts with the files that are there."""
     for directory in directories(tree.sweep(findings)):
         checked.files += len(directory.files)
@@ -133,59 +133,59 @@ def survey(tree: FileTree, found: Survey, findings: Findings, checked: Checked) 
             if is_clickhouse_part(directory.files):
                 check_part(tree, findings, directory.uuid, str(directory.name), directory.files)
                 continue
-            _survey_part(tree, found, findings, directory.uuid, directory.name, directory.files)
+            _survey_part(tree, survey, findings, directory.uuid, directory.name, directory.files)
             continue
         (row,) = directory.files.values()
         if (dropped := tombstones.uuid_of(row.path)) is not None:
-            _read_tombstone(tree, found, findings, dropped, row)
+            _read_tombstone(tree, survey, findings, dropped, row)
             continue
-        place = locate(row.path)
-        if place is not None and place.part is None and place.file == TABLE_FILE:
-            _read_definition(tree, found, findings, place.uuid, row)
-        elif place is not None and place.part == DETACHED_DIRECTORY and "/" in place.file:
-            aside = directory_of(place.uuid, f"{DETACHED_DIRECTORY}/{place.file.partition('/')[0]}")
-            found.set_aside.setdefault(f"{tree.disk}:{aside}")
-        elif place is not None and place.part is not None and place.file == PART_FILE:
-            what = f"{place.part!r} is no name of a part: its rows are in no answer; move the directory away"
-            findings.add(Problem("I15", what, tree.disk, table=place.uuid, path=row.path, object=row.key))
+        located = locate(row.path)
+        if located is not None and located.part is None and located.file == TABLE_FILE:
+            _read_definition(tree, survey, findings, located.uuid, row)
+        elif located is not None and located.part == DETACHED_DIRECTORY and "/" in located.file:
+            aside = directory_of(located.uuid, f"{DETACHED_DIRECTORY}/{located.file.partition('/')[0]}")
+            survey.set_aside.setdefault(f"{tree.disk}:{aside}")
+        elif located is not None and located.part is not None and located.file == PART_FILE:
+            message = f"{located.part!r} is no name of a part: its rows are in no answer; move the directory away"
+            findings.add(Problem("I15", message, tree.disk, table=located.uuid, path=row.path, object=row.key))
 
 
-def _read_definition(tree: FileTree, found: Survey, findings: Findings, uuid: str, row: FileRow) -> None:
+def _read_definition(tree: FileTree, survey: Survey, findings: Findings, uuid: str, row: FileRow) -> None:
     try:
         definition = schema.decode(tree.content(row), path=f"{tree.disk}:{row.path}")
         if definition.uuid != uuid:
             raise Damaged(f"{tree.disk}:{row.path} describes table {definition.uuid}")
     except (Damaged, NotFound) as error:
-        found.damaged_definitions.add((uuid, tree.disk))
+        survey.damaged_definitions.add((uuid, tree.disk))
         findings.add(Problem("I15", error.message, tree.disk, table=uuid, path=row.path, object=row.key))
         return
-    found.definitions[uuid][tree.disk] = definition
+    survey.definitions[uuid][tree.disk] = definition
 
 
-def _read_tombstone(tree: FileTree, found: Survey, findings: Findings, uuid: str, row: FileRow) -> None:
+def _read_tombstone(tree: FileTree, survey: Survey, findings: Findings, uuid: str, row: FileRow) -> None:
     try:
         tombstone = tombstones.decode(tree.content(row), path=f"{tree.disk}:{row.path}")
     except (Damaged, NotFound) as error:
         findings.add(Problem("I15", error.message, tree.disk, table=uuid, path=row.path, object=row.key))
         return
-    found.tombstones[uuid][tree.disk] = tombstone.version
+    survey.tombstones[uuid][tree.disk] = tombstone.version
 
 
 def _survey_part(
-    tree: FileTree, found: Survey, findings: Findings, uuid: str, name: PartName, files: Mapping[str, FileRow]
+    tree: FileTree, survey: Survey, findings: Findings, uuid: str, name: PartName, files: Mapping[str, FileRow]
 ) -> None:
     part = _read_part(tree, findings, uuid, str(name), files)
     copy = copy_of(name, tree.disk, readable=part is not None)
-    found.copies[uuid].append(copy)
+    survey.copies[uuid].append(copy)
     if part is None:
-        found.unsure.add(uuid)
-    parts, rows = found.held[tree.disk].get(uuid, (0, 0))
-    found.held[tree.disk][uuid] = parts + 1, rows + (part.rows if part is not None else 0)
+        survey.unsure.add(uuid)
+    parts, rows = survey.held[tree.disk].get(uuid, (0, 0))
+    survey.held[tree.disk][uuid] = parts + 1, rows + (part.rows if part is not None else 0)
     if part is not None:
-        found.digests[uuid].extend(int(digest[:16], 16) for digest in part.digests)
+        survey.digests[uuid].extend(int(digest[:16], 16) for digest in part.digests)
     if part is not None and part.replaces:
-        found.replaces[uuid, copy] = part.replaces
-    found.holding[uuid].add(tree.disk)
+        survey.replaces[uuid, copy] = part.replaces
+    survey.holding[uuid].add(tree.disk)
     if part is not None:
         _compare_files(tree.disk, findings, part, files)
 
@@ -252,33 +252,33 @@ def _compare_files(disk: str, findings: Findings, part: Part, files: Mapping[str
 
 
 def _add(
-    disk: str, findings: Findings, part: Part, file: str, what: str, row: FileRow | None, unusable: str | None
+    disk: str, findings: Findings, part: Part, file: str, message: str, row: FileRow | None, unusable: str | None
 ) -> None:
     path = f"{directory_of(part.table, part.name)}/{file}"
     key = row.key if row is not None else None
-    problem = Problem("I1", what, disk, table=part.table, part=part.name, path=path, object=key)
+    problem = Problem("I1", message, disk, table=part.table, part=part.name, path=path, object=key)
     findings.add(problem, unusable=unusable)
 
 
-def disks_lacking_definition(found: Survey, policies: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+def disks_lacking_definition(survey: Survey, policies: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """uuid -> disks that must hold the table's newest `table.json` and do not: its policy's and those with parts. None
     of a table that was dropped: what a disk still has of it is hidden.
 
     Disks whose file is there but damaged are left out: they were reported, and a repair must not hide the evidence.
     """
     result: dict[str, list[str]] = {}
-    for uuid in sorted({*found.definitions, *found.holding}):
-        if found.is_dropped(uuid):
+    for uuid in sorted({*survey.definitions, *survey.holding}):
+        if survey.is_dropped(uuid):
             continue
-        newest = found.newest(uuid)
-        needed = set(found.holding.get(uuid, ()))
+        newest = survey.newest(uuid)
+        needed = set(survey.holding.get(uuid, ()))
         if newest is not None:
             needed.update(policies.get(newest.policy, ()))
         lacking = []
         for disk in sorted(needed):
-            there = found.definitions.get(uuid, {}).get(disk)
+            there = survey.definitions.get(uuid, {}).get(disk)
             current = there is not None and newest is not None and there.version == newest.version
-            if not current and (uuid, disk) not in found.damaged_definitions:
+            if not current and (uuid, disk) not in survey.damaged_definitions:
                 lacking.append(disk)
         if lacking:
             result[uuid] = lacking

@@ -1,6 +1,6 @@
 """What lies in a bucket and should not, and what should and does not, as far as names and sizes tell (I1, I6, I15).
 
-Whatever is listed may be forged: a gap is a range, and no number costs more than what is there.
+A listing may be forged: a gap is a range, and no number costs more than what is there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DATA_SUFFIX = ".parquet"
 def add_at(
     findings: Findings,
     invariant: str,
-    what: str,
+    message: str,
     disk: str,
     row: FileRow,
     *,
@@ -46,33 +46,34 @@ def add_at(
     unusable: str | None = None,
 ) -> None:
     """Add what is wrong with a file; not with one of a part that was set aside for it."""
-    place = locate(row.path)
-    table, part = (place.uuid, place.part) if place else (None, None)
+    located = locate(row.path)
+    table, part = (located.uuid, located.part) if located else (None, None)
     if part == DETACHED_DIRECTORY:
         return  # set aside because of this, and shown as that
-    findings.add(Problem(invariant, what, disk, table, part, row.path, key or row.key), unusable=unusable)
+    findings.add(Problem(invariant, message, disk, table, part, row.path, key or row.key), unusable=unusable)
 
 
-def check_gaps(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:
+def check_gaps(disk: LoggedDisk, inventory: Inventory, findings: Findings) -> None:
     """Entries may be missing only where a snapshot stands in for them and the retention has run out."""
     retention = timedelta(seconds=disk.retention_seconds)
-    base = retained_from(found.commits, now=datetime.now(UTC), retention=retention)
-    start = newest_at_or_below(found.snapshots, base)
-    end = max(found.head, max(found.snapshots, default=0))
-    gaps = list(missing_ranges(found.commits, start, end))
+    base = retained_from(inventory.commits, now=datetime.now(UTC), retention=retention)
+    start = newest_at_or_below(inventory.snapshots, base)
+    end = max(inventory.head, max(inventory.snapshots, default=0))
+    gaps = list(missing_ranges(inventory.commits, start, end))
     lost = sum(map(_length, gaps))
     shown = list(islice(chain.from_iterable(gaps), _GAPS_SHOWN))
     for revision in shown:
-        what = f"log entry of revision {revision} is missing"
+        message = f"log entry of revision {revision} is missing"
         if revision == shown[-1] and lost > _GAPS_SHOWN:
-            what += f"; so are {lost - _GAPS_SHOWN} more"
-        findings.add(Problem("I6", what, disk.name, object=commit_key(revision)))
-    if lost > _GAPS_SHOWN and found.head in found.commits:  # else whoever reads this looks at the wrong end of the gap
-        what = f"log entry of revision {found.head} is there, {lost} below it are missing"
-        findings.add(Problem("I6", what, disk.name, object=commit_key(found.head)))
-    for revision in sorted(revision for revision in found.snapshots if revision > found.head):
-        what = f"the snapshot is of revision {revision}, and the log ends at {found.head}"
-        findings.add(Problem("I6", what, disk.name, object=snapshot_key(revision)))
+            message += f"; so are {lost - _GAPS_SHOWN} more"
+        findings.add(Problem("I6", message, disk.name, object=commit_key(revision)))
+    is_at_head = inventory.head in inventory.commits
+    if lost > _GAPS_SHOWN and is_at_head:  # else the message would point at the wrong end of the gap
+        message = f"log entry of revision {inventory.head} is there, {lost} below it are missing"
+        findings.add(Problem("I6", message, disk.name, object=commit_key(inventory.head)))
+    for revision in sorted(revision for revision in inventory.snapshots if revision > inventory.head):
+        message = f"the snapshot is of revision {revision}, and the log ends at {inventory.head}"
+        findings.add(Problem("I6", message, disk.name, object=snapshot_key(revision)))
 
 
 def missing_ranges(revisions: Iterable[int], after: int, until: int) -> Iterator[range]:
@@ -89,30 +90,32 @@ def _length(numbers: range) -> int:
     return numbers.stop - numbers.start
 
 
-def check_uncounted(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:
-    """Entries that were put where the log had been collected, and that nobody committed anew: their writer died, or is
+def check_uncounted(disk: LoggedDisk, inventory: Inventory, findings: Findings) -> None:
+    """Entries that were put where the log had been collected, and that nobody committed again: their writer died, or is
     of a version that acknowledges them. Requests only where there are any, until a collection takes them."""
-    floor = newest_floor(disk.store) if found.leftovers else None
-    late = [number for number, info in found.leftovers.items() if floor is not None and info.modified > floor.modified]
+    floor = newest_floor(disk.store) if inventory.leftovers else None
+    late = [
+        number for number, info in inventory.leftovers.items() if floor is not None and info.modified > floor.modified
+    ]
     try:
         read = {number: disk.log.read(number).commit for number in late}
         lost = {number: commit for number, commit in read.items() if commit.operations}
-        for entry in disk.log.entries(min(found.commits, default=1) - 1) if lost else ():
+        for entry in disk.log.entries(min(inventory.commits, default=1) - 1) if lost else ():
             commit = entry.commit
-            lost = {number: one for number, one in lost.items() if not _does_the_same(commit, one)}
+            lost = {number: uncounted for number, uncounted in lost.items() if not _does_the_same(commit, uncounted)}
     except (Damaged, NotFound):
         return  # what is wrong with the log is said by who replays it
     for number, commit in lost.items():
         by = f" by {commit.actor}" if commit.actor else ""
-        what = (
+        message = (
             f"log entry of revision {number} ({commit.kind.word}{by}) was put where the log had been collected: it "
             "counts for nobody, and no later entry does the same"
         )
-        findings.add(Problem("I6", what, disk.name, object=commit_key(number)))
+        findings.add(Problem("I6", message, disk.name, object=commit_key(number)))
 
 
 def _does_the_same(commit: Commit, stray: Commit) -> bool:
-    """Whether it is the stray one, committed anew. What was worked out anew may differ in its operations: then its
+    """Whether it is the stray one, committed again. Operations computed a second time may differ: then its
     writer, who proved that the first one counted for nobody, and what it is for tell."""
     if commit.operations == stray.operations:
         return True
@@ -148,24 +151,24 @@ def check_identity(disk: LoggedDisk, findings: Findings) -> None:
         findings.add(Problem("I16", f"the id of the disk {shown}; this is disk {known}", disk.name, object=DISK_KEY))
 
 
-def check_strangers(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:
+def check_strangers(disk: LoggedDisk, inventory: Inventory, findings: Findings) -> None:
     """What lies among the entries, the snapshots or the pins, and is none."""
-    for key in found.foreign:
+    for key in inventory.foreign:
         if key.startswith((OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, PINS_PREFIX)):
-            what = "the object has none of the names that are given to entries, snapshots and pins"
+            message = "the object has none of the names that are given to entries, snapshots and pins"
             if parse_snapshot_key(key) is not None:
-                what = "the snapshot is larger than any real one: it is not read"
-            findings.add(Problem("I6", what, disk.name, object=key))
-    for revision, entry in found.commits.items():
+                message = "the snapshot is larger than any real one: it is not read"
+            findings.add(Problem("I6", message, disk.name, object=key))
+    for revision, entry in inventory.commits.items():
         if entry.size_bytes > bounds.LARGEST_ENTRY_BYTES:
-            what = f"log entry of revision {revision} has {entry.size_bytes} bytes, more than any real one"
-            findings.add(Problem("I15", what, disk.name, object=commit_key(revision)))
+            message = f"log entry of revision {revision} has {entry.size_bytes} bytes, more than any real one"
+            findings.add(Problem("I15", message, disk.name, object=commit_key(revision)))
 
 
 class SharedObjects:
     """No object is data of two parts of a table: its rows would count twice. Takes the rows as they come and keeps a
     number a blob; only when one occurs again are the rows looked at once more. Parts of ClickHouse in our log share
-    objects by right: a mutation links the columns that it leaves as they are, and the part it made covers the other."""
+    objects by right: a mutation links the columns that it leaves unchanged, and the part it made covers the other."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()

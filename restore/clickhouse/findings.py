@@ -44,7 +44,7 @@ def _ranges(numbers: Sequence[int], shown: int = 5) -> str:
 
 
 def sentences(findings: Sequence[LogProblem]) -> list[str]:
-    """What was found, the first few as they are and the others counted."""
+    """The findings: the first few in full and the others counted."""
     texts = [finding.what for finding in told(findings)]
     more = [f"and {len(texts) - _SHOWN:,} more: see 'frostline clickhouse inspect'"] if texts[_SHOWN:] else []
     return texts[:_SHOWN] + more

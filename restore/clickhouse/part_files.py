@@ -84,7 +84,7 @@ def _all_checksums(
     unread = [file for file in files if any(key not in read for key, _ in file.blobs)]
     what = f"reading checksums of parts in {store.name}"
     with askers.progress.task("reading checksums of parts", items=len(unread)) as task:
-        found = ask(store, _checksums, unread, askers, what=what, task=task)
+        found = ask(store, _checksums, unread, askers, title=what, task=task)
     answers = {file.path: answer for file, answer in zip(unread, found, strict=True)}
     return [answers[file.path] if file.path in answers else _listed_in(file, read.__getitem__) for file in files]
 
@@ -105,8 +105,8 @@ def _listed_in(file: File, get: Callable[[str], bytes]) -> dict[str, Checksum] |
 def _add_empty_files(
     replayed: Replayed, parts: Iterable[ClickHousePart], listed: Mapping[str, Mapping[str, int]]
 ) -> None:
-    found = [f"{part.directory}/{name}" for part in parts for name in empty_files(part, listed.get(part.directory, {}))]
-    added = [path for path in found if is_safe(path)]
+    paths = [f"{part.directory}/{name}" for part in parts for name in empty_files(part, listed.get(part.directory, {}))]
+    added = [path for path in paths if is_safe(path)]
     if not added:
         return
     # Links of one file are one inode, as those with objects are; the log names them, though it has no object for them.
@@ -115,7 +115,7 @@ def _add_empty_files(
     first = max((file.inode for file in replayed.files.values()), default=0) + 1
     inodes = {inode: number for number, inode in enumerate(links, first)}
     replayed.files.update({path: File(path, (), inodes[same[path]], links[same[path]], 0) for path in added})
-    replayed.files = dict(sorted(replayed.files.items(), key=lambda item: item[0].encode()))
+    replayed.files = dict(sorted(replayed.files.items(), key=lambda entry: entry[0].encode()))
 
 
 class _Gaps:
@@ -209,7 +209,7 @@ class _Gaps:
             if (stray := self._strays.get(key)) is not None and stray not in filled:
                 files.pop(stray, None)
         used = set(filled.values())
-        self._replayed.files = dict(sorted(files.items(), key=lambda item: item[0].encode()))
+        self._replayed.files = dict(sorted(files.items(), key=lambda entry: entry[0].encode()))
         self._replayed.missing = tuple(path for path in self._replayed.missing if path not in filled)
         self._replayed.filled = dict(sorted(filled.items()))
         self._replayed.findings = [

@@ -119,12 +119,12 @@ def _split(rest: str) -> tuple[str, str | None, str]:
     return place, segments[0], "/".join(segments[1:])
 
 
-def _state(shadow: str | None, place: str, name: str) -> State:
+def _state(shadow: str | None, directory: str, name: str) -> State:
     if shadow is not None:
         return State.FROZEN
-    if place == "moving" or _TEMPORARY.match(name):
+    if directory == "moving" or _TEMPORARY.match(name):
         return State.TEMPORARY
-    return State.DETACHED if place == "detached" else State.ACTIVE
+    return State.DETACHED if directory == "detached" else State.ACTIVE
 
 
 def _mark_covered(parts: Sequence[ClickHousePart]) -> None:

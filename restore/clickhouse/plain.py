@@ -20,11 +20,11 @@ def read_plain(store: ObjectStore, contents: Contents, askers: Askers) -> Replay
     else:
         directories = _directories(store, contents, result, askers)
         placed = _placed(contents, directories, result)
-    for path, info in sorted(placed, key=lambda item: item[0].encode()):
+    for path, info in sorted(placed, key=lambda entry: entry[0].encode()):
         if path in result.files:
             first = result.files[path].blobs[0][0]
-            what = f"{path} is claimed by {first} and by {info.key}: two directories have one path"
-            result.findings.append(LogProblem("path_claimed_twice", what, path, info.key))
+            message = f"{path} is claimed by {first} and by {info.key}: two directories have one path"
+            result.findings.append(LogProblem("path_claimed_twice", message, path, info.key))
         else:
             number = len(result.files) + 1
             result.files[path] = File(path, ((info.key, info.size_bytes),), number, 1, 0)

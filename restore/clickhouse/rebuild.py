@@ -1,7 +1,7 @@
 """Rebuild the local metadata of a disk with ClickHouse's log from its bucket, or take over that of a server.
 
 The log tells less than the table knew: not the digests, not what ClickHouse deleted, not its frozen parts. So what the
-table on this machine still knows of them stays, and where something may be unknown, gc is told to keep everything.
+table on this machine still knows of them stays, and where something may be unknown, gc has to keep everything.
 """
 
 from __future__ import annotations
@@ -111,25 +111,25 @@ def _sizes(tree: ClickHouseTree) -> dict[str, int]:
     return {listed.key: listed.size_bytes for listed in tree.contents.log}
 
 
-def _with_what_is_known(tree: ClickHouseTree, known: dict[str, FileRow], *, at_head: bool) -> dict[str, FileRow]:
+def _with_what_is_known(tree: ClickHouseTree, cached: dict[str, FileRow], *, at_head: bool) -> dict[str, FileRow]:
     """The log's files, with digests and flags that the table still has; at the head also the frozen files that only
     the table knows, as long as their objects are there."""
-    facts = {row.blobs: row for row in known.values() if row.blobs}
-    wanted: dict[str, FileRow] = {}
+    facts = {row.blobs: row for row in cached.values() if row.blobs}
+    result: dict[str, FileRow] = {}
     for row in rows_of(tree.files.values()):
-        fact = facts.get(row.blobs) or _same_empty_file(row, known.get(row.path))
-        wanted[row.path] = row if fact is None else _with_facts(row, fact)
+        fact = facts.get(row.blobs) or _same_empty_file(row, cached.get(row.path))
+        result[row.path] = row if fact is None else _with_facts(row, fact)
     if at_head and not tree.ours:
         sizes = _sizes(tree)
-        for path, row in known.items():
+        for path, row in cached.items():
             if path.startswith(SHADOW) and all(sizes.get(key) == size for key, size in row.blobs):
-                wanted.setdefault(path, row)
-    return dict(sorted(wanted.items()))
+                result.setdefault(path, row)
+    return dict(sorted(result.items()))
 
 
-def _same_empty_file(row: FileRow, known: FileRow | None) -> FileRow | None:
+def _same_empty_file(row: FileRow, cached: FileRow | None) -> FileRow | None:
     """The file that the table has at the path of one without an object, if that has none either."""
-    return known if known is not None and not row.blobs and not known.blobs and not known.size_bytes else None
+    return cached if cached is not None and not row.blobs and not cached.blobs and not cached.size_bytes else None
 
 
 def _with_facts(row: FileRow, fact: FileRow) -> FileRow:

@@ -69,7 +69,7 @@ def read_records(
         known = ahead.finish(task) if ahead is not None else Answers()
         wanted = [one for one in _questions(objects) if one.key not in known.metadata]
         what = f"reading paths in {store.name}"
-        found = ask(store, look, wanted, askers, what=what, task=task)
+        found = ask(store, look, wanted, askers, title=what, task=task)
         for question, answer in zip(wanted, found, strict=True):
             known.add(question.key, answer)
     answers = [_record(listed, known.metadata) for listed in objects]
@@ -86,11 +86,11 @@ def read_records(
     return Records([answer for answer in answers if answer is not None], gone, known.checksums)
 
 
-def _record(listed: ListedObject, known: Mapping[str, Mapping[str, str] | None]) -> LogObject | None:
+def _record(listed: ListedObject, metadata_by_key: Mapping[str, Mapping[str, str] | None]) -> LogObject | None:
     """The object with its paths; None when it is gone."""
     if not _bears_paths(listed.name):
         return LogObject(listed, None, None)
-    metadata = known[listed.key]
+    metadata = metadata_by_key[listed.key]
     return record(listed, metadata) if metadata is not None else None
 
 

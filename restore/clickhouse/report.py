@@ -203,13 +203,13 @@ def _explain(report: Report) -> None:
                 report.notes.append(f"{report.contents.below} in it looks like a disk: add it to the URL")
 
 
-def _notes(tree: ClickHouseTree, wanted: int | None) -> list[str]:
+def _notes(tree: ClickHouseTree, revision: int | None) -> list[str]:
     """What is ordinary for such a disk, and good to know."""
     notes = []
     replayed = tree.replayed
     if tree.kind is Kind.SEND_METADATA and tree.schema_version is None:
         notes.append("there is no .SCHEMA_VERSION: ClickHouse itself refuses to restore from this prefix")
-    if wanted is not None and wanted > tree.head:
+    if revision is not None and revision > tree.head:
         notes.append(f"the newest revision in the bucket is {tree.order.newest}: that is what is shown")
     if tree.gaps and not tree.ours:  # a disk of ours takes numbers in blocks and may leave some
         gone = sum(last - first + 1 for first, last in tree.gaps)
@@ -257,5 +257,5 @@ def _file_document(file: File) -> dict[str, object]:
     }
 
 
-def _counted(number: int, what: str, several: str = "") -> str:
-    return f"{number:,} {what if number == 1 else several or what + 's'}"
+def _counted(number: int, noun: str, several: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"

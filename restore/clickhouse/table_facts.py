@@ -108,12 +108,12 @@ def _read(store: ObjectStore, part: ClickHousePart) -> tuple[int | None, list[So
     return rows, found
 
 
-def _facts(parts: Sequence[ClickHousePart], found: dict[str, tuple[int | None, list[SourceColumn]]]) -> TableFacts:
-    counts = [found[part.directory][0] for part in parts]
-    known = [count for count in counts if count is not None]
+def _facts(parts: Sequence[ClickHousePart], facts: dict[str, tuple[int | None, list[SourceColumn]]]) -> TableFacts:
+    counts = [facts[part.directory][0] for part in parts]
+    counted = [count for count in counts if count is not None]
     kinds: dict[str, SourceColumn] = {}
-    for part in sorted(parts, key=lambda one: max(file.revision for file in one.files.values())):
-        kinds.update({column.name: column for column in found[part.directory][1]})
+    for part in sorted(parts, key=lambda part: max(file.revision for file in part.files.values())):
+        kinds.update({column.name: column for column in facts[part.directory][1]})
     keys = {match[1] for part in parts for name in part.files if (match := _KEY_COLUMN.match(name))}
-    rows = sum(known) if len(known) == len(counts) and parts else None
+    rows = sum(counted) if len(counted) == len(counts) and parts else None
     return TableFacts(len(parts), rows, tuple(kinds.values()), tuple(sorted(keys)))

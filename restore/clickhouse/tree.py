@@ -171,16 +171,16 @@ def _raise(error: OSError) -> None:
 
 
 def _check_foreign(
-    directory: Path, there: set[str], wanted: dict[str, bytes], firsts: dict[Inode, str], rows: Sequence[FileRow]
+    directory: Path, there: set[str], contents: dict[str, bytes], firsts: dict[Inode, str], rows: Sequence[FileRow]
 ) -> None:
-    foreign = sorted(path for path in there if path not in wanted)
+    foreign = sorted(path for path in there if path not in contents)
     for row in rows:
         if row.path not in there:
             continue
         first = firsts[inode_of(row)]
         path = directory / row.path
         shared = first not in there or path.samefile(directory / first)
-        if path.is_symlink() or not path.is_file() or path.read_bytes() != wanted[row.path] or not shared:
+        if path.is_symlink() or not path.is_file() or path.read_bytes() != contents[row.path] or not shared:
             foreign.append(row.path)
     if foreign:
         raise Refused(

@@ -60,7 +60,7 @@ class Blame(msgspec.Struct):
     log_since: dict[str, int]
     """By disk: the oldest revision that is kept. What happened before is known only as far as later entries tell."""
     followed: int
-    """How many parts are told of."""
+    """How many parts the report covers."""
     left_out: int = 0
     """Sources that were not followed: there are too many."""
 

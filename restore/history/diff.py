@@ -92,7 +92,7 @@ def diff(
     reading: Callable[[int], None] = lambda count: None,
 ) -> DiskDiff:
     """Compare the disk right after two revisions; `scope` is the directory of a table. 0 is the empty disk. `reading`
-    is told of log entries that had to be read to find the commits.
+    gets the log entries that had to be read to find the commits.
 
     Raises `NotFound`, naming the revisions that are kept, and `UsageError` when the first one is the later.
     """

@@ -35,12 +35,12 @@ def commit_document(commit: Commit) -> dict[str, Any]:
     }
 
 
-def diff_document(found: DiskDiff, *, files: bool) -> dict[str, Any]:
+def diff_document(diff: DiskDiff, *, files: bool) -> dict[str, Any]:
     """`diff --json`."""
     document: dict[str, Any] = {
-        "disk": found.disk,
-        "from": found.before,
-        "to": found.after,
+        "disk": diff.disk,
+        "from": diff.before,
+        "to": diff.after,
         "tables": [
             {
                 "table": change.table,
@@ -48,7 +48,7 @@ def diff_document(found: DiskDiff, *, files: bool) -> dict[str, Any]:
                 "details": change.details,
                 "commit": commit_document(change.commit) if change.commit else None,
             }
-            for change in found.tables
+            for change in diff.tables
         ],
         "parts": [
             {
@@ -61,30 +61,30 @@ def diff_document(found: DiskDiff, *, files: bool) -> dict[str, Any]:
                 "files": change.files,
                 "commit": commit_document(change.commit) if change.commit else None,
             }
-            for change in found.parts
+            for change in diff.parts
         ],
-        "files": asdict(found.files),
-        "other_files": found.other_files,
+        "files": asdict(diff.files),
+        "other_files": diff.other_files,
     }
     if files:
-        document["paths"] = [{"change": change, "path": path, "bytes": size} for change, path, size in found.paths]
+        document["paths"] = [{"change": change, "path": path, "bytes": size} for change, path, size in diff.paths]
     return document
 
 
 _SIGNS = {"added": "+", "created": "+", "removed": "-", "dropped": "-", "changed": "~", "altered": "~"}
 
 
-def diff_lines(found: DiskDiff, *, files: bool) -> Iterator[str]:
+def diff_lines(diff: DiskDiff, *, files: bool) -> Iterator[str]:
     """The differences for people; not yet escaped."""
     from tiering.config.units import format_size
 
-    yield f"disk {found.disk}, from revision {found.before} to {found.after}: {_counts(found.files)}"
-    for table in found.tables:
+    yield f"disk {diff.disk}, from revision {diff.before} to {diff.after}: {_counts(diff.files)}"
+    for table in diff.tables:
         yield f"  {_SIGNS[table.change]} table {table.table} {table.change}{_by(table.commit)}"
         for detail in table.details:
             yield f"      {detail}"
     by_table: dict[str, list[Any]] = {}
-    for part in found.parts:
+    for part in diff.parts:
         by_table.setdefault(part.table, []).append(part)
     for name, parts in by_table.items():
         yield f"  {name}"
@@ -96,12 +96,12 @@ def diff_lines(found: DiskDiff, *, files: bool) -> Iterator[str]:
             )
         if len(parts) > _SHOWN:
             yield f"      … and {counted(len(parts) - _SHOWN, 'part')} more: --json names them"
-    if found.other_files:
+    if diff.other_files:
         yield (
-            f"  {counted(found.other_files, 'other file')}: names of tables, marks of block numbers; --files names them"
+            f"  {counted(diff.other_files, 'other file')}: names of tables, marks of block numbers; --files names them"
         )
     if files:
-        for change, path, size in found.paths:
+        for change, path, size in diff.paths:
             yield f"  {_SIGNS[change]} {path}  {format_size(size)}"
 
 
@@ -166,11 +166,11 @@ def undo_lines(planned: UndoPlan) -> Iterator[str]:
         yield f"  note          {note}"
 
 
-def _part_lines(what: str, parts: Sequence[PartNote]) -> Iterator[str]:
+def _part_lines(change: str, parts: Sequence[PartNote]) -> Iterator[str]:
     from tiering.config.units import format_size
 
     for note in parts[:_SHOWN]:
-        yield f"  {what}  part {note.part} of {note.table} ({note.rows:,} rows, {format_size(note.size_bytes)})"
+        yield f"  {change}  part {note.part} of {note.table} ({note.rows:,} rows, {format_size(note.size_bytes)})"
     if len(parts) > _SHOWN:
         rows = sum(note.rows for note in parts[_SHOWN:])
-        yield f"  {what}  {counted(len(parts) - _SHOWN, 'part')} more ({rows:,} rows)"
+        yield f"  {change}  {counted(len(parts) - _SHOWN, 'part')} more ({rows:,} rows)"

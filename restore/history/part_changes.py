@@ -1,4 +1,4 @@
-"""Two file tables, compared in words of tables and parts. Pure; no I/O.
+"""Two file tables, compared as tables and parts. Pure; no I/O.
 
 `compare_parts` groups the differing paths of a `replay.diff` as they stream by: what lies in one part's directory is
 one change. Memory is that of the changes, not of the tables.

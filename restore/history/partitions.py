@@ -1,4 +1,4 @@
-"""Partitions that go and come back by hand: dropped; detached, which keeps them in `detached/` of the table; attached.
+"""Partitions that a user drops, detaches (which keeps them in `detached/` of the table) and attaches.
 
 A disk changes by one commit, several disks by one each. A crash between two leaves whole parts here and whole parts
 there: the same call again does the rest. Before a part comes back, all disks are asked whether its rows are there.
@@ -175,13 +175,13 @@ def sound(
     """Those whose files are what was written, each once on a disk. Raises `Refused` when there are none."""
     once: dict[tuple[str, str], DetachedPart] = {}
     faults: list[str] = []
-    for one in sorted(coming, key=lambda one: one.is_repaired):
-        if (one.disk, one.part.name) in once:
+    for part in sorted(coming, key=lambda part: part.is_repaired):
+        if (part.disk, part.part.name) in once:
             continue
-        is_doubtful = one.is_repaired or one.is_kept
-        fault = fault_in_files(context.disk(one.disk), one.path, one.part) if is_doubtful else None
+        is_doubtful = part.is_repaired or part.is_kept
+        fault = fault_in_files(context.disk(part.disk), part.path, part.part) if is_doubtful else None
         if fault is None:
-            once[one.disk, one.part.name] = one
+            once[part.disk, part.part.name] = part
         else:
             faults.append(fault)
     if not once:
@@ -198,13 +198,13 @@ def attachable(context: Context, definition: TableDefinition, partition: str) ->
     """The detached parts of the partition, when all of them may come back: of a replicated table, those that a drop
     took, and of no other table. Raises as `attach` does; changes nothing."""
     everything = detached_parts(context, definition)
-    detached = [one for one in everything if one.is_kept == definition.is_replicated]
-    coming = [one for one in detached if one.partition == partition]
+    detached = [part for part in everything if part.is_kept == definition.is_replicated]
+    coming = [part for part in detached if part.partition == partition]
     if not coming:
-        known = sorted({found.partition for found in detached})
+        partitions = sorted({part.partition for part in detached})
         raise NotFound(
             f"nothing of partition {partition!r} of {definition.full_name} is detached",
-            hint=f"detached are: {', '.join(known) or 'no partitions'}"
+            hint=f"detached are: {', '.join(partitions) or 'no partitions'}"
             if not definition.is_replicated or len(everything) == len(detached)
             else f"what else lies in {directory_of(definition.uuid, DETACHED_DIRECTORY)} comes back as files: "
             f"'frostline partition attach {definition.full_name} FILE'",
@@ -215,18 +215,18 @@ def attachable(context: Context, definition: TableDefinition, partition: str) ->
     fit: list[DetachedPart] = []
     beside: list[PresentPart] = []
     # What others were made into comes before them, and what they came back as.
-    for one in sorted(coming, key=lambda one: (-one.part.rows, -one.part.part_name.max_block)):
-        if (found := presence(one.part, staying)) is not None:
-            is_back = one.is_kept and found.has_all_rows  # it goes when its time is over
-            if not (is_back or _is_copy(found)):  # else a copy of what is attached already
-                objections.append(found.text(definition.full_name))
+    for part in sorted(coming, key=lambda part: (-part.part.rows, -part.part.part_name.max_block)):
+        if (duplicate := presence(part.part, staying)) is not None:
+            is_back = part.is_kept and duplicate.has_all_rows  # it goes when its time is over
+            if not (is_back or _is_copy(duplicate)):  # else a copy of what is attached already
+                objections.append(duplicate.text(definition.full_name))
             continue
-        found = presence(one.part, beside)
-        if found is None or _is_copy(found):
-            fit.append(one)
-            beside.append(PresentPart(definition.uuid, one.part, one.disk, window=window))
-        elif found.kind == "copy" or not found.has_all_rows:
-            objections.append(found.text(definition.full_name))
+        duplicate = presence(part.part, beside)
+        if duplicate is None or _is_copy(duplicate):
+            fit.append(part)
+            beside.append(PresentPart(definition.uuid, part.part, part.disk, window=window))
+        elif duplicate.kind == "copy" or not duplicate.has_all_rows:
+            objections.append(duplicate.text(definition.full_name))
         # Else it was detached twice, as files of it were attached in between: one of both stays where it is.
     if objections:
         raise Refused(
@@ -241,19 +241,21 @@ def attachable(context: Context, definition: TableDefinition, partition: str) ->
     return fit
 
 
-def _is_copy(found: Presence) -> bool:
-    return found.kind == "copy" and found.other.part == found.part
+def _is_copy(duplicate: Presence) -> bool:
+    return duplicate.kind == "copy" and duplicate.other.part == duplicate.part
 
 
-def _begin(context: Context, definition: TableDefinition, partition: str, what: str) -> list[StoredPart]:
-    _check_changing(context, definition, what)
+def _begin(context: Context, definition: TableDefinition, partition: str, operation: str) -> list[StoredPart]:
+    _check_changing(context, definition, operation)
     return parts_of(context, definition, partition)
 
 
-def _check_changing(context: Context, definition: TableDefinition, what: str) -> None:
-    replicated.refuse(definition, what, "nothing was changed")
-    reachability.check_whole(context, definition, f"{what} {definition.full_name}")
-    reachability.require(map(context.disk, context.catalog.policy_disks(definition)), f"{what} {definition.full_name}")
+def _check_changing(context: Context, definition: TableDefinition, operation: str) -> None:
+    replicated.refuse(definition, operation, "nothing was changed")
+    reachability.check_whole(context, definition, f"{operation} {definition.full_name}")
+    reachability.require(
+        map(context.disk, context.catalog.policy_disks(definition)), f"{operation} {definition.full_name}"
+    )
     recovery.begin_disks(context)
 
 

@@ -56,30 +56,31 @@ def _plan_from(situation: Situation, result: UndoPlan, path: str, old: TableDefi
     _check_alter(situation, result, base, wanted)
 
 
-def _check_alter(situation: Situation, result: UndoPlan, current: TableDefinition, wanted: TableDefinition) -> None:
+def _check_alter(situation: Situation, result: UndoPlan, current: TableDefinition, target: TableDefinition) -> None:
     now = {column.id: column for column in current.columns}
-    for column in wanted.columns:
-        known = now.get(column.id)
-        if known is not None and known.type != column.type:
+    for column in target.columns:
+        current_column = now.get(column.id)
+        if current_column is not None and current_column.type != column.type:
             result.refuse(
-                f"column {column.name} was widened to {known.type}: parts may hold values that {column.type} does not"
+                f"column {column.name} was widened to {current_column.type}: "
+                f"parts may hold values that {column.type} does not"
             )
-        elif known is not None and known.nullable and not column.nullable:
+        elif current_column is not None and current_column.nullable and not column.nullable:
             result.refuse(f"column {column.name} takes nulls since: parts may hold some")
-        if known is None and not column.nullable and column.default is None:
+        if current_column is None and not column.nullable and column.default is None:
             result.refuse(f"column {column.name} takes no nulls, and parts written since have no values for it")
-    if lost := [column.name for column in current.columns if column.id not in {c.id for c in wanted.columns}]:
+    if lost := [column.name for column in current.columns if column.id not in {c.id for c in target.columns}]:
         result.notes.append(f"What was written to {', '.join(lost)} since is not seen any more; undoing this shows it.")
-    if back := [column.name for column in wanted.columns if column.id not in now]:
+    if back := [column.name for column in target.columns if column.id not in now]:
         result.notes.append(
             f"Parts that were written since, by inserts and merges, have no values of {', '.join(back)}."
         )
-    disks = situation.policies.get(wanted.policy)
-    held = {other.disk for other in situation.parts if other.table_uuid == wanted.uuid}
+    disks = situation.policies.get(target.policy)
+    held = {other.disk for other in situation.parts if other.table_uuid == target.uuid}
     if disks is None:
-        result.refuse(f"policy {wanted.policy} is not configured any more")
+        result.refuse(f"policy {target.policy} is not configured any more")
     elif stranded := sorted(held - disks):
         result.refuse(
-            f"policy {wanted.policy} does not include the disk {', '.join(stranded)}, which holds parts of the table",
-            f"move them first: frostline move {wanted.full_name} --partition P --to-disk D",
+            f"policy {target.policy} does not include the disk {', '.join(stranded)}, which holds parts of the table",
+            f"move them first: frostline move {target.full_name} --partition P --to-disk D",
         )

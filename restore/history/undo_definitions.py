@@ -46,17 +46,17 @@ def plan_definitions(situation: Situation, result: UndoPlan) -> None:
             _put_back(situation, result, path)
         else:
             _bring_back(situation, result, path)
-    result.removes = list(dict.fromkeys(result.removes))  # a name goes once, whoever gives it to whom
+    result.removes = list(dict.fromkeys(result.removes))  # a name is removed once, even if two give it away
 
 
 def _definitions(situation: Situation) -> list[str]:
     return sorted({path for path in (*situation.before, *situation.after) if tombstones.is_definition(path)})
 
 
-def _differ(one: object, other: object) -> bool:
-    assert isinstance(one, TableDefinition)
+def _differ(first: object, other: object) -> bool:
+    assert isinstance(first, TableDefinition)
     assert isinstance(other, TableDefinition)
-    return essence(one) != essence(other)
+    return essence(first) != essence(other)
 
 
 def _read(situation: Situation, result: UndoPlan, rows: Iterable[FileRow | None]) -> list[TableDefinition]:
@@ -117,12 +117,12 @@ def _bring_back(situation: Situation, result: UndoPlan, path: str) -> None:
         _bring_name_back(situation, result, before)
 
 
-def _newest(situation: Situation, known: TableDefinition) -> TableDefinition:
+def _newest(situation: Situation, current: TableDefinition) -> TableDefinition:
     """The last that any disk says of the table."""
-    said = [table for table in situation.tables if table.uuid == known.uuid]
-    if (stone := situation.tombstones.get(known.uuid)) is not None:
+    said = [table for table in situation.tables if table.uuid == current.uuid]
+    if (stone := situation.tombstones.get(current.uuid)) is not None:
         said.append(stone.definition)
-    return max((known, *said), key=lambda definition: definition.version)
+    return max((current, *said), key=lambda definition: definition.version)
 
 
 def _bring_name_back(situation: Situation, result: UndoPlan, table: TableDefinition) -> None:

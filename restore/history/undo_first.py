@@ -1,4 +1,4 @@
-"""What has to be undone before a commit can be: named, so that whoever is refused can go on. Pure; no I/O."""
+"""What has to be undone before a commit can be: named, so that a refused user can go on. Pure; no I/O."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def undo_first_of_table(situation: Situation, path: str) -> str:
     return _named(situation, found)
 
 
-def _take(found: list[Commit], commit: Commit) -> None:
+def _take(commits: list[Commit], commit: Commit) -> None:
     """A commit that takes another one back leaves neither."""
     taken = undone_revision(commit.kind)
-    for other in found:
+    for other in commits:
         if other.revision == taken:
-            found.remove(other)
+            commits.remove(other)
             return
-    if commit not in found:
-        found.append(commit)
+    if commit not in commits:
+        commits.append(commit)
 
 
-def _named(situation: Situation, found: list[Commit]) -> str:
-    revisions = sorted({commit.revision for commit in found}, reverse=True)
+def _named(situation: Situation, commits: list[Commit]) -> str:
+    revisions = sorted({commit.revision for commit in commits}, reverse=True)
     if not revisions:
         return f"'frostline log {situation.disk}' shows the later commits"
     first = f"frostline undo {situation.disk} {revisions[0]}"

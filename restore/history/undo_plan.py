@@ -2,7 +2,7 @@
 
 A commit is reversed by its effect: the files it made go, those it took away come back under their old names. That is
 allowed while the disk still has these paths as the commit left them, and while no row would be lost or doubled: parts
-live on several disks, and a log knows its own only. Everything that speaks against it is told at once.
+live on several disks, and a log knows its own only. The plan reports every objection at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tiering.table.schema import TableDefinition
 from tiering.table.tombstones import definition_path
 
 _MARK = re.compile(r"/(?:blocks|levels|altered)-\d+\.json\Z", re.ASCII)
-"""Marks that say a number was given out. They stay, whatever is undone."""
+"""Marks that say a number was given out. They stay after every undo."""
 
 
 def plan(situation: Situation) -> UndoPlan:
@@ -67,9 +67,9 @@ def plan(situation: Situation) -> UndoPlan:
     return result
 
 
-def _same(one: Mapping[str, FileRow], other: Mapping[str, FileRow]) -> bool:
+def _same(first: Mapping[str, FileRow], other: Mapping[str, FileRow]) -> bool:
     """Whether two sets of paths hold the same bytes. Only what is of parts counts."""
-    left, right = ({path: _content(row) for path, row in rows.items() if _goes_back(path)} for rows in (one, other))
+    left, right = ({path: _content(row) for path, row in rows.items() if _goes_back(path)} for rows in (first, other))
     return left == right
 
 

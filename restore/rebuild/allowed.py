@@ -56,7 +56,7 @@ def check_replicas(
     disk: LoggedDisk,
     result: RebuildResult,
     settled: SettledDefinition,
-    wanted: FileTable,
+    target: FileTable,
     newest: FileTable,
     *,
     instead: str,
@@ -64,21 +64,21 @@ def check_replicas(
     """Raise `Refused` for tables that are replicated now, whose replicas would not know, and for those that would be
     by the definition that comes; of the latter, `instead` says what else to do. Asks the log alone: the store need not
     open."""
-    difference, what = result.difference, f"putting disk {disk.name} back with"
+    difference, operation = result.difference, f"putting disk {disk.name} back with"
     by_name = "restore other tables by name: --table; or restore a backup beside it"
-    touched = {place.uuid for path in (*difference.removed, *difference.created) if (place := locate(path))}
+    touched = {located.uuid for path in (*difference.removed, *difference.created) if (located := locate(path))}
     for uuid in sorted(touched):
         row = newest.get(tombstones.definition_path(uuid))
         if row is not None and (now := _definition(row)) is not None:
-            replicated.refuse(now, what, by_name)
+            replicated.refuse(now, operation, by_name)
     for path in difference.created:
-        row = settled.get(wanted, path) if tombstones.is_definition(path) else None
+        row = settled.get(target, path) if tombstones.is_definition(path) else None
         if row is not None and (then := _definition(row)) is not None:
-            replicated.refuse_return(then, what, instead)
+            replicated.refuse_return(then, operation, instead)
 
 
 def check_names(
-    disk: LoggedDisk, result: RebuildResult, wanted: FileTable, elsewhere: Elsewhere, *, hidden: Collection[str] = ()
+    disk: LoggedDisk, result: RebuildResult, target: FileTable, elsewhere: Elsewhere, *, hidden: Collection[str] = ()
 ) -> None:
     """A table that comes back must not bear the name of one that stays, here or on another disk. Those `hidden`, by
     uuid, come back for nobody to see."""
@@ -86,7 +86,7 @@ def check_names(
     coming = [
         table
         for path in tables
-        if (row := wanted.get(path)) and (table := _definition(row)) and table.uuid not in hidden
+        if (row := target.get(path)) and (table := _definition(row)) and table.uuid not in hidden
     ]
     if not coming:
         return
@@ -109,16 +109,16 @@ def _definition(row: FileRow) -> TableDefinition | None:
         return None
 
 
-def check_revision(disk: LoggedDisk, found: Inventory, request: RebuildRequest, result: RebuildResult) -> None:
+def check_revision(disk: LoggedDisk, inventory: Inventory, request: RebuildRequest, result: RebuildResult) -> None:
     """Raise `Refused` for a time that the empty disk would be restored of, and where a pin would end at a time that
     others do not know."""
     if request.time is not None and result.revision == 0:
-        raise nothing_yet(disk.log, found, request.time, f"disk {disk.name}")
+        raise nothing_yet(disk.log, inventory, request.time, f"disk {disk.name}")
     if result.revision:
         require_clock(disk.store)
 
 
-def check_objects(disk: LoggedDisk, result: RebuildResult, wanted: FileTable, scope: Sequence[str] | None) -> None:
+def check_objects(disk: LoggedDisk, result: RebuildResult, target: FileTable, scope: Sequence[str] | None) -> None:
     """Raise `Refused` where objects are gone, `Locked` where a collection deletes them."""
     missing = [lost for lost in result.missing_objects if not is_set_aside(lost.path)]
     if missing:
@@ -130,7 +130,7 @@ def check_objects(disk: LoggedDisk, result: RebuildResult, wanted: FileTable, sc
     if next(iter(disk.store.list(INTENTS_PREFIX)), None) is None:
         return
     going = announced(disk, now=datetime.now(UTC))
-    with wanted.read() as view:
+    with target.read() as view:
         needed = any(key in going and in_scope(path, scope) for key, _, path in view.blobs_by_key())
     if needed:
         raise Locked(

@@ -84,11 +84,11 @@ class SettledDefinition(msgspec.Struct):
     hidden: dict[str, tuple[str, list[str]]] = msgspec.field(default_factory=dict)
     """By uuid: the tables that stay hidden, each with its name and the disks whose ways back hide it."""
 
-    def over(self, wanted: Iterable[tuple[str, FileRow]]) -> Iterator[tuple[str, FileRow]]:
-        """The wanted table with these files in it, in path order as it comes."""
+    def over(self, rows: Iterable[tuple[str, FileRow]]) -> Iterator[tuple[str, FileRow]]:
+        """The rows of a table with these files put in; both are in path order."""
         ours = iter(sorted((path, row) for path, row in self.rows.items() if row is not None))
         mine = next(ours, None)
-        for path, row in wanted:
+        for path, row in rows:
             while mine is not None and mine[0] < path:
                 yield mine
                 mine = next(ours, None)
@@ -98,9 +98,9 @@ class SettledDefinition(msgspec.Struct):
             yield mine
             mine = next(ours, None)
 
-    def get(self, wanted: FileTable | TableReader, path: str) -> FileRow | None:
+    def get(self, target: FileTable | TableReader, path: str) -> FileRow | None:
         """One file of it."""
-        return self.rows[path] if path in self.rows else wanted.get(path)
+        return self.rows[path] if path in self.rows else target.get(path)
 
     def scope(self, scope: Sequence[str] | None) -> Sequence[str] | None:
         """The scope with what belongs to its tables."""
@@ -125,7 +125,7 @@ class SettledDefinition(msgspec.Struct):
 
 
 def settle(
-    wanted: FileTable,
+    target: FileTable,
     newest: FileTable,
     scope: Sequence[str] | None,
     *,
@@ -135,16 +135,16 @@ def settle(
     coming: Sequence[FileRow] = (),
     hiding: Callable[[TableDefinition], list[str]] = lambda table: [],
 ) -> SettledDefinition:
-    """What the wanted table is to say of tables, after the newest one.
+    """What the target must record of tables, after the newest one.
 
-    `others_stay`: of tables that are not wanted only those below the scope's own entries go. `given`: files that say of
-    more names that they were given. `coming`: files that belong to what is asked for.
+    `others_stay`: of tables that the target lacks only those below the scope's own entries go. `given`: files that
+    reserve more names. `coming`: files that belong to what is asked for.
     `hiding`: the other disks that a way back took a table from. What is asked for by name comes back all the same.
     """
-    then, now, settled = _Said.by(wanted), _Said.by(newest), SettledDefinition()
+    then, now, settled = _Said.by(target), _Said.by(newest), SettledDefinition()
     settled.rows.update((row.path, row) for row in given)
     settled._belongs(coming)
-    _keep_outside(wanted, newest, settled)
+    _keep_outside(target, newest, settled)
     stays = others_stay and scope is None
     for uuid, definition in now.definitions.items():  # first: their names may be those of tables that come
         if uuid not in then.definitions and in_scope(definition.path, scope) and not stays:
@@ -165,20 +165,20 @@ def settle(
     return settled
 
 
-def reservations_coming(wanted: FileTable, newest: FileTable, scope: Sequence[str]) -> list[FileRow]:
-    """What the wanted table alone says of names that were given, of the tables of which something is asked for: their
+def reservations_coming(target: FileTable, newest: FileTable, scope: Sequence[str]) -> list[FileRow]:
+    """What the target alone records of names that were given, of the tables of which something is asked for: their
     parts come, and may go again."""
-    with wanted.read() as then, newest.read() as now:
+    with target.read() as then, newest.read() as now:
         rows = [row for kind in _RESERVATIONS for row in then.documents(f"*/{kind}-*.json") if is_reservation(row.path)]
         return [
             row
             for row in rows
-            if now.get(row.path) is None and any(one.startswith(f"{row.path.rpartition('/')[0]}/") for one in scope)
+            if now.get(row.path) is None and any(path.startswith(f"{row.path.rpartition('/')[0]}/") for path in scope)
         ]
 
 
 def _coming(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:
-    """The files of a wanted table's definition and name, where they are not to be as they were."""
+    """The files of a table's definition and name in the target, where they must differ from before."""
     old = then.definitions[uuid]
     if (name := then.names.get(uuid)) is not None and (uuid not in now.names or now.names[uuid].path != name.path):
         yield name
@@ -205,9 +205,9 @@ def _staying_hidden(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:
         yield name
 
 
-def _keep_outside(wanted: FileTable, newest: FileTable, settled: SettledDefinition) -> None:
-    """Names, tombstones and versions that are taken, as they are now: those of the tables asked for follow."""
-    with newest.read() as now, wanted.read() as then:
+def _keep_outside(target: FileTable, newest: FileTable, settled: SettledDefinition) -> None:
+    """Names, tombstones and versions that are taken keep their present state: those of the tables asked for follow."""
+    with newest.read() as now, target.read() as then:
         for directory in (NAMES_DIRECTORY, DROPPED_DIRECTORY, GIVEN_UP_DIRECTORY, CLONED_DIRECTORY):
             settled.rows.update((row.path, None) for row in then.rows(directory))
             settled.rows.update((row.path, row) for row in now.rows(directory))

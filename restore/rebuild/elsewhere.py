@@ -1,4 +1,4 @@
-"""What the disks of this machine hold, for whoever takes one of them back: a disk's log knows its own parts only."""
+"""What the disks of this machine hold, needed before one is taken back: a disk's log knows its own parts only."""
 
 from __future__ import annotations
 

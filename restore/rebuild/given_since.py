@@ -18,10 +18,10 @@ from tiering.table.paths import level_mark, name_at
 from tiering.table.schema import TABLE_FILE
 
 
-def keep_reservations(wanted: FileTable, newest: FileTable) -> None:
-    """Put the ranges of block numbers that are taken now into the wanted table, of the tables that it has. What else
-    the newest table says of names that were given, `settle` keeps."""
-    with newest.read() as now, wanted.write() as view:
+def keep_reservations(target: FileTable, newest: FileTable) -> None:
+    """Put the ranges of block numbers that are taken now into the target, for the tables that it has. `settle` keeps
+    what else the newest table records of names that were given."""
+    with newest.read() as now, target.write() as view:
         for path, row in kept_reservations(by_path(now.documents("*/blocks-*.json"))):
             if view.get(f"{path.rpartition('/')[0]}/{TABLE_FILE}") is not None:
                 view.remove(path)
@@ -37,21 +37,21 @@ def note_levels(commit: Commit, merged: dict[str, int]) -> None:
             merged[uuid] = max(name.level, merged.get(uuid, 0))
 
 
-def levels_going(wanted: FileTable, newest: FileTable) -> dict[str, int]:
-    """The highest level of the merged parts that the newest table has and the wanted one has not, for each table."""
+def levels_going(target: FileTable, newest: FileTable) -> dict[str, int]:
+    """The highest level of the merged parts that the newest table has and the target lacks, for each table."""
     merged: dict[str, int] = {}
-    with newest.read() as now, wanted.read() as then:
+    with newest.read() as now, target.read() as then:
         for row in now.documents(f"*/{PART_FILE}"):
-            found = name_at(row.path)
-            if found is not None and found[1].level > merged.get(found[0], 0) and then.get(row.path) is None:
-                merged[found[0]] = found[1].level
+            named = name_at(row.path)
+            if named is not None and named[1].level > merged.get(named[0], 0) and then.get(row.path) is None:
+                merged[named[0]] = named[1].level
     return merged
 
 
-def level_marks(wanted: FileTable, merged: Mapping[str, int]) -> list[FileRow]:
-    """What says which levels were given since, to tables that the wanted table has: what was merged comes back and is
-    merged again, and must not get the name that it had."""
-    with wanted.read() as view:
+def level_marks(target: FileTable, merged: Mapping[str, int]) -> list[FileRow]:
+    """The markers of levels that were given since, for tables that the target has: their parts come back and are merged
+    again, and the result must not get the name it had."""
+    with target.read() as view:
         paths = [level_mark(uuid, level) for uuid, level in merged.items()]
         return [
             FileRow(path, 2, hashlib.sha256(b"{}").hexdigest(), None, b"{}", None, 0)

@@ -1,7 +1,7 @@
 """What a restore would change: pure functions over file tables. No I/O, no clock.
 
 A file table is a series of (path, file) in path order. Two files are the same when size, SHA-256 and blob are; the
-revision that made a path does not count, for a restore makes paths anew.
+revision that made a path does not count, for a restore makes paths again.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def leaves_frozen(scope: Sequence[str] | None) -> Callable[[str], bool]:
     return lambda path: not path.startswith(FROZEN)
 
 
-def same_file(one: StoredFile, other: StoredFile) -> bool:
+def same_file(file: StoredFile, other: StoredFile) -> bool:
     """Whether both are the same bytes held the same way."""
-    return (one.size_bytes, one.sha256, one.blobs, one.blob_set) == (
+    return (file.size_bytes, file.sha256, file.blobs, file.blob_set) == (
         other.size_bytes,
         other.sha256,
         other.blobs,
@@ -98,50 +98,50 @@ def same_file(one: StoredFile, other: StoredFile) -> bool:
 
 
 def matched(
-    current: Iterable[tuple[str, Row]], wanted: Iterable[tuple[str, Row]]
+    current: Iterable[tuple[str, Row]], target: Iterable[tuple[str, Row]]
 ) -> Iterator[tuple[str, Row | None, Row | None]]:
     """Every path of two tables with its file in each, in path order. Both come in path order and are read in step, so
     tables of any size take no memory."""
-    left, right = iter(current), iter(wanted)
-    one, two = next(left, None), next(right, None)
-    while one is not None and two is not None:
-        if one[0] == two[0]:
-            yield one[0], one[1], two[1]
-            one, two = next(left, None), next(right, None)
-        elif one[0] < two[0]:
-            yield one[0], one[1], None
-            one = next(left, None)
+    left, right = iter(current), iter(target)
+    old, new = next(left, None), next(right, None)
+    while old is not None and new is not None:
+        if old[0] == new[0]:
+            yield old[0], old[1], new[1]
+            old, new = next(left, None), next(right, None)
+        elif old[0] < new[0]:
+            yield old[0], old[1], None
+            old = next(left, None)
         else:
-            yield two[0], None, two[1]
-            two = next(right, None)
-    while one is not None:
-        yield one[0], one[1], None
-        one = next(left, None)
-    while two is not None:
-        yield two[0], None, two[1]
-        two = next(right, None)
+            yield new[0], None, new[1]
+            new = next(right, None)
+    while old is not None:
+        yield old[0], old[1], None
+        old = next(left, None)
+    while new is not None:
+        yield new[0], None, new[1]
+        new = next(right, None)
 
 
 def compare(
     current: Iterable[tuple[str, Row]],
-    wanted: Iterable[tuple[str, Row]],
+    target: Iterable[tuple[str, Row]],
     scope: Sequence[str] | None = None,
     *,
     paths: bool = True,
     same: Callable[[Row, Row], bool] | None = None,
     goes: Callable[[str], bool] | None = None,
 ) -> TableDifference:
-    """What turns `current` into `wanted` within the scope: first everything removed, then everything created.
+    """What turns `current` into `target` within the scope: first everything removed, then everything created.
 
     Both tables come in path order. Files go one by one, never with their directory: a file that another writer adds
     meanwhile is not swept away. Without `paths` they are only counted. `same` says whether the file there will do, by
-    default when it is held the same way; `goes` whether a file that is not wanted goes, by default always.
+    default when it is held the same way; `goes` whether a file that the target lacks is removed, by default always.
     """
     same = same or same_file
     created: list[str] = []
     removed: list[str] = []
     unchanged = created_files = removed_files = 0
-    for path, there, file in matched(current, wanted):
+    for path, there, file in matched(current, target):
         if scope is not None and not in_scope(path, scope):
             continue
         if there is not None and file is not None and same(there, file):
@@ -181,26 +181,26 @@ def lost_objects(blobs: Iterable[tuple[str, int, str]], listed: Iterable[tuple[s
 
 
 def with_paths(
-    found: Mapping[str, int | None], rows: Iterable[FileRow], scope: Sequence[str] | None
+    sizes: Mapping[str, int | None], rows: Iterable[FileRow], scope: Sequence[str] | None
 ) -> list[MissingObject]:
-    """The files of the scope that need objects which were `found` to be lost (None), or with these sizes, where those
-    are not the right ones: in the order of the rows."""
+    """The files of the scope whose objects are lost (`sizes` has None for them) or have another size than they should:
+    in the order of the rows."""
     return [
-        MissingObject(key, row.path, size_bytes, found[key])
-        for row in (rows if found else ())
+        MissingObject(key, row.path, size_bytes, sizes[key])
+        for row in (rows if sizes else ())
         if in_scope(row.path, scope)
         for key, size_bytes in row.blobs
-        if key in found and found[key] != size_bytes
+        if key in sizes and sizes[key] != size_bytes
     ]
 
 
 def missing_objects(
-    wanted: Mapping[str, StoredFile], sizes: Mapping[str, int], scope: Sequence[str] | None = None
+    files: Mapping[str, StoredFile], sizes: Mapping[str, int], scope: Sequence[str] | None = None
 ) -> tuple[MissingObject, ...]:
     """The blobs within the scope that the listing (`sizes`: key -> bytes) does not prove to exist with their size."""
     missing = [
         MissingObject(key, path, size_bytes, sizes.get(key))
-        for path, file in wanted.items()
+        for path, file in files.items()
         for key, size_bytes in file.blobs
         if sizes.get(key) != size_bytes and in_scope(path, scope)
     ]

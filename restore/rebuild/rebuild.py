@@ -161,16 +161,16 @@ def _rebuild_cache(
         return result
 
 
-def _newest(disk: LoggedDisk, found: Inventory) -> tuple[TableAsOf, list[str]]:
+def _newest(disk: LoggedDisk, inventory: Inventory) -> tuple[TableAsOf, list[str]]:
     """The newest table, and what is to be said of the snapshot that it did not begin with, or ought not to have."""
-    past = past_at(disk.log, found, found.head, until=found.head)
-    older = contradicted_by(disk.log, found, past)
+    past = past_at(disk.log, inventory, inventory.head, until=inventory.head)
+    older = contradicted_by(disk.log, inventory, past)
     if older is None:
         return past, []
     older.close()
     key = f"{disk.store.name}{snapshot_key(past.start)}"
     try:
-        whole = past_at(disk.log, found, past.revision, until=found.head, before=1)
+        whole = past_at(disk.log, inventory, past.revision, until=inventory.head, before=1)
     except (NotFound, Damaged):
         return past, [f"{key} contradicts the snapshot before it, and no entry tells which of them is right"]
     past.close()
@@ -212,7 +212,7 @@ def _lost(
     """How many objects the bucket has, and which of these blobs, in key order, it lacks or has with another size, for
     each of the rows that needs them."""
     if remote is not None:
-        objects, found = compare_blobs(remote, blobs, what=f"listing disk {disk.name}")
+        objects, found = compare_blobs(remote, blobs, title=f"listing disk {disk.name}")
         return objects, with_paths(found, rows, scope)
     listing = BlobListing(disk.store)
     listed = iter(listing)
@@ -224,7 +224,7 @@ def _lost(
 
 def _result(
     disk: LoggedDisk,
-    found: Inventory,
+    inventory: Inventory,
     objects: int,
     lost: list[MissingObject],
     names: dict[str, str],
@@ -235,7 +235,7 @@ def _result(
     return RebuildResult(
         disk=disk.name,
         revision=0,
-        head=found.head,
+        head=inventory.head,
         files=tally.files,
         bytes=tally.bytes,
         difference=difference,
@@ -365,20 +365,20 @@ def arriving(
     difference: TableDifference,
     scope: Sequence[str] | None,
     elsewhere: Elsewhere,
-    wanted: FileTable,
+    target: FileTable,
     newest: FileTable,
 ) -> Arrivals:
-    """Which parts of the difference come. The bytes of the wanted table's files are in `store`."""
+    """Which parts of the difference come. The bytes of the target's files are in `store`."""
 
     def read(path: str) -> Part | None:
-        row = wanted.get(path)
+        row = target.get(path)
         try:
             return parts_format.decode(read_row(store, row, disk=disk.name), path=path) if row is not None else None
         except (Damaged, NotFound):
             return None  # of a part that cannot be read nobody can say whose rows it has
 
     def name(uuid: str) -> str:
-        return table_name(uuid, wanted, newest)
+        return table_name(uuid, target, newest)
 
     return sort_arrivals(disk.name, difference, scope, elsewhere, read=read, name=name)
 

@@ -39,7 +39,7 @@ class RebuildRequest(msgspec.Struct, frozen=True):
 
     @property
     def scope(self) -> Sequence[str] | None:
-        """The paths; None for everything. For whoever has put the paths of tables and partitions in their place."""
+        """The paths; None for everything. Only once the paths of tables and partitions are in their place."""
         assert not self.tables
         assert not self.partitions
         return self.paths or None

@@ -84,7 +84,7 @@ class RebuildResult(msgspec.Struct):
         return self.difference.unchanged
 
     def lacks(self, lost: MissingObject) -> str:
-        """An object that is missing, as a person is told of it."""
+        """The message for an object that is missing."""
         return f"{lost.key} ({in_words(lost.path, self.names)})"
 
     def take(self, arrivals: Arrivals, elsewhere: Elsewhere) -> None:

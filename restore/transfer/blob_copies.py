@@ -172,14 +172,14 @@ class BlobCopier:
             self._check(wanted)
         return copied
 
-    def _sent(self, elsewhere: RemoteCopying, wanted: Sequence[FileRow], task: Task) -> CopiedBlobs:
+    def _sent(self, elsewhere: RemoteCopying, files: Sequence[FileRow], task: Task) -> CopiedBlobs:
         def batch(rows: list[FileRow]) -> CopyBatch:
             keys = [self._attempt.key(row.blobs) for row in rows] if self._copying.there else []
             there = {key: self._copying.there[key] for key in keys if key in self._copying.there}
             return CopyBatch(elsewhere.target, elsewhere.source, self._attempt, there, rows)
 
-        most = max(_LEAST_BATCH_BYTES, min(_BATCH_BYTES, sum(map(_work, wanted)) // _PIECES))
-        batches = [batch(rows) for rows in cut(wanted, _work, most=most, most_items=_BATCH_OBJECTS)]
+        most = max(_LEAST_BATCH_BYTES, min(_BATCH_BYTES, sum(map(_work, files)) // _PIECES))
+        batches = [batch(rows) for rows in cut(files, _work, most=most, most_items=_BATCH_OBJECTS)]
         copied: CopiedBlobs = {}
         copier = self._copying.copier
 
@@ -191,8 +191,8 @@ class BlobCopier:
             rows = batches[index].rows
             task.advance(items=len(rows), size_bytes=sum(row.size_bytes for row in rows))
 
-        what = f"copying objects to {self._store.name}"
-        elsewhere.runner.run(copy_batch, batches, what=what, on_done=keep)
+        title = f"copying objects to {self._store.name}"
+        elsewhere.runner.run(copy_batch, batches, title=title, on_done=keep)
         return copied
 
     def _check(self, rows: Sequence[FileRow]) -> None:

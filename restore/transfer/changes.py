@@ -74,7 +74,7 @@ class TransferChanges:
         lost: Collection[str] | None = None,
     ) -> None:
         """`proved`: the keys that this restore has given to paths, for files whose digest nobody knew before. `lost`:
-        the paths of the disk's own files whose objects are gone: they are copied anew."""
+        the paths of the disk's own files whose objects are gone: they are copied again."""
         self._disk, self._tree, self._newest = disk, tree, newest
         self.scope = scope
         self._proved = proved or {}

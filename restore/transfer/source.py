@@ -91,13 +91,13 @@ def _from_log(store: ObjectStore, revision: int | None, time: datetime | None) -
         yield SourceTree(store, past.table, past.revision, found.head, BLOBS_PREFIX)
 
 
-def _past(log: OperationsLog, found: Inventory, revision: int | None, time: datetime | None) -> TableAsOf:
-    if found.head == 0:
-        raise NotFound(f"{log.store.name} holds no log entry", hint=available(found))
+def _past(log: OperationsLog, inventory: Inventory, revision: int | None, time: datetime | None) -> TableAsOf:
+    if inventory.head == 0:
+        raise NotFound(f"{log.store.name} holds no log entry", hint=available(inventory))
     if time is not None:
-        past = past_at_time(log, found, time)
+        past = past_at_time(log, inventory, time)
         if past.revision == 0:
             past.close()
-            raise nothing_yet(log, found, time, log.store.name)
+            raise nothing_yet(log, inventory, time, log.store.name)
         return past
-    return past_at(log, found, found.head if revision is None else revision)
+    return past_at(log, inventory, inventory.head if revision is None else revision)

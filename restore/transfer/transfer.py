@@ -167,7 +167,7 @@ class _Transfer(msgspec.Struct, frozen=True):
             raise AssertionError("unreachable")
 
     def _copy_and_commit(self, tree: SourceTree) -> RebuildResult:
-        """Batch after batch, each planned anew against the newest table."""
+        """Batch after batch, each planned against the newest table."""
         disk = self.disk
         result: RebuildResult | None = None
         proved: dict[str, str] = {}
@@ -237,7 +237,7 @@ class _Transfer(msgspec.Struct, frozen=True):
                 digest_of,
                 rows,
                 self._askers,
-                what=what,
+                title=what,
                 task=task,
                 each=_DIGESTS_EACH,
             )
@@ -275,7 +275,7 @@ def _note(result: RebuildResult, copier: BlobCopier) -> None:
 
 
 def _is_going(disk: LoggedDisk, copied: CopiedBlobs) -> bool:
-    """Whether a collection is deleting copies of an interrupted restore: then they are made anew, under other keys."""
+    """Whether a collection is deleting copies of an interrupted restore: then they are made again, under other keys."""
     going = announced(disk, now=datetime.now(UTC))
     return any(copy.key in going for copy in copied.values())
 

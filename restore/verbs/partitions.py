@@ -106,7 +106,7 @@ def detach(session: Session, table: TableName, partition: Partition) -> None:
     _report(session, definition.full_name, partition, [(stored.disk, stored.part) for stored in parts], done, "detach")
 
 
-def attach(session: Session, table: TableName, what: Attached) -> None:
+def attach(session: Session, table: TableName, names: Attached) -> None:
     """Bring a detached partition back into the table, or data files of parts from elsewhere.
 
     A partition: also what 'fsck --repair' set aside of it, once all of its files are back; their bytes are compared.
@@ -122,12 +122,12 @@ def attach(session: Session, table: TableName, what: Attached) -> None:
     from restore.history.partitions import attachable, sound
 
     store = session.store()
-    if _are_files(what):
-        _report_files(session, store.table(table).attach_files(map(Path, what), dry_run=session.dry_run))
+    if _are_files(names):
+        _report_files(session, store.table(table).attach_files(map(Path, names), dry_run=session.dry_run))
         return
-    if len(what) > 1:
-        raise UsageError("one partition at a time, or files", hint=f"'frostline partition attach {table} {what[0]}'")
-    (partition,) = what
+    if len(names) > 1:
+        raise UsageError("one partition at a time, or files", hint=f"'frostline partition attach {table} {names[0]}'")
+    (partition,) = names
     definition = store.definition(table)
     coming: list[DetachedPart] = []
     done = None
@@ -135,13 +135,13 @@ def attach(session: Session, table: TableName, what: Attached) -> None:
         coming = sound(store.context, definition, partition, attachable(store.context, definition, partition))
     else:
         done = attach_partition(store.context, definition, partition)
-    parts = [(found.disk, found.part) for found in coming]
+    parts = [(part.disk, part.part) for part in coming]
     _report(session, definition.full_name, partition, parts, done, "attach")
 
 
-def _are_files(what: list[str]) -> bool:
+def _are_files(names: list[str]) -> bool:
     """The names of partitions have no slash, and no file in the working directory is taken for one."""
-    return any("/" in one or one.endswith(".parquet") or Path(one).is_file() for one in what)
+    return any("/" in name or name.endswith(".parquet") or Path(name).is_file() for name in names)
 
 
 def _report_files(session: Session, result: "InsertResult") -> None:
@@ -208,7 +208,7 @@ def _report(
     partition: str,
     parts: "Iterable[tuple[str, Part]]",
     done: "PartitionCommits | None",
-    what: str,
+    action: str,
 ) -> None:
     """What was done, or with a dry run would be. A part that lies on two disks counts once."""
     from tiering.config.units import format_size
@@ -233,8 +233,8 @@ def _report(
             }
         )
         return
-    past = {"drop": "Dropped", "detach": "Detached", "attach": "Attached"}[what]
-    begin = f"Dry run: would {what}" if session.dry_run else past
+    past = {"drop": "Dropped", "detach": "Detached", "attach": "Attached"}[action]
+    begin = f"Dry run: would {action}" if session.dry_run else past
     size = f"{counted(len(once), 'part')}, {counted(rows, 'row')}, {format_size(size_bytes)}"
     session.output.line(f"{begin} partition {partition} of {table}: {size}.")
     for disk, revision in revisions.items():

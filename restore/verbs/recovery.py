@@ -191,7 +191,7 @@ def _show(session: Session, result: "RebuildResult") -> None:
             hint=result.left_out[0].hint(result.disk),
         )
     if result.applied and result.difference.empty:
-        session.nothing_to_do(f"Nothing to do: disk {result.disk} is as it is to be.")
+        session.nothing_to_do(f"Nothing to do: disk {result.disk} is up to date.")
 
 
 def _restore_from(
@@ -294,8 +294,8 @@ def _print_restore(session: Session, result: "RebuildResult", document: dict[str
         return
     if result.difference.empty and not result.left_out:
         if not done:
-            line(f"A preview: there is nothing to do, disk {result.disk} is as it is to be.")
-        return  # of what was done it is told as of any verb
+            line(f"A preview: there is nothing to do, disk {result.disk} is up to date.")
+        return  # the common code reports what was done
     line(
         ("Restored, but for what stays away." if result.left_out else "Restored.")
         if done

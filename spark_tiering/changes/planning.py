@@ -36,14 +36,14 @@ from tiering.table.schema import TableDefinition
 _HEAD_THREADS = 16
 _WHAT = "reading the changes of"
 _IDLE_SHARE = 4
-"""A stream that sees nothing new is told to go on at the latest after this share of the time that the log is kept."""
+"""An idle stream has to go on at the latest after this share of the time that the log is kept."""
 
 
 class Until(msgspec.Struct, frozen=True):
     """How far a batch of a stream goes."""
 
     table: str
-    """Its uuid: a table that was made anew is another one."""
+    """Its uuid: a table that was created again is another one."""
     revision: int
 
 
@@ -69,7 +69,7 @@ def plan_batch(options: ReadOptions, until: Until) -> PlannedScan:
         disk, definition = _source(store, options)
         if definition.uuid != until.table:
             raise Refused(
-                f"{definition.full_name} is not the table that this stream began with: it was dropped and made anew",
+                f"{definition.full_name} is not the table that this stream began with: it was dropped and recreated",
                 hint="begin the stream with a new checkpoint",
             )
         return _scan(store, disk, definition, options, until.revision)

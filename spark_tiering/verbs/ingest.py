@@ -168,7 +168,7 @@ def _ingest(
                         slots=runner.slots,
                         last_attempt=runner.last_attempt,
                     ),
-                    what=f"ingesting into {table}",
+                    title=f"ingesting into {table}",
                     show=show,
                     stop=store.context.stop,
                 )

@@ -101,7 +101,7 @@ def rows_of(shares: Iterable[FileShare], reshaping: Reshaping) -> Iterator[pa.Re
 
 @contextmanager
 def _as_listed(file: IngestFile, source: InputSource) -> Iterator[None]:
-    """Before and after the file is read; and where it cannot be, first of all whether it was written anew."""
+    """Before and after the file is read; and where it cannot be, first of all whether it was written again."""
     _check_listed(file, source)
     try:
         yield
@@ -123,6 +123,6 @@ def _check_listed(file: IngestFile, source: InputSource) -> None:
             ) from error
     if not file.is_as_listed(facts):
         raise Refused(
-            f"{source.label} was written anew while it was ingested: nothing of its batch went in",
+            f"{source.label} was written again while it was ingested: nothing of its batch went in",
             hint="run it again when the files are at rest",
         )

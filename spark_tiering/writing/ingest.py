@@ -97,25 +97,25 @@ def _kind(file: IngestFile) -> tuple[str, str, bool]:
 
 
 def left_of(
-    files: Sequence[IngestFile], known: Mapping[str, str], *, takes_changed: bool, table: str
+    files: Sequence[IngestFile], marks: Mapping[str, str], *, takes_changed: bool, table: str
 ) -> list[IngestFile]:
     """The files that the marks do not name. Raises `Refused` for one that was another when it went in."""
     left: list[IngestFile] = []
     for file in files:
-        place, state = file.fingerprint
-        if place in known and known[place] != state and not takes_changed:
+        path, state = file.fingerprint
+        if path in marks and marks[path] != state and not takes_changed:
             raise Refused(
                 f"{file.place} has changed since it went into {table}: rows that are there may come once more",
                 hint="--take-changed takes what it holds now for new rows; 'frostline insert --replace-partitions' "
                 "replaces partitions",
             )
-        if known.get(place) != state:
+        if marks.get(path) != state:
             left.append(file)
     return left
 
 
 def ingest_session(session: SparkSession) -> SparkSession:
-    """A session of the same Spark with the settings that values need to arrive as they are."""
+    """A session of the same Spark with the settings that let values arrive unchanged."""
     if getattr(session, "_sc", None) is None:
         raise Refused("ingest needs a session of Spark itself, and not Spark Connect", hint="unset SPARK_REMOTE")
     own = session.newSession()
@@ -268,9 +268,9 @@ def _of_url(path: str, file_format: str | None, session: SparkSession | None) ->
         pattern = spark._jvm.org.apache.hadoop.fs.Path(where)
         system = pattern.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
         if system.exists(pattern):
-            found = [one for one in (system.getFileStatus(pattern),) if one.isFile()]
+            statuses = [status for status in (system.getFileStatus(pattern),) if status.isFile()]
         else:
-            found = [one for one in system.globStatus(pattern) or () if one.isFile()]
+            statuses = [status for status in system.globStatus(pattern) or () if status.isFile()]
     except Py4JError as error:
         from spark_tiering.session import java_reason
 
@@ -279,13 +279,13 @@ def _of_url(path: str, file_format: str | None, session: SparkSession | None) ->
         if "ClassNotFound" in said or "UnsupportedFileSystem" in said:
             hint = "give Spark what reads it, such as spark.jars.packages: org.apache.hadoop:hadoop-aws:VERSION"
         raise UsageError(f"Spark cannot list {path}: {said}", hint=hint) from error
-    if not found:
+    if not statuses:
         raise NotFound(f"no such file: {path}", hint="check the URL; quote globs so that they arrive here")
-    for one in sorted(found, key=lambda one: str(one.getPath().toString())):
-        place = str(one.getPath().toString())
-        source = source_of(place, file_format)
-        changed = float(one.getModificationTime())
-        yield _checked(IngestFile(place, source.format, source.delimiter, int(one.getLen()), changed))
+    for status in sorted(statuses, key=lambda status: str(status.getPath().toString())):
+        location = str(status.getPath().toString())
+        source = source_of(location, file_format)
+        changed = float(status.getModificationTime())
+        yield _checked(IngestFile(location, source.format, source.delimiter, int(status.getLen()), changed))
 
 
 def _checked(file: IngestFile) -> IngestFile:

@@ -48,13 +48,13 @@ def are_mixed(shares: Sequence[Sequence[FileShare]], reshaping: Reshaping) -> bo
     return too_many(found)
 
 
-def too_many(found: Mapping[str, Sequence[Sequence[Interval]]]) -> bool:
+def too_many(intervals: Mapping[str, Sequence[Sequence[Interval]]]) -> bool:
     """The same, by what is known of each task's row groups for each partition field. Pure."""
-    if not found:
+    if not intervals:
         return False
-    tasks = list(zip(*found.values(), strict=True))
+    tasks = list(zip(*intervals.values(), strict=True))
     parts = sum(prod(map(spread, task)) for task in tasks)
-    partitions = prod(spread(one for task in field for one in task) for field in found.values())
+    partitions = prod(spread(interval for task in field for interval in task) for field in intervals.values())
     return parts > MOST_PARTS * (partitions + len(tasks))
 
 

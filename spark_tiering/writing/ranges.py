@@ -36,7 +36,7 @@ def in_ranges(rows: DataFrame, definition: TableDefinition, tasks: int) -> DataF
 
 
 def are_carried(definition: TableDefinition) -> bool:
-    """Whether rows of the table come through Spark as they are."""
+    """Whether rows of the table come through Spark unchanged."""
     try:
         kinds = [(arrow_type(column.type), carried_type(column)) for column in definition.columns]
     except UsageError:

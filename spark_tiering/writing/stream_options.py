@@ -2,7 +2,7 @@
 
 A stream has a name, by default the place of its checkpoint. Spark keeps an id in the checkpoint, which it makes with
 it, and counts the batches there. So a batch that comes again, after a lost answer or a restart, is known by both, and
-a checkpoint that was made anew is noticed.
+a checkpoint that was created again is noticed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tiering.insert.uploaded.once import OnceABatch
 
 _HINT = (
     "option('checkpointLocation', DIRECTORY) on a disk of the driver; elsewhere option('stream', NAME) and "
-    "option('query_id', ID), an id that changes when the checkpoint is made anew"
+    "option('query_id', ID), an id that changes when the checkpoint is created again"
 )
 _OF_SPARK = ("checkpointlocation", "queryname")
 """What Spark hands on of its own options."""

@@ -51,7 +51,7 @@ def without_executors(runner: SparkRunner, home: Path) -> list[Any]:
 
     def job(what: str) -> str:
         try:
-            runner.run(nap, [0.0], what=what, on_done=lambda index, answer: told.append(answer), stop=stop)
+            runner.run(nap, [0.0], title=what, on_done=lambda index, answer: told.append(answer), stop=stop)
         except Transient as error:
             return error.message
         return "done"
@@ -63,7 +63,7 @@ def without_executors(runner: SparkRunner, home: Path) -> list[Any]:
 
 def _all(runner: SparkRunner, function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
     found: list[Any] = [None] * len(items)
-    runner.run(function, items, what="testing", on_done=found.__setitem__)
+    runner.run(function, items, title="testing", on_done=found.__setitem__)
     return found
 
 

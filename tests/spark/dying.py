@@ -44,7 +44,7 @@ class DyingRunner:
         function: Callable[[T], R],
         items: Sequence[T],
         *,
-        what: str,
+        title: str,
         on_done: Callable[[int, R], None],
         stop: threading.Event | None = None,
     ) -> None:
@@ -54,4 +54,4 @@ class DyingRunner:
         for number in range(len(items)):
             if number % self._every:
                 (notes / str(number)).touch()
-        self._runner.run(Dying(function, notes), list(enumerate(items)), what=what, on_done=on_done, stop=stop)
+        self._runner.run(Dying(function, notes), list(enumerate(items)), title=title, on_done=on_done, stop=stop)

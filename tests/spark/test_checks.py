@@ -378,9 +378,11 @@ def test_nothing_that_is_sent_or_said_shows_a_secret(ministack: Server, spark: S
     said: list[str] = []
 
     class Overheard:
-        def run(self, function: Callable[[Any], Any], items: Any, *, what: str, on_done: Any, stop: Any = None) -> None:
-            said.extend([what, repr(function), *map(repr, items), *map(str, items)])
-            SparkRunner(spark).run(function, items, what=what, on_done=on_done)
+        def run(
+            self, function: Callable[[Any], Any], items: Any, *, title: str, on_done: Any, stop: Any = None
+        ) -> None:
+            said.extend([title, repr(function), *map(repr, items), *map(str, items)])
+            SparkRunner(spark).run(function, items, title=title, on_done=on_done)
 
     site = Site(ministack, tmp_path / "state", Overheard())
     site.check(read_data=True)

@@ -169,7 +169,7 @@ def test_files_that_hadoop_lists_are_read_by_tasks_too(home: Home, monkeypatch: 
     file = Path(written(home, "b.parquet", rows(10, 10)))
     before_the_tasks(monkeypatch, lambda: os.utime(file, (1, 1)))
     home("ingest", "d.t", f"file://{file}", "--spark", code=13)
-    assert "b.parquet was written anew while it was ingested" in home.error
+    assert "b.parquet was written again while it was ingested" in home.error
 
 
 def test_a_large_file_is_divided_among_tasks(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +295,7 @@ def test_a_file_that_is_written_anew_meanwhile_goes_in_when_it_is_listed_anew(
 
     before_the_tasks(monkeypatch, anew)
     home("ingest", "d.t", one, two, "--spark", code=13)
-    assert f"{two} was written anew while it was ingested" in home.error
+    assert f"{two} was written again while it was ingested" in home.error
     assert contents(home) == []
     if how == "cut":
         written(home, "1.parquet", rows(10, 10))

@@ -31,7 +31,7 @@ def answers(runner: Runner, items: list[Any], function: Any = work) -> dict[int,
         assert index not in found
         found[index] = answer
 
-    runner.run(function, items, what="testing", on_done=on_done)
+    runner.run(function, items, title="testing", on_done=on_done)
     return found
 
 
@@ -69,7 +69,7 @@ def _our_jobs(spark: SparkSession) -> list[int]:
 def test_answers_come_while_the_job_runs(runner: SparkRunner) -> None:
     came: list[tuple[float, float]] = []
     began = time.monotonic()
-    runner.run(nap, [3.0, 0.0, 0.0], what="naps", on_done=lambda _, slept: came.append((slept, time.monotonic())))
+    runner.run(nap, [3.0, 0.0, 0.0], title="naps", on_done=lambda _, slept: came.append((slept, time.monotonic())))
     assert [slept for slept, _ in came] == [0.0, 0.0, 3.0]
     assert came[-1][1] - came[1][1] > 1.5
     assert came[-1][1] - began < 30
@@ -109,7 +109,7 @@ def test_an_error_of_on_done_ends_the_job(runner: SparkRunner) -> None:
 
     began = time.monotonic()
     with pytest.raises(Damaged, match="not as planned"):
-        runner.run(nap, [0.0, 40.0, 40.0], what="naps", on_done=refuse)
+        runner.run(nap, [0.0, 40.0, 40.0], title="naps", on_done=refuse)
     assert time.monotonic() - began < 20
 
 
@@ -140,7 +140,7 @@ def test_a_wish_to_stop_cancels_what_runs(spark: SparkSession, tmp_path: Path) -
     stop = threading.Event()
     threading.Timer(1.0, stop.set).start()
     with pytest.raises(Transient, match="naps: stopped"):
-        SparkRunner(spark).run(nap, [60.0, 60.0], what="naps", on_done=lambda index, answer: None, stop=stop)
+        SparkRunner(spark).run(nap, [60.0, 60.0], title="naps", on_done=lambda index, answer: None, stop=stop)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and spark.sparkContext.statusTracker().getActiveJobsIds():
         time.sleep(0.1)

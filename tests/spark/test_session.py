@@ -172,7 +172,7 @@ class TestSession:
         done = _program(
             tmp_path,
             "session = spark_session(settings(Path(sys.argv[1])), app='quiet')\n"
-            "SparkRunner(session).run(nap, [0.0, 0.0], what='naps', on_done=lambda *answer: None)\n"
+            "SparkRunner(session).run(nap, [0.0, 0.0], title='naps', on_done=lambda *answer: None)\n"
             "session.stop()\n",
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -195,7 +195,7 @@ class TestSession:
             "session = spark_session(settings(Path(sys.argv[1])), app='long')\n"
             "threading.Timer(4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
             "try:\n"
-            "    SparkRunner(session).run(nap, [90.0, 90.0], what='naps', on_done=print)\n"
+            "    SparkRunner(session).run(nap, [90.0, 90.0], title='naps', on_done=print)\n"
             "except KeyboardInterrupt:\n"
             "    print('interrupted')\n"
             "session.stop()\n",
@@ -208,7 +208,7 @@ class TestSession:
             "session = spark_session(settings(Path(sys.argv[1])), app='killed')\n"
             "threading.Timer(4, session.sparkContext._gateway.proc.kill).start()\n"
             "try:\n"
-            "    SparkRunner(session).run(nap, [90.0, 90.0], what='naps', on_done=print)\n"
+            "    SparkRunner(session).run(nap, [90.0, 90.0], title='naps', on_done=print)\n"
             "except FrostlineError as error:\n"
             "    print(error.message)\n"
             "stop_session(session)\n",

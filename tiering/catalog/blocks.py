@@ -1,9 +1,9 @@
 """Block numbers: what makes a part's name its own, also where several machines write to one bucket.
 
-Each machine takes a range of a million numbers a table; whoever creates the table begins with the first. The bucket is
-the arbiter: the machine whose transaction creates `blocks-<range>.json` in the table's directory owns the range, and
-such a file never goes, whatever is dropped or put back. The machine's journal and its own disks remember which are its
-own.
+Each machine takes a range of a million numbers a table; the machine that creates the table begins with the first. The
+bucket is the arbiter: the machine whose transaction creates `blocks-<range>.json` in the table's directory owns the
+range, and such a file is never removed, not even by a drop or a restore. The machine's journal and its own disks
+remember which are its own.
 
 A number is never given twice. Which ones were given only the journal knows: parts go without a trace. So numbers come
 from a range that this journal itself has taken; a journal that is new, or older than the parts in sight, takes another
@@ -127,7 +127,7 @@ def take_all(context: Context, definition: TableDefinition, index: int) -> None:
 
 def owned(context: Context, definition: TableDefinition) -> set[int]:
     """The ranges of this machine: from the journal, or from its local disks when the journal is new. Of a replicated
-    table all: its numbers come from Keeper, and whoever plans its merges knows what is still to come."""
+    table all: its numbers come from Keeper, and the replica that plans its merges knows what is still to come."""
     if definition.is_replicated:
         return set(range(1 + max(map(range_of, _in_sight(context, definition)), default=0)))
     known = context.journal.block_ranges(definition.uuid)
@@ -172,15 +172,15 @@ def may_join(left: PartName, right: PartName, own: Collection[int]) -> bool:
 def overlapping(names: Iterable[PartName]) -> set[PartName]:
     """Of the active parts of a table those whose ranges meet: one was merged by an older version over a number that is
     there after all. No merge takes them, for it could not tell which rows come first."""
-    found: set[PartName] = set()
+    result: set[PartName] = set()
     furthest: PartName | None = None
     for name in sorted(names):
         if furthest is None or furthest.partition != name.partition or name.min_block > furthest.max_block:
             furthest = name
             continue
-        found |= {furthest, name}
-        furthest = max(furthest, name, key=lambda one: one.max_block)
-    return found
+        result |= {furthest, name}
+        furthest = max(furthest, name, key=lambda name: name.max_block)
+    return result
 
 
 def why_bound(context: Context, definition: TableDefinition, part: PartName, source: str, target: str) -> str:

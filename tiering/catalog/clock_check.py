@@ -2,8 +2,8 @@
 
 An object store says what time it is in the Date of every answer, and the kernel knows whether a time server keeps its
 clock. Where neither does, the time this process has run tells of a clock that jumped meanwhile; a process that began
-with a wrong one is told by the journal, which notes what time it was when the clock was last confirmed. A machine with
-a dead clock has no network time because it has no network: then nothing may be dropped by a date (`Clocks.doubt`).
+with a wrong one learns it from the journal, which notes what time it was when the clock was last confirmed. A machine
+with a dead clock has no network time because it has no network: then nothing may be dropped by a date (`Clocks.doubt`).
 """
 
 from __future__ import annotations

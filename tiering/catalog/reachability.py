@@ -22,7 +22,7 @@ from tiering.table.schema import TableDefinition
 
 
 def unreachable(context: Context) -> list[str]:
-    """The names of the disks that cannot be reached now. Broken ones are told apart (`Context.faults`)."""
+    """The names of the disks that cannot be reached now. Broken ones are in `Context.faults`."""
     return sorted(name for name, disk in context.disks.items() if disk.unreachable and disk.broken is None)
 
 
@@ -36,10 +36,11 @@ def fault_of(context: Context, definition: TableDefinition) -> Fault | None:
     return None
 
 
-def check_whole(context: Context, definition: TableDefinition, what: str) -> None:
-    """Raise the fault of a disk that `what` needs, before anything is changed: work over a hole would hide rows."""
+def check_whole(context: Context, definition: TableDefinition, operation: str) -> None:
+    """Raise the fault of a disk that the operation needs, before it changes anything: working over a hole would hide
+    rows."""
     if (fault := fault_of(context, definition)) is not None:
-        raise type(fault.error)(f"{what}: {fault.error.message}", hint=fault.error.hint)
+        raise type(fault.error)(f"{operation}: {fault.error.message}", hint=fault.error.hint)
 
 
 def whole_tables(context: Context) -> list[TableDefinition]:
@@ -87,14 +88,14 @@ def check_answer(context: Context, definition: TableDefinition) -> None:
         raise type(fault.error)(f"rows of {definition.full_name} would be missing: {fault.error.message}", hint=hint)
 
 
-def require(disks: Iterable[Disk], what: str) -> None:
-    """Raise `DiskUnreachable` when one of the disks that `what` needs cannot be reached, before anything is changed."""
+def require(disks: Iterable[Disk], operation: str) -> None:
+    """Raise `DiskUnreachable` when a disk that the operation needs cannot be reached, before it changes anything."""
     for disk in disks:
         if disk.unreachable:
             if disk.broken is not None:
-                raise type(disk.broken)(f"{what}: {disk.broken.message}", hint=disk.broken.hint)
+                raise type(disk.broken)(f"{operation}: {disk.broken.message}", hint=disk.broken.hint)
             raise DiskUnreachable(
-                f"{what} needs disk {disk.name}: {disk.unreachable}", hint="try again when the bucket answers"
+                f"{operation} needs disk {disk.name}: {disk.unreachable}", hint="try again when the bucket answers"
             )
 
 

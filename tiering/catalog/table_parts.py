@@ -263,20 +263,20 @@ class TablePartsReader:
         return True
 
     def _with_states(
-        self, table: TableParts, found: list[StoredPart], copies: frozenset[str]
+        self, table: TableParts, parts: list[StoredPart], copies: frozenset[str]
     ) -> tuple[list[StoredPart], bool]:
         """The parts in name order, each with its state; and whether that follows from what is found alone."""
         policy = self.config.policies.get(table.definition.policy)
         disks = [disk for volume in ordered_volumes(policy) for disk in volume.disks] if policy else []
         heat = {name: rank for rank, name in enumerate(disks)}
-        found.sort(key=lambda stored: (stored.name, heat.get(stored.disk, len(heat)), stored.disk))
-        hidden = _may_be_hidden(found)
-        outdated = self._outdated_among(hidden, found, table.unproved) if hidden else set()
-        alone = self._without_original(found, copies) if copies else []
+        parts.sort(key=lambda stored: (stored.name, heat.get(stored.disk, len(heat)), stored.disk))
+        hidden = _may_be_hidden(parts)
+        outdated = self._outdated_among(hidden, parts, table.unproved) if hidden else set()
+        alone = self._without_original(parts, copies) if copies else []
         outdated |= self._outdated_copies(table, alone)
         last: StoredPart | None = None
         result: list[StoredPart] = []
-        for stored in found:
+        for stored in parts:
             state: PartState = "outdated" if outdated and (stored.disk, stored.directory) in outdated else "active"
             if state == "active" and last is not None and stored.is_copy_of(last):
                 state = "duplicate"
@@ -284,10 +284,10 @@ class TablePartsReader:
             result.append(stored if state == "active" else msgspec.structs.replace(stored, state=state))
         return result, not (hidden or alone)
 
-    def _without_original(self, found: list[StoredPart], copies: frozenset[str]) -> list[StoredPart]:
+    def _without_original(self, parts: list[StoredPart], copies: frozenset[str]) -> list[StoredPart]:
         """The parts that may be copies of a bucket's, which no bucket has."""
-        in_buckets = {stored.name for stored in found if not self.copies.is_local(stored.disk)}
-        return [stored for stored in found if stored.label in copies and stored.name not in in_buckets]
+        in_buckets = {stored.name for stored in parts if not self.copies.is_local(stored.disk)}
+        return [stored for stored in parts if stored.label in copies and stored.name not in in_buckets]
 
     def _outdated_copies(self, table: TableParts, alone: list[StoredPart]) -> set[tuple[str, str]]:
         """Disk and directory of those whose original a commit took away for good."""
@@ -305,10 +305,10 @@ class TablePartsReader:
         return outdated
 
     def _outdated_among(
-        self, hidden: list[StoredPart], found: list[StoredPart], unproved: Unproved
+        self, hidden: list[StoredPart], parts: list[StoredPart], unproved: Unproved
     ) -> set[tuple[str, str]]:
         """Disk and directory of the parts whose place another one takes: names say which may be, lineage which are."""
-        covers = [one for one in found if _reaches_beyond_itself(one)]
+        covers = [part for part in parts if _reaches_beyond_itself(part)]
         outdated: set[tuple[str, str]] = set()
         for stored in hidden:
             above = [cover for cover in covers if claims(cover, stored)]
@@ -320,9 +320,9 @@ class TablePartsReader:
         return outdated
 
 
-def _is_behind(found: Looked, disk: Disk) -> bool:
+def _is_behind(looked: Looked, disk: Disk) -> bool:
     """Whether the table's directory on the disk shows another state than when it was looked at."""
-    return found.state is not None and disk.state_of(found.definition.directory) != found.state
+    return looked.state is not None and disk.state_of(looked.definition.directory) != looked.state
 
 
 def _identity(table: TableParts, *, before: bool = False) -> str | None:
@@ -355,21 +355,21 @@ def _ranges(table: TableParts) -> Iterator[tuple[str, str]]:
         yield first, last
 
 
-def _are_active(found: list[StoredPart]) -> bool:
+def _are_active(parts: list[StoredPart]) -> bool:
     """Whether all parts of a partition, in name order, answer queries."""
-    return not _may_be_hidden(found) and all(one.name != other.name for one, other in pairwise(found))
+    return not _may_be_hidden(parts) and all(part.name != other.name for part, other in pairwise(parts))
 
 
-def _may_be_hidden(found: list[StoredPart]) -> list[StoredPart]:
-    """Those whose place another one may take, by the names. `found` is in name order."""
-    replaced = {name for stored in found for name in stored.replaces}
-    names = [stored.name for stored in found]
+def _may_be_hidden(parts: list[StoredPart]) -> list[StoredPart]:
+    """Those whose place another one may take, by the names. `parts` is in name order."""
+    replaced = {name for stored in parts for name in stored.replaces}
+    names = [stored.name for stored in parts]
     active = parts_format.active(names) if parts_format.meet(names) else None
     if not replaced and active is None:
         return []
     return [
         stored
-        for stored in found
+        for stored in parts
         if (active is not None and stored.name not in active) or (replaced and stored.facts.name in replaced)
     ]
 

@@ -246,19 +246,19 @@ def drop_parts(
     _carry_out(context, decided, [stored.facts.name for stored in to_delete])
 
 
-def _require_policy_disks(context: Context, definition: TableDefinition, what: str) -> None:
-    reachability.require(map(context.disk, context.catalog.policy_disks(definition)), what)
+def _require_policy_disks(context: Context, definition: TableDefinition, operation: str) -> None:
+    reachability.require(map(context.disk, context.catalog.policy_disks(definition)), operation)
 
 
-def _require_holders(context: Context, directories: list[str], what: str, *, here_only: bool = False) -> None:
+def _require_holders(context: Context, directories: list[str], operation: str, *, here_only: bool = False) -> None:
     """Before the intent is written: a drop that a disk cannot take part in is refused, not left half done."""
     disks = [disk for disk in context.disks.values() if not (here_only and disk.capabilities.shared)]
     holders = [disk for disk in disks if disk.unreachable and any(map(disk.list, directories))]
-    reachability.require(holders, what)
+    reachability.require(holders, operation)
     for disk in disks:
         if disk.read_only and any(map(disk.list, directories)):
             raise ReadOnly(
-                f"{what}: disk {disk.name} is read-only and holds some of it",
+                f"{operation}: disk {disk.name} is read-only and holds some of it",
                 hint="set read_only: false in its configuration, or remount it for writing; nothing was changed",
             )
 

@@ -43,7 +43,7 @@ def main() -> None:
     place = JobFiles(Path(order.state), order.job)
     code = Locked.exit_code
     try:
-        with hold_lock(place.lock, what=f"the job {order.job}", hint="it runs already"):
+        with hold_lock(place.lock, resource=f"the job {order.job}", hint="it runs already"):
             report = _run(order)
             code = report.code
             if report.result != "stopped":

@@ -89,7 +89,7 @@ def _by_tag(expected: Any) -> dict[str, type[msgspec.Struct]]:
 def _convert_tagged(
     value: Any, structs: dict[str, type[msgspec.Struct]], path: KeyPath, source: ValueSource
 ) -> dict[str, Any]:
-    """A mapping of the struct that its tag names. A key that only another of the structs has is told as that."""
+    """A mapping of the struct that its tag names. The error for a key of another of the structs says so."""
     mapping = _mapping(value, path, source)
     field = str(next(iter(structs.values())).__struct_config__.tag_field)
     tag = mapping.get(field)
@@ -189,13 +189,13 @@ def dotted(path: KeyPath) -> str:
     return ".".join(str(step) for step in path)
 
 
-def nearest_hint(key: str, known: list[str]) -> str:
+def nearest_hint(key: str, keys: list[str]) -> str:
     """The hint of a key that nobody knows: the one most like it, else all."""
-    nearest = get_close_matches(key, known, 1, cutoff=0.5)
-    return f"did you mean {nearest[0]!r}?" if nearest else f"known keys: {', '.join(known)}"
+    nearest = get_close_matches(key, keys, 1, cutoff=0.5)
+    return f"did you mean {nearest[0]!r}?" if nearest else f"known keys: {', '.join(keys)}"
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in words: `a list`."""
+    """The kind of a value, for messages: `a list`."""
     names = {type(None): "nothing", list: "a list", dict: "a mapping", str: "text", bool: "true/false", int: "a number"}
     return names.get(type(value), type(value).__name__)

@@ -1,6 +1,6 @@
 """Two disks of one place would be one disk under two names: a move between them would delete the only copy.
 
-What can be told without a request is told here: directories by their real paths and inodes, buckets by endpoint, name
+Checks that need no request are made here: directories by their real paths and inodes, buckets by endpoint, name
 and prefix. That two endpoints lead to one bucket, only the ids of the disks tell.
 """
 
@@ -112,7 +112,7 @@ def _without_credentials(endpoint: str) -> str:
     default = {"http": 80, "https": 443}.get(parts.scheme)
     try:
         port = parts.port or default
-    except ValueError:  # not a number: whoever opens the store says so
+    except ValueError:  # not a number: opening the store reports it
         port = default
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port} "
 

@@ -21,7 +21,7 @@ def visible(text: str) -> str:
 
 
 def visible_json(text: str) -> str:
-    """A JSON document that says the same, with those characters escaped that JSON itself leaves as they are."""
+    """An equal JSON document, with those characters escaped that JSON itself leaves alone."""
     return text if text.isascii() and "\x7f" not in text else _NOT_IN_JSON.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
 
 

@@ -48,7 +48,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One record, one object in one line of ASCII, whatever is in it: `time` (RFC 3339), `level`, `logger`, `message`,
+    """One record of any content, one object in one line of ASCII: `time` (RFC 3339), `level`, `logger`, `message`,
     the fields that the record has and those of the process, and for an exception `exception` and `traceback`."""
 
     def __init__(self, **always: Any) -> None:

@@ -28,16 +28,16 @@ def is_path(text: str) -> bool:
     return text.startswith("/") and all(map(is_step, text[1:].split("/")))
 
 
-def expand(text: str, values: Mapping[str, str], *, what: str) -> str:
+def expand(text: str, values: Mapping[str, str], *, subject: str) -> str:
     """The text with its macros put in. Raises `UsageError` naming the first that nothing is known of."""
 
-    def value(found: re.Match[str]) -> str:
-        if found[1] not in values:
-            known = ", ".join(f"{{{name}}}" for name in sorted(values)) or "none"
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            names = ", ".join(f"{{{name}}}" for name in sorted(values)) or "none"
             raise UsageError(
-                f"{what} is {text}, and nothing says what {found[0]} stands for",
-                hint=f"give it in the section 'macros' of the configuration; known here: {known}",
+                f"{subject} is {text}, and nothing says what {match[0]} stands for",
+                hint=f"give it in the section 'macros' of the configuration; known here: {names}",
             )
-        return values[found[1]]
+        return values[match[1]]
 
     return _MACRO.sub(value, text)

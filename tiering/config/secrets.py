@@ -12,7 +12,7 @@ _PASSWORD = re.compile(r"(?<=://)([^/?#\s:@]*):[^/?#\s]+@")
 _SIGNED = re.compile(
     r"(?i)(?<=[?&])(X-Amz-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|Signature)=[^&\s\"']+"
 )
-"""What opens an object to whoever has its signed URL."""
+"""What opens an object to anybody who has its signed URL."""
 
 
 def without_passwords(text: str) -> str:

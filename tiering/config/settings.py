@@ -111,7 +111,7 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     table: str
     """Such as `nyc.flights`."""
     files: tuple[str, ...]
-    """Paths, globs and URLs, as `frostline ingest` takes them; looked for anew by each run."""
+    """Paths, globs and URLs, as `frostline ingest` takes them; each run looks for the files again."""
     options: tuple[str, ...] = ()
     """More of that verb's options, such as `--batch-bytes=10GiB`."""
 
@@ -143,7 +143,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What the job `ingest` takes, by `ingest --spark` on the master of the section `spark`; each hour unless `jobs`
     says otherwise."""
     low_space_ratio: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.05
-    """Hooks are told when a disk has less than this share free."""
+    """Hooks get an event when a disk has less than this share free."""
     log_format: Literal["text", "json"] = "text"
     """How each line of its log is written; `daemon run --log-format` overrides it."""
     jobs: dict[str, JobConfig] = {}
@@ -185,7 +185,7 @@ class SparkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     master: str = "local[*]"
     """Where the tasks run: `local[N]`, `spark://host:7077`, `yarn`, `k8s://…`."""
     conf: dict[str, str] = {}
-    """Spark's own properties, passed on as they are: `spark.executor.memory: 1g`. No credentials: Spark shows them."""
+    """Spark's own properties, passed on unchanged: `spark.executor.memory: 1g`. No credentials: Spark shows them."""
     ship_code: bool = True
     """Sends Frostline's own code to the executors of a cluster. Its dependencies must be installed there."""
 
@@ -292,7 +292,7 @@ class ReplicasConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Merges of more bytes are made by one replica, and the others fetch; of fewer, by each for itself."""
     merge_workers: tuple[str, ...] = ()
     """The replicas, by name, that make those large merges: while the daemon of one of them runs the others leave them
-    to these, and fetch. When none runs, whoever comes first makes them. Default: whoever comes first. With
+    to these, and fetch. When none runs, the first replica to come makes them. Default: the first one to come. With
     `merge_once_bytes: 0` they make all merges."""
     entries_at_once: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
     """Entries of a table's queue that are done side by side, where their blocks do not meet; no more than
@@ -340,7 +340,7 @@ HookEvent = Literal["failure", "recovery", "backup", "verification_failed", "low
 
 
 class HookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Who is told what happens: a command, or a webhook. Each gets the event as a JSON document."""
+    """A receiver of events: a command, or a webhook. Each gets the event as a JSON document."""
 
     events: tuple[HookEvent, ...] = ()
     """`failure`, `recovery`, `backup`, `verification_failed`, `low_space`, `budget_spent`. Default: all."""

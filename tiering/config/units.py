@@ -128,6 +128,6 @@ def format_time(moment: datetime) -> str:
     return utc.replace(tzinfo=None).isoformat() + "Z"
 
 
-def counted(number: int, what: str, several: str = "") -> str:
+def counted(number: int, noun: str, several: str = "") -> str:
     """`1 part`, `2 parts`."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {several or what + 's'}"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {several or noun + 's'}"

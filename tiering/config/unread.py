@@ -1,5 +1,5 @@
 """Of a configuration that cannot be read: where its state lies. A daemon works on by what the file said before, and
-whoever asks it must find it by the file as it is now."""
+its clients must find it by the file as it is now."""
 
 from __future__ import annotations
 

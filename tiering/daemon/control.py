@@ -60,7 +60,7 @@ _answers = msgspec.json.Decoder(Reply)
 
 
 class ControlServer:
-    """Answers until `end`, one after the other; whoever asks and says nothing is hung up on."""
+    """Answers until `end`, one after the other; a client that connects and says nothing is disconnected."""
 
     def __init__(self, state_directory: Path, verbs: Verbs) -> None:
         self._path, self._verbs = state_directory / SOCKET_FILE, verbs
@@ -113,7 +113,7 @@ class ControlServer:
                     asking.settimeout(_ASK_SECONDS)
                     asking.sendall(answer)
                 except OSError as error:
-                    log.debug("whoever asked is gone: %s", error)
+                    log.debug("the client is gone: %s", error)
 
     def _answer(self, line: bytes) -> Reply:
         try:

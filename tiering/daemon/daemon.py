@@ -236,7 +236,7 @@ class _Daemon:
                 taken = take_over(self.config, load(self._config_file))
             except FrostlineError as error:
                 problem = in_a_line(error)
-                self.trouble.met("the configuration", [f"it is not read anew: {problem}"])
+                self.trouble.met("the configuration", [f"it is not read again: {problem}"])
                 self._record(config_problem=problem)
                 raise
             finally:
@@ -249,7 +249,7 @@ class _Daemon:
                 self.lines.configured(self.config.daemon.log_format)
             self.trouble.met("the configuration", [])
             self._record(config_problem="", config_kept=taken.kept, config_read=self.store.context.clock())
-            log.info("the configuration was read anew, changed: %s", ", ".join(taken.changed) or "nothing")
+            log.info("the configuration was read again, changed: %s", ", ".join(taken.changed) or "nothing")
             if taken.kept:
                 log.warning("a restart is needed for %s", ", ".join(taken.kept))
             return taken
@@ -271,7 +271,7 @@ class _Daemon:
             self._supervisor.alive(did.problem or done)
             before, apart = apart, time.time() - time.monotonic()
             if abs(apart - before) > _JUMP_SECONDS:
-                log.warning("the clock went %+.0f s, or the machine slept: jobs are reckoned anew", apart - before)
+                log.warning("the clock went %+.0f s, or the machine slept: computing job times again", apart - before)
                 jobs.clock_was_set()
 
     def _run(self, kind: JobKind, run: str) -> RunReport:

@@ -144,11 +144,11 @@ class LaneProgress:
         self._tasks: list[_LaneTask] = []
         self._lock = threading.Lock()
 
-    def task(self, what: str, *, items: int | None = None, size_bytes: int | None = None) -> _LaneTask:
+    def task(self, title: str, *, items: int | None = None, size_bytes: int | None = None) -> _LaneTask:
         """As `Progress`."""
-        begins = LaneStatus(lane=self._lane, doing=what, since=self._clock(), items=items, bytes=size_bytes)
-        inner = None if self._inner is None else self._inner.task(what, items=items, size_bytes=size_bytes)
-        return _LaneTask(begins, inner, self._spanned(self._lane, what), self._tasks, self._lock)
+        begins = LaneStatus(lane=self._lane, doing=title, since=self._clock(), items=items, bytes=size_bytes)
+        inner = None if self._inner is None else self._inner.task(title, items=items, size_bytes=size_bytes)
+        return _LaneTask(begins, inner, self._spanned(self._lane, title), self._tasks, self._lock)
 
     def now(self) -> LaneStatus | None:
         """What was begun first of what is under way; None when nothing is."""

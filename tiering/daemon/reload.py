@@ -16,7 +16,7 @@ import msgspec
 from tiering.config.settings import Config, PolicyConfig
 
 _LIVE = ("daemon", "prices", "backup", "dashboard", "spark", "hooks")
-"""Sections that are read anew by whoever uses them. Policies are taken one by one."""
+"""Sections that their users read again at each use. Policies are taken one by one."""
 
 
 class Taken(msgspec.Struct, frozen=True):

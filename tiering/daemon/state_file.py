@@ -14,9 +14,9 @@ log = logging.getLogger("frostline.daemon")
 class StateFile:
     """Replaced whenever there is something new to say. For one thread at a time."""
 
-    def __init__(self, path: Path, what: str) -> None:
-        """`what` it has, for people."""
-        self._path, self._what = path, what
+    def __init__(self, path: Path, description: str) -> None:
+        """`description` names the contents in the log."""
+        self._path, self._description = path, description
         self.problem = ""
         """Why what is there is not the last; empty when it is."""
 
@@ -27,9 +27,9 @@ class StateFile:
             effects.replace_file(self._path, data)
         except (FrostlineError, OSError) as error:
             if not self.problem:
-                log.warning("%s is not written down now: %s", self._what, error)
+                log.warning("%s is not written down now: %s", self._description, error)
             self.problem = str(error)
             return
         if self.problem:
-            log.warning("%s is written down again: %s", self._what, self._path)
+            log.warning("%s is written down again: %s", self._description, self._path)
         self.problem = ""

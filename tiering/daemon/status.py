@@ -90,7 +90,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
 
 
 class Watch(Protocol):
-    """Who is told of each pass, by the thread that makes them. What it raises is shown, and the daemon goes on."""
+    """Is called after each pass, by the thread that makes them. What it raises is shown, and the daemon goes on."""
 
     def begin(self, status: DaemonStatus, working: Callable[[], bool]) -> None:
         """The daemon begins; `working` says whether it still makes passes."""
@@ -107,15 +107,15 @@ _LEAST_BYTES = 64 * 1024
 """With less than this free, a status cannot be written."""
 
 
-def with_rounds(known: DaemonStatus, rounds: Iterable[Round], trouble: str, now: datetime) -> dict[str, Any]:
+def with_rounds(status: DaemonStatus, rounds: Iterable[Round], trouble: str, now: datetime) -> dict[str, Any]:
     """What changes by what the inbox did, and by its trouble; nothing where neither is new."""
-    changes: dict[str, Any] = {} if trouble == known.inbox_trouble else {"inbox_trouble": trouble}
+    changes: dict[str, Any] = {} if trouble == status.inbox_trouble else {"inbox_trouble": trouble}
     for done in rounds:
         problems = [f"inbox: {file.table}/{file.file}: {file.error}" for file in done.failed]
-        problems += [f"inbox: {item.table}: {item.what}" for item in done.problems if not item.file]
+        problems += [f"inbox: {problem.table}: {problem.what}" for problem in done.problems if not problem.file]
         changes["last_inbox"] = now
-        changes["ingested"] = changes.get("ingested", known.ingested) + len(done.files) - len(done.failed)
-        changes["failures"] = changes.get("failures", known.failures) + len(problems)
+        changes["ingested"] = changes.get("ingested", status.ingested) + len(done.files) - len(done.failed)
+        changes["failures"] = changes.get("failures", status.failures) + len(problems)
         if problems:
             changes["last_error"] = problems[-1]
     return changes

@@ -1,4 +1,4 @@
-"""What the supervisor that started the daemon is told (systemd's `Type=notify`): a datagram to `$NOTIFY_SOCKET`."""
+"""Messages to the supervisor that started the daemon (systemd's `Type=notify`): datagrams to `$NOTIFY_SOCKET`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Supervisor:
         self._tell("READY=1")
 
     def reloading(self) -> None:
-        """It reads its configuration anew; `ready` follows."""
+        """It reads its configuration again; `ready` follows."""
         self._tell("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self) -> None:

@@ -83,48 +83,48 @@ def is_clean(findings: Sequence[Finding]) -> bool:
 def of_local(name: str, config: LocalDiskConfig, facts: LocalFacts) -> list[Finding]:
     """Everything about one local disk."""
 
-    def say(check: str, level: Level, what: str, hint: str = "") -> Finding:
-        return Finding(subject=f"disk {name}", check=check, level=level, what=what, hint=hint)
+    def say(check: str, level: Level, message: str, hint: str = "") -> Finding:
+        return Finding(subject=f"disk {name}", check=check, level=level, what=message, hint=hint)
 
     if facts.error:
         return [say("directory", "problem", facts.error, "mount the disk, or correct `path`")]
-    found = [say("directory", "ok", f"{facts.path} on {facts.file_system or 'an unknown file system'}")]
-    found += list(_file_system(facts.file_system, facts.path, say))
+    findings = [say("directory", "ok", f"{facts.path} on {facts.file_system or 'an unknown file system'}")]
+    findings += list(_file_system(facts.file_system, facts.path, say))
     if not facts.writable and not config.read_only:
         hint = "the user that runs frostline must be able to write here"
-        return [*found, say("writable", "problem", f"{facts.path} cannot be written to", hint)]
+        return [*findings, say("writable", "problem", f"{facts.path} cannot be written to", hint)]
     room = max(facts.free_bytes - config.keep_free_space_bytes, 0)
     size = f"{format_size(facts.free_bytes)} of {format_size(facts.total_bytes)} are free"
     if config.keep_free_space_bytes > facts.total_bytes > 0:
         hint = f"keep_free_space_bytes ({format_size(config.keep_free_space_bytes)}) is more than the file system has"
-        found.append(say("space", "problem", f"{size}: nothing can ever be written", hint))
+        findings.append(say("space", "problem", f"{size}: nothing can ever be written", hint))
     elif room == 0:
         hint = "free space, lower keep_free_space_bytes, or let 'frostline tick' move parts away"
         kept = (
             f", of which {format_size(config.keep_free_space_bytes)} stay free" if config.keep_free_space_bytes else ""
         )
-        found.append(say("space", "problem", f"{size}{kept}: there is no room", hint))
+        findings.append(say("space", "problem", f"{size}{kept}: there is no room", hint))
     elif facts.total_bytes and room < facts.total_bytes * 0.05:
-        found.append(say("space", "warning", f"{size}: nearly full", "lower the table's TTL, or raise move_factor"))
+        findings.append(say("space", "warning", f"{size}: nearly full", "lower the table's TTL, or raise move_factor"))
     else:
-        found.append(say("space", "ok", size))
-    found += list(_reserve(facts.missing_reserve_bytes, facts.free_bytes, say))
+        findings.append(say("space", "ok", size))
+    findings += list(_reserve(facts.missing_reserve_bytes, facts.free_bytes, say))
     if facts.total_inodes and facts.free_inodes < facts.total_inodes * _FEW_INODES:
-        what = f"{facts.free_inodes:,} of {facts.total_inodes:,} inodes are free"
-        found.append(say("inodes", "warning", what, "merge small parts, or move them away"))
+        message = f"{facts.free_inodes:,} of {facts.total_inodes:,} inodes are free"
+        findings.append(say("inodes", "warning", message, "merge small parts, or move them away"))
     elif facts.total_inodes:
-        found.append(say("inodes", "ok", f"{facts.free_inodes:,} of {facts.total_inodes:,} inodes are free"))
+        findings.append(say("inodes", "ok", f"{facts.free_inodes:,} of {facts.total_inodes:,} inodes are free"))
     if facts.fsync_error:
         hint = "without fsync a power cut loses acknowledged parts: use another file system"
-        found.append(say("fsync", "problem", f"fsync fails: {facts.fsync_error}", hint))
+        findings.append(say("fsync", "problem", f"fsync fails: {facts.fsync_error}", hint))
     elif facts.fsync_seconds is None:
-        found.append(say("fsync", "unknown", f"not tried: {facts.fsync_untried}"))
+        findings.append(say("fsync", "unknown", f"not tried: {facts.fsync_untried}"))
     elif facts.fsync_seconds > _SLOW_FSYNC_SECONDS:
-        what = f"fsync takes {facts.fsync_seconds * 1000:.0f} ms; each insert waits for several"
-        found.append(say("fsync", "warning", what, "a faster disk, or larger inserts"))
+        message = f"fsync takes {facts.fsync_seconds * 1000:.0f} ms; each insert waits for several"
+        findings.append(say("fsync", "warning", message, "a faster disk, or larger inserts"))
     else:
-        found.append(say("fsync", "ok", f"fsync works, in {facts.fsync_seconds * 1000:.1f} ms"))
-    return found
+        findings.append(say("fsync", "ok", f"fsync works, in {facts.fsync_seconds * 1000:.1f} ms"))
+    return findings
 
 
 def _reserve(missing_bytes: int, free_bytes: int, say: Callable[[str, Level, str, str], Finding]) -> Iterator[Finding]:
@@ -169,41 +169,43 @@ def of_clock(doubt: str) -> Finding:
 def of_node(facts: NodeFacts, *, now: datetime) -> list[Finding]:
     """Everything about this machine."""
 
-    def say(check: str, level: Level, what: str, hint: str = "") -> Finding:
-        return Finding(subject="node", check=check, level=level, what=what, hint=hint)
+    def say(check: str, level: Level, message: str, hint: str = "") -> Finding:
+        return Finding(subject="node", check=check, level=level, what=message, hint=hint)
 
     versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
-    found = [say("versions", "ok", versions)]
+    findings = [say("versions", "ok", versions)]
     if facts.open_files_limit < _FEW_FILES:
-        what = f"this process may open {facts.open_files_limit} files; large merges and queries need more"
-        found.append(say("open-files", "warning", what, f"ulimit -n {_FEW_FILES * 4}"))
+        message = f"this process may open {facts.open_files_limit} files; large merges and queries need more"
+        findings.append(say("open-files", "warning", message, f"ulimit -n {_FEW_FILES * 4}"))
     else:
-        found.append(say("open-files", "ok", f"this process may open {facts.open_files_limit:,} files"))
+        findings.append(say("open-files", "ok", f"this process may open {facts.open_files_limit:,} files"))
     if facts.state_error:
         hint = "everything below it can be rebuilt, but it must be writable"
-        return [*found, say("state", "problem", f"state directory: {facts.state_error}", hint)]
+        return [*findings, say("state", "problem", f"state directory: {facts.state_error}", hint)]
     if facts.state_file_system in _VOLATILE | _NETWORK:
-        found += list(_file_system(facts.state_file_system, facts.state_path, say))
+        findings += list(_file_system(facts.state_file_system, facts.state_path, say))
     else:
-        found.append(say("state", "ok", f"state directory {facts.state_path} on {facts.state_file_system or 'a disk'}"))
-    found += list(_reserve(facts.missing_reserve_bytes, facts.state_free_bytes, say))
+        findings.append(
+            say("state", "ok", f"state directory {facts.state_path} on {facts.state_file_system or 'a disk'}")
+        )
+    findings += list(_reserve(facts.missing_reserve_bytes, facts.state_free_bytes, say))
     if facts.journal == "none":
-        found.append(say("journal", "ok", "no journal yet: nothing was moved or merged here"))
+        findings.append(say("journal", "ok", "no journal yet: nothing was moved or merged here"))
     elif facts.journal != "ok":
         hint = "the next command sets it aside and begins a new one; data is not affected, history and pins are"
-        found.append(say("journal", "problem", f"the journal is damaged: {facts.journal}", hint))
+        findings.append(say("journal", "problem", f"the journal is damaged: {facts.journal}", hint))
     else:
-        found.append(say("journal", "ok", "the journal is whole"))
+        findings.append(say("journal", "ok", "the journal is whole"))
     for name in facts.damaged_tables:
         hint = "the next use rebuilds it from the bucket"
-        found.append(say("file-table", "warning", f"the file table of disk {name} is damaged", hint))
+        findings.append(say("file-table", "warning", f"the file table of disk {name} is damaged", hint))
     if facts.unfinished and facts.oldest_unfinished is not None:
         age = now - facts.oldest_unfinished
-        what = f"{facts.unfinished} unfinished moves, the oldest for {format_duration(age)}"
+        message = f"{facts.unfinished} unfinished moves, the oldest for {format_duration(age)}"
         stale = age > timedelta(hours=1)
         hint = "the next command that opens the store finishes or undoes them" if stale else ""
-        found.append(say("moves", "warning" if stale else "note", what, hint))
+        findings.append(say("moves", "warning" if stale else "note", message, hint))
     if facts.failed:
-        what = f"{facts.failed} moves failed and were given up"
-        found.append(say("failed-moves", "warning", what, "'frostline moves list --failed' says why"))
-    return found
+        message = f"{facts.failed} moves failed and were given up"
+        findings.append(say("failed-moves", "warning", message, "'frostline moves list --failed' says why"))
+    return findings

@@ -151,8 +151,8 @@ def _directory_of(config: ObjectDiskConfig) -> LocalDiskConfig | None:
     return LocalDiskConfig(path=unquote(parts.path), read_only=config.read_only)
 
 
-def _note(task: Task, name: str, what: str) -> None:
-    task.note(f"{name}: {what}")
+def _note(task: Task, name: str, message: str) -> None:
+    task.note(f"{name}: {message}")
 
 
 def look_at_store(config: ObjectDiskConfig, limiter: Limiter | None, step: Callable[[str], None]) -> StoreFacts:
@@ -280,9 +280,9 @@ def look_at_node(config: Config) -> NodeFacts:
     )
 
 
-def _free_bytes(place: Path) -> int:
+def _free_bytes(directory: Path) -> int:
     try:
-        status = os.statvfs(place)
+        status = os.statvfs(directory)
     except OSError:
         return 0
     return status.f_bavail * status.f_frsize

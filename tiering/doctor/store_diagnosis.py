@@ -48,8 +48,8 @@ class _Store(msgspec.Struct, frozen=True):
     facts: StoreFacts
     now: datetime
 
-    def _say(self, check: str, level: Level, what: str, hint: str = "") -> Finding:
-        return Finding(subject=f"disk {self.name}", check=check, level=level, what=what, hint=hint)
+    def _say(self, check: str, level: Level, message: str, hint: str = "") -> Finding:
+        return Finding(subject=f"disk {self.name}", check=check, level=level, what=message, hint=hint)
 
     def findings(self) -> Iterator[Finding]:
         facts = self.facts
@@ -261,11 +261,11 @@ class _Store(msgspec.Struct, frozen=True):
             what = "no lifecycle rule ends unfinished multipart uploads, which no listing shows and which are paid for"
             yield self._say("abort-uploads-rule", "note", what, hint)
 
-    def _rules(self, settings: BucketSettings, wanted: Callable[[LifecycleRule], bool]) -> list[LifecycleRule]:
+    def _rules(self, settings: BucketSettings, matches: Callable[[LifecycleRule], bool]) -> list[LifecycleRule]:
         rules = () if isinstance(settings.lifecycle, NotAnswered) else settings.lifecycle
         prefix = self.config.url.removeprefix("s3://").partition("/")[2].strip("/")
         ours = f"{prefix}/" if prefix else ""
-        return [rule for rule in rules if overlap(ours, rule.prefix) and wanted(rule)]
+        return [rule for rule in rules if overlap(ours, rule.prefix) and matches(rule)]
 
     def _object_lock(self, lock: ObjectLock | NotAnswered) -> Iterator[Finding]:
         if isinstance(lock, NotAnswered):

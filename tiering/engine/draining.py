@@ -76,7 +76,7 @@ def plan(context: Context, name: str) -> DrainPlan:
             f"disk {name} is read-only: nothing can leave it",
             hint="set read_only: false in its configuration, or remount it for writing",
         )
-    found = DrainPlan()
+    result = DrainPlan()
     parts, aside = [], []
     for definition in context.catalog.tables():
         everything = context.catalog.parts(definition, include_outdated=True)
@@ -89,15 +89,15 @@ def plan(context: Context, name: str) -> DrainPlan:
                 hint="a part there leaves with a drop alone; with a log each (`log: NAME`) each drains its own",
             )
         parts += [policy_facts.placed(stored) for stored in own]
-        for one in _aside(disk, definition):
-            if isinstance(one, StaysThere):
-                found.stays.append(one)
+        for entry in _aside(disk, definition):
+            if isinstance(entry, StaysThere):
+                result.stays.append(entry)
             else:
-                aside.append(one)
+                aside.append(entry)
     for gone in context.catalog.dropped():
         if name in gone.disks:
             table = gone.definition.full_name
-            found.stays.append(StaysThere(table, "what is left of a dropped table", f"'frostline table drop {table}'"))
+            result.stays.append(StaysThere(table, "what is left of a dropped table", f"'frostline table drop {table}'"))
     bound = {
         (stored.definition.uuid, stored.name, target): why
         for stored in parts
@@ -105,14 +105,16 @@ def plan(context: Context, name: str) -> DrainPlan:
         if (why := blocks.why_bound(context, stored.definition, stored.name, name, target))
     }
     states = context.reservations.states()
-    found.moves, room = change.drain_moves(parts, name, context.config.policies, states, bound)
-    for one in sorted(aside, key=lambda one: (one.part.size_bytes, one.directory)):
-        target = change.drain_target(name, one.definition.policy, one.part.size_bytes, context.config.policies, room)
+    result.moves, room = change.drain_moves(parts, name, context.config.policies, states, bound)
+    for entry in sorted(aside, key=lambda entry: (entry.part.size_bytes, entry.directory)):
+        target = change.drain_target(
+            name, entry.definition.policy, entry.part.size_bytes, context.config.policies, room
+        )
         if isinstance(target, change.NoPlace):
-            raise change.no_place(name, [(one.definition.full_name, one.part.size_bytes, target)])
-        room[target] = change.less(room[target], one.part.size_bytes)
-        found.detached.append(replace(one, target=target))
-    return found
+            raise change.no_place(name, [(entry.definition.full_name, entry.part.size_bytes, target)])
+        room[target] = change.less(room[target], entry.part.size_bytes)
+        result.detached.append(replace(entry, target=target))
+    return result
 
 
 def drain(context: Context, name: str) -> DrainReport:
@@ -125,7 +127,7 @@ def drain(context: Context, name: str) -> DrainReport:
         except Refused:
             if not begun:
                 raise
-            break  # what came meanwhile has no place: it is told as left
+            break  # new arrivals have no place: the report lists them as left
         if not begun:
             context.journal.overrides.drain(name, actor=context.actor)
             recovery.begin_disks(context)
@@ -190,24 +192,26 @@ def _move_detached(
     return gone, kept
 
 
-def _move(context: Context, source: Disk, one: DetachedThere) -> None:
+def _move(context: Context, source: Disk, detached: DetachedThere) -> None:
     """Have it on its target by one commit, and then no more on the source."""
-    target, reason = context.disk(one.target), f"drained off {source.name}"
-    _, described = copying.read_part(source, one.directory)
-    if not copying.is_complete(target, one.directory, described, proof=True):
-        local = copying.local_directory(source, one.directory)
+    target, reason = context.disk(detached.target), f"drained off {source.name}"
+    _, described = copying.read_part(source, detached.directory)
+    if not copying.is_complete(target, detached.directory, described, proof=True):
+        local = copying.local_directory(source, detached.directory)
         with (
-            context.reservations.reserve(target.name, one.part.size_bytes),
+            context.reservations.reserve(target.name, detached.part.size_bytes),
             target.transaction(SetAside(), reason=reason, actor=context.actor) as transaction,
         ):
-            transaction.require(present=(one.definition.path,), absent=(one.directory, *one.definition.barred_by))
-            for file in one.part.files:
-                path = f"{one.directory}/{file.name}"
+            transaction.require(
+                present=(detached.definition.path,), absent=(detached.directory, *detached.definition.barred_by)
+            )
+            for file in detached.part.files:
+                path = f"{detached.directory}/{file.name}"
                 copying.copy_file(source, path, file, transaction, lambda: None, local)
-            transaction.create(f"{one.directory}/{PART_FILE}", described)
+            transaction.create(f"{detached.directory}/{PART_FILE}", described)
             transaction.commit()
-        if not copying.is_complete(target, one.directory, described, proof=True):
-            raise NotFound(f"{target.name}:{one.directory} is not there after its commit", hint="run it again")
+        if not copying.is_complete(target, detached.directory, described, proof=True):
+            raise NotFound(f"{target.name}:{detached.directory} is not there after its commit", hint="run it again")
     with source.transaction(SetAside(), reason=reason, actor=context.actor) as transaction:
-        transaction.remove(one.directory)
+        transaction.remove(detached.directory)
         transaction.commit()

@@ -203,8 +203,8 @@ def _can_be_changed(disk: Disk) -> bool:
 
 
 def begin_disks(context: Context) -> None:
-    """Before something is written: disks that nobody has written to yet get the tables of their policies. Whoever only
-    reads begins no disk: its place may be a mistake."""
+    """Before something is written: disks that nobody has written to yet get the tables of their policies. A process
+    that only reads begins no disk: its configured path may be a mistake."""
     context.journal.file.reserve.make(beside_bytes=context.config.limits.state_reserve_bytes)
     _unless_full(partial(_repair_definitions, context, begin=True))
 

@@ -157,9 +157,9 @@ def references(context: Context, disk: Disk) -> References | None:
 
 
 def put_marks(disks: Iterable[Disk], config: Config, context: Context | None = None) -> Callable[[], None]:
-    """From now on commits on disks whose objects several logs share are told to the replicas that share them, where
-    Keeper is configured. Nothing is opened before the first of them: the session is that of the `context`, else one
-    that the returned function ends."""
+    """From now on commits on disks whose objects several logs share are announced to the replicas that share them,
+    where Keeper is configured. Nothing is opened before the first of them: the session is that of the `context`, else
+    one that the returned function ends."""
     sessions: list[Any] = []
 
     def session() -> Any:
@@ -185,21 +185,21 @@ def put_marks(disks: Iterable[Disk], config: Config, context: Context | None = N
     return end
 
 
-def refuse(definition: TableDefinition, what: str, instead: str) -> None:
+def refuse(definition: TableDefinition, operation: str, instead: str) -> None:
     """Raise `Refused` where something would go behind the backs of a table's replicas."""
     if definition.is_replicated:
         raise Refused(
-            f"{what} {definition.full_name} is not possible here: its other replicas would not know",
+            f"{operation} {definition.full_name} is not possible here: its other replicas would not know",
             hint=instead,
         )
 
 
-def refuse_return(definition: TableDefinition, what: str, instead: str) -> None:
+def refuse_return(definition: TableDefinition, operation: str, instead: str) -> None:
     """Raise `Refused` where a definition of before would make a table a replica again, at a place in Keeper that others
     may have by now."""
     if definition.is_replicated:
         raise Refused(
-            f"{what} {definition.full_name} would bring back its definition as a replicated table "
+            f"{operation} {definition.full_name} would bring back its definition as a replicated table "
             f"({definition.keeper} in Keeper), and only 'table alter' may make it one",
             hint=f"{instead}; to replicate it: frostline table alter {definition.full_name} --replicated",
         )

@@ -90,14 +90,14 @@ def look(context: Context, disk: LoggedDisk, name: str) -> Asked:
     return found
 
 
-def _fill(found: Asked, context: Context, disk: LoggedDisk, log: OtherLog, now: datetime) -> None:
+def _fill(asked: Asked, context: Context, disk: LoggedDisk, log: OtherLog, now: datetime) -> None:
     log.refresh()
     with log.file_table.read() as view:
         sizes = dict(view.blobs())
     disk.refresh()
-    for key in _named_elsewhere(disk, found.log, now):
+    for key in _named_elsewhere(disk, asked.log, now):
         sizes.pop(key, None)
-    found.objects, found.size_bytes = len(sizes), sum(sizes.values())
+    asked.objects, asked.size_bytes = len(sizes), sum(sizes.values())
     directories: dict[str, int] = {}
     with log.file_table.read() as view:
         for path, key in view.naming(sizes):
@@ -108,15 +108,15 @@ def _fill(found: Asked, context: Context, disk: LoggedDisk, log: OtherLog, now: 
         catalog.refresh(disks=())
         for definition in (*catalog.tables(), *(table.definition for table in catalog.dropped())):
             stored = [
-                one
-                for one in catalog.parts(definition, include_outdated=True)
-                if f"{definition.directory}/{one.facts.name}" in directories
+                part
+                for part in catalog.parts(definition, include_outdated=True)
+                if f"{definition.directory}/{part.facts.name}" in directories
             ]
             if stored:
-                size_bytes = sum(directories[f"{definition.directory}/{one.facts.name}"] for one in stored)
-                names = tuple(one.facts.name for one in stored)
-                rows = sum(one.facts.rows for one in stored)
-                found.alone.append(AloneThere(definition.full_name, names, rows, size_bytes))
+                size_bytes = sum(directories[f"{definition.directory}/{part.facts.name}"] for part in stored)
+                names = tuple(part.facts.name for part in stored)
+                rows = sum(part.facts.rows for part in stored)
+                asked.alone.append(AloneThere(definition.full_name, names, rows, size_bytes))
 
 
 def _named_elsewhere(disk: LoggedDisk, name: str, now: datetime) -> Iterator[str]:

@@ -32,14 +32,14 @@ def crowded(store: Store, most_parts: int) -> list[Crowded]:
     none: what of them merges is agreed upon."""
     if not most_parts:
         return []
-    found = [
+    partitions = [
         Crowded(definition.full_name, disk, partition, parts)
         for definition in store.definitions()
         if not definition.is_replicated
         for (disk, partition), (parts, size_bytes) in _sums(store, definition)
         if parts > most_parts and size_bytes < parts * _LARGE_BYTES and store.disk(disk).capabilities.remote
     ]
-    return sorted(found, key=lambda one: (-one.parts, one.table, one.partition))
+    return sorted(partitions, key=lambda partition: (-partition.parts, partition.table, partition.partition))
 
 
 def _sums(store: Store, definition: TableDefinition) -> Iterator[tuple[tuple[str, str], tuple[int, int]]]:

@@ -371,7 +371,7 @@ class Store:
         return maintenance.merge(self.context, self._changing(table, "merging"), request)
 
     def merge_cold(self, table: str, workers: Workers, request: MergeRequest) -> ColdMergeReport:
-        """Merge as `request.cold` says, by whoever `workers` are."""
+        """Merge as `request.cold` says, with these `workers`."""
         replicated.refuse(self.definition(table), "a cold merge of", "merge it without --cold and --spark")
         return maintenance.merge_cold(self.context, self._changing(table, "merging"), workers, request)
 
@@ -439,10 +439,10 @@ class Store:
             raise type(error)(error.message, hint=error.hint)
         return disk
 
-    def _changing(self, table: str, what: str) -> TableDefinition:
+    def _changing(self, table: str, operation: str) -> TableDefinition:
         """The table, when all of its disks are there."""
         definition = self.definition(table)
-        reachability.check_whole(self.context, definition, f"{what} {definition.full_name}")
+        reachability.check_whole(self.context, definition, f"{operation} {definition.full_name}")
         recovering.begin_disks(self.context)
         return definition
 

@@ -22,8 +22,8 @@ from tiering.table.part import DataFile
 class StoreFiles(FrostlineFileSystem):
     """The tables of the store of a configuration file; by default that which the command line finds.
 
-    Listing the store or a table looks anew. A part that was written before a column of its table got another name, came
-    or went is refused: who reads files goes by names, and would take one column for another.
+    Listing the store or a table reads it again. A part that was written before a column of its table got another name,
+    came or went is refused: readers of files go by names, and would take one column for another.
     """
 
     cachable = True

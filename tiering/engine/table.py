@@ -66,7 +66,7 @@ class Table:
     def attach_files(
         self, paths: Iterable[Path], *, quorum: replicated.Quorum | None = None, dry_run: bool = False
     ) -> InsertResult:
-        """Take in data files of parts as they are, each as a part: all of them are looked at before the first goes in.
+        """Take in data files of parts unchanged, each as a part: all of them are looked at before the first goes in.
         What is there already is skipped. Raises `UsageError` for a file that does not fit the table as it is."""
         from tiering.insert import attach_files
 
@@ -112,7 +112,7 @@ class Table:
         """Stream the rows of all tiers as Arrow; parts, row groups and columns that cannot matter are not read.
 
         Raises `Damaged` when a part cannot be read; what others move or merge before it is opened is looked for again.
-        Rows of parts that a repair set aside are told by a warning.
+        A warning names the rows of parts that a repair set aside.
         """
         from tiering.query import scan
         from tiering.query.selection import begin_again

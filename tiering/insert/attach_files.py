@@ -1,5 +1,5 @@
-"""Data files of parts that lie somewhere else come into a table as they are: none of their rows is sorted or written
-anew. Each becomes one part, by the steps of an insert.
+"""Data files of parts from somewhere else come into a table unchanged: none of their rows is sorted or written
+again. Each becomes one part, by the steps of an insert.
 
 What part.json says of a file is found by reading it whole. Which files fit is narrow, for who reads parts trusts it:
 the columns of the table by name, field id and type, rows in the table's order and of one partition, as in every file
@@ -70,11 +70,11 @@ def attach_files(
         return run.result()
 
 
-def taken_back(found: FittingFile, part: Part, number: int) -> FittingFile:
+def taken_back(fitting: FittingFile, part: Part, number: int) -> FittingFile:
     """The file, the `number`-th of a part that was dropped, known by that: what was inserted with the same rows before
     the drop does not keep it out, and another copy of the part does."""
-    digest = hashlib.sha256(f"{number} {found.file.sha256} of {part.name} {part.created.isoformat()}".encode())
-    return msgspec.structs.replace(found, digest=digest.hexdigest(), of=part)
+    digest = hashlib.sha256(f"{number} {fitting.file.sha256} of {part.name} {part.created.isoformat()}".encode())
+    return msgspec.structs.replace(fitting, digest=digest.hexdigest(), of=part)
 
 
 def to_attach(definition: TableDefinition, files: Sequence[FittingFile]) -> InsertResult:
@@ -186,44 +186,48 @@ def _sha256(opened: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def _take_in(run: Inserting, found: FittingFile, number: int) -> None:
-    context, definition, size_bytes = run.context, run.definition, found.file.size_bytes
+def _take_in(run: Inserting, fitting: FittingFile, number: int) -> None:
+    context, definition, size_bytes = run.context, run.definition, fitting.file.size_bytes
     outline = Part(
         table=definition.uuid,
         name=str(PartName("new", 0, 0, 0)),
-        rows=found.file.rows,
+        rows=fitting.file.rows,
         size_bytes=size_bytes,
         created=context.clock(),
-        columns=dict(found.file.columns),
+        columns=dict(fitting.file.columns),
     )
     with ExitStack() as stack:
         reserved = context.reservations.for_insert(definition, size_bytes, outline, outline.created, first_turn=number)
         disk = stack.enter_context(reserved)
         transaction = stack.enter_context(run.begin_on(disk))
         directory = transaction.scratch() / f"{number}-0"
-        new = NewPart(found.partition, found.file.rows, (found.file,), directory, disk, found.digest, _all_of(found))
-        if _is_there(run, found):
+        new = NewPart(
+            fitting.partition, fitting.file.rows, (fitting.file,), directory, disk, fitting.digest, _all_of(fitting)
+        )
+        if _is_there(run, fitting):
             run.count_duplicate(new)
             return
         make_directory(directory)
-        descriptor, _, sha256 = copy_file(found.path, directory / _FILE_NAME)
+        descriptor, _, sha256 = copy_file(fitting.path, directory / _FILE_NAME)
         os.close(descriptor)
-        if sha256 != found.file.sha256:
-            raise Conflict(f"{found.path} was changed while it was attached", hint="attach it again when it is at rest")
+        if sha256 != fitting.file.sha256:
+            raise Conflict(
+                f"{fitting.path} was changed while it was attached", hint="attach it again when it is at rest"
+            )
         run.put_in([new], {disk: transaction}, number)
 
 
-def _all_of(found: FittingFile) -> Part | None:
+def _all_of(fitting: FittingFile) -> Part | None:
     """The part that is back when this file is: its last one says so."""
-    return found.of if found.of is not None and found.of.files[-1].sha256 == found.file.sha256 else None
+    return fitting.of if fitting.of is not None and fitting.of.files[-1].sha256 == fitting.file.sha256 else None
 
 
-def _is_there(run: Inserting, found: FittingFile) -> bool:
+def _is_there(run: Inserting, fitting: FittingFile) -> bool:
     """Whether a part of the table has this very file."""
-    if found.of is not None:  # the same rows may have been inserted twice, each time as a part
-        parts = run.context.catalog.partition(run.definition, found.partition.id)
-        return any(found.digest in stored.part.digests for stored in parts)
+    if fitting.of is not None:  # the same rows may have been inserted twice, each time as a part
+        parts = run.context.catalog.partition(run.definition, fitting.partition.id)
+        return any(fitting.digest in stored.part.digests for stored in parts)
     if not run.definition.settings.deduplication_window:
         return False
-    parts = run.context.catalog.partition(run.definition, found.partition.id)
-    return any(file.sha256 == found.file.sha256 for stored in parts for file in stored.part.files)
+    parts = run.context.catalog.partition(run.definition, fitting.partition.id)
+    return any(file.sha256 == fitting.file.sha256 for stored in parts for file in stored.part.files)

@@ -1,7 +1,7 @@
 """Rows that cannot be taken: kept in a file, up to a limit, while the others go in.
 
 The file has one JSON object a line: `source`, `line` or `row` (counted from 1), `problem`, and `text`, the record as it
-was, or `values`, of formats without lines. It is written as they are met, and is empty when all rows were good.
+was, or `values`, of formats without lines. It is written row by row, and is empty when all rows were good.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class BadRows:
         if self._stream is not None:
             self._stream.close()
 
-    def add(self, source: str, place: dict[str, int], problem: str, content: dict[str, Any]) -> None:
+    def add(self, source: str, position: dict[str, int], problem: str, content: dict[str, Any]) -> None:
         """Keep one. Raises `LimitReached` when there are more than were allowed."""
         self.count += 1
         if self._stream is not None:
-            record = {"source": source, **place, "problem": problem, **content}
+            record = {"source": source, **position, "problem": problem, **content}
             self._stream.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
             self._stream.flush()
         if self.count > self._most:
@@ -65,7 +65,7 @@ def salvage(
     take: Callable[[Sequence[_Record]], _Found],
     bad: Callable[[_Record, str], None],
 ) -> Iterator[_Found]:
-    """What `take` makes of the records but those that it cannot take by themselves: `bad` is told of them, in order."""
+    """What `take` makes of the records but those that it cannot take by themselves: `bad` gets these, in order."""
     try:
         found = take(records)
     except (pa.ArrowException, UsageError) as error:

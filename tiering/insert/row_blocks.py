@@ -125,12 +125,12 @@ def _add_texts(digest: _Digest, values: pa.Array) -> None:
     _add_bytes(digest, memoryview(data or b"")[first:last])
 
 
-def _add_whole(digest: _Digest, what: str, numbers: numpy.ndarray[Any, Any]) -> None:
+def _add_whole(digest: _Digest, label: str, numbers: numpy.ndarray[Any, Any]) -> None:
     """Whole numbers, in the fewest bytes that hold them all."""
     low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     fits = (kind for kind in _SIGNED if numpy.iinfo(kind).min <= low and high <= numpy.iinfo(kind).max)
     shortest = numpy.dtype(next(fits, numpy.uint64))
-    digest.update(f"{what}{shortest.str}".encode())
+    digest.update(f"{label}{shortest.str}".encode())
     _add_bytes(digest, numpy.ascontiguousarray(numbers, shortest))
 
 

@@ -53,8 +53,8 @@ CREATE TABLE intents (
 def open_file(path: Path) -> tuple[sqlite3.Connection, list[str]]:
     """The journal's connection, and in sentences what had to be repaired. The caller holds the journal's lock.
 
-    A damaged or empty file is set aside and begun anew. Raises `UsageError` for one of a newer version, `NoSpace` or
-    `ReadOnly` where its directory is full or read-only.
+    A damaged or empty file is set aside and a new one begun. Raises `UsageError` for one of a newer version, `NoSpace`
+    or `ReadOnly` where its directory is full or read-only.
     """
     check_openable(path)
     notices: list[str] = []
@@ -88,7 +88,7 @@ def open_copy(path: Path) -> sqlite3.Connection:
         if isinstance(error, sqlite3.Error) and (why := of_sqlite(error, path)) is not None:
             raise why from error
         raise Damaged(
-            f"the journal {path} is damaged: {error}", hint="make its directory writable: it is then begun anew"
+            f"the journal {path} is damaged: {error}", hint="make its directory writable: a new one is then begun"
         ) from error
     connection.row_factory = sqlite3.Row
     return connection

@@ -110,42 +110,42 @@ class KeptParts:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
 
-    def load(self, place: PartsPlace) -> list[KeptRow]:
+    def load(self, location: PartsPlace) -> list[KeptRow]:
         """What is kept of the parts there."""
         query = f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND shape = ?"
-        return self._asked(partial(_rows, query, (place.disk, place.directory, place.shape))) or []
+        return self._asked(partial(_rows, query, (location.disk, location.directory, location.shape))) or []
 
-    def look(self, place: PartsPlace) -> KeptLook | None:
+    def look(self, location: PartsPlace) -> KeptLook | None:
         """The last look at all parts there, where one is kept."""
 
         def asked(connection: sqlite3.Connection) -> KeptLook | None:
-            found = connection.execute(SELECT_LOOK, (place.disk, place.directory, place.shape)).fetchone()
-            return kept_looks.decoded(found) if found is not None else None
+            row = connection.execute(SELECT_LOOK, (location.disk, location.directory, location.shape)).fetchone()
+            return kept_looks.decoded(row) if row is not None else None
 
         return self._asked(asked)
 
-    def between(self, place: PartsPlace, low: str, high: str) -> list[KeptRow]:
+    def between(self, location: PartsPlace, low: str, high: str) -> list[KeptRow]:
         """What is kept of the parts whose paths are from `low` on and below `high`."""
         query = f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND shape = ? AND {_BETWEEN}"
-        values = (place.disk, place.directory, place.shape, low, high)
+        values = (location.disk, location.directory, location.shape, low, high)
         return self._asked(partial(_rows, query, values)) or []
 
     def parts_of(
-        self, place: PartsPlace, look: int, partition: str | None = None, to: str | None = None
+        self, location: PartsPlace, look: int, partition: str | None = None, to: str | None = None
     ) -> list[KeptRow] | None:
         """The parts that this look found there, or those of one partition, or of all from that one `to` another. None
         where another look has taken its place."""
-        low = f"{place.directory}/" if partition is None else f"{place.directory}/{partition}_"
-        high = low if to is None else f"{place.directory}/{to}_"
-        return self._found_by(place, look, [(_BETWEEN, (low, f"{high}\U0010ffff"))])
+        low = f"{location.directory}/" if partition is None else f"{location.directory}/{partition}_"
+        high = low if to is None else f"{location.directory}/{to}_"
+        return self._found_by(location, look, [(_BETWEEN, (low, f"{high}\U0010ffff"))])
 
-    def parts_at(self, place: PartsPlace, look: int, files: Sequence[str]) -> list[KeptRow] | None:
+    def parts_at(self, location: PartsPlace, look: int, files: Sequence[str]) -> list[KeptRow] | None:
         """Those of these paths that this look found."""
         pieces = [files[start : start + _AT_ONCE] for start in range(0, len(files), _AT_ONCE)]
-        return self._found_by(place, look, [(f"path IN ({','.join('?' * len(piece))})", piece) for piece in pieces])
+        return self._found_by(location, look, [(f"path IN ({','.join('?' * len(piece))})", piece) for piece in pieces])
 
     def _found_by(
-        self, place: PartsPlace, look: int, wanted: Sequence[tuple[str, Sequence[str]]]
+        self, location: PartsPlace, look: int, conditions: Sequence[tuple[str, Sequence[str]]]
     ) -> list[KeptRow] | None:
         def asked(connection: sqlite3.Connection) -> list[KeptRow] | None:
             connection.execute("BEGIN")
@@ -153,10 +153,10 @@ class KeptParts:
                 if not _is_kept(connection, look):
                     return None
                 query = f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND shape = ? AND "
-                where = (place.disk, place.directory, place.shape)
+                where = (location.disk, location.directory, location.shape)
                 return [
                     row
-                    for condition, values in wanted
+                    for condition, values in conditions
                     for row in _rows(query + condition, (*where, *values), connection)
                 ]
             finally:
@@ -213,7 +213,7 @@ class KeptParts:
 
     def note(
         self,
-        place: PartsPlace,
+        location: PartsPlace,
         new: Sequence[PartToKeep],
         gone: Iterable[tuple[str, Mark]],
         look: NewLook | None = None,
@@ -226,7 +226,7 @@ class KeptParts:
         numbers: dict[str, int] = {}
         number: int | None = None
         now = int(time.time())
-        where = (place.disk, place.directory)
+        where = (location.disk, location.directory)
         try:
             with self._writing() as connection:
                 if after is not None and not _is_kept(connection, after):
@@ -236,11 +236,11 @@ class KeptParts:
                     _forget(connection, "path = ? AND mark = ?", row, now)
                 for part in new:
                     _forget(connection, "path = ?", (*where, part.path), now)
-                    numbers[part.path] = _insert(connection, place, part)
+                    numbers[part.path] = _insert(connection, location, part)
                 connection.execute(FORGET_LOOK, where)
-                if look is not None and (after is not None or _found_in(connection, place) == look.found):
+                if look is not None and (after is not None or _found_in(connection, location) == look.found):
                     columns = kept_looks.encoded(look.state, look.rules, look.sums)
-                    number = connection.execute(INSERT_LOOK, (*where, place.shape, *columns)).lastrowid
+                    number = connection.execute(INSERT_LOOK, (*where, location.shape, *columns)).lastrowid
                 connection.execute("DELETE FROM documents WHERE gone < ?", (now - _KEPT_SECONDS,))
         except _TROUBLE as error:
             self._give_up("written", error)
@@ -254,9 +254,9 @@ class KeptParts:
                 self._connection.close()
                 self._connection = None
 
-    def _give_up(self, what: str, error: Exception) -> None:
+    def _give_up(self, action: str, error: Exception) -> None:
         """A damaged file is thrown away; one that is busy, or cannot be opened or written now, is not."""
-        logger.info("%s cannot be %s: %s", self.path, what, error)
+        logger.info("%s cannot be %s: %s", self.path, action, error)
         if isinstance(error, sqlite3.OperationalError) and not ("no such" in str(error) or _is_cut_off(error)):
             return
         if isinstance(error, sqlite3.DatabaseError | msgspec.MsgspecError | ValueError):
@@ -359,12 +359,12 @@ def _refused(error: Exception, path: Path) -> FrostlineError | None:
 
 
 def _whole_look(
-    connection: sqlite3.Connection, place: PartsPlace
+    connection: sqlite3.Connection, location: PartsPlace
 ) -> tuple[PartsPlace, KeptLook, dict[str, tuple[Mark, bytes]]]:
-    where = (place.disk, place.directory, place.shape)
+    where = (location.disk, location.directory, location.shape)
     look = kept_looks.decoded(connection.execute(SELECT_LOOK, where).fetchone())
     rows = _rows(f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND shape = ?", where, connection)
-    return place, look, {path: (mark, facts) for path, mark, _, facts, _ in rows}
+    return location, look, {path: (mark, facts) for path, mark, _, facts, _ in rows}
 
 
 def _is_kept(connection: sqlite3.Connection, look: int) -> bool:
@@ -379,13 +379,13 @@ def _forget(connection: sqlite3.Connection, where: str, values: tuple[object, ..
         connection.execute(f"DELETE FROM parts WHERE {selected}", values)
 
 
-def _insert(connection: sqlite3.Connection, place: PartsPlace, part: PartToKeep) -> int:
+def _insert(connection: sqlite3.Connection, location: PartsPlace, part: PartToKeep) -> int:
     document = (part.data, zlib.crc32(part.data))
     number = connection.execute("INSERT INTO documents (data, crc32) VALUES (?, ?)", document).lastrowid
     assert number is not None
     row = (part.path, msgspec.msgpack.encode(part.mark), part.revision, part.facts, number)
     path, mark, revision, facts, _ = row
-    values = (place.disk, place.directory, path, mark, place.shape, revision, facts, number, _row_crc32(*row))
+    values = (location.disk, location.directory, path, mark, location.shape, revision, facts, number, _row_crc32(*row))
     connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
     return number
 
@@ -397,12 +397,12 @@ def _rows(query: str, values: tuple[object, ...], connection: sqlite3.Connection
     return [(path, _marks.decode(mark), revision, facts, number) for path, mark, revision, facts, number, _ in rows]
 
 
-def _found_in(connection: sqlite3.Connection, place: PartsPlace) -> bytes:
+def _found_in(connection: sqlite3.Connection, location: PartsPlace) -> bytes:
     query = "SELECT path, mark FROM parts WHERE disk = ? AND directory = ? AND shape = ? ORDER BY path"
-    found = FoundFiles()
-    for path, mark in connection.execute(query, (place.disk, place.directory, place.shape)):
-        found.add(path, mark)
-    return found.digest
+    files = FoundFiles()
+    for path, mark in connection.execute(query, (location.disk, location.directory, location.shape)):
+        files.add(path, mark)
+    return files.digest
 
 
 def _row_crc32(path: str, mark: bytes, revision: int | None, facts: bytes, document: int) -> int:

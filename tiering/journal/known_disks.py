@@ -66,17 +66,17 @@ class KnownDisks:
             return {}
         return {row["name"]: _known(row) for row in self._file.read("SELECT * FROM disks ORDER BY name")}
 
-    def note(self, name: str, identity: str, kind: str, place: str) -> None:
+    def note(self, name: str, identity: str, kind: str, location: str) -> None:
         """The name is that of this disk. What it held stays what it was."""
         with self._file.write("note_disk", name) as connection:
             _make(connection)
             connection.execute(
                 "INSERT INTO disks (name, id, kind, place, updated) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (name)"
                 " DO UPDATE SET id = ?2, kind = ?3, place = ?4, updated = ?5",
-                (name, identity, kind, place, now_text()),
+                (name, identity, kind, location, now_text()),
             )
 
-    def begin_writing(self, name: str, identity: str, kind: str, place: str) -> None:
+    def begin_writing(self, name: str, identity: str, kind: str, location: str) -> None:
         """As `note`; and from now on, until somebody has counted again, nobody knows how much the disk holds."""
         with self._file.write("begin_writing", name) as connection:
             _make(connection)
@@ -84,7 +84,7 @@ class KnownDisks:
                 "INSERT INTO disks (name, id, kind, place, changes, updated) VALUES (?1, ?2, ?3, ?4, 1, ?5)"
                 " ON CONFLICT (name) DO UPDATE SET id = ?2, kind = ?3, place = ?4, updated = ?5,"
                 " changes = changes + 1, counted = 0",
-                (name, identity, kind, place, now_text()),
+                (name, identity, kind, location, now_text()),
             )
             connection.execute("INSERT INTO disk_writers VALUES (?, ?, ?, ?)", (name, *self._file.owner))
             generation.advance(connection)
@@ -147,14 +147,14 @@ class KnownDisks:
         self,
         verb: str,
         disk: KnownDisk,
-        found: str | None,
-        place: str,
+        shown_id: str | None,
+        location: str,
         actor: str,
         *,
         stamp: CommitStamp | None = None,
         accepted: int = 0,
     ) -> None:
-        """What a person says of a disk: `adopt` takes the id that was found, `replace` and `forget` forget the disk,
+        """What a person says of a disk: `adopt` takes `shown_id`, `replace` and `forget` forget the disk,
         also that it was drained. An adopted disk is taken at this stamp, though it was seen up to `accepted`."""
         with self._file.write("decide_disk", disk.name) as connection:
             _make(connection)
@@ -162,7 +162,7 @@ class KnownDisks:
             connection.execute(
                 "INSERT INTO disk_decisions (created, actor, verb, name, known, found, place, holdings)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (now_text(), actor, verb, disk.name, disk.id, found or "", place, holdings),
+                (now_text(), actor, verb, disk.name, disk.id, shown_id or "", location, holdings),
             )
             connection.execute("DELETE FROM disks WHERE name = ?", (disk.name,))
             if verb != "adopt" and self._file.has_table("drained_disks"):
@@ -170,12 +170,12 @@ class KnownDisks:
             if verb == "adopt":
                 connection.execute(
                     "INSERT INTO disks (name, id, kind, place, updated) VALUES (?, ?, ?, ?, ?)",
-                    (disk.name, found or "", disk.kind, place, now_text()),
+                    (disk.name, shown_id or "", disk.kind, location, now_text()),
                 )
-                connection.execute("DELETE FROM disk_stamps WHERE id = ?", (found or "",))
+                connection.execute("DELETE FROM disk_stamps WHERE id = ?", (shown_id or "",))
                 connection.execute(
                     "INSERT INTO disk_stamps VALUES (?, ?, ?, ?)",
-                    (found or "", stamp.number if stamp else 0, stamp.token if stamp else "", accepted),
+                    (shown_id or "", stamp.number if stamp else 0, stamp.token if stamp else "", accepted),
                 )
 
 

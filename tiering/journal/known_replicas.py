@@ -95,7 +95,7 @@ class ReplicaRecords:
             )
 
     def forget_entry(self, table_uuid: str) -> None:
-        """The table's log begins anew."""
+        """The table's log starts over."""
         if self.known(table_uuid).number < 0:
             return
         with self._file.write("forget_entry", table_uuid) as connection:

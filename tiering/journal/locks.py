@@ -19,7 +19,7 @@ _LOOK_SECONDS = 0.001
 
 
 @contextmanager
-def hold_lock(path: Path, *, what: str, hint: str, wait: bool = False) -> Iterator[None]:
+def hold_lock(path: Path, *, resource: str, hint: str, wait: bool = False) -> Iterator[None]:
     """Hold an exclusive flock on the file, which names our process id. Raises `Locked` naming the holder's.
 
     The kernel releases it when the process dies; the file itself stays. Where the disk is full, it may name nobody.
@@ -33,7 +33,7 @@ def hold_lock(path: Path, *, what: str, hint: str, wait: bool = False) -> Iterat
         elif not _take(descriptor):
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
             who = described(int(holder)) if holder.isdigit() else holder_of(descriptor)
-            raise Locked(f"{what} is held by {who} ({path})", hint=hint)
+            raise Locked(f"{resource} is held by {who} ({path})", hint=hint)
         with suppress(NoSpace), effects.op("fs.write", path):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -58,8 +58,8 @@ def lock_holder(path: Path) -> int | None:
 
 
 def _take(descriptor: int) -> bool:
-    """Take the lock; False when somebody holds it. Whoever only looks, as `lock_holder` does, shares it for a moment:
-    that is waited for."""
+    """Take the lock; False when somebody holds it. A process that only looks, as `lock_holder` does, shares it for a
+    moment: that is waited for."""
     while not try_lock(descriptor, fcntl.LOCK_EX):
         if not try_lock(descriptor, fcntl.LOCK_SH):
             return False
@@ -78,7 +78,7 @@ def daemon_lock(state_directory: Path) -> Iterator[None]:
     """Be the store's one daemon. Raises `Locked` naming the process that is it already."""
     with hold_lock(
         daemon_lock_path(state_directory),
-        what="the daemon lock of this store",
+        resource="the daemon lock of this store",
         hint="another daemon works on this store; 'frostline daemon status' shows it",
     ):
         yield

@@ -54,7 +54,7 @@ class JournalFile:
 
     def _attach(self) -> None:
         lock = self.path.with_name("journal.lock")
-        with hold_lock(lock, what="the journal", hint="try again", wait=True):
+        with hold_lock(lock, resource="the journal", hint="try again", wait=True):
             self._owners.begin()
             self._connection, notices = journal_file.open_file(self.path)
         self.notices += notices
@@ -116,7 +116,7 @@ class JournalFile:
         return bool(self.read("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)))
 
     @contextmanager
-    def write(self, what: str, *details: object, durable: bool = True) -> Iterator[sqlite3.Connection]:
+    def write(self, operation: str, *details: object, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """One transaction, durable when this returns; rolled back on any error.
 
         `durable=False` spares the fsync, for what means nothing after a power cut: then no owner of a claim lives.
@@ -126,7 +126,7 @@ class JournalFile:
             if not self._attached:
                 self._attach()
             self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-            with transaction(self._connection, "journal.commit", what, *details):
+            with transaction(self._connection, "journal.commit", operation, *details):
                 yield self._connection
 
 
@@ -152,7 +152,7 @@ def _translated(path: Path) -> Iterator[None]:
         ) from error
     except sqlite3.DatabaseError as error:
         raise Damaged(
-            f"the journal {path} is damaged: {error}", hint="run the command again: it is set aside and begun anew"
+            f"the journal {path} is damaged: {error}", hint="run the command again: it begins a new one"
         ) from error
 
 

@@ -122,7 +122,7 @@ class PartPin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """Automatic work of this kind waits, for one table or (None) for all. Verbs given by hand still work."""
+    """Automatic work of this kind waits, for one table or (None) for all. Verbs still work when you run them."""
 
     table_uuid: str | None
     kind: PauseKind
@@ -239,10 +239,10 @@ def decode_drop(kind: str, payload: str, *, journal: str) -> Drop | None:
     )
 
 
-def check_transition(table: dict[str, frozenset[str]], what: str, current: str, following: str) -> None:
+def check_transition(table: dict[str, frozenset[str]], subject: str, current: str, following: str) -> None:
     """Raise `UsageError` unless `following` may come after `current`; the same state again is allowed."""
     if following not in table:
-        raise UsageError(f"{what}: no such state {following!r}", hint=f"states are: {', '.join(table)}")
+        raise UsageError(f"{subject}: no such state {following!r}", hint=f"states are: {', '.join(table)}")
     if current != following and following not in table[current]:
         allowed = ", ".join(sorted(table[current])) or "nothing, it is final"
-        raise UsageError(f"{what} is {current}; it cannot become {following}", hint=f"what may follow: {allowed}")
+        raise UsageError(f"{subject} is {current}; it cannot become {following}", hint=f"what may follow: {allowed}")

@@ -159,7 +159,7 @@ class WorkRecords:
         return [_move(row) for row in rows]
 
     def tried_moves(self) -> list[MoveRecord]:
-        """The tries that sent something, whoever asked for them, oldest first: also those that failed."""
+        """The tries that sent something, of every origin, oldest first: also those that failed."""
         rows = self._file.read(
             "SELECT * FROM moves WHERE state IN ('copying', 'committed', 'done', 'failed') ORDER BY created, id"
         )

@@ -287,13 +287,13 @@ class _Merge(msgspec.Struct):
 
     def _files(self, fetched: Path) -> list[SortedFile]:
         """Every data file of the inputs, verified where its bytes are near, in the order of their blocks."""
-        wanted = [(number, stored, file) for number, stored in enumerate(self.inputs) for file in stored.part.files]
-        paths = [self._local_path(stored, file) for _, stored, file in wanted]
-        far = sum(file.size_bytes for (_, _, file), path in zip(wanted, paths, strict=True) if path is None)
+        files = [(number, stored, file) for number, stored in enumerate(self.inputs) for file in stored.part.files]
+        paths = [self._local_path(stored, file) for _, stored, file in files]
+        far = sum(file.size_bytes for (_, _, file), path in zip(files, paths, strict=True) if path is None)
         fetch_all = far <= _FETCH_LIMIT_BYTES
 
-        def prepared(item: tuple[int, StoredPart, DataFile], path: Path | None) -> SortedFile:
-            number, stored, file = item
+        def prepared(entry: tuple[int, StoredPart, DataFile], path: Path | None) -> SortedFile:
+            number, stored, file = entry
             if path is not None:
                 self._verify(path, stored, file)
             elif fetch_all:
@@ -304,7 +304,7 @@ class _Merge(msgspec.Struct):
         with op("fs.mkdir", fetched):
             fetched.mkdir(parents=True)
         with ThreadPoolExecutor(max(2, min(self.context.workers, 8)), "merge-input") as pool:
-            return list(pool.map(prepared, wanted, paths))
+            return list(pool.map(prepared, files, paths))
 
     def _local_path(self, stored: StoredPart, file: DataFile) -> Path | None:
         """Where the file lies on this machine; None when only its disk can read it."""

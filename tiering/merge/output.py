@@ -182,7 +182,7 @@ def check_counts(
     if read != expected or out > read or (is_lossless(definition) and out != read):
         raise Damaged(
             f"the merge into {output} read {read} of {expected} rows and wrote {out}",
-            hint="run 'frostline fsck'; the parts are kept as they are",
+            hint="run 'frostline fsck'; the parts are unchanged",
         )
 
 

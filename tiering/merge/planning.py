@@ -1,4 +1,4 @@
-"""Which merges a table is due, and why its other partitions stay as they are. Changes nothing.
+"""Which merges a table is due, and why its other partitions stay unchanged. Changes nothing.
 
 Gathers what bears on the question (volumes, claims, inserts on their way, block ranges, free space) and hands it to the
 pure `tiering.merge.selection`.

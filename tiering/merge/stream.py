@@ -53,7 +53,7 @@ def merge_files(
 ) -> MergedFiles:
     """Merge the files' rows within the key range into `directory`, which is made, as files `<prefix>-0000.parquet` ….
 
-    The table's merge mode is applied. `on_rows` hears of rows as they are written; what it raises ends the merge.
+    The table's merge mode is applied. `on_rows` gets the number of rows written so far; what it raises ends the merge.
     Memory is bounded whatever the size of the inputs. Raises `Damaged`, `NoSpace`.
     """
     definition = how.definition

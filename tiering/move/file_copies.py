@@ -36,48 +36,52 @@ class FileCopies:
         Without a read lease: the claims keep the files in place, and one that a drop of its table takes away fails its
         part. A lease would make the removals of every other batch wait for this one.
         """
-        sizes = {f"{item.directory}/{file.name}": file.size_bytes for item in items for file in part_of(item).files}
-        sizes |= {f"{item.directory}/{PART_FILE}": len(item.part_bytes) for item in items}
+        sizes = {
+            f"{moving.directory}/{file.name}": file.size_bytes for moving in items for file in part_of(moving).files
+        }
+        sizes |= {f"{moving.directory}/{PART_FILE}": len(moving.part_bytes) for moving in items}
         transaction.reserve(sizes)
-        work = [(item, number) for item in items for number in range(len(part_of(item).files))]
+        work = [(moving, number) for moving in items for number in range(len(part_of(moving).files))]
         queue = Queue(work)
         if self._pool is None:
             self._copy_from(queue, transaction)
         else:  # one job a worker, not one a file: handing over a small file would cost as much as sending it
             hands = min(len(work), self._context.workers)
             wait_for([self._pool.submit(self._copy_from, queue, transaction) for _ in range(hands)])
-        for item in items:
-            if item.problem is None:
-                self._outcomes.guarded(item, lambda item: _stage_part_file(item, transaction))
-            if item.problem is not None:
-                for path in item.created:
+        for moving in items:
+            if moving.problem is None:
+                self._outcomes.guarded(moving, lambda moving: _stage_part_file(moving, transaction))
+            if moving.problem is not None:
+                for path in moving.created:
                     transaction.remove(path)
-                self._outcomes.end_by(item, item.problem)
+                self._outcomes.end_by(moving, moving.problem)
 
     def _copy_from(self, queue: Queue, transaction: Transaction) -> None:
         with queue.stopped_by_errors():
             while (work := queue.take()) is not None:
                 self._copy(*work, transaction)
 
-    def _copy(self, item: MoveItem, number: int, transaction: Transaction) -> None:
-        if item.problem is not None:
+    def _copy(self, moving: MoveItem, number: int, transaction: Transaction) -> None:
+        if moving.problem is not None:
             return
-        file = part_of(item).files[number]
-        path = f"{item.directory}/{file.name}"
-        source = self._context.disk(item.move.source)
+        file = part_of(moving).files[number]
+        path = f"{moving.directory}/{file.name}"
+        source = self._context.disk(moving.move.source)
         try:
-            self._checkpoint.check(item)
-            with item.lock:
-                item.started = item.started or time.monotonic()
-            reads = copying.copy_file(source, path, file, transaction, lambda: self._checkpoint.check(item), item.local)
-            with item.lock:
-                item.created.append(path)
-                item.ended = time.monotonic()
-                item.requests += reads * self._is_remote(item.move.source) + self._is_remote(item.move.target)
-            self._outcomes.copied(item, file.size_bytes)
+            self._checkpoint.check(moving)
+            with moving.lock:
+                moving.started = moving.started or time.monotonic()
+            reads = copying.copy_file(
+                source, path, file, transaction, lambda: self._checkpoint.check(moving), moving.local
+            )
+            with moving.lock:
+                moving.created.append(path)
+                moving.ended = time.monotonic()
+                moving.requests += reads * self._is_remote(moving.move.source) + self._is_remote(moving.move.target)
+            self._outcomes.copied(moving, file.size_bytes)
         except (FrostlineError, OSError, Stopped) as error:
-            with item.lock:
-                item.problem = item.problem or error
+            with moving.lock:
+                moving.problem = moving.problem or error
 
     def _is_remote(self, disk: str) -> bool:
         """Remembered: asking a disk for its capabilities may cost it a look at the file system."""
@@ -86,10 +90,10 @@ class FileCopies:
         return self._remote[disk]
 
 
-def _stage_part_file(item: MoveItem, transaction: Transaction) -> None:
-    path = f"{item.directory}/{PART_FILE}"
-    transaction.create(path, item.part_bytes)
-    item.created.append(path)
+def _stage_part_file(moving: MoveItem, transaction: Transaction) -> None:
+    path = f"{moving.directory}/{PART_FILE}"
+    transaction.create(path, moving.part_bytes)
+    moving.created.append(path)
 
 
 def wait_for(futures: list[Future[None]]) -> None:

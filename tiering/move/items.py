@@ -63,7 +63,7 @@ class Checkpoint:
         """Let nothing pass any more."""
         self._closed = True
 
-    def check(self, item: MoveItem) -> None:
+    def check(self, moving: MoveItem) -> None:
         """Raise `Stopped` when the process is to stop or this move was cancelled."""
         if self._closed or self._context.stop.is_set():
             raise Stopped("abandoned", "stopped; the next pass continues")
@@ -71,7 +71,7 @@ class Checkpoint:
         if now - self._cancel_read >= _CANCEL_POLL_SECONDS:
             self._cancel_read = now
             self._cancelled = self._context.journal.work.cancel_requests()
-        if item.id in self._cancelled:
+        if moving.id in self._cancelled:
             raise Stopped("cancelled", "cancelled")
 
 
@@ -138,9 +138,9 @@ def new_move(move: Move, actor: str) -> NewMove:
     )
 
 
-def part_of(item: MoveItem) -> Part:
-    assert item.part is not None
-    return item.part
+def part_of(moving: MoveItem) -> Part:
+    assert moving.part is not None
+    return moving.part
 
 
 def reason_of(items: list[MoveItem]) -> str:

@@ -79,7 +79,7 @@ def _execute(context: Context, moves: Sequence[Move], required: Sequence[str], b
     tables = {table.uuid: table for table in context.catalog.tables()}
     ids = context.journal.work.plan_moves(new_move(move, context.actor) for move in moves)
     items = [MoveItem(move_id, move, tables.get(move.table_uuid)) for move_id, move in zip(ids, moves, strict=True)]
-    batches = cost.batches(items, lambda item: item.move)
+    batches = cost.batches(items, lambda moving: moving.move)
     workers = max(1, context.workers)
     total = sum(move.bytes for move in moves)
     with ExitStack() as stack:
@@ -146,26 +146,26 @@ class _BatchMover:
             copied = self._copy_and_commit(self.outcomes.pending(items))
             self._finish(copied)
 
-    def _may_start(self, item: MoveItem) -> bool:
+    def _may_start(self, moving: MoveItem) -> bool:
         try:
-            if item.definition is None:
-                raise Stopped("abandoned", f"table {item.move.table} is gone")
-            if (fault := reachability.fault_of(self.context, item.definition)) is not None:
+            if moving.definition is None:
+                raise Stopped("abandoned", f"table {moving.move.table} is gone")
+            if (fault := reachability.fault_of(self.context, moving.definition)) is not None:
                 raise Stopped("abandoned", fault.error.message)
-            if item.move.source == item.move.target:
-                raise Stopped("abandoned", f"the part is on {item.move.target} already")
-            part, move = PartName.parse(item.move.part), item.move
-            if why := blocks.why_bound(self.context, item.definition, part, move.source, move.target):
+            if moving.move.source == moving.move.target:
+                raise Stopped("abandoned", f"the part is on {moving.move.target} already")
+            part, move = PartName.parse(moving.move.part), moving.move
+            if why := blocks.why_bound(self.context, moving.definition, part, move.source, move.target):
                 raise Stopped("abandoned", why)
-            self.checkpoint.check(item)
-            for name in (item.move.source, item.move.target):
-                if self.context.disk(name).read_only and not (item.move.keep_source and name == item.move.source):
+            self.checkpoint.check(moving)
+            for name in (moving.move.source, moving.move.target):
+                if self.context.disk(name).read_only and not (moving.move.keep_source and name == moving.move.source):
                     raise Stopped("abandoned", f"disk {name} is read-only")
         except Stopped as stopped:
-            self.outcomes.skip(item, stopped.state, stopped.why)
+            self.outcomes.skip(moving, stopped.state, stopped.why)
             return False
         except NotFound as error:
-            self.outcomes.fail(item, error)
+            self.outcomes.fail(moving, error)
             return False
         return True
 
@@ -173,36 +173,36 @@ class _BatchMover:
         if not items:
             return
         with ExitStack() as views:
-            for name in sorted({item.move.source for item in items}):
+            for name in sorted({moving.move.source for moving in items}):
                 views.enter_context(self.context.disk(name).steady())
             try:
-                there = self.context.disk(items[0].move.target).existing(item.directory for item in items)
+                there = self.context.disk(items[0].move.target).existing(moving.directory for moving in items)
             except (FrostlineError, OSError) as error:
-                for item in items:
-                    self.outcomes.fail(item, error)
+                for moving in items:
+                    self.outcomes.fail(moving, error)
                 return
-            for item in items:
-                self.outcomes.guarded(item, lambda item: self._look(item, on_target=item.directory in there))
+            for moving in items:
+                self.outcomes.guarded(moving, lambda moving: self._look(moving, on_target=moving.directory in there))
 
-    def _look(self, item: MoveItem, *, on_target: bool = True) -> None:
+    def _look(self, moving: MoveItem, *, on_target: bool = True) -> None:
         """Read where the part is now: the plan may be old. `on_target`: whether the target may have it too."""
-        source, target = self.context.disk(item.move.source), self.context.disk(item.move.target)
+        source, target = self.context.disk(moving.move.source), self.context.disk(moving.move.target)
         try:
-            item.part, item.part_bytes = copying.read_part(source, item.directory)
+            moving.part, moving.part_bytes = copying.read_part(source, moving.directory)
         except NotFound:
             why = f"the part is not on {source.name} any more: merged, moved or dropped meanwhile"
             raise Stopped("abandoned", why) from None
-        claim = self.context.catalog.claims_unproved(source.name, item.directory)
+        claim = self.context.catalog.claims_unproved(source.name, moving.directory)
         if claim is not None and target.bucket is None:
             raise Refused(f"on {target.name} its claim would be believed: {claim}", hint="it stays where it is")
-        item.on_target = on_target and copying.is_complete(target, item.directory, item.part_bytes, proof=True)
-        if not item.on_target:
-            item.local = copying.local_directory(source, item.directory)
-            if item.local is None:
-                copying.check_files(source, item.directory, item.part)
+        moving.on_target = on_target and copying.is_complete(target, moving.directory, moving.part_bytes, proof=True)
+        if not moving.on_target:
+            moving.local = copying.local_directory(source, moving.directory)
+            if moving.local is None:
+                copying.check_files(source, moving.directory, moving.part)
             else:  # sizes and digests are checked as the files are read
-                names = [file.name for file in item.part.files]
-                copying.check_names(source, item.directory, names, source.list(item.directory))
+                names = [file.name for file in moving.part.files]
+                copying.check_names(source, moving.directory, names, source.list(moving.directory))
 
     def _copy_and_commit(self, items: list[MoveItem]) -> list[MoveItem]:
         """Bring the parts to the target; returns those that are there, durably."""
@@ -280,9 +280,9 @@ class _BatchMover:
                 done += self._copy_and_commit([item])
         return done
 
-    def _why_refused(self, item: MoveItem, error: Conflict) -> FrostlineError:
+    def _why_refused(self, moving: MoveItem, error: Conflict) -> FrostlineError:
         """Of a part whose table is another one by now, that it is."""
-        definition, move = item.definition, item.move
+        definition, move = moving.definition, moving.move
         if definition is None or not any(map(self.context.disk(move.target).exists, definition.barred_by)):
             return error
         return Conflict(
@@ -294,7 +294,7 @@ class _BatchMover:
 
     def _commit(self, transaction: Transaction, target: Disk, items: list[MoveItem]) -> int | None:
         """Commit; when the answer is an error, the target itself says whether it happened. Not when that wrote over
-        what another machine was told: the source stays, and so does the error."""
+        what another machine has read: the source stays, and so does the error."""
         try:
             return transaction.commit()
         except (Conflict, LeaseExpired):

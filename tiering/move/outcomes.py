@@ -1,4 +1,4 @@
-"""What becomes of each move of one call: told to the journal, then to whoever watches, and kept for the report."""
+"""The outcome of each move of one call: noted in the journal, then passed to observers, and kept for the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiering.move.items import MoveItem, Stopped
 from tiering.move.report import FailedMove, MovedPart, MoveReport, SkippedMove
 
 NOTE_BYTES, NOTE_SECONDS = 4 * 1024 * 1024, 0.25
-"""Every so many bytes, and not more often than that, the journal is told how far copies are: often enough to draw."""
+"""Every so many bytes, and not more often than that, the journal gets the progress of copies: often enough to draw."""
 
 
 class Outcomes:
@@ -45,12 +45,12 @@ class Outcomes:
         """Files are staged on the target from here on."""
         self._work.set_moves([item.id for item in items], "copying")
 
-    def copied(self, item: MoveItem, size_bytes: int) -> None:
-        """So much more of it is staged. The journal is told now and then; that it cannot be told does not matter."""
+    def copied(self, moving: MoveItem, size_bytes: int) -> None:
+        """So much more of it is staged. The journal gets it now and then; a failure to note it does not matter."""
         self._task.advance(size_bytes=size_bytes)
         with self._lock:
-            self._bytes[item.id] += size_bytes
-            self._untold.add(item.id)
+            self._bytes[moving.id] += size_bytes
+            self._untold.add(moving.id)
             self._untold_bytes += size_bytes
             if self._untold_bytes < NOTE_BYTES or time.monotonic() - self._told < NOTE_SECONDS:
                 return
@@ -75,39 +75,39 @@ class Outcomes:
         for item in items:
             self._end(item, MovedPart.of(item.move, item.seconds, item.requests, copied=not item.on_target))
 
-    def skip(self, item: MoveItem, state: MoveState, reason: str) -> None:
+    def skip(self, moving: MoveItem, state: MoveState, reason: str) -> None:
         """The move does not fit any more, was cancelled or has to wait."""
-        if item.id not in self._ended:
-            self._work.set_move(item.id, state, error=reason)
-            self._end(item, SkippedMove.of(item.move, reason))
+        if moving.id not in self._ended:
+            self._work.set_move(moving.id, state, error=reason)
+            self._end(moving, SkippedMove.of(moving.move, reason))
 
-    def fail(self, item: MoveItem, error: Exception) -> None:
+    def fail(self, moving: MoveItem, error: Exception) -> None:
         """The part stays where it was."""
-        if item.id not in self._ended:
+        if moving.id not in self._ended:
             text = error.message if isinstance(error, FrostlineError) else str(error)
-            self._work.set_move(item.id, "failed", error=text)
-            self._end(item, FailedMove.of(item.move, error))
+            self._work.set_move(moving.id, "failed", error=text)
+            self._end(moving, FailedMove.of(moving.move, error))
 
-    def fail_committed(self, item: MoveItem, error: Exception, text: str) -> None:
+    def fail_committed(self, moving: MoveItem, error: Exception, text: str) -> None:
         """The part is on both disks. The journal goes on saying committed: the next start finishes the move."""
-        self._end(item, FailedMove.of(item.move, error, text=text))
+        self._end(moving, FailedMove.of(moving.move, error, text=text))
 
-    def guarded(self, item: MoveItem, step: Callable[[MoveItem], None]) -> None:
+    def guarded(self, moving: MoveItem, step: Callable[[MoveItem], None]) -> None:
         """Run a step for one part; its failure is the part's alone."""
         try:
-            step(item)
+            step(moving)
         except (FrostlineError, OSError, Stopped) as error:
-            item.problem = error
-            self.end_by(item, error)
+            moving.problem = error
+            self.end_by(moving, error)
 
-    def end_by(self, item: MoveItem, problem: Exception) -> None:
+    def end_by(self, moving: MoveItem, problem: Exception) -> None:
         """Skip or fail the move, as the problem is."""
         if isinstance(problem, Stopped):
-            self.skip(item, problem.state, problem.why)
+            self.skip(moving, problem.state, problem.why)
         else:
-            self.fail(item, problem)
+            self.fail(moving, problem)
 
-    def _end(self, item: MoveItem, outcome: MovedPart | FailedMove | SkippedMove) -> None:
-        self._ended[item.id] = outcome
+    def _end(self, moving: MoveItem, outcome: MovedPart | FailedMove | SkippedMove) -> None:
+        self._ended[moving.id] = outcome
         self._task.advance(items=1)
-        self._task.note(f"{item.move.table} {item.move.part}")
+        self._task.note(f"{moving.move.table} {moving.move.part}")

@@ -24,7 +24,7 @@ HELD_BYTES = 64 * 1024 * 1024
 _LEARNING_BYTES = 32 * BLOCK_BYTES
 _LEARNED_FILES = 1000
 _WHOLE_BYTES = 64 * 1024
-"""A file of no more is read in one request, whatever is wanted of it."""
+"""A smaller file is read in one request, for any part of it."""
 
 
 class _Sections:
@@ -147,7 +147,7 @@ class CheckedFile(RangedFile):
                 self._keep(start, data)
             return data
         whole = memoryview(kept)
-        for proved, group in groupby(sections, lambda one: _is(one, whole, start)):
+        for proved, group in groupby(sections, lambda section: _is(section, whole, start)):
             members = list(group)
             first, last = members[0].start, members[-1].stop
             if proved:
@@ -177,8 +177,8 @@ class CheckedFile(RangedFile):
                 raise self._damaged(f"bytes {one.start} to {one.stop} have another CRC32")
         return data
 
-    def _damaged(self, what: str) -> Damaged:
-        return Damaged(f"{self._label} is not what was written: {what}", hint=self._hint)
+    def _damaged(self, fault: str) -> Damaged:
+        return Damaged(f"{self._label} is not what was written: {fault}", hint=self._hint)
 
     def _learn(self) -> None:
         """Compare the whole file with its SHA-256, and remember its blocks."""

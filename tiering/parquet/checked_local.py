@@ -153,8 +153,8 @@ def _is_wanted(section: Section, read: LocalRead, columns: set[int]) -> bool:
     return _WHOLE in columns or section.column in columns
 
 
-def _damaged(read: LocalRead, what: str) -> Damaged:
-    return Damaged(f"{read.label} is not what was written: {what}", hint=read.hint)
+def _damaged(read: LocalRead, fault: str) -> Damaged:
+    return Damaged(f"{read.label} is not what was written: {fault}", hint=read.hint)
 
 
 def _crc32(descriptor: int, section: Section) -> int:

@@ -65,7 +65,7 @@ class FileRanges:
     def add(self, rows: pa.Table) -> None:
         """Rows with the table's columns."""
         for _, name, fields, known in self._found:
-            # A field is null where one of its structs is, whatever lies beneath.
+            # A field is null where one of its structs is, for any value beneath.
             known.add(pc.struct_field(rows.column(name), list(fields)) if fields else rows.column(name))
 
     def result(self) -> dict[str, ColumnRange]:
@@ -109,14 +109,14 @@ def leaf_keys(schema: pq.ParquetSchema, held: Mapping[int, range], definition: T
     return found
 
 
-def _stated(known: pq.Statistics) -> tuple[Any, Any]:
+def _stated(statistics: pq.Statistics) -> tuple[Any, Any]:
     """The smallest and the largest value. Of moments, without pandas, which Arrow would import."""
-    if known.logical_type.type != "TIMESTAMP":
-        return as_json(known.min), as_json(known.max)
-    kind = json.loads(known.logical_type.to_json())
+    if statistics.logical_type.type != "TIMESTAMP":
+        return as_json(statistics.min), as_json(statistics.max)
+    kind = json.loads(statistics.logical_type.to_json())
     micros = {"milliseconds": 1000, "microseconds": 1, "nanoseconds": Fraction(1, 1000)}[kind["timeUnit"]]
     epoch = datetime(1970, 1, 1, tzinfo=UTC if kind["isAdjustedToUTC"] else None)
-    bounds = (floor(known.min_raw * micros), ceil(known.max_raw * micros))
+    bounds = (floor(statistics.min_raw * micros), ceil(statistics.max_raw * micros))
     try:
         low, high = (as_json(epoch + timedelta(microseconds=bound)) for bound in bounds)
     except OverflowError:  # beyond the years that Python knows
@@ -204,7 +204,7 @@ def _lower_text(value: Any, *, limit: int = _TEXT_LIMIT) -> Any:
 
 def _short_upper(value: Any) -> Any:
     """A short text or byte string that sorts no lower than a long one: its beginning, the last place raised; None if
-    that place cannot be raised. Other values as they are."""
+    that place cannot be raised. Other values unchanged."""
     if isinstance(value, bytes) and len(value) > _TEXT_LIMIT // 2:  # two hexadecimal digits a byte
         beginning = value[: _TEXT_LIMIT // 2]
         return None if beginning[-1] == 0xFF else beginning[:-1] + bytes((beginning[-1] + 1,))

@@ -36,8 +36,8 @@ def with_dictionaries(schema: pa.Schema, columns: Collection[str]) -> pa.Schema:
 
 
 def schema_note(schema: pa.Schema) -> dict[str, str]:
-    """What Arrow's Parquet writer notes in a file of this schema. Whoever writes texts by dictionaries notes the plain
-    schema by hand: readers would give dictionaries else, and the file would tell which way its texts came."""
+    """What Arrow's Parquet writer notes in a file of this schema. A writer of texts by dictionaries notes the plain
+    schema itself: otherwise readers would give dictionaries, and the file would depend on how its texts arrived."""
     return {"ARROW:schema": base64.b64encode(schema.serialize().to_pybytes()).decode()}
 
 

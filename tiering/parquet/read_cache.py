@@ -7,7 +7,7 @@ bytes that have to be fetched. Hence nothing is synced either.
 
 Files that one query read lie in `once`, those that a later one found there in `again`. What has to go goes from `once`
 first, the longest unread before others, so that a scan of more than there is room for takes the place of other scans
-only. Whoever writes holds the lock, and counts the bytes before they are there: the limit holds, whoever is killed.
+only. A writer holds the lock, and counts the bytes before they are there: the limit holds, also after a kill.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class ReadCache:
         self._missed_bytes = 0
 
     def file(self, *identity: str, for_good: bool = False) -> CachedFile:
-        """The bytes of a data file, which is told from all others by these texts, whatever is in them. `for_good`: they
+        """The bytes of a data file, which these texts identify; they may have any content. `for_good`: they
         stay as if a second query had read them."""
         return CachedFile(self, hashlib.sha256("\0".join(identity).encode()).hexdigest(), for_good=for_good)
 
@@ -216,7 +216,7 @@ class ReadCache:
         )
 
     def drop(self) -> None:
-        """Keep nothing any more, and count anew. Raises `Locked`."""
+        """Keep nothing any more, and count from zero. Raises `Locked`."""
         if not self.directory.is_dir():
             return
         with file_lock(self.directory / _LOCK):
@@ -244,17 +244,17 @@ class ReadCache:
 
     def _make_room(self, needed_bytes: int) -> int:
         """Let files go until there is room. How much is used then."""
-        once = sorted(self._kept(ONCE), key=lambda one: one.used_ns)
-        again = sorted(self._kept(AGAIN), key=lambda one: one.used_ns)
-        again_bytes = sum(one.bytes for one in again)
-        used = again_bytes + sum(one.bytes for one in once)
+        once = sorted(self._kept(ONCE), key=lambda file: file.used_ns)
+        again = sorted(self._kept(AGAIN), key=lambda file: file.used_ns)
+        again_bytes = sum(file.bytes for file in again)
+        used = again_bytes + sum(file.bytes for file in once)
         wanted_bytes = min(int(self._max_bytes * _KEPT_SHARE), self._max_bytes - needed_bytes)
         while used > wanted_bytes and (once or again):
             is_too_much = again_bytes > self._max_bytes * _AGAIN_SHARE
-            one = (again if again and (is_too_much or not once) else once).pop(0)
-            remove_file(one.path, missing_ok=True)
-            used -= one.bytes
-            again_bytes -= one.bytes if one.path.parent.name == AGAIN else 0
+            oldest = (again if again and (is_too_much or not once) else once).pop(0)
+            remove_file(oldest.path, missing_ok=True)
+            used -= oldest.bytes
+            again_bytes -= oldest.bytes if oldest.path.parent.name == AGAIN else 0
         return used
 
     def _write(self, path: Path, start: int, data: memoryview) -> None:

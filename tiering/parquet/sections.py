@@ -2,7 +2,7 @@
 
 Page checksums of Parquet cover the pages and nothing else, and no query engine looks at them. So `part.json` keeps the
 CRC32 of every column chunk in blocks, page headers included, and of the tail: page index and footer. Together with the
-four bytes that every Parquet file begins with, these sections are the whole file, so whoever reads any range of it can
+four bytes that every Parquet file begins with, these sections are the whole file, so a reader of any range of it can
 tell that the bytes are those that were written. A file whose `part.json` states no sections is read once as a whole and
 compared with its SHA-256; what its blocks are is known from then on.
 """

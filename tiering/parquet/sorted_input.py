@@ -37,8 +37,8 @@ class SortedFile(msgspec.Struct, frozen=True):
 class SortedInput:
     """One file being read, with the rows that are decoded and not yet taken."""
 
-    def __init__(self, item: SortedFile, definition: TableDefinition, within: SortKeyRange) -> None:
-        self._item = item
+    def __init__(self, sorted_file: SortedFile, definition: TableDefinition, within: SortKeyRange) -> None:
+        self._item = sorted_file
         self._definition = definition
         self._within = within
         self._schema = arrow_schema(definition)
@@ -224,5 +224,5 @@ class _Reading:
         if isinstance(error, OSError | pa.ArrowException) and not isinstance(error, FrostlineError):
             raise Damaged(
                 f"cannot read a part that is being merged ({self._label}): {error}",
-                hint="run 'frostline fsck'; the parts are kept as they are",
+                hint="run 'frostline fsck'; the parts are unchanged",
             ) from error

@@ -40,8 +40,8 @@ _READY_BYTES = 24 * 1024 * 1024
 _BATCH_ROWS = (256, 16_384)
 """The fewest and the most rows decoded at once."""
 _LARGEST_DICTIONARY = 2048
-"""Texts of more distinct values are read as they are: each batch brings the whole dictionary of its row group, and to
-put several of those together costs more than to move the texts (half the time of a merge, at 9,000 values)."""
+"""Texts of more distinct values are read as plain texts: each batch brings the whole dictionary of its row group, and
+putting several of those together costs more than moving the texts (half the time of a merge, at 9,000 values)."""
 _QUEUED_TABLES = 1
 _DECODING_THREADS = min(4, os.cpu_count() or 1)
 
@@ -74,22 +74,22 @@ def merged(
 
 def clusters(files: Sequence[SortedFile], definition: TableDefinition) -> list[list[SortedFile]]:
     """Groups of files in key order: every key of a group is below every key of the next."""
-    bounds = [(_bounds(item.file, definition), item) for item in files if item.file.rows]
+    bounds = [(_bounds(sorted_file.file, definition), sorted_file) for sorted_file in files if sorted_file.file.rows]
     unbounded = [pair for pair in bounds if pair[0].low is None]
     ordered = sorted((pair for pair in bounds if pair[0].low is not None), key=lambda pair: pair[0].low)
     if unbounded:
         # A file that may begin anywhere meets every other one.
-        return [sorted(files, key=lambda item: item.order)]
+        return [sorted(files, key=lambda sorted_file: sorted_file.order)]
     groups: list[list[SortedFile]] = []
     high: Any = None
-    for known, item in ordered:
-        if groups and (high is None or known.low <= high):
-            groups[-1].append(item)
-            high = None if high is None or known.high is None else max(high, known.high)
+    for key_range, sorted_file in ordered:
+        if groups and (high is None or key_range.low <= high):
+            groups[-1].append(sorted_file)
+            high = None if high is None or key_range.high is None else max(high, key_range.high)
         else:
-            groups.append([item])
-            high = known.high
-    return [sorted(group, key=lambda item: item.order) for group in groups]
+            groups.append([sorted_file])
+            high = key_range.high
+    return [sorted(group, key=lambda sorted_file: sorted_file.order) for group in groups]
 
 
 def _bounds(file: DataFile, definition: TableDefinition) -> _Bounds:
@@ -196,10 +196,10 @@ def prefetched(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     ready: queue.Queue[pa.Table | BaseException | None] = queue.Queue(_QUEUED_TABLES)
     stopped = threading.Event()
 
-    def put(item: pa.Table | BaseException | None) -> None:
+    def put(value: pa.Table | BaseException | None) -> None:
         while not stopped.is_set():
             try:
-                ready.put(item, timeout=0.5)
+                ready.put(value, timeout=0.5)
                 return
             except queue.Full:
                 continue
@@ -217,10 +217,10 @@ def prefetched(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     thread = threading.Thread(target=produce, name="merge-read", daemon=True)
     thread.start()
     try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
+        while (value := ready.get()) is not None:
+            if isinstance(value, BaseException):
+                raise value
+            yield value
     finally:
         stopped.set()
         thread.join()

@@ -35,7 +35,7 @@ def check_change(name: str, old: PolicyConfig, new: PolicyConfig) -> None:
 
 def manual_moves(
     parts: Iterable[PlacedPart],
-    what: str,
+    subject: str,
     policy: PolicyConfig,
     disks: Mapping[str, DiskState],
     *,
@@ -46,15 +46,15 @@ def manual_moves(
     """Moves of one table's parts to a volume or disk, in ascending size; parts already there are left out.
 
     `parts` are all copies, of a part the hottest first. All of them go to the target; of a part that has a copy there,
-    the others. With `keep_source` they stay. `what` names them in errors: `partition '202601'`, `part '202601_1_5_1'`.
-    Size limits of volumes are obeyed for a volume and not for a disk; space is checked. Raises `NotFound`, `UsageError`
-    or, without space, `Refused`. Empty when all are there already: asking twice is no error, `already_there` says it in
-    words.
+    the others. With `keep_source` they stay. `subject` names them in errors: `partition '202601'`, or
+    `part '202601_1_5_1'`. Size limits of volumes are obeyed for a volume and not for a disk; space is checked. Raises
+    `NotFound`, `UsageError` or, without space, `Refused`. Empty when all are there already: asking twice is no error,
+    and `already_there` has the message for it.
     """
     chosen = sorted(parts, key=lambda part: (part.part.size_bytes, part.name))
     if not chosen:
-        raise NotFound(f"there is no {what}", hint="'frostline parts' lists them")
-    volume, place = _target(policy, disks, to_volume, to_disk)
+        raise NotFound(f"there is no {subject}", hint="'frostline parts' lists them")
+    volume, destination = _target(policy, disks, to_volume, to_disk)
     model = dict(disks)
     moves: list[Move] = []
     turn = 0
@@ -69,7 +69,7 @@ def manual_moves(
             turn += 1
             if choice.disk is None:
                 raise Refused(
-                    f"part {copies[0].part.name} cannot move to {place}: {choice.why}", hint="nothing was moved"
+                    f"part {copies[0].part.name} cannot move to {destination}: {choice.why}", hint="nothing was moved"
                 )
             target = choice.disk
             model[target] = less(model[target], size)
@@ -81,7 +81,7 @@ def manual_moves(
                 source=copy.disk,
                 target=target,
                 bytes=size,
-                reason=Reason("manual", f"asked for: {what} to {place}"),
+                reason=Reason("manual", f"asked for: {subject} to {destination}"),
                 keep_source=keep_source,
             )
             for copy in (copies[:1] if keep_source else copies)
@@ -105,7 +105,7 @@ def drain_moves(
     bound: Mapping[tuple[str, PartName, str], str],
 ) -> tuple[list[Move], dict[str, DiskState]]:
     """Moves of everything off the disk, each to the nearest disk of its table's policy that takes it, the smallest
-    first; and the disks as they are then. `bound`: (table uuid, part, target) -> why it may not go there. Raises
+    first; and the disks after them. `bound`: (table uuid, part, target) -> why it may not go there. Raises
     `Refused` where some of them have no place."""
     model = dict(disks)
     moves: list[Move] = []

@@ -91,7 +91,7 @@ def estimate(moves: Sequence[Move], part_of: Callable[[Move], Part | PartFiles |
 
 
 def batches(items: Sequence[T], move_of: Callable[[T], Move]) -> list[list[T]]:
-    """The moves as they are carried out: one table and target a batch, bounded in parts and bytes, order kept."""
+    """The moves in the batches that run: one table and target a batch, bounded in parts and bytes, order kept."""
     groups: dict[tuple[str, str], list[list[T]]] = {}
     sizes: dict[tuple[str, str], int] = {}
     for item in items:

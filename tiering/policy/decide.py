@@ -169,39 +169,41 @@ class _Pass:
             rest_due=earlier(first, without.next_due),
         )
 
-    def why_it_stays(self, item: PolicyItem) -> Reason:
+    def why_it_stays(self, candidate: PolicyItem) -> Reason:
         """Of a part that nothing concerns."""
-        self._ttl_pass(self._due([item]))
-        explain_rest([item], self.disks, self.now)
-        return item.stay[0] if item.stay is not None else Reason("unknown", "it is due by now")
+        self._ttl_pass(self._due([candidate]))
+        explain_rest([candidate], self.disks, self.now)
+        return candidate.stay[0] if candidate.stay is not None else Reason("unknown", "it is due by now")
 
     # Parts that no rule may touch
 
     def _clock_problem(self) -> str:
         return clock_problem((item.part.created for item in self.items), self.now, self.options)
 
-    def _is_blocked(self, item: PolicyItem) -> bool:
-        reason = self._blocked(item)
+    def _is_blocked(self, candidate: PolicyItem) -> bool:
+        reason = self._blocked(candidate)
         if reason is not None:
-            item.stay = (reason, None)
+            candidate.stay = (reason, None)
         return reason is not None
 
-    def _blocked(self, item: PolicyItem) -> Reason | None:
-        where = (item.table.policy, item.source)
+    def _blocked(self, candidate: PolicyItem) -> Reason | None:
+        where = (candidate.table.policy, candidate.source)
         if where not in self.blocked:
-            self.blocked[where] = why_blocked(item.table.policy, item.policy, item.source, self.disks.get(item.source))
+            self.blocked[where] = why_blocked(
+                candidate.table.policy, candidate.policy, candidate.source, self.disks.get(candidate.source)
+            )
         if (reason := self.blocked[where]) is not None:
             return reason
-        pause = (self.pauses.get(item.uuid) or self.pauses.get(None)) if self.pauses else None
+        pause = (self.pauses.get(candidate.uuid) or self.pauses.get(None)) if self.pauses else None
         if pause is not None:
-            whose = f"of {item.table.full_name}" if pause.table_uuid else "of all tables"
+            whose = f"of {candidate.table.full_name}" if pause.table_uuid else "of all tables"
             return Reason("paused", f"moves {whose} are paused since {ttl.short_time(pause.created)}")
-        holder = self.options.claimed.get((item.uuid, item.part.name)) if self.options.claimed else None
+        holder = self.options.claimed.get((candidate.uuid, candidate.part.name)) if self.options.claimed else None
         return Reason("busy", f"a {holder} works on the part now") if holder else None
 
-    def _pin_of(self, item: PolicyItem) -> PartPin | None:
-        part = self.pins.get((item.uuid, "part", item.part.name))
-        return part or self.pins.get((item.uuid, "partition", item.name.partition))
+    def _pin_of(self, candidate: PolicyItem) -> PartPin | None:
+        part = self.pins.get((candidate.uuid, "part", candidate.part.name))
+        return part or self.pins.get((candidate.uuid, "partition", candidate.name.partition))
 
     def _pin_pass(self, pinned: list[tuple[PolicyItem, PartPin]]) -> bool:
         changed = False
@@ -210,16 +212,16 @@ class _Pass:
                 changed = True
         return changed
 
-    def _follow_pin(self, item: PolicyItem, policy: PolicyConfig, pin: PartPin) -> bool:
-        what = f"{pin.scope} {pin.name} is pinned"
+    def _follow_pin(self, candidate: PolicyItem, policy: PolicyConfig, pin: PartPin) -> bool:
+        pinned = f"{pin.scope} {pin.name} is pinned"
         volume = _find_volume(policy, pin.volume)
         if pin.volume is None:
-            return self._stay(item, "pin", f"{what} where it is")
+            return self._stay(candidate, "pin", f"{pinned} where it is")
         if volume is None:
-            return self._stay(item, "pin", f"{what} to volume {pin.volume}, which the policy does not have")
-        if item.at in volume.disks:
-            return self._stay(item, "pin", f"{what} to volume {pin.volume}")
-        return self._try_move(item, [volume], Reason("pin", f"{what} to volume {pin.volume}"))
+            return self._stay(candidate, "pin", f"{pinned} to volume {pin.volume}, which the policy does not have")
+        if candidate.at in volume.disks:
+            return self._stay(candidate, "pin", f"{pinned} to volume {pin.volume}")
+        return self._try_move(candidate, [volume], Reason("pin", f"{pinned} to volume {pin.volume}"))
 
     # Rules
 
@@ -242,34 +244,38 @@ class _Pass:
             "nothing is deleted until one does, or 'frostline tick --believe-clock'",
         )
 
-    def _keep_undated(self, item: PolicyItem) -> None:
+    def _keep_undated(self, candidate: PolicyItem) -> None:
         """Give a part that is not deleted whole, because rows in it have no time, its reason."""
-        due = ttl.due_in_part(item.dues, self.now)
+        due = ttl.due_in_part(candidate.dues, self.now)
         if due is not None and self.options.clock_doubt:
-            item.stay = (self._clock_reason(due), None)
+            candidate.stay = (self._clock_reason(due), None)
             return
         if due is not None:
             detail = (
                 f"{due.describe(self.now)}: rule '{ttl.rule_text(due.rule)}' keeps them, a merge deletes the others"
             )
-            item.stay = (Reason("undated_rows", detail), None)
+            candidate.stay = (Reason("undated_rows", detail), None)
             return
-        due = next((due for due in item.dues if due.deletes and due.is_due(self.now)), None)
+        due = next((due for due in candidate.dues if due.deletes and due.is_due(self.now)), None)
         if due is not None and due.newest is not None:
             detail = (
                 f"rule '{ttl.rule_text(due.rule)}' is due, but the newest row says {ttl.short_time(due.newest)}, "
                 "which looks like a missing time: drop the part yourself if the time is right"
             )
-            item.stay = (Reason("implausible_time", detail), None)
+            candidate.stay = (Reason("implausible_time", detail), None)
 
     def _due(self, items: list[PolicyItem]) -> list[tuple[PolicyItem, ttl.Due]]:
         """Those that a rule moves now, each with it; where what is left of a budget is for those that wait longest,
         these first."""
-        winning = ((item, ttl.winning_move(item.dues, self.now)) for item in items if item.policy is not None)
-        found = [(item, due) for item, due in winning if due is not None]
+        winning = (
+            (candidate, ttl.winning_move(candidate.dues, self.now))
+            for candidate in items
+            if candidate.policy is not None
+        )
+        due_candidates = [(candidate, due) for candidate, due in winning if due is not None]
         if self.pacing.has_budgets:
-            found.sort(key=lambda one: (one[1].due, one[0].key))
-        return found
+            due_candidates.sort(key=lambda pair: (pair[1].due, pair[0].key))
+        return due_candidates
 
     def _ttl_pass(self, dues: list[tuple[PolicyItem, ttl.Due]]) -> bool:
         """Move parts where their rules say, in the model; whether any moved. Those that no later pass moves by a rule
@@ -285,28 +291,28 @@ class _Pass:
         dues[:] = waiting
         return changed
 
-    def _volume_wanted(self, item: PolicyItem, policy: PolicyConfig, due: ttl.Due) -> VolumeConfig | None:
+    def _volume_wanted(self, candidate: PolicyItem, policy: PolicyConfig, due: ttl.Due) -> VolumeConfig | None:
         """The volume to which the rule moves the part; None where there is none, or it is there or colder by now: for
         all that a pass may do, that stays so."""
-        goal = self._goal_of(due.rule, item.table.policy, policy)
+        goal = self._goal_of(due.rule, candidate.table.policy, policy)
         if goal.volume is None:
-            self._stay(item, *goal.nowhere)
+            self._stay(candidate, *goal.nowhere)
             return None
-        if item.at in goal.volume.disks:
-            self._stay(item, "in_place", f"already on {item.at}, where {goal.rule} wants it")
+        if candidate.at in goal.volume.disks:
+            self._stay(candidate, "in_place", f"already on {candidate.at}, where {goal.rule} wants it")
             return None
-        here = volume_index(policy, item.at)
+        here = volume_index(policy, candidate.at)
         if here is None or goal.coldness < here:
-            wanted = f"{goal.rule} wants volume {goal.volume.name}"
-            self._stay(item, "colder", f"{wanted}; the part is on a colder one and never moves back by itself")
+            goal_text = f"{goal.rule} wants volume {goal.volume.name}"
+            self._stay(candidate, "colder", f"{goal_text}; the part is on a colder one and never moves back by itself")
             return None
         return goal.volume
 
-    def _follow_rule(self, item: PolicyItem, volume: VolumeConfig, due: ttl.Due) -> bool:
-        if self._too_young(item) or self._is_held(item, due):
+    def _follow_rule(self, candidate: PolicyItem, volume: VolumeConfig, due: ttl.Due) -> bool:
+        if self._too_young(candidate) or self._is_held(candidate, due):
             return False
         obey_limit = not isinstance(due.rule.action, MoveToDisk)
-        return self._try_move(item, [volume], _by_rule(due, self.now), obey_limit=obey_limit)
+        return self._try_move(candidate, [volume], _by_rule(due, self.now), obey_limit=obey_limit)
 
     def _goal_of(self, rule: TtlRule, name: str, policy: PolicyConfig) -> Goal:
         known = self.goals.get((name, rule))
@@ -328,8 +334,8 @@ class _Pass:
         state, factor = self.disks.get(disk), placement.move_factor(policy)
         if state is None or state.total_bytes is None or state.unreserved_bytes is None:
             return False
-        wanted = int(state.total_bytes * factor)
-        if wanted <= state.unreserved_bytes and disk not in self.freeing:
+        wanted_bytes = int(state.total_bytes * factor)
+        if wanted_bytes <= state.unreserved_bytes and disk not in self.freeing:
             return False
         self.freeing.add(disk)  # and on to where moves end, which is more than where they begin
         need, changed = int(state.total_bytes * placement.move_until(policy)) - state.unreserved_bytes, False
@@ -338,62 +344,72 @@ class _Pass:
         reason = Reason(
             "move_factor",
             f"disk {disk} has {format_size(state.unreserved_bytes)} of {format_size(state.total_bytes)} free, "
-            f"less than the {factor:.0%} ({format_size(wanted)}) of move_factor: the heaviest parts go first",
+            f"less than the {factor:.0%} ({format_size(wanted_bytes)}) of move_factor: the heaviest parts go first",
         )
         colder = list(ordered_volumes(policy)[index + 1 :])
-        candidates = [item for item in items if item.at == disk and item.table.policy == name and item.size]
-        for item in sorted(candidates, key=lambda item: (-item.size, item.key)):
+        candidates = [
+            candidate
+            for candidate in items
+            if candidate.at == disk and candidate.table.policy == name and candidate.size
+        ]
+        for candidate in sorted(candidates, key=lambda candidate: (-candidate.size, candidate.key)):
             if need <= 0:
                 break
-            if not self._too_young(item) and not self._is_held(item, None) and self._try_move(item, colder, reason):
-                need -= item.size
+            if (
+                not self._too_young(candidate)
+                and not self._is_held(candidate, None)
+                and self._try_move(candidate, colder, reason)
+            ):
+                need -= candidate.size
                 changed = True
         return changed
 
     # The model
 
     def _try_move(
-        self, item: PolicyItem, volumes: Sequence[VolumeConfig], reason: Reason, *, obey_limit: bool = True
+        self, candidate: PolicyItem, volumes: Sequence[VolumeConfig], reason: Reason, *, obey_limit: bool = True
     ) -> bool:
         """Move the part in the model to the first of the volumes that takes it; else note why it stays."""
         problems: list[str] = []
         kind, until = "no_space", None
         for volume in volumes:
-            turn = self._turn(item, volume)
-            waiting = self._waiting(item, volume)
+            turn = self._turn(candidate, volume)
+            waiting = self._waiting(candidate, volume)
             skip = {disk: (blocked.kind, blocked.detail) for disk, (blocked, _) in waiting.items()}
-            choice = placement.choose_disk(volume, self.disks, item.size, turn=turn, obey_limit=obey_limit, skip=skip)
+            choice = placement.choose_disk(
+                volume, self.disks, candidate.size, turn=turn, obey_limit=obey_limit, skip=skip
+            )
             if choice.disk is None:
                 kind = choice.kind
                 problems.append(choice.why)
                 until = min((time for _, time in waiting.values() if time is not None), default=until)
                 continue
-            if item.move is None and reason.kind in _PACED:
-                self.pacing.take(item, choice.disk)
-            self.turns[item.table.policy, volume.name] = turn + 1
-            self._release(item.at, item.size)
-            self._take(choice.disk, item.size)
-            item.at, item.move, item.stay = choice.disk, reason, None
+            if candidate.move is None and reason.kind in _PACED:
+                self.pacing.take(candidate, choice.disk)
+            self.turns[candidate.table.policy, volume.name] = turn + 1
+            self._release(candidate.at, candidate.size)
+            self._take(choice.disk, candidate.size)
+            candidate.at, candidate.move, candidate.stay = choice.disk, reason, None
             return True
-        item.stay = (Reason(kind, f"{reason.detail}; but {'; '.join(problems)}"), until)
+        candidate.stay = (Reason(kind, f"{reason.detail}; but {'; '.join(problems)}"), until)
         return False
 
-    def _waiting(self, item: PolicyItem, volume: VolumeConfig) -> dict[str, tuple[Reason, datetime | None]]:
+    def _waiting(self, candidate: PolicyItem, volume: VolumeConfig) -> dict[str, tuple[Reason, datetime | None]]:
         """The volume's disks that are not for the part, or to which moving it failed lately, or too often: why, and
         until when."""
         if not self.options.failures and not self.options.bound:
             return {}
         blocked = {
-            disk: self._failure_block(self.options.failures.get((item.uuid, item.part.name, disk)), disk)
+            disk: self._failure_block(self.options.failures.get((candidate.uuid, candidate.part.name, disk)), disk)
             for disk in volume.disks
         }
         for disk in volume.disks:
-            if why := self.options.bound.get((item.uuid, item.part.name, disk)):
+            if why := self.options.bound.get((candidate.uuid, candidate.part.name, disk)):
                 blocked[disk] = Reason("another_machine", why), None
         return {disk: waiting for disk, waiting in blocked.items() if waiting is not None}
 
-    def _turn(self, item: PolicyItem, volume: VolumeConfig) -> int:
-        key = (item.table.policy, volume.name)
+    def _turn(self, candidate: PolicyItem, volume: VolumeConfig) -> int:
+        key = (candidate.table.policy, volume.name)
         if key not in self.turns:
             without = self.options.unseen.by_disk
             there = sum(1 for other in self.items if other.source in volume.disks)
@@ -414,35 +430,39 @@ class _Pass:
         detail = f"{tries}, the last with: {failure.error}; next try at {ttl.short_time(until)}, or by 'frostline move'"
         return Reason("gave_up", detail), until
 
-    def _too_young(self, item: PolicyItem) -> bool:
+    def _too_young(self, candidate: PolicyItem) -> bool:
         """Whether the part must wait so that merges come first; its reason is set then."""
-        seconds = item.table.settings.min_part_age_to_move_seconds
-        if not seconds or item.move is not None:
+        seconds = candidate.table.settings.min_part_age_to_move_seconds
+        if not seconds or candidate.move is not None:
             return False
         least = timedelta(seconds=seconds)
-        until = item.part.created + least
-        ahead = item.part.created - self.now > AHEAD  # by a wrong clock: it would wait for years
+        until = candidate.part.created + least
+        ahead = candidate.part.created - self.now > AHEAD  # by a wrong clock: it would wait for years
         if until <= self.now or ahead:
             return False
-        age = format_duration(max(self.now - item.part.created, timedelta()))
+        age = format_duration(max(self.now - candidate.part.created, timedelta()))
         wait = ttl.short_duration(least)
         detail = f"the part is {age} old; parts wait {wait} before they move, so that merges come first"
-        item.stay = (Reason("too_young", detail), until)
+        candidate.stay = (Reason("too_young", detail), until)
         return True
 
-    def _is_held(self, item: PolicyItem, due: ttl.Due | None) -> bool:
+    def _is_held(self, candidate: PolicyItem, due: ttl.Due | None) -> bool:
         """Whether the part must wait for its time or the policy's budget; its reason is set then."""
-        if item.move is not None or not self.pacing.is_paced(item.table.policy):
+        if candidate.move is not None or not self.pacing.is_paced(candidate.table.policy):
             return False
-        lacks_room = item.policy is not None and placement.lacks_room(item.policy, self.disks.get(item.source))
-        if (held := self.pacing.hold(item, due, lacks_room=lacks_room or item.source in self.freeing)) is None:
+        lacks_room = candidate.policy is not None and placement.lacks_room(
+            candidate.policy, self.disks.get(candidate.source)
+        )
+        if (
+            held := self.pacing.hold(candidate, due, lacks_room=lacks_room or candidate.source in self.freeing)
+        ) is None:
             return False
-        item.stay = held
+        candidate.stay = held
         return True
 
-    def _stay(self, item: PolicyItem, kind: str, detail: str) -> bool:
-        if item.move is None:
-            item.stay = (Reason(kind, detail), None)
+    def _stay(self, candidate: PolicyItem, kind: str, detail: str) -> bool:
+        if candidate.move is None:
+            candidate.stay = (Reason(kind, detail), None)
         return False
 
     def _release(self, disk: str, size: int) -> None:

@@ -1,7 +1,7 @@
 """When a rule acts on a part where it lies, so that a pass looks at no part before; and where it brings it. Pure.
 
 A rule that brings parts to where this one is, or to somewhere hotter, does nothing to it, however long it has been due.
-Of some rules plans say when they are due, though it is not they that carry them out: merges compress anew.
+Of some rules plans say when they are due, though it is not they that carry them out: merges compress again.
 """
 
 from __future__ import annotations
@@ -86,16 +86,16 @@ def acts(due: ttl.Due, disk: str, policy: PolicyConfig | None) -> bool:
             return False
 
 
-def earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+def earlier(first: datetime | None, other: datetime | None) -> datetime | None:
     """Of two times of which each may not be."""
-    return other if one is None or (other is not None and other < one) else one
+    return other if first is None or (other is not None and other < first) else first
 
 
 class Goal(NamedTuple):
     """Where a rule brings the parts of a policy."""
 
     rule: str
-    """In words."""
+    """The text of the rule."""
     volume: VolumeConfig | None
     """With the disks that the rule names."""
     coldness: int = 0

@@ -120,7 +120,7 @@ def why_blocked(name: str, policy: PolicyConfig | None, disk: str, state: DiskSt
     if volume_index(policy, disk) is None:
         return Reason(
             "not_in_policy",
-            f"disk {disk} is not in policy {name}: move the part by hand to one that is",
+            f"disk {disk} is not in policy {name}: move the part to one that is",
         )
     if state is None or state.broken or state.unreachable:
         return Reason("unusable_disk", placement.unusable(disk, state))

@@ -69,24 +69,24 @@ def count_rest(items: Iterable[PolicyItem], now: datetime) -> tuple[int, datetim
     return count, first
 
 
-def next_due(item: PolicyItem, now: datetime) -> datetime | None:
+def next_due(candidate: PolicyItem, now: datetime) -> datetime | None:
     """When a rule acts on the part next, where it is."""
-    upcoming = _upcoming(item, now)
+    upcoming = _upcoming(candidate, now)
     return upcoming.due if upcoming else None
 
 
-def next_goal(item: PolicyItem, now: datetime) -> str:
+def next_goal(candidate: PolicyItem, now: datetime) -> str:
     """Where the rule brings it that acts on it next, or that is due and waits: a disk, or a volume that has several;
     or what else the rule does. Empty where none does."""
-    deleting = ttl.due_delete(item.dues, now) or ttl.due_in_part(item.dues, now)
-    waiting = deleting or ttl.winning_move(item.dues, now)
-    acts = waiting is not None and is_told(waiting, item.at, item.policy)
-    upcoming = waiting if acts else _upcoming(item, now)
+    deleting = ttl.due_delete(candidate.dues, now) or ttl.due_in_part(candidate.dues, now)
+    waiting = deleting or ttl.winning_move(candidate.dues, now)
+    acts = waiting is not None and is_told(waiting, candidate.at, candidate.policy)
+    upcoming = waiting if acts else _upcoming(candidate, now)
     if upcoming is None:
         return ""
     match upcoming.rule.action:
         case MoveToVolume(volume=name):
-            volumes = item.policy.volumes if item.policy is not None else ()
+            volumes = candidate.policy.volumes if candidate.policy is not None else ()
             disks = next((volume.disks for volume in volumes if volume.name == name), ())
             return disks[0] if len(disks) == 1 else name
         case MoveToDisk(disk=name):
@@ -97,37 +97,43 @@ def next_goal(item: PolicyItem, now: datetime) -> str:
             return "delete"
 
 
-def _upcoming(item: PolicyItem, now: datetime) -> ttl.Due | None:
+def _upcoming(candidate: PolicyItem, now: datetime) -> ttl.Due | None:
     """The rule that acts on the part next, where it is."""
-    waiting = [due for due in item.dues if due.due is not None and due.due > now]
-    return ttl.next_due((due for due in waiting if is_told(due, item.at, item.policy)), now) if waiting else None
+    waiting = [due for due in candidate.dues if due.due is not None and due.due > now]
+    return (
+        ttl.next_due((due for due in waiting if is_told(due, candidate.at, candidate.policy)), now) if waiting else None
+    )
 
 
-def _why_nothing(item: PolicyItem, upcoming: ttl.Due | None, disks: Mapping[str, DiskState], now: datetime) -> Reason:
-    missing = [due.describe(now) for due in item.dues if due.due is None]
-    space = _space_note(item, disks)
+def _why_nothing(
+    candidate: PolicyItem, upcoming: ttl.Due | None, disks: Mapping[str, DiskState], now: datetime
+) -> Reason:
+    missing = [due.describe(now) for due in candidate.dues if due.due is None]
+    space = _space_note(candidate, disks)
     if upcoming is not None:
         text = f"{upcoming.describe(now)} ({ttl.action_text(upcoming.rule)}); {space}"
         return Reason("not_due", "; ".join([text, *missing]))
     if missing:
         return Reason("no_statistics", "; ".join([*missing, space]))
-    none = "no TTL rule is left to act on it" if item.dues else "the table has no TTL rule"
+    none = "no TTL rule is left to act on it" if candidate.dues else "the table has no TTL rule"
     return Reason("no_rule", f"{none}; {space}")
 
 
-def _space_note(item: PolicyItem, disks: Mapping[str, DiskState]) -> str:
-    state, policy = disks.get(item.at), item.policy
+def _space_note(candidate: PolicyItem, disks: Mapping[str, DiskState]) -> str:
+    state, policy = disks.get(candidate.at), candidate.policy
     if policy is None or state is None:
         return ""
-    if volume_index(policy, item.at) == len(policy.volumes) - 1:
-        return f"disk {item.at} is on the last volume"
+    if volume_index(policy, candidate.at) == len(policy.volumes) - 1:
+        return f"disk {candidate.at} is on the last volume"
     if state.total_bytes is None or state.unreserved_bytes is None:
-        return f"disk {item.at} has no size limit"
+        return f"disk {candidate.at} has no size limit"
     share = state.unreserved_bytes / state.total_bytes if state.total_bytes else 0
     factor = placement.move_factor(policy)
     if share < factor:
-        return f"disk {item.at} has only {share:.0%} free (move_factor asks for {factor:.0%}), but nothing can leave"
-    return f"disk {item.at} has {share:.0%} free, move_factor asks for {factor:.0%}"
+        return (
+            f"disk {candidate.at} has only {share:.0%} free (move_factor asks for {factor:.0%}), but nothing can leave"
+        )
+    return f"disk {candidate.at} has {share:.0%} free, move_factor asks for {factor:.0%}"
 
 
 def plan_of(items: Sequence[PolicyItem], now: datetime) -> Plan:
@@ -164,20 +170,20 @@ def plan_of(items: Sequence[PolicyItem], now: datetime) -> Plan:
     )
 
 
-def _order(item: PolicyItem) -> tuple[object, ...]:
+def _order(candidate: PolicyItem) -> tuple[object, ...]:
     """Coldest sources first, so that they make room; rules before space; then ascending size."""
-    heat = volume_index(item.policy, item.source) if item.policy is not None else None
-    kind = item.move.kind if item.move is not None else ""
-    return (-(heat or 0), {"pin": 0, "ttl": 1}.get(kind, 2), item.size, item.key)
+    heat = volume_index(candidate.policy, candidate.source) if candidate.policy is not None else None
+    kind = candidate.move.kind if candidate.move is not None else ""
+    return (-(heat or 0), {"pin": 0, "ttl": 1}.get(kind, 2), candidate.size, candidate.key)
 
 
-def _move(item: PolicyItem, reason: Reason) -> Move:
+def _move(candidate: PolicyItem, reason: Reason) -> Move:
     return Move(
-        table=item.table.full_name,
-        table_uuid=item.uuid,
-        part=item.part.name,
-        source=item.source,
-        target=item.at,
-        bytes=item.size,
+        table=candidate.table.full_name,
+        table_uuid=candidate.uuid,
+        part=candidate.part.name,
+        source=candidate.source,
+        target=candidate.at,
+        bytes=candidate.size,
         reason=reason,
     )

@@ -81,28 +81,28 @@ class Pacing:
         """Whether anything may hold its moves back."""
         return policy in self._paced
 
-    def hold(self, item: PolicyItem, due: ttl.Due | None, *, lacks_room: bool = False) -> Held | None:
+    def hold(self, candidate: PolicyItem, due: ttl.Due | None, *, lacks_room: bool = False) -> Held | None:
         """Why the part does not move now, and until when. `due`: the rule that moves it; None: it makes room.
         `lacks_room`: room has to be made where it is."""
-        pacing = self._paced.get(item.table.policy)
+        pacing = self._paced.get(candidate.table.policy)
         if pacing is None:
             return None
-        held = self._cool_down(item, pacing)
+        held = self._cool_down(candidate, pacing)
         if due is not None and due.due is not None:
-            held = held or (None if lacks_room else self._wait_for_late(item))
-            held = held or self._merge_first(item, pacing, due.due)
-            held = held or self._spread(item, pacing, due.due) or self._window(pacing)
-        return held or self._budget(item.table.policy, pacing)
+            held = held or (None if lacks_room else self._wait_for_late(candidate))
+            held = held or self._merge_first(candidate, pacing, due.due)
+            held = held or self._spread(candidate, pacing, due.due) or self._window(pacing)
+        return held or self._budget(candidate.table.policy, pacing)
 
-    def take(self, item: PolicyItem, target: str) -> None:
+    def take(self, candidate: PolicyItem, target: str) -> None:
         """The part will move: it takes that from the budget."""
-        name = item.table.policy
+        name = candidate.table.policy
         if name in self._paced and has_budget(self._paced[name]):
-            price = price_of(item.size, item.source, target, self._remote, self._prices)
+            price = price_of(candidate.size, candidate.source, target, self._remote, self._prices)
             self._spent[name] = self._spent.get(name, Spent()) + price
 
-    def _cool_down(self, item: PolicyItem, pacing: PacingConfig) -> Held | None:
-        arrived = self._arrived.get((item.uuid, item.part.name))
+    def _cool_down(self, candidate: PolicyItem, pacing: PacingConfig) -> Held | None:
+        arrived = self._arrived.get((candidate.uuid, candidate.part.name))
         if not pacing.cool_down_seconds or arrived is None or arrived - self._now > AHEAD:
             return None
         until = arrived + timedelta(seconds=pacing.cool_down_seconds)
@@ -110,33 +110,37 @@ class Pacing:
         detail = f"it was moved at {ttl.short_time(arrived)}; parts stay {wait} where they came to"
         return self._until(until, "cool_down", detail)
 
-    def _wait_for_late(self, item: PolicyItem) -> Held | None:
-        waiting = self._late.of(item.uuid, item.name, item.source, item.policy) if item.policy is not None else None
+    def _wait_for_late(self, candidate: PolicyItem) -> Held | None:
+        waiting = (
+            self._late.of(candidate.uuid, candidate.name, candidate.source, candidate.policy)
+            if candidate.policy is not None
+            else None
+        )
         if waiting is None:
             return None
         few = "1 small part" if waiting.parts == 1 else f"{waiting.parts} small parts"
-        rows = f"partition {item.name.partition} has {few} of rows that came late"
+        rows = f"partition {candidate.name.partition} has {few} of rows that came late"
         if not waiting.is_over(self._now):
             return self._until(waiting.ends(), "late", f"{rows}; such parts are merged, then they move together")
         return self._until(waiting.gives_up(), "late", f"{rows}; the next merge takes them, then they move together")
 
-    def _merge_first(self, item: PolicyItem, pacing: PacingConfig, due: datetime) -> Held | None:
-        beside = self._beside[item.uuid, item.name.partition, item.source]
+    def _merge_first(self, candidate: PolicyItem, pacing: PacingConfig, due: datetime) -> Held | None:
+        beside = self._beside[candidate.uuid, candidate.name.partition, candidate.source]
         if not pacing.merge_first_parts or beside <= pacing.merge_first_parts:
             return None
         detail = (
-            f"partition {item.name.partition} has {beside} parts on disk {item.source}, which merge before they move; "
-            f"at {pacing.merge_first_parts} they are few enough"
+            f"partition {candidate.name.partition} has {beside} parts on disk {candidate.source}, which merge before "
+            f"they move; at {pacing.merge_first_parts} they are few enough"
         )
         return self._until(due + timedelta(seconds=pacing.merge_first_seconds), "merge_first", detail)
 
-    def _spread(self, item: PolicyItem, pacing: PacingConfig, due: datetime) -> Held | None:
+    def _spread(self, candidate: PolicyItem, pacing: PacingConfig, due: datetime) -> Held | None:
         if not pacing.spread_seconds:
             return None
-        place = (item.name.min_block * _GOLDEN + crc32(item.name.partition.encode()) / 2**32) % 1
+        fraction = (candidate.name.min_block * _GOLDEN + crc32(candidate.name.partition.encode()) / 2**32) % 1
         wait = ttl.short_duration(timedelta(seconds=pacing.spread_seconds))
         detail = f"what became due at {ttl.short_time(due)} is moved in the course of {wait}, each part at its time"
-        return self._until(due + timedelta(seconds=pacing.spread_seconds * place), "spread", detail)
+        return self._until(due + timedelta(seconds=pacing.spread_seconds * fraction), "spread", detail)
 
     def _window(self, pacing: PacingConfig) -> Held | None:
         if pacing.window is None:

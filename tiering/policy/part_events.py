@@ -1,4 +1,4 @@
-"""What a commit did, in words of parts: made, merged, moved in or out, dropped, brought back. Pure; no I/O.
+"""What a commit did to parts: made, merged, moved in or out, dropped, brought back. Pure; no I/O.
 
 The words come from the commit alone: its kind and the `part.json` files that ride inside it.
 """
@@ -143,9 +143,9 @@ def _merged_into(commit: Commit, directory: str) -> str:
     return ""
 
 
-def _covers(one: str, other: str) -> bool:
+def _covers(name: str, other: str) -> bool:
     try:
-        return PartName.parse(one).covers(PartName.parse(other))
+        return PartName.parse(name).covers(PartName.parse(other))
     except UsageError:
         return False
 

@@ -55,7 +55,7 @@ class Due(msgspec.Struct, frozen=True, gc=False):
         return self.newest is not None and self.newest < EARLIEST_PLAUSIBLE
 
     def describe(self, now: datetime) -> str:
-        """In words: `newest row 2013-01-31T23:00Z + 30d was due 2013-03-02T23:00Z`."""
+        """A sentence: `newest row 2013-01-31T23:00Z + 30d was due 2013-03-02T23:00Z`."""
         if self.newest is None or self.due is None:
             return f"rule '{rule_text(self.rule)}' cannot be computed: {self.missing}"
         verb = "was due" if self.due <= now else "is due"
@@ -167,11 +167,11 @@ def _due(definition: TableDefinition, part: Part | PartFacts, rule: TtlRule) -> 
         return Due(rule, newest, missing=f"{short_time(newest)} + {short_duration(rule.after)} is beyond the calendar")
 
 
-def _undated(known: ColumnRange, rows: int, rule: TtlRule) -> str:
+def _undated(column_range: ColumnRange, rows: int, rule: TtlRule) -> str:
     """Which rows have no time that the rule may delete by, or may have none; empty if every row has one."""
-    if known.nulls:
-        return f"{min(known.nulls, rows)} of {rows} rows have no {rule.column}"
-    oldest = _as_time(known.min)
+    if column_range.nulls:
+        return f"{min(column_range.nulls, rows)} of {rows} rows have no {rule.column}"
+    oldest = _as_time(column_range.min)
     if oldest is None:
         return f"the oldest {rule.column} is not known"
     if oldest < EARLIEST_PLAUSIBLE:

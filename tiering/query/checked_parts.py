@@ -40,9 +40,9 @@ def checked_file(
     except NotFound as error:
         raise FileMissing(f"{selected} is not complete: {selected.path} is missing", hint=selected.hint) from error
 
-    def fetch(wanted: ByteRange) -> bytes:
+    def fetch(byte_range: ByteRange) -> bytes:
         try:
-            return read(wanted)
+            return read(byte_range)
         except (NotFound, Damaged) as error:
             raise FileMissing(f"{selected} cannot be read: {error.message}", hint=selected.hint) from error
         except AccessDenied as error:

@@ -254,24 +254,28 @@ def _guarantee(definition: TableDefinition, rows: int, ranges: Mapping[str, Colu
     return whole
 
 
-def _bounds(column: Column, known: ColumnRange, rows: int) -> pc.Expression | None:
+def _bounds(column: Column, column_range: ColumnRange, rows: int) -> pc.Expression | None:
     field = pc.field(column.name)
-    if known.nulls >= rows > 0:
+    if column_range.nulls >= rows > 0:
         return field.is_null()
     # NaN is in no range, and a filter may select it.
     if (
         column.type.startswith(("float", "list", "map", "struct", "binary", "bool", "uuid", "duration"))
-        or known.min is None
-        or known.max is None
+        or column_range.min is None
+        or column_range.max is None
     ):
         return None
-    if isinstance(known.max, str) and column.type == "string" and len(known.max.encode()) >= _LONGEST_BOUND:
+    if (
+        isinstance(column_range.max, str)
+        and column.type == "string"
+        and len(column_range.max.encode()) >= _LONGEST_BOUND
+    ):
         return None
-    low, high = _bound(column, known.min), _bound(column, known.max)
+    low, high = _bound(column, column_range.min), _bound(column, column_range.max)
     if low is None or high is None:
         return None
     inside = (field >= low) & (field <= high)
-    return inside if known.nulls == 0 else inside | field.is_null()
+    return inside if column_range.nulls == 0 else inside | field.is_null()
 
 
 def _bound(column: Column, value: Any) -> pa.Scalar | None:

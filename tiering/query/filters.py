@@ -56,8 +56,8 @@ def from_tuples(filter: Sequence[Any], definition: TableDefinition) -> tuple[Pre
     raise UsageError(f"not a filter: {filter!r}", hint=_HINT)
 
 
-def _is_condition(item: Any) -> bool:
-    return isinstance(item, Sequence) and len(item) in (2, 3) and all(isinstance(word, str) for word in item[:2])
+def _is_condition(value: Any) -> bool:
+    return isinstance(value, Sequence) and len(value) in (2, 3) and all(isinstance(word, str) for word in value[:2])
 
 
 def _conjunction(conditions: Sequence[Any], definition: TableDefinition) -> tuple[Predicate, str]:

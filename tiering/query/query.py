@@ -3,7 +3,7 @@
 In two steps: the statement is planned over empty tables of the right columns, which shows what each table is filtered
 by and which columns are read; parts that cannot match are left out by their `part.json`; then it runs over the files of
 the rest. Tables are named `database.table`; those of `tiering.query.system_tables` are there, too, where no table has
-the name. Rows that a merge mode will collapse are seen as they are stored until a merge has done it, tombstones too.
+the name. Rows that a merge mode will collapse are seen as stored until a merge has done it, tombstones too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FEW_ROWS = 100_000
 
 @dataclass(frozen=True)
 class Answer:
-    """The rows of a statement, which is run by whoever iterates, once."""
+    """The rows of a statement, which runs when they are iterated, once."""
 
     columns: AnswerColumns
     batches: Callable[[], Iterator[pa.RecordBatch]]

@@ -73,7 +73,7 @@ class FileMissing(Damaged):
 
 def begin_again(context: Context, begin: Callable[[], _T]) -> _T:
     """What `begin` gives, which chooses parts and opens their files, and hands out no row. Where one was moved or
-    merged between, the disks are looked at again and it begins anew; `FileMissing` for one that is really gone."""
+    merged between, the disks are looked at again and it starts over; `FileMissing` for one that is really gone."""
     for _ in range(LOOKS - 1):
         try:
             return begin()

@@ -1,4 +1,4 @@
-"""The facts of a part as they are kept: bytes that another process of this machine understands."""
+"""The facts of a part in the kept form: bytes that another process of this machine understands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def columns_of(definition: TableDefinition) -> list[str]:
 
 
 def encoded(facts: PartFacts) -> bytes | None:
-    """The facts as they are kept; None for what no other process would understand."""
+    """The facts in the kept form; None for what no other process would understand."""
     try:
         return _encoder.encode(facts)
     except (OverflowError, TypeError, ValueError):

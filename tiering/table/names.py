@@ -54,11 +54,11 @@ def alike(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def check_told_apart(names: Iterable[str], what: str, hint: str) -> None:
+def check_told_apart(names: Iterable[str], kind: str, hint: str) -> None:
     """Raise `UsageError` where two names differ in case alone. `hint` may have the later one as `{}`."""
     if (pair := alike(names)) is not None:
         raise UsageError(
-            f"{what} {pair[0]} and {pair[1]} differ in case alone, and SQL takes them for one",
+            f"{kind} {pair[0]} and {pair[1]} differ in case alone, and SQL takes them for one",
             hint=hint.replace("{}", name_text(pair[1])),
         )
 

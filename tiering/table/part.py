@@ -88,7 +88,7 @@ class RowGroup(msgspec.Struct, frozen=True, omit_defaults=True):
     first_key: tuple[Any, ...] = ()
     chunk_sums: bytes = b""
     """Of each column chunk in the file's order: its bytes, and the CRC32 of each 256 KiB of it, as little-endian
-    numbers of 32 bits; so whoever reads some columns can tell that they are what was written. Empty: not known."""
+    numbers of 32 bits; so a reader of some columns can tell that they are what was written. Empty: not known."""
 
 
 class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -165,7 +165,7 @@ class PartFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     created: datetime
     replaces: tuple[str, ...]
     columns: dict[str, ColumnRange]
-    """Only those that whoever made the facts chose."""
+    """Only those that the maker of the facts chose."""
     partition_values: tuple[Any, ...] = ()
     inserted: tuple[int, int] | None = None
 

@@ -85,7 +85,7 @@ def clone_mark(identity: str, token: str = "") -> str:
 
 def is_reservation(path: str) -> bool:
     """Whether the file says which names of parts were given (`blocks-<range>.json`, `levels-<level>.json` in a table's
-    directory). It stays, whatever is dropped, undone or restored: what was named so may come back."""
+    directory). It stays after every drop, undo or restore: what was named so may come back."""
     return _RESERVATION.search(path) is not None
 
 

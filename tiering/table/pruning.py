@@ -1,6 +1,6 @@
 """Which parts and files can hold a row that a filter selects: pure, from `part.json` alone.
 
-`may_match` answers "could the filter be true for some row here?". No is a proof, yes a possibility: whatever is not
+`may_match` answers "could the filter be true for some row here?". No is a proof, yes a possibility: what is not
 understood (`Unknown`), not known (a missing range) or not ordered (NaN) may match. A filter is true, false or null, as
 in SQL; a row is selected where it is true. Values are compared in one domain a column type (`domain_value`).
 """

@@ -144,7 +144,7 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def barred_by(self) -> tuple[str, ...]:
-        """Whoever commits a part of a plain table requires that this is not there: on a disk that knows the table as a
+        """A commit of a part of a plain table requires that this is not there: on a disk that knows the table as a
         replicated one by now, a part that Keeper does not know would be in no answer soon."""
         return () if self.is_replicated else (f"{self.directory}/{CONVERTED_FILE}",)
 
@@ -164,7 +164,7 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """Where `table.json` lies. Whoever commits a part requires it, so that a dropped table gets no part back."""
+        """Where `table.json` lies. A commit of a part requires it, so that a dropped table gets no part back."""
         return f"{self.directory}/{TABLE_FILE}"
 
     def part_directory(self, part: str) -> str:

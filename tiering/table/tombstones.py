@@ -2,8 +2,8 @@
 
 A table is the newest of what its disks say, by `version`: a definition, or the tombstone of one. So a machine that has
 the table on its SSD, and was away, learns that it was dropped; without a tombstone a `table.json` that a bucket lacks
-was never copied there. A bucket's own `table.json` makes its tombstone void: whoever brought the table back may be of a
-version that knows no tombstones. Ways back never lower a version: the old definition succeeds the newest one.
+was never copied there. A bucket's own `table.json` makes its tombstone void: the machine that brought the table back
+may have a version without tombstones. Ways back never lower a version: the old definition succeeds the newest one.
 """
 
 from __future__ import annotations

@@ -75,18 +75,18 @@ def compare(
 ) -> Sharing:
     """Compare them. `objects` is the listing of the disk's prefix, whose keys the rows have, too; `key_prefix` is what
     stands before them in the bucket."""
-    listed = {one.key: one for one in objects if not _is_of_the_log(one.key)}
-    found = Sharing(objects=len(listed), size_bytes=sum(one.size_bytes for one in listed.values()))
-    found.marks = len(marks.marks)
+    listed = {info.key: info for info in objects if not _is_of_the_log(info.key)}
+    sharing = Sharing(objects=len(listed), size_bytes=sum(info.size_bytes for info in listed.values()))
+    sharing.marks = len(marks.marks)
     users = _users(servers)
     twice = [key for key, names in users.items() if len(names) > 1 and key in listed]
-    found.shared, found.shared_bytes = len(twice), sum(listed[key].size_bytes for key in twice)
-    findings = [finding for server in servers for finding in _of_server(server, marks, listed, key_prefix, found)]
+    sharing.shared, sharing.shared_bytes = len(twice), sum(listed[key].size_bytes for key in twice)
+    findings = [finding for server in servers for finding in _of_server(server, marks, listed, key_prefix, sharing)]
     findings += _of_marks(servers, marks, listed, key_prefix)
-    findings += _orphans(listed, users, now, found)
-    found.findings = sorted(findings, key=lambda one: (_ORDER.index(one.kind), one.what))
-    found.notes += _notes(servers, marks, found)
-    return found
+    findings += _orphans(listed, users, now, sharing)
+    sharing.findings = sorted(findings, key=lambda finding: (_ORDER.index(finding.kind), finding.what))
+    sharing.notes += _notes(servers, marks, sharing)
+    return sharing
 
 
 def _is_of_the_log(key: str) -> bool:
@@ -116,11 +116,11 @@ def _parts(server: SharingServer, key_prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _of_server(
-    server: SharingServer, marks: ServerMarks, listed: Mapping[str, ObjectInfo], key_prefix: str, found: Sharing
+    server: SharingServer, marks: ServerMarks, listed: Mapping[str, ObjectInfo], key_prefix: str, sharing: Sharing
 ) -> Iterator[LogProblem]:
     own = {mark.unique_id for mark in marks.marks if mark.replica == server.name}
     parts = [(directory, known_as) for directory, known_as in _parts(server, key_prefix) if not _is_frozen(directory)]
-    found.servers.append(
+    sharing.servers.append(
         {
             "server": server.name,
             "files": len(server.rows),
@@ -134,8 +134,8 @@ def _of_server(
     for row in server.rows:
         for key, size in row.blobs:
             if key not in listed or listed[key].size_bytes != size:
-                what = "is not in the bucket" if key not in listed else f"has {listed[key].size_bytes:,} bytes there"
-                sentence = f"{server.name}: {row.path}: object {key} ({size:,} bytes) {what}"
+                fault = "is not in the bucket" if key not in listed else f"has {listed[key].size_bytes:,} bytes there"
+                sentence = f"{server.name}: {row.path}: object {key} ({size:,} bytes) {fault}"
                 yield LogProblem("object_missing", sentence, path=row.path, object=key)
     for directory, known_as in parts:
         if known_as not in own:
@@ -168,21 +168,23 @@ def _of_marks(
 
 
 def _orphans(
-    listed: Mapping[str, ObjectInfo], users: Mapping[str, set[str]], now: datetime, found: Sharing
+    listed: Mapping[str, ObjectInfo], users: Mapping[str, set[str]], now: datetime, sharing: Sharing
 ) -> Iterator[LogProblem]:
-    for key, one in listed.items():
+    for key, info in listed.items():
         if key in users:
             continue
-        if now - one.modified < YOUNG:
-            found.young += 1
+        if now - info.modified < YOUNG:
+            sharing.young += 1
             continue
-        found.orphaned += 1
-        found.orphaned_bytes += one.size_bytes
-        sentence = f"object {key} ({one.size_bytes:,} bytes, of {one.modified:%Y-%m-%d}): none of the servers names it"
+        sharing.orphaned += 1
+        sharing.orphaned_bytes += info.size_bytes
+        sentence = (
+            f"object {key} ({info.size_bytes:,} bytes, of {info.modified:%Y-%m-%d}): none of the servers names it"
+        )
         yield LogProblem("orphan", sentence, object=key)
 
 
-def _notes(servers: Sequence[SharingServer], marks: ServerMarks, found: Sharing) -> Iterator[str]:
+def _notes(servers: Sequence[SharingServer], marks: ServerMarks, sharing: Sharing) -> Iterator[str]:
     given = {server.name for server in servers}
     others = Counter(mark.replica for mark in marks.marks if mark.replica not in given)
     if others:
@@ -192,8 +194,8 @@ def _notes(servers: Sequence[SharingServer], marks: ServerMarks, found: Sharing)
         if server.problems:
             count = counted(len(server.problems), "metadata file")
             yield f"{server.name}: {count} cannot be read: what is called an orphan may be theirs"
-    if found.young:
-        young = counted(found.young, "object")
+    if sharing.young:
+        young = counted(sharing.young, "object")
         yield f"{young} that nobody names and that came less than an hour ago: uploads may go on"
     if marks.moved_now:
         yield f"servers move or merge {counted(len(marks.moved_now), 'part')} now: run it again when they have ended"

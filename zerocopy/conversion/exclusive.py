@@ -37,15 +37,15 @@ class Conversion(msgspec.Struct, frozen=True):
     """It was begun before."""
 
 
-def check_disks(context: Context, definition: TableDefinition, what: str) -> None:
+def check_disks(context: Context, definition: TableDefinition, operation: str) -> None:
     """Raise what is wrong with a disk that has to know what the table is by then."""
-    reachability.check_whole(context, definition, what)
+    reachability.check_whole(context, definition, operation)
     disks = [context.disk(name) for name in context.catalog.policy_disks(definition)]
-    reachability.require(disks, what)
+    reachability.require(disks, operation)
     for disk in disks:
         if disk.read_only:
             raise ReadOnly(
-                f"{what}: disk {disk.name} is read-only and would not know of it",
+                f"{operation}: disk {disk.name} is read-only and would not know of it",
                 hint="set read_only: false in its configuration; nothing was changed",
             )
 

@@ -2,7 +2,7 @@
 
     word      one multi, at the version of the definition in Keeper that is altered:
               the definition; an entry of the log                                      <- the commit point
-    shared    table.json on the shared disk, by whoever comes first                    something to finish
+    shared    table.json on the shared disk, by the first replica to arrive               something to finish
     disks     table.json on this machine's own disks                                   the same
     done      metadata_version of the replica; the queued entry goes
 

@@ -5,8 +5,8 @@
     insert    each file as it is, by the steps of an insert                              <- the commit point of each
     forget    the kept directories go                                                    they go when their time is over
 
-The old names do not come back: the drop is in the log, and it counts for whoever comes later. A new part remembers
-which part it was and the blocks in it, so that no other replica's copy, nor a merge of it, comes a second time."""
+The old names do not return: the drop is in the log, and applies to every replica that reads it later. A new part
+remembers which part it was and the blocks in it, so that no other replica's copy, nor a merge of it, comes again."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def attach(context: Context, definition: TableDefinition, partition: str, how: o
     return coming
 
 
-def _files(context: Context, definition: TableDefinition, found: DetachedPart) -> Iterator[FittingFile]:
+def _files(context: Context, definition: TableDefinition, detached: DetachedPart) -> Iterator[FittingFile]:
     """Its files as what they bring."""
-    disk = context.disk(found.disk)
-    for number, file in enumerate(found.part.files, 1):
-        path = disk.local_path(f"{found.path}/{file.name}")
+    disk = context.disk(detached.disk)
+    for number, file in enumerate(detached.part.files, 1):
+        path = disk.local_path(f"{detached.path}/{file.name}")
         if path is None:
-            raise Locked(f"{found.path} of disk {found.disk} is in no directory", hint="drain it to a local disk")
-        yield attach_files.taken_back(attach_files.look_at(path, definition), found.part, number)
+            raise Locked(f"{detached.path} of disk {detached.disk} is in no directory", hint="drain it to a local disk")
+        yield attach_files.taken_back(attach_files.look_at(path, definition), detached.part, number)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ _SETTLED = timedelta(hours=24)
 """A mark that its log does not name may be one of a commit that is on its way, if it is no older."""
 
 _SHOWN = 20
-"""Differences that are told in words."""
+"""How many differences the report lists one by one."""
 
 
 class Audited(msgspec.Struct):
@@ -63,7 +63,7 @@ class Audited(msgspec.Struct):
     """Why the marks in this Keeper do not count, where they do not."""
 
     def lines(self) -> Iterator[str]:
-        """What was found in words, not yet escaped: the first differences, how many more, and what it means for gc."""
+        """The report, not yet escaped: the first differences, how many more, and what they mean for gc."""
         logs = ", ".join(f"{name} ({counted(uses, 'part')})" for name, uses in sorted(self.logs.items()))
         yield f"disk {self.disk}: {self.objects:,} objects, {self.sets:,} sets, {self.marks:,} marks; logs: {logs}"
         for one in self.differences[:_SHOWN]:

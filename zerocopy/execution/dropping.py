@@ -5,7 +5,7 @@
               the number's node goes; an entry of the log; what was dropped of the partition        <- the commit point
     unsaid    of each replica: parts/<part> goes                                                    something to finish
     bytes     the parts go from its own disks, where local ones keep them aside for a while; from
-              the shared one by whoever comes first, under the mover's fence                        the same
+                        the shared one by the first replica to arrive, under the mover's fence          the same
     done      the queued entry goes
 
 Numbers only grow. An insert that is on its way has no answer yet: its number is spared, and what it brings stays; so

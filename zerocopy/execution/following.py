@@ -1,7 +1,7 @@
 """Following the log: a daemon takes in what the other replicas did when they did it, not with its next pass.
 
 A thread with a store of its own, as the daemon's other lanes have one, watches the log of each replicated table here.
-A watch is told once and may be lost with a session, so each log is looked at now and then all the same: one request.
+A watch fires once and may be lost with a session, so each log is still read now and then: one request.
 What could not be done is left to the passes. One is due at once when a replica is gone that was moving parts to what
 all of them share: it takes over.
 """

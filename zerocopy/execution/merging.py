@@ -3,7 +3,7 @@
 What may lie between two parts is known, because numbers have no gaps that Keeper does not explain: first those on
 their way are listed, then the log is taken over to its end. What was on its way is in the list or, having counted, in
 the log. The entry is written with the version that the log's node had before all that, and raises it: of two replicas
-that agree upon merges at once one is refused, and plans anew. Whoever claims parts to move them raises it, too.
+that agree upon merges at once one is refused, and plans again. A replica that claims parts to move raises it, too.
 """
 
 from __future__ import annotations

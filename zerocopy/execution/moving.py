@@ -9,8 +9,8 @@ after each step leaves:
     release   one multi: mover/alive-<id> goes, `mover` is empty                           done
 
 While a part is claimed no merge of it is agreed upon, and the other way round. That a claim's session is over says
-nothing of what its mover still sends: whoever takes over puts up the next fence first, and empties `mover` then. What
-was merged is moved when every replica has it: else one would have it twice, there and in the parts that went into it.
+nothing of what its mover still sends: the replica that takes over raises the next fence first, then empties `mover`.
+What was merged moves when every replica has it: else one would have it twice, there and in the parts that went into it.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _release(replica: Replica, held: _Held, claim: MoveClaim) -> None:
             replica.keeper.multi([DeleteNode(alive), Set(replica.table.mover, b"", held.version)])
             return
     replica.keeper.delete(alive)
-    if held.is_clean:  # else whoever comes next takes over
+    if held.is_clean:  # else the next replica takes over
         replica.keeper.set(replica.table.mover, b"", held.version)
 
 

@@ -116,7 +116,7 @@ class QueueOrder:
         self._landed.add(queued.node)
 
     def put_back(self, queued: Queued) -> None:
-        """It waits for what is being done and meets it, or is to be begun anew."""
+        """It has to wait for work in progress that overlaps it, or to start again."""
         one = self._over(queued)
         self._passed = sorted([*self._passed, one], key=lambda each: each.place)
 
@@ -130,18 +130,18 @@ class QueueOrder:
         self._is_older = self._is_older or one.is_alter
         self._held += one.touches
 
-    def _is_free(self, one: _Placed, before: Sequence[_Placed]) -> bool:
-        return not any(one.meets(other) for other in [*self._begun.values(), *before])
+    def _is_free(self, placed: _Placed, before: Sequence[_Placed]) -> bool:
+        return not any(placed.meets(other) for other in [*self._begun.values(), *before])
 
-    def _begin(self, one: _Placed) -> Queued:
-        self._begun[one.queued.node] = one
-        return one.queued
+    def _begin(self, placed: _Placed) -> Queued:
+        self._begun[placed.queued.node] = placed
+        return placed.queued
 
     def _over(self, queued: Queued) -> _Placed:
         self._landed.discard(queued.node)
         return self._begun.pop(queued.node)
 
 
-def meet(one: PartName, other: PartName) -> bool:
+def meet(name: PartName, other: PartName) -> bool:
     """Whether they have blocks in common."""
-    return one.partition == other.partition and one.min_block <= other.max_block and other.min_block <= one.max_block
+    return name.partition == other.partition and name.min_block <= other.max_block and other.min_block <= name.max_block

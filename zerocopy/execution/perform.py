@@ -57,7 +57,7 @@ def _brings_what_is_new(queued: Queued) -> bool:
 
 
 def _note(replica: Replica, done: Done) -> None:
-    """For whoever looks at the replica: what waits and why, and what came whole."""
+    """Record the state of the replica: what waits and why, and what arrived whole."""
     journal, inserted = replica.context.journal.replicas, replica.kept.inserted
     waiting = [(one.queued, one.reason) for one in done.postponed]
     journal.note_failures(
@@ -88,9 +88,9 @@ class _QueueRun:
         self._commits = GroupCommit(self._commit)
 
     def all(self, *, anew: bool) -> None:
-        """Each entry as soon as those are done which it waits for; one that cannot be done does not keep those of other
-        blocks back. What was begun when the process is told to stop is waited for. Unless `anew`, whoever follows the
-        log has read the disks just before, and what shows no change is not looked into."""
+        """Each entry as soon as those it waits for are done; one that fails does not hold back entries of other blocks.
+        Work in progress is finished when the process stops. Unless `anew`, the thread that follows the log has just
+        read the disks, and an unchanged disk is not scanned."""
         replica = self.steps.replica
         if anew or shared.disk_of(replica.context, replica.definition) is not None:
             shared.refresh(replica.context, anew=anew)
@@ -116,7 +116,7 @@ class _QueueRun:
         found: list[Queued] = []
         with self.steps.turn:
             while not self.stopped() and (queued := self.steps.order.take()) is not None:
-                if queued.node in self._came:  # with an earlier one, and Keeper was told
+                if queued.node in self._came:  # with an earlier one, and Keeper has the answer
                     self.steps.order.end(queued)
                 elif self._is_needless(queued):
                     self.steps.order.end(queued)
@@ -214,19 +214,19 @@ class _QueueRun:
         disk = shared.disk_of(replica.context, replica.definition)
         if first.node in self._asked or (disk is None and not steps.fetcher.shares()):
             return
-        run = [first, *itertools.takewhile(lambda one: isinstance(one.entry, Get), steps.order.later(first))]
-        self._asked.update(one.node for one in run)
+        run = [first, *itertools.takewhile(lambda queued: isinstance(queued.entry, Get), steps.order.later(first))]
+        self._asked.update(queued.node for queued in run)
         drops = steps.order.drops_after(first)
-        wanted = [one for one in run if not any(drop.drops(one.name) for drop in drops)]
+        remaining = [queued for queued in run if not any(drop.drops(queued.name) for drop in drops)]
         stored = replica.context.catalog.parts(replica.definition, include_outdated=True)
-        elsewhere = [one.name for one in stored if disk is None or one.disk != disk.name]
-        free = apart((one.name for one in wanted), [*steps.own, *steps.order.busy_beside(first), *elsewhere])
-        wanted = [one for one in wanted if one.name in free]
+        elsewhere = [part.name for part in stored if disk is None or part.disk != disk.name]
+        free = apart((queued.name for queued in remaining), [*steps.own, *steps.order.busy_beside(first), *elsewhere])
+        remaining = [queued for queued in remaining if queued.name in free]
         if disk is not None:
-            self._say_shared(wanted, {one.name: one for one in stored if one.disk == disk.name})
+            self._say_shared(remaining, {part.name: part for part in stored if part.disk == disk.name})
             return
         by_replica: dict[str, list[Queued]] = defaultdict(list)
-        for queued in wanted:
+        for queued in remaining:
             if isinstance(queued.entry, Get):
                 by_replica[queued.entry.replica].append(queued)
         for name, some in by_replica.items():
@@ -234,17 +234,17 @@ class _QueueRun:
                 return
             self._adopt(name, some)
 
-    def _say_shared(self, wanted: Sequence[Queued], there: Mapping[PartName, StoredPart]) -> None:
+    def _say_shared(self, waiting: Sequence[Queued], there: Mapping[PartName, StoredPart]) -> None:
         """Say of the parts on the shared disk that this replica has them, where they are those that were agreed upon:
-        of any other one it is told when its turn comes."""
+        another version of a part waits for its turn."""
         steps = self.steps
-        found = [one for one in wanted if one.name in there]
-        said = steps.fetcher.digests([one.name for one in found])
+        present = [queued for queued in waiting if queued.name in there]
+        said = steps.fetcher.digests([queued.name for queued in present])
         parts: dict[str, tuple[str, str]] = {}
-        for one in found:
-            digest = content_digest(there[one.name].part)
-            if isinstance(one.entry, Get) and said[one.name] | {one.entry.digest} == {digest}:
-                parts[str(one.name)] = (digest, one.node)
+        for queued in present:
+            digest = content_digest(there[queued.name].part)
+            if isinstance(queued.entry, Get) and said[queued.name] | {queued.entry.digest} == {digest}:
+                parts[str(queued.name)] = (digest, queued.node)
         steps.replica.register_all(parts)
         steps.own |= set(map(PartName.parse, parts))
         self._came |= {node for _, node in parts.values()}

@@ -49,7 +49,7 @@ class FellBehind(Transient):
 
 
 def pull(replica: Replica, log: Sequence[str] | None = None) -> int:
-    """Take over what is new in the log; returns how many entries that were. `log`: what is in it, as whoever follows it
+    """Take over the new entries of the log; returns how many. `log`: its nodes, as the thread that follows it
     just heard. Raises `Damaged` for what cannot be read."""
     keeper, kept, pulled, follows = replica.keeper, replica.kept, 0, log is not None
     refused = beyond = -1
@@ -100,7 +100,7 @@ def pull(replica: Replica, log: Sequence[str] | None = None) -> int:
         if taken:
             pulled += taken
             history.note(replica.context, replica.definition, new[taken - 1], copies[taken - 1].data, by)
-            if taken == len(copies) < _AT_ONCE:  # what came since then is told by the next look
+            if taken == len(copies) < _AT_ONCE:  # the next pass finds what arrived since then
                 return pulled
             rest = {number: name for number, name in numbers.items() if number >= begin + taken}
 

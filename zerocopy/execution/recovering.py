@@ -8,7 +8,7 @@ another one has.
     queue       what the other one has to do, and a part to get for each that it has and this one has not
     whole       one multi: the log from where the other one had taken it over, `is_lost` is 0       <- the commit point
 
-It is begun anew after a crash: all of it may be repeated. What the other one has is read after what it has to do, and
+After a crash it starts again: every step may be repeated. What the other one has is read after what it has to do, and
 that after how far it is in the log: so an entry that it took over waits, or its part is there.
 """
 
@@ -75,7 +75,7 @@ def _set_back(replica: Replica) -> set[PartName]:
     context, definition = replica.context, replica.definition
     said, here, own = _all_parts(replica, looked_since=replica.kept.begun)
     if not agreement.without_place(said, here, ()) and not agreement.without_place(own, said, ()):
-        return set()  # so nobody has to be asked for what is half done, as whoever comes has a whole log to ask for
+        return set()  # nobody needs to be asked for unfinished entries: a new replica reads a whole log
     said = replica.parts()
     half_done = [name for queued in queue(replica) for name in queued.entry.touches]
     # What others dropped from, or merged on, a disk that all share is gone before it is taken over here.
@@ -115,21 +115,21 @@ def recover(replica: Replica) -> tuple[str, list[str]]:
 
 
 def _best(replica: Replica) -> _Other:
-    keeper, found = replica.keeper, []
+    keeper, candidates = replica.keeper, []
     for name in replica.others():
         nodes = replica.table.replica(name)
         try:
             if keeper.get(nodes.is_lost).data != b"1":
-                found.append(_Other(name, place_in(keeper.get(nodes.log_pointer).data, nodes.log_pointer)))
+                candidates.append(_Other(name, place_in(keeper.get(nodes.log_pointer).data, nodes.log_pointer)))
         except NotFound:  # it is going
             continue
-    if not found:
+    if not candidates:
         raise Transient(
             f"replica {replica.name} of {replica.definition.full_name} fell behind what the log keeps, and no "
             "other one is whole",
             hint="queries go on; 'frostline replica status' shows the others",
         )
-    other = max(found, key=lambda one: one.pointer)
+    other = max(candidates, key=lambda candidate: candidate.pointer)
     nodes = replica.table.replica(other.name)
     for name in keeper.children(nodes.queue):
         node = keeper.find(f"{nodes.queue}/{name}")
@@ -164,14 +164,14 @@ def _waiting(replica: Replica, other: _Other) -> dict[str, str]:
     return found
 
 
-def _is_known(replica: Replica, stored: StoredPart, known: dict[str, str]) -> bool:
+def _is_known(replica: Replica, stored: StoredPart, digests: dict[str, str]) -> bool:
     """Whether the part may stay: others have it, or will; or one that was made of it is to be fetched, and replaces it
     then. One in the bucket replaces nothing: the rows would count twice."""
-    if stored.facts.name in known:
-        return known[stored.facts.name] == content_digest(stored.part)
+    if stored.facts.name in digests:
+        return digests[stored.facts.name] == content_digest(stored.part)
     if shared.covering(replica, stored.name) is not None:
         return False
-    return any(PartName.parse(name).covers(stored.name) for name in known)
+    return any(PartName.parse(name).covers(stored.name) for name in digests)
 
 
 def _forget(replica: Replica, kept: set[str]) -> None:

@@ -66,7 +66,7 @@ class SharedPlace(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, replica: Replica, disk: LoggedDisk) -> SharedPlace:
-        """The disk's. Whoever is first gives its prefix an id."""
+        """That of the disk. The first replica gives the disk's prefix an id."""
         if store_identity(disk) is None:
             disk.claim()
         store = str(store_identity(disk))
@@ -133,67 +133,67 @@ def _to_disk(replica: Replica, disk: LoggedDisk, moves: Sequence[Move]) -> MoveR
     return report + MoveReport(skipped=tuple(skipped))
 
 
-def _claim_all(replica: Replica, place: SharedPlace, parts: Sequence[str]) -> set[str]:
+def _claim_all(replica: Replica, target: SharedPlace, parts: Sequence[str]) -> set[str]:
     """Claim as many of the parts at once as one request takes; none of these where something is said of one."""
-    replica.keeper.make_path(place.path)
-    data = _document.encode(Word(replica=replica.name, log=place.log, id=uuid.uuid4().hex))
+    replica.keeper.make_path(target.path)
+    data = _document.encode(Word(replica=replica.name, log=target.log, id=uuid.uuid4().hex))
     claimed: set[str] = set()
-    for portion in portions([[CreateNode(place.part(name), data, ephemeral=True)] for name in parts]):
+    for portion in portions([[CreateNode(target.part(name), data, ephemeral=True)] for name in parts]):
         try:
             replica.keeper.multi(portion, witness=_witness(portion[-1]))
         except AlreadyExists:
             continue
-        claimed.update(one.path.rpartition("/")[2] for one in portion if isinstance(one, CreateNode))
+        claimed.update(operation.path.rpartition("/")[2] for operation in portion if isinstance(operation, CreateNode))
     return claimed
 
 
-def claim(replica: Replica, place: SharedPlace, parts: Sequence[str]) -> tuple[set[str], dict[str, Word]]:
+def claim(replica: Replica, target: SharedPlace, parts: Sequence[str]) -> tuple[set[str], dict[str, Word]]:
     """Which of the parts this replica is to bring to the store now, and what is said of the others."""
     keeper = replica.keeper
     claimed: set[str] = set()
     words: dict[str, Word] = {}
-    wanted = list(parts)
+    unclaimed = list(parts)
     for _ in range(_ATTEMPTS):
-        claimed |= _claim_all(replica, place, wanted)
-        wanted = [name for name in wanted if name not in claimed]
-        if not wanted:
+        claimed |= _claim_all(replica, target, unclaimed)
+        unclaimed = [name for name in unclaimed if name not in claimed]
+        if not unclaimed:
             break
-        for name, node in zip(wanted, keeper.find_all([place.part(name) for name in wanted]), strict=True):
+        for name, node in zip(unclaimed, keeper.find_all([target.part(name) for name in unclaimed]), strict=True):
             if node is not None:
-                words[name] = _read(node.data, place.part(name))
-        wanted = [name for name in wanted if name not in words]
+                words[name] = _read(node.data, target.part(name))
+        unclaimed = [name for name in unclaimed if name not in words]
     return claimed, words
 
 
-def _lost(replica: Replica, place: SharedPlace, parts: Collection[str], session: int) -> dict[str, str]:
+def _lost(replica: Replica, target: SharedPlace, parts: Collection[str], session: int) -> dict[str, str]:
     """Of the parts that were claimed in this session: why of those whose claim is another one's by now. One request
     while the session lives."""
     keeper = replica.keeper
-    keeper.sync(place.path)
+    keeper.sync(target.path)
     if keeper.session == session:
         return {}
     lost = []
-    for name, node in zip(parts, keeper.find_all([place.part(name) for name in parts]), strict=True):
+    for name, node in zip(parts, keeper.find_all([target.part(name) for name in parts]), strict=True):
         if node is not None and node.owner == keeper.session:
             continue
         if node is not None and node.owner == session:  # what is left of the claim goes any moment
-            keeper.delete(place.part(name), node.version)
+            keeper.delete(target.part(name), node.version)
         lost.append(name)
-    again, _ = claim(replica, place, lost)
+    again, _ = claim(replica, target, lost)
     why = (
         "the session with Keeper ended while it was uploaded, and another replica has it in hand; the next pass goes on"
     )
     return {name: why for name in lost if name not in again}
 
 
-def say(replica: Replica, place: SharedPlace, claimed: set[str], there: set[str]) -> None:
+def say(replica: Replica, target: SharedPlace, claimed: set[str], there: set[str]) -> None:
     """End the claims: of what is there now it is said who has it."""
-    done = _document.encode(Word(replica=replica.name, log=place.log, id=uuid.uuid4().hex, done=True))
+    done = _document.encode(Word(replica=replica.name, log=target.log, id=uuid.uuid4().hex, done=True))
     changes: list[list[Operation]] = []
     for name in sorted(claimed):
-        said: list[Operation] = [DeleteNode(place.part(name))]
+        said: list[Operation] = [DeleteNode(target.part(name))]
         if name in there:
-            said.append(CreateNode(place.part(name), done))
+            said.append(CreateNode(target.part(name), done))
         changes.append(said)
     for portion in portions(changes):
         try:
@@ -202,15 +202,15 @@ def say(replica: Replica, place: SharedPlace, claimed: set[str], there: set[str]
             continue
 
 
-def _take_together(replica: Replica, disk: LoggedDisk, place: SharedPlace, moves: Sequence[Move]) -> None:
+def _take_together(replica: Replica, disk: LoggedDisk, target: SharedPlace, moves: Sequence[Move]) -> None:
     """Take over what another replica has there, in one commit for many parts; of the rest each is looked at by
     itself."""
     rest = list(moves)
     for name in replica.others() if rest else ():
         if rest and (address := replica.address_of(name)):
             with suppress(FrostlineError):
-                wanted = _digests(replica, disk, rest)
-                answers = sharing.asked(replica, name, address, wanted, {place.store})
+                digests = _digests(replica, disk, rest)
+                answers = sharing.asked(replica, name, address, digests, {target.store})
                 rest = _take_offered(replica, disk, rest, answers, f"shared with replica {name}")
 
 
@@ -246,25 +246,25 @@ def _take_offered(
     return [move for move in moves if move.part not in taken]
 
 
-def _take(replica: Replica, disk: LoggedDisk, found: Sequence[tuple[Move, Offered]], reason: str) -> dict[str, str]:
+def _take(replica: Replica, disk: LoggedDisk, offers: Sequence[tuple[Move, Offered]], reason: str) -> dict[str, str]:
     """Why of those that were not taken."""
 
     def kind(parts: Collection[str]) -> Moved:
         sources: dict[str, list[str]] = defaultdict(list)
-        for move, _ in found:
+        for move, _ in offers:
             if move.part in parts:
                 sources[move.source].append(move.part)
         return Moved(
             table=replica.definition.full_name,
             sources={disk_: tuple(parts) for disk_, parts in sources.items()},
-            kept=tuple(move.part for move, _ in found if move.keep_source and move.part in parts),
+            kept=tuple(move.part for move, _ in offers if move.keep_source and move.part in parts),
         )
 
-    with replica.context.journal.claim(replica.definition.uuid, [move.part for move, _ in found], "move"):
-        return sharing.take(replica, disk, [offered for _, offered in found], kind=kind, reason=reason)
+    with replica.context.journal.claim(replica.definition.uuid, [move.part for move, _ in offers], "move"):
+        return sharing.take(replica, disk, [offered for _, offered in offers], kind=kind, reason=reason)
 
 
-def _taken_over(replica: Replica, disk: LoggedDisk, place: SharedPlace, move: Move, word: Word | None) -> str | None:
+def _taken_over(replica: Replica, disk: LoggedDisk, target: SharedPlace, move: Move, word: Word | None) -> str | None:
     """None when the disk has the part now, else why the move has to wait; empty when nobody has it there any more."""
     if _is_there(replica, disk, move.part):
         return None
@@ -276,7 +276,7 @@ def _taken_over(replica: Replica, disk: LoggedDisk, place: SharedPlace, move: Mo
     silent = False
     for source in Fetcher(replica).registered(PartName.parse(move.part)):
         try:
-            offered = _asked(replica, disk, place, source, word)
+            offered = _asked(replica, disk, target, source, word)
             if isinstance(offered, Offered):
                 why = f"shared with replica {source.replica}"
                 offered = _take(replica, disk, [(move, offered)], why).get(move.part, "")
@@ -290,22 +290,22 @@ def _taken_over(replica: Replica, disk: LoggedDisk, place: SharedPlace, move: Mo
         reasons.append(f"{source.replica}: {offered}")
     if silent:
         return f"replica {word.replica} has it there, and cannot give it now: {'; '.join(reasons)}"
-    replica.keeper.delete(place.part(move.part))
+    replica.keeper.delete(target.part(move.part))
     return ""
 
 
-def _asked(replica: Replica, disk: LoggedDisk, place: SharedPlace, source: PartHolder, word: Word) -> Offered | str:
+def _asked(replica: Replica, disk: LoggedDisk, target: SharedPlace, source: PartHolder, word: Word) -> Offered | str:
     """What the source offers of the part, or why it offers nothing; where it does not answer, what its log says."""
     name = str(source.part)
-    wanted = {name: source.digest}
+    digests = {name: source.digest}
     try:
         if not source.address:
             raise Transient(f"replica {source.replica} gives no parts", hint="is a daemon running there?")
-        return sharing.asked(replica, source.replica, source.address, wanted, {place.store})[name]
+        return sharing.asked(replica, source.replica, source.address, digests, {target.store})[name]
     except Transient:
         if source.replica != word.replica:
             raise
-        return sharing.read(replica, disk, word.log, wanted)[name]
+        return sharing.read(replica, disk, word.log, digests)[name]
 
 
 def _is_there(replica: Replica, disk: LoggedDisk, part: str) -> bool:

@@ -76,10 +76,10 @@ class Done(msgspec.Struct):
 
     def sort(self, waiting: Sequence[Queued]) -> None:
         """As the queue has them, whichever was done first."""
-        place = {queued.node: number for number, queued in enumerate(waiting)}
-        self.postponed.sort(key=lambda one: place[one.queued.node])
+        position = {queued.node: number for number, queued in enumerate(waiting)}
+        self.postponed.sort(key=lambda postponed: position[postponed.queued.node])
         self.fetched.sort(key=PartName.parse)
-        self.merged.sort(key=lambda one: PartName.parse(one.inputs[0]))
+        self.merged.sort(key=lambda merge: PartName.parse(merge.inputs[0]))
 
 
 class _Differs(Conflict):
@@ -99,7 +99,7 @@ class Steps(msgspec.Struct):
 
     @property
     def turn(self) -> threading.RLock:
-        """Held by whoever looks or says something."""
+        """The lock for reading or changing the state."""
         return self.fetcher.turn
 
     def bring(self, queued: Queued, name: PartName) -> Landed | None:
@@ -126,7 +126,7 @@ class Steps(msgspec.Struct):
 
     def commit(self, group: Sequence[tuple[Queued, Landed]]) -> None:
         """Bring what landed into the table, and say that this replica has it. Where that fails nothing is done of any
-        entry, as far as the order goes: what is here by then is found when it is begun anew."""
+        entry, in the order of work: starting it again finds what is here by then."""
         landing.commit(self.replica, [landed for _, landed in group])
         with self.turn:
             if len(group) == 1:
@@ -366,8 +366,8 @@ class Steps(msgspec.Struct):
 
 
 def agree(replica: Replica, part: str, digest: str) -> bool:
-    """Whether the output of a merge is what whoever made it first has; who is first says what it is. Without rows it is
-    nothing, and its digest is empty."""
+    """Whether the output of a merge equals that of the first replica to make it; the first one records it. An output
+    without rows is nothing, and its digest is empty."""
     path = replica.table.output(part)
     try:
         replica.keeper.create(path, digest.encode())

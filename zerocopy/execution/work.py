@@ -121,7 +121,7 @@ def sync(
     newest: bool = True,
 ) -> Done:
     """Take in what the other replicas did, and do what is agreed upon, as far as it can be done now; if it is to be the
-    `newest`, also what was just answered to anybody. `log`: what is in the log, as whoever follows it heard."""
+    `newest`, also what was just answered to anybody. `log`: its nodes, as the thread that follows it read them."""
     replica = Replica.open(context, definition)
     if newest and log is None:
         replica.keeper.sync(replica.table.path)
@@ -231,17 +231,17 @@ def attach_partition(context: Context, definition: TableDefinition, partition: s
     return attaching.attach(context, definition, partition, inserting(context, definition))
 
 
-def _do(context: Context, definition: TableDefinition, entry: Entry, what: str) -> None:
+def _do(context: Context, definition: TableDefinition, entry: Entry, operation: str) -> None:
     """Do here what is agreed upon. Raises `Locked` where it has to wait."""
     why = ""
     try:
         done = sync_patiently(context, definition)
-        why = next((one.reason for one in done.postponed if one.queued.entry == entry), "")
+        why = next((postponed.reason for postponed in done.postponed if postponed.queued.entry == entry), "")
     except Locked as error:
         why = error.message
     if why:
         raise Locked(
-            f"{what}: the replicas agreed upon it, and this one does it later: {why}",
+            f"{operation}: the replicas agreed upon it, and this one does it later: {why}",
             hint="the next pass does it, or 'frostline replica sync'",
         )
 

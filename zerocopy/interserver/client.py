@@ -60,18 +60,18 @@ class Peers:
         definition: TableDefinition,
         name: str,
         digest: str,
-        place: Callable[[Part], Path],
+        directory_for: Callable[[Part], Path],
         limiter: Limiter,
     ) -> tuple[Part, Path]:
-        """The part and the directory with its files. `place` says where they go, when the `part.json` was compared;
-        `limiter` how fast they may come.
+        """The part and the directory with its files. `directory_for` chooses the directory once `part.json` was
+        compared; `limiter` bounds the transfer rate.
 
         Raises `NotFound` when the peer has no such part, `Damaged` when it sends something else, `Transient` when it
         does not answer.
         """
         peer = _Peer(address, self._secret, definition, name, self._scheme, digest)
         part, files = self._answer(lambda session: peer.description(session, digest))
-        target = place(part)
+        target = directory_for(part)
         if files is None:
             self._answer(lambda session: peer.files(session, part, target, limiter))
         else:
@@ -79,13 +79,13 @@ class Peers:
         return part, target
 
     def ask(
-        self, address: str, definition: TableDefinition, wanted: Mapping[str, str], stores: Collection[str]
+        self, address: str, definition: TableDefinition, digests: Mapping[str, str], stores: Collection[str]
     ) -> dict[str, tuple[Part, OfferedPart] | FrostlineError] | None:
         """What the peer says of the parts' objects in the stores, of each part by its name, where it has the one with
         this digest; else what a fetch of it would raise. None with a peer of a version that does not say. Raises as
         `fetch`."""
         return self._answer(
-            lambda session: _ask(session, address, self._secret, definition, wanted, stores, self._scheme)
+            lambda session: _ask(session, address, self._secret, definition, digests, stores, self._scheme)
         )
 
     def replica_at(self, address: str, definition: TableDefinition) -> str:
@@ -159,12 +159,12 @@ async def _ask(
     address: str,
     secret: str,
     definition: TableDefinition,
-    wanted: Mapping[str, str],
+    digests: Mapping[str, str],
     stores: Collection[str],
     scheme: str,
 ) -> dict[str, tuple[Part, OfferedPart] | FrostlineError] | None:
     found: dict[str, tuple[Part, OfferedPart] | FrostlineError] = {}
-    while rest := [name for name in wanted if name not in found]:
+    while rest := [name for name in digests if name not in found]:
         for names in offer.questions(rest):
             peers = {name: _Peer(address, secret, definition, name, scheme) for name in names}
             answers = await peers[names[0]].offers(session, names, stores)
@@ -174,7 +174,7 @@ async def _ask(
                 found[name] = peers[name].has_none()
             for name, answer in answers.parts.items():
                 if name in peers:
-                    found[name] = peers[name].told(answer, wanted[name])
+                    found[name] = peers[name].told(answer, digests[name])
             if found.keys().isdisjoint(names):
                 raise peers[names[0]].lies("an answer that says nothing of what was asked")
     return found
@@ -197,7 +197,8 @@ class _Peer:
         """`digest`: what Keeper says of the part."""
         if not _ADDRESS.match(address):
             raise Damaged(
-                f"{address[:60]!r} is no address of a replica", hint="was its node `host` in Keeper changed by hand?"
+                f"{address[:60]!r} is no address of a replica",
+                hint="was its node `host` in Keeper changed from outside?",
             )
         self._address = address
         self._scheme = scheme
@@ -337,9 +338,9 @@ class _Peer:
         named = {DIGEST_HEADER: self._digest} if self._digest else {}
         return {"Authorization": signature, "Accept-Encoding": "identity", **named, **more}
 
-    async def _check(self, answer: aiohttp.ClientResponse, wanted: int) -> None:
+    async def _check(self, answer: aiohttp.ClientResponse, expected_status: int) -> None:
         match answer.status:
-            case status if status == wanted:
+            case status if status == expected_status:
                 return
             case 404:
                 raise self.has_none()
@@ -357,10 +358,10 @@ class _Peer:
         """The peer does not have the part."""
         return NotFound(f"{self._address} has no part {self._name}", hint="another replica may have it")
 
-    def lies(self, what: str) -> FrostlineError:
+    def lies(self, content: str) -> FrostlineError:
         """The peer sent what it must not."""
         return Damaged(
-            f"{self._address} sent {what} for part {self._name} of {self._definition.full_name}; nothing was kept",
+            f"{self._address} sent {content} for part {self._name} of {self._definition.full_name}; nothing was kept",
             hint="run 'frostline fsck --read-data' there; the part is taken from another replica where there is one",
         )
 

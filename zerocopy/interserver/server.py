@@ -1,4 +1,4 @@
-"""`PartServer`: gives the parts of replicated tables to whoever knows the secret.
+"""`PartServer`: gives the parts of replicated tables to any peer that has the secret.
 
     GET /v1/<uuid>/<part>          the `part.json`, and its files behind it for who wants them and where they are small
     GET /v1/<uuid>/<part>/<file>   a file that it names, or a range of it
@@ -73,8 +73,8 @@ class PartServer:
         replica_of: Callable[[TableDefinition], str] = lambda _: "",
     ) -> None:
         """Listens when this returns. `is_arriving` says of a part whether it may take its place in the table at once:
-        whoever hears of it is sometimes faster; `arrives_at` where it lies until then. `replica_of`: which replica of
-        the table this machine is. Raises `FrostlineError` where it cannot."""
+        a peer that hears of it is sometimes faster; `arrives_at` is its directory until then. `replica_of`: which
+        replica of the table this machine is. Raises `FrostlineError` where it cannot."""
         self._context = context
         self._is_arriving = is_arriving
         self._arrives_at = arrives_at
@@ -192,13 +192,13 @@ class PartServer:
             return web.Response(body=first.description + files, headers=headers)
         return web.Response(body=first.description, content_type="application/json")
 
-    def _small_files(self, place: _Place, most: str) -> bytes:
+    def _small_files(self, location: _Place, most: str) -> bytes:
         """Those of the part, one after the other; nothing where they are more, or have just moved on."""
-        part = parts_format.decode(place.description, path=place.directory)
+        part = parts_format.decode(location.description, path=location.directory)
         size_bytes = sum(file.size_bytes for file in part.files)
         if size_bytes > min(int(most[:12]), offer.WHOLE_BYTES):
             return b""
-        files = [_read_if_there(place.disk, f"{place.directory}/{file.name}") for file in part.files]
+        files = [_read_if_there(location.disk, f"{location.directory}/{file.name}") for file in part.files]
         if [file and len(file) for file in files] != [file.size_bytes for file in part.files]:
             return b""
         if self._context.limiter is not None:
@@ -240,13 +240,13 @@ class PartServer:
         body = await asyncio.to_thread(self._answers, request.match_info["uuid"], wanted, stores)
         return web.Response(body=body, headers=_SPEAKS)
 
-    def _answers(self, uuid: str, wanted: Sequence[str], stores: Collection[str]) -> bytes:
+    def _answers(self, uuid: str, names: Sequence[str], stores: Collection[str]) -> bytes:
         """What is said of the parts, until it is enough for one answer."""
         definition = self._table(uuid)
         said: dict[str, offer.OfferedPart] = {}
         missing: list[str] = []
         size_bytes = 0
-        for name in dict.fromkeys(wanted):
+        for name in dict.fromkeys(names):
             try:
                 said[name] = self._answer(self._places(definition, name), stores)
             except FrostlineError as error:  # of what else it is than missing a fetch of it hears
@@ -259,23 +259,23 @@ class PartServer:
                 break
         return offer.encode(offer.Offers(parts=said, missing=tuple(missing)))
 
-    def _answer(self, found: Sequence[_Place], stores: Collection[str]) -> offer.OfferedPart:
+    def _answer(self, locations: Sequence[_Place], stores: Collection[str]) -> offer.OfferedPart:
         """Of the places of a part, the one that lies in one of the stores."""
         why = offer.ON_OWN_DISK
-        for place in found:
-            logged = place.disk.logged
+        for location in locations:
+            logged = location.disk.logged
             if logged is None or logged.log_name is None:
                 continue
             store = self._identity(logged)
             if store not in stores:
                 why = f"it lies in {logged.store.name}, which is another store"
                 continue
-            infos = {info.path.rpartition("/")[2]: info for info in logged.walk(place.directory)}
-            made = offer.offered(infos, store=store, log=logged.log_name, directory=place.directory)
+            infos = {info.path.rpartition("/")[2]: info for info in logged.walk(location.directory)}
+            made = offer.offered(infos, store=store, log=logged.log_name, directory=location.directory)
             if isinstance(made, offer.Offer):
-                return offer.OfferedPart(part=msgspec.Raw(place.description), offer=made)
+                return offer.OfferedPart(part=msgspec.Raw(location.description), offer=made)
             why = made
-        return offer.OfferedPart(part=msgspec.Raw(found[0].description), why=why)
+        return offer.OfferedPart(part=msgspec.Raw(locations[0].description), why=why)
 
     def _identity(self, disk: LoggedDisk) -> str:
         """Asked for once: it does not change."""
@@ -308,10 +308,10 @@ class PartServer:
     def _places(self, definition: TableDefinition, name: str) -> list[_Place]:
         name = _parsed(name)
         directory = definition.part_directory(name)
-        found = [place for place, _ in self._copies(definition, directory)]
-        if not found:
+        locations = [location for location, _ in self._copies(definition, directory)]
+        if not locations:
             raise NotFound(f"there is no part {name} here")
-        return sorted(found, key=lambda place: place.disk.local_path(directory) is None)
+        return sorted(locations, key=lambda location: location.disk.local_path(directory) is None)
 
     def _copies(self, definition: TableDefinition, directory: str) -> Iterator[tuple[_Place, Part]]:
         """Of a part in the directory, on this machine's own disks."""

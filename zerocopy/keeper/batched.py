@@ -50,9 +50,9 @@ class AtOnce:
         return tuple(self._answer(one) for one in self._asked)
 
     @staticmethod
-    def _answer(one: Any) -> Any:
+    def _answer(result: Any) -> Any:
         try:
-            return one.get(block=False)
+            return result.get(block=False)
         except zk.NoNodeError:
             return None
 

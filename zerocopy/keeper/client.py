@@ -7,7 +7,7 @@ an answer or one of these:
 * `Transient`: the request was never sent, or changes nothing;
 * `OutcomeUnknown`: a change was sent and every answer was lost.
 
-One that nobody answers ends sooner when the process is told to stop.
+A call without an answer ends sooner when the process stops.
 
 A lost answer is not guessed: the call is repeated until there is one. A repeated change that is then refused may be
 refused because the first try was carried out, so a change names its witness: a node that holds what the caller wrote
@@ -51,7 +51,7 @@ _LONGEST_PAUSE_SECONDS = 0.5
 _AT_ONCE = 1000
 """Questions that are on their way at the same time, at most."""
 _ANEW_SECONDS = 5.0
-"""How long nothing is heard, at least, before a client begins anew; and between two such beginnings."""
+"""How long a client hears nothing, at least, before it reconnects; and the time between two reconnects."""
 _END_SECONDS = 3.0
 """How long the end of a session is waited for; who does not hear of it ends it when it times out."""
 _NONE_CONFIGURED = "name the servers in the configuration: keeper: {hosts: [host:2181]}"
@@ -158,7 +158,7 @@ class Keeper:
 
     @property
     def where(self) -> str:
-        """How it is reached, as it is told."""
+        """How to reach it, for messages."""
         return f"{','.join(self._settings.hosts)}{self._settings.root}"
 
     @property
@@ -198,10 +198,10 @@ class Keeper:
         found = self._ask_all("listing", GetChildren, paths)
         return [sorted(map(str, one)) if one is not None else None for one in found]
 
-    def _ask_all(self, what: str, question: type[Any], paths: Sequence[str]) -> Iterator[Any]:
+    def _ask_all(self, operation: str, question: type[Any], paths: Sequence[str]) -> Iterator[Any]:
         for begin in range(0, len(paths), _AT_ONCE):
             full = [self._full(path) for path in paths[begin : begin + _AT_ONCE]]
-            yield from self._ask(f"{what} {full[0]} and others", partial(self._asked_all, question, full))
+            yield from self._ask(f"{operation} {full[0]} and others", partial(self._asked_all, question, full))
 
     def _asked_all(self, question: type[Any], full: Sequence[str]) -> AtOnce:
         asked = self._many.ask(self._client, question, full)
@@ -372,25 +372,25 @@ class Keeper:
             if not self._is_closing:
                 logger.warning("a session with %s is over, and another one begins", ", ".join(self._settings.hosts))
 
-    def _ask(self, what: str, start: Callable[[], Any]) -> Any:
+    def _ask(self, operation: str, start: Callable[[], Any]) -> Any:
         """Repeat a question until it is answered."""
-        return self._repeat(what, start, None)
+        return self._repeat(operation, start, None)
 
-    def _change(self, what: str, start: Callable[[], Any], look: Callable[[], Any] | None = None) -> Any:
+    def _change(self, operation: str, start: Callable[[], Any], look: Callable[[], Any] | None = None) -> Any:
         """Repeat a change until its outcome is known. `look` tells, after a lost answer, what an earlier try did; None
         when it did nothing."""
-        with op("keeper.change", what):
-            return self._repeat(what, start, look or (lambda: None))
+        with op("keeper.change", operation):
+            return self._repeat(operation, start, look or (lambda: None))
 
-    def _repeat(self, what: str, start: Callable[[], Any], look: Callable[[], Any] | None) -> Any:
+    def _repeat(self, operation: str, start: Callable[[], Any], look: Callable[[], Any] | None) -> Any:
         longest = longest_seconds(self._settings.request_timeout_seconds, self.silent_seconds)
         patience = Deadlines(time.monotonic() + longest, self._stopped)
         lost, pause = False, _PAUSE_SECONDS
         while True:
             if not patience.until(self._is_connected):
-                raise self._silent(what, longest, lost=lost and look is not None)
-            if lost and (found := self._looked(what, look, longest)) is not None:
-                return found
+                raise self._silent(operation, longest, lost=lost and look is not None)
+            if lost and (outcome := self._looked(operation, look, longest)) is not None:
+                return outcome
             try:
                 self.requests += 1
                 asked = start()
@@ -398,13 +398,13 @@ class Keeper:
                 return answer_of(asked.get(block=False))
             except self._unanswered as error:
                 lost = True
-                logger.debug("no answer while %s: %s", what, type(error).__name__)
+                logger.debug("no answer while %s: %s", operation, type(error).__name__)
                 if patience.left_seconds <= 0:
-                    raise self._silent(what, longest, lost=look is not None) from error
+                    raise self._silent(operation, longest, lost=look is not None) from error
             except zk.ZookeeperError as error:
-                if lost and (found := self._looked(what, look, longest)) is not None:
-                    return found
-                raise refusal(what, error) from error
+                if lost and (outcome := self._looked(operation, look, longest)) is not None:
+                    return outcome
+                raise refusal(operation, error) from error
             time.sleep(min(pause, patience.left_seconds))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -415,17 +415,17 @@ class Keeper:
         self._start_anew()
         return False
 
-    def _looked(self, what: str, look: Callable[[], Any] | None, longest: float) -> Any:
+    def _looked(self, operation: str, look: Callable[[], Any] | None, longest: float) -> Any:
         """What an earlier try did, whose answer was lost; None when it did nothing that is known."""
         try:
             return look() if look is not None else None
         except Transient as error:
-            raise self._silent(what, longest, lost=True) from error
+            raise self._silent(operation, longest, lost=True) from error
 
     @property
     def _unanswered(self) -> tuple[type[Exception], ...]:
         timeout: type[Exception] = self._client.handler.timeout_exception
         return (zk.ConnectionLoss, zk.OperationTimeoutError, zk.SessionExpiredError, zk.ConnectionClosedError, timeout)
 
-    def _silent(self, what: str, seconds: float, *, lost: bool) -> FrostlineError:
-        return silence(self._settings, what, seconds, stopped=self._stopped(), lost=lost)
+    def _silent(self, operation: str, seconds: float, *, lost: bool) -> FrostlineError:
+        return silence(self._settings, operation, seconds, stopped=self._stopped(), lost=lost)

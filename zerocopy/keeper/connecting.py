@@ -14,7 +14,7 @@ _said.setLevel(logging.WARNING)  # below it are requests with what they carry
 
 
 def _as_detail(record: logging.LogRecord) -> bool:
-    """What kazoo says is for whoever asked for it: what it means for the caller is in the error of the call."""
+    """Log messages of kazoo are details: the error of the call says what they mean for the caller."""
     if record.levelno <= logging.WARNING:
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
         return logging.getLogger(__name__).isEnabledFor(logging.DEBUG)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 LOOK_SECONDS = 0.2
-"""How often who waits looks whether the process is told to stop."""
+"""How often a waiting call checks whether the process stops."""
 _STOPPED_SECONDS = 0.5
 """How long a call waits then."""
 
@@ -25,7 +25,7 @@ def longest_seconds(timeout_seconds: float, silent_seconds: float) -> float:
 
 
 class Deadlines(msgspec.Struct):
-    """How long one call waits: until its end, or a moment from when it sees that the process is told to stop."""
+    """How long one call waits: until its end, or a moment after the process begins to stop."""
 
     end: float
     stopped: Callable[[], bool]

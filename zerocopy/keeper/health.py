@@ -109,7 +109,7 @@ def _count(keeper: Keeper) -> tuple[int, int, str, int]:
         if node is None:
             continue
         nodes, size = nodes + 1, size + len(node.data)
-        largest = max(largest, (path, len(node.data)), key=lambda one: one[1])
+        largest = max(largest, (path, len(node.data)), key=lambda node: node[1])
         if node.children:
             waiting += [f"{path.rstrip('/')}/{name}" for name in keeper.children(path)]
     return nodes, size, *largest

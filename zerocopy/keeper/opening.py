@@ -1,4 +1,4 @@
-"""Opening Keeper where kazoo may be missing: whoever has no replicated tables needs none of it."""
+"""Opening Keeper where kazoo may be missing: users without replicated tables do not need it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def open_keeper(settings: KeeperConfig, stopped: Callable[[], bool] = lambda: False) -> Keeper:
-    """A session of its own, which waits for nobody once the process is told to stop. Raises `UsageError` where no
+    """A session of its own, which stops waiting once the process stops. Raises `UsageError` where no
     servers are configured or kazoo is not installed."""
     try:
         from zerocopy.keeper.client import Keeper

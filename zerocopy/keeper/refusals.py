@@ -22,34 +22,34 @@ def answer_of(answer: Any) -> Any:
     return answer
 
 
-def refusal(what: str, error: zk.ZookeeperError) -> FrostlineError:
+def refusal(operation: str, error: zk.ZookeeperError) -> FrostlineError:
     """What is raised for the server's no."""
     match error:
         case zk.NoNodeError():
-            return NotFound(f"{what}: there is no such node in Keeper", hint="look with 'frostline keeper ls'")
+            return NotFound(f"{operation}: there is no such node in Keeper", hint="look with 'frostline keeper ls'")
         case zk.NodeExistsError():
-            return AlreadyExists(f"{what}: the node is there already", hint="look with 'frostline keeper get'")
+            return AlreadyExists(f"{operation}: the node is there already", hint="look with 'frostline keeper get'")
         case zk.BadVersionError() | zk.NotEmptyError():
-            return Conflict(f"{what}: somebody else changed the node first", hint="look at it again, then retry")
+            return Conflict(f"{operation}: somebody else changed the node first", hint="look at it again, then retry")
         case zk.NoAuthError() | zk.AuthFailedError():
             return AccessDenied(
-                f"{what}: Keeper refuses this user",
+                f"{operation}: Keeper refuses this user",
                 hint="check keeper.user and keeper.password of the configuration",
             )
         case _:
-            return FrostlineError(f"{what}: Keeper says {type(error).__name__}", hint="see the server's log")
+            return FrostlineError(f"{operation}: Keeper says {type(error).__name__}", hint="see the server's log")
 
 
-def silence(settings: KeeperConfig, what: str, seconds: float, *, stopped: bool, lost: bool) -> FrostlineError:
+def silence(settings: KeeperConfig, operation: str, seconds: float, *, stopped: bool, lost: bool) -> FrostlineError:
     """What is raised where nobody answers for so long; `lost`: a change was sent."""
     servers = ", ".join(settings.hosts)
-    when = "when the process was told to stop" if stopped else f"after {seconds:g} s"
+    when = "when the process began to stop" if stopped else f"after {seconds:g} s"
     if lost:
         return OutcomeUnknown(
-            f"Keeper ({servers}) did not answer, given up {when}: whether {what} took place is not known",
+            f"Keeper ({servers}) did not answer, given up {when}: whether {operation} took place is not known",
             hint="look before you run it again: 'frostline keeper check' says whether the servers answer",
         )
     return Transient(
-        f"Keeper ({servers}) cannot be reached: {what} was given up {when}, and nothing was changed",
+        f"Keeper ({servers}) cannot be reached: {operation} was given up {when}, and nothing was changed",
         hint="'frostline keeper check' says which server answers; queries need none",
     )

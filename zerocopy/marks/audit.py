@@ -52,8 +52,10 @@ class Marked(msgspec.Struct, frozen=True):
 
 def differences(logs: Mapping[str, Named], marked: Marked, sizes: Mapping[str, int]) -> list[MarkDifference]:
     """Everything that differs. `logs` are all of the prefix; `sizes` the objects that the bucket lists."""
-    found = [*_unmarked(logs, marked), *_unlisted(logs, marked), *_gone(logs, sizes), *_left(logs, marked)]
-    return sorted(found, key=lambda one: (one.is_harmless, one.kind, one.log, one.reference))
+    result = [*_unmarked(logs, marked), *_unlisted(logs, marked), *_gone(logs, sizes), *_left(logs, marked)]
+    return sorted(
+        result, key=lambda difference: (difference.is_harmless, difference.kind, difference.log, difference.reference)
+    )
 
 
 def _unmarked(logs: Mapping[str, Named], marked: Marked) -> Iterator[MarkDifference]:
@@ -109,31 +111,38 @@ class Repair(msgspec.Struct, frozen=True):
 
 
 def repair(
-    logs: Mapping[str, Named], marked: Marked, found: list[MarkDifference], own: str, *, retired: Collection[str] = ()
+    logs: Mapping[str, Named],
+    marked: Marked,
+    differences: list[MarkDifference],
+    own: str,
+    *,
+    retired: Collection[str] = (),
 ) -> Repair:
     """What mends the differences. Nothing that deletes an object, and no mark of another log goes that was not
     retired."""
-    listed = {name: frozenset(known.keys) for name, known in marked.sets.items()}
+    listed = {name: frozenset(log_marks.keys) for name, log_marks in marked.sets.items()}
     keys: dict[str, set[str]] = defaultdict(set)
     for named in (*logs.values(), {BlobReference(name, ""): some for name, some in listed.items()}):
         for reference, some in named.items():
             keys[reference.blob_set] |= some
-    wanting = {one.reference.blob_set for one in found if one.is_mended}
+    wanting = {difference.reference.blob_set for difference in differences if difference.is_mended}
     sets = {name: all_keys for name in wanting if listed.get(name) != (all_keys := frozenset(keys[name]))}
     marks: dict[str, list[BlobReference]] = defaultdict(list)
-    for one in found:
-        if one.kind == MARK_MISSING:
-            marks[one.log].append(one.reference)
-    left = tuple(one.reference for one in found if one.kind == LEFT_OVER and one.log == own)
+    for difference in differences:
+        if difference.kind == MARK_MISSING:
+            marks[difference.log].append(difference.reference)
+    left = tuple(
+        difference.reference for difference in differences if difference.kind == LEFT_OVER and difference.log == own
+    )
     dead: dict[str, list[BlobReference]] = defaultdict(list)
-    for one in found:
-        if one.kind == OF_THE_DEAD and one.log in retired:
-            dead[one.log].append(one.reference)
+    for difference in differences:
+        if difference.kind == OF_THE_DEAD and difference.log in retired:
+            dead[difference.log].append(difference.reference)
     return Repair(sets, _frozen(marks), left, _frozen(dead))
 
 
-def _frozen(found: Mapping[str, list[BlobReference]]) -> dict[str, tuple[BlobReference, ...]]:
-    return {log: tuple(some) for log, some in found.items()}
+def _frozen(references: Mapping[str, list[BlobReference]]) -> dict[str, tuple[BlobReference, ...]]:
+    return {log: tuple(some) for log, some in references.items()}
 
 
 def as_new(name: str, keys: frozenset[str], reference: BlobReference) -> NewSet:

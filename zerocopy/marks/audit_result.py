@@ -4,7 +4,7 @@
 
 A machine collects while its own last audit was clean, and the node still says so with the id that the machine has in
 its state. A Keeper that lost what it knew, or was set back to before that audit, does not. While a machine audits it
-collects nothing, and a collection that goes on elsewhere stops: it finds the node written anew.
+collects nothing, and a collection on another machine stops: it finds that the node has changed.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ def _write(
     raise Conflict("what Keeper knows of this bucket changed while it was audited", hint="run the audit again")
 
 
-def objection(found: tuple[AuditResults, int] | None, log: str, known: str | None) -> str | None:
-    """Why this machine may collect nothing; None when it may. `known` is the id of its last audit. Pure."""
-    verdict = found[0].audits.get(log) if found is not None else None
-    if known is None:
+def objection(results: tuple[AuditResults, int] | None, log: str, audit_id: str | None) -> str | None:
+    """Why this machine may collect nothing; None when it may. `audit_id` is the id of its last audit. Pure."""
+    verdict = results[0].audits.get(log) if results is not None else None
+    if audit_id is None:
         why = "the marks of replicas were never compared with the logs on this machine"
     elif verdict is None:
         why = "Keeper knows nothing of the audit of this machine: it lost its data, or is another one"
-    elif verdict.id != known:
+    elif verdict.id != audit_id:
         why = "Keeper knows of another audit than the last one of this machine: one goes on, or it was set back"
     elif not verdict.clean:
         why = "the last audit found something in use that no mark protects"

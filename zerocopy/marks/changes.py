@@ -2,7 +2,7 @@
 
     new sets     each set's node and its first mark: before the first byte of it goes up
     more marks   the marks alone, never a set's node: a set that is gone is being collected, or was
-    no marks     the marks alone; the set's node goes with whoever may collect, which is gc
+    no marks        the marks alone; gc, which may collect, removes the set's node
 
 What belongs to one directory is never torn apart: its marks are there, all, or none is.
 """
@@ -30,8 +30,8 @@ def creating(nodes: StoreNodes, log: str, sets: Iterable[NewSet], token: bytes) 
 def adding(
     nodes: StoreNodes, log: str, references: Collection[BlobReference], token: bytes, there: Mapping[str, int]
 ) -> list[list[Operation]]:
-    """Requests that make the marks. Those that are `there`, by path with their versions, are written anew: an earlier
-    attempt left them, and whoever tidies up after it must find them changed."""
+    """Requests that make the marks. Marks that are `there`, by path with their versions, are rewritten: an earlier
+    attempt left them, and the process that cleans up after that attempt must see that they changed."""
 
     def of_one(reference: BlobReference) -> list[Operation]:
         path = nodes.mark(reference, log)

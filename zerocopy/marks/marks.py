@@ -96,7 +96,7 @@ class Marks:
         return {one: node.version for one, node in found if node is not None}
 
     def remove(self, seen: Mapping[BlobReference, int]) -> None:
-        """Take the marks away, when what they stood for is durably gone. One that was written anew since it was seen
+        """Remove marks whose objects are durably unused. A mark that was rewritten since it was read
         stands for something else, and stays; so does the node of every set, until it is collected."""
         for request in changes.removing(self.nodes, self.log, seen):
             try:
@@ -105,10 +105,10 @@ class Marks:
                 for one in request:
                     self._delete(one)
 
-    def _delete(self, one: Operation) -> None:
-        assert isinstance(one, DeleteNode)
+    def _delete(self, operation: Operation) -> None:
+        assert isinstance(operation, DeleteNode)
         with suppress(Conflict):
-            self.keeper.delete(one.path, one.version)
+            self.keeper.delete(operation.path, operation.version)
 
     def _path(self, reference: BlobReference) -> str:
         return self.nodes.mark(reference, self.log)
@@ -122,7 +122,7 @@ class Marks:
 
 
 def marks_of(keeper: Keeper, disk: LoggedDisk) -> Marks:
-    """Those of the disk's log. Whoever is first on its prefix gives it an id."""
+    """Those of the disk's log. The first log to use the prefix gives it an id."""
     identity = store_identity(disk)
     if identity is None:
         disk.claim()

@@ -38,7 +38,7 @@ def known_id(keeper: Keeper) -> str:
     if node is None or not node.data:
         return ""
     if not _ID.match(node.data):
-        raise Damaged(f"{ROOT} in Keeper was changed by hand: it holds no id", hint="give it back what it held")
+        raise Damaged(f"{ROOT} in Keeper holds no id: something else changed it", hint="restore its former content")
     return node.data.decode()
 
 
@@ -94,9 +94,9 @@ class PlaceCheck:
             self._wait_for_collections(found)
             self._looked = Moment()
 
-    def _wait_for_collections(self, found: list[RecordedKeeper]) -> None:
+    def _wait_for_collections(self, records: list[RecordedKeeper]) -> None:
         at = self._clock()
-        if recorded_keeper.is_new(found, at) and announced(self._disk, now=at):
+        if recorded_keeper.is_new(records, at) and announced(self._disk, now=at):
             raise Transient(
                 f"disk {self._disk.name}: a collection that began before marks were kept in this Keeper goes on",
                 hint="run it again in a few minutes; one that was killed is over after an hour",

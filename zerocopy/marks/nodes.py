@@ -1,4 +1,4 @@
-"""Where the marks of a bucket are in Keeper, and how a mark is told. Pure.
+"""Where the marks of a bucket are in Keeper, and what a mark's name means. Pure.
 
 /zero_copy/<store>                          one prefix of a bucket, by the id that lies in it; its data: the last audit
 /zero_copy/<store>/<blob set>               what was written together; its data: the keys of its objects
@@ -74,7 +74,9 @@ def parse_holder(name: str) -> Holder:
     log, colon, text = name.partition(":")
     directory = _unquoted(text)
     if not colon or not log or directory is None:
-        raise Damaged(f"the node {name} below a blob set in Keeper is no mark", hint="remove it by hand: who made it?")
+        raise Damaged(
+            f"the node {name} below a blob set in Keeper is no mark", hint="find out who made it, and remove it"
+        )
     return Holder(log, directory)
 
 

@@ -5,7 +5,7 @@ crash after each step leaves:
               waited for, as far as the first one knows them                                             write yet
     said      of each replica: its nodes, its parts with their digests, the digests of inserted blocks   the same
     joined    one multi: `restoring` waits for it no more                                                the same
-    decided   by whoever waits for nobody: what counts (`agreement`), numbers past all that were given,
+    decided     by a replica that need not wait: what counts (`agreement`), numbers past all that were given,
               an entry of the log for each part that somebody lacks                                      the same
     whole     one multi: `restoring` goes, each replica is known by its token       <- the commit point
 
@@ -63,7 +63,7 @@ def _decode(nodes: TableNodes, data: bytes) -> Restoring:
         return _document.decode(data)
     except msgspec.DecodeError as error:
         raise Damaged(
-            f"{nodes.restoring} in Keeper cannot be read: {error}", hint="remove it by hand, then retry"
+            f"{nodes.restoring} in Keeper cannot be read: {error}", hint="remove the node, then retry"
         ) from error
 
 
@@ -218,16 +218,16 @@ def begin(
         if not keeper.exists(nodes.metadata):
             raise Conflict(
                 f"{nodes.path} in Keeper is no table's, and is not empty",
-                hint="look with 'frostline keeper ls'; what is left there can be removed by hand",
+                hint="look with 'frostline keeper ls'; you can remove what is left there",
             ) from error
 
 
 def _come_late(
-    context: Context, definition: TableDefinition, keeper: Keeper, nodes: TableNodes, known: ReplicaIdentity
+    context: Context, definition: TableDefinition, keeper: Keeper, nodes: TableNodes, own_replica: ReplicaIdentity
 ) -> Rebuilt:
     """The table is whole without this replica: it comes as one that fell behind the log."""
-    own = nodes.replica(known.replica)
-    token = known.token.encode()
+    own = nodes.replica(own_replica.replica)
+    token = own_replica.token.encode()
     context.journal.replicas.forget_entry(definition.uuid)
     keeper.multi(own.made(token, definition.version, is_lost=True), witness=Witness(own.path, token))
     return Rebuilt(tuple(keeper.children(nodes.replicas)), (), 0, came_late=True)
@@ -278,7 +278,7 @@ def _say_blocks(replica: Replica, parts: Sequence[StoredPart]) -> None:
 
 
 def _join(replica: Replica, without: Collection[str]) -> tuple[str, ...]:
-    """Say that this replica has said all; returns who has not. Whoever decides just now is refused by it."""
+    """Record that this replica has reported everything; returns who has not. A decision at the same time is refused."""
     keeper, path = replica.keeper, replica.table.restoring
     while True:
         node = keeper.get(path)

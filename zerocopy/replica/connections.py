@@ -63,7 +63,7 @@ class KnownTable(msgspec.Struct):
     """When, by the clock of this process, the replica was last announced, and the others were last listed."""
 
     def forget(self) -> None:
-        """The replica may be another one by now, or its nodes were made anew."""
+        """The replica may have been replaced, or its nodes created again."""
         self.own, self.is_old, self.is_proved = None, threading.Event(), False
         self.active_changed = None
         self.entries, self.hosts, self.inserted, self.oldest = {}, {}, {}, None

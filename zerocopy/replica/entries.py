@@ -135,7 +135,7 @@ def decode(data: bytes, *, path: str) -> Entry:
     except (UsageError, *bounds.UNREADABLE) as error:
         raise Damaged(
             f"the entry {path} in Keeper cannot be read: {error}",
-            hint="a newer version may have written it: upgrade frostline; else somebody changed it by hand",
+            hint="a newer version may have written it: upgrade frostline; else something else changed the node",
         ) from error
 
 

@@ -2,8 +2,8 @@
 
     <table>/mover-<n>.json   whose moves are let in; the next one takes its place, in one commit
 
-Numbers only grow, and the bucket's log lets one commit a number through. So whoever puts up the next fence knows that
-no commit under an older one comes after it, however late its mover wakes up; and a mover that stood still while it was
+Numbers only grow, and the bucket's log accepts one commit a number. So the replica that raises the next fence knows
+that no commit under an older one follows, however late its mover wakes up; and a mover that stood still while it was
 replaced cannot put one up either, for the one that it would replace is gone.
 """
 

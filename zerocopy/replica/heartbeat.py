@@ -21,7 +21,7 @@ from zerocopy.replica.inserts import staged_parts
 from zerocopy.replica.replica import Replica
 
 _AGAIN_SECONDS = 60.0
-"""How often it is looked whether what was said is there still: somebody may have removed it by hand."""
+"""How often the heartbeat checks that its node still exists: somebody may have removed it."""
 
 
 def serve(context: Context) -> str:
@@ -57,7 +57,7 @@ def announce(replica: Replica) -> None:
     host, node = keeper.get(own.host), keeper.find(own.is_active)
     if node is None or node.owner != keeper.session:
         identity.check_owner(replica.context, replica.definition, replica.name, node)
-        # Whoever comes writes `host`, so at the version that was read first nobody has come since then.
+        # A newcomer writes `host`, so at the version that was read first nobody has joined since then.
         left: list[Operation] = [] if node is None else [DeleteNode(own.is_active)]
         data = identity.living_owner.encode(identity.owner_here(replica.context, keeper.session))
         words = [Set(own.host, address, host.version), *left, CreateNode(own.is_active, data, ephemeral=True)]

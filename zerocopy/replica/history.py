@@ -66,7 +66,7 @@ def rolled_back(definition: TableDefinition, why: str) -> SetBack:
     name = definition.full_name
     return SetBack(
         f"{name} can only be read here: Keeper was set back to an older state: {why}",
-        hint="nothing was deleted. Give Keeper its newer data back, or build the table's nodes anew out of what the "
+        hint="nothing was deleted. Give Keeper its newer data back, or rebuild the table's nodes from what the "
         f"replicas have: 'frostline replica restore {name} --from-parts'",
     )
 

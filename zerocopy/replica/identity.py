@@ -136,7 +136,7 @@ def owner_here(context: Context, session: int) -> LivingOwner:
 
 def check_owner(context: Context, definition: TableDefinition, name: str, node: Node | None) -> None:
     """Raise `ReadOnly` where the `is_active` of the replica of this name is another home's."""
-    if node is None or not node.owner:  # one that goes with no session was made by hand
+    if node is None or not node.owner:  # somebody created one without a session
         return
     who = "a daemon that does not say where it works"
     try:
@@ -150,7 +150,7 @@ def check_owner(context: Context, definition: TableDefinition, name: str, node: 
     table = definition.full_name
     raise ReadOnly(
         f"{table} can only be read here: {who}, is at work as replica {name}",
-        hint="was this home copied, or the machine started anew just now? A daemon that ended is forgotten within "
+        hint="was this home copied, or the machine restarted just now? A daemon that ended is forgotten within "
         f"{context.config.keeper.session_timeout_seconds:g} seconds. To keep both homes let this one join by a "
         f"name of its own: 'frostline table drop {table}', then 'table create {table} --replicated --replica NAME'",
     )

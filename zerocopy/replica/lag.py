@@ -2,7 +2,7 @@
 
 `min_unprocessed_insert_time`, as ClickHouse has it: when the oldest insert was agreed upon that this replica took over
 and has not got, in whole seconds since 1970; `0` for none. It is said in the requests that change it. What a replica
-has not even taken over, whoever looks finds in the log.
+has not even taken over can be read from the log.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def lag_seconds(keeper: Keeper, nodes: TableNodes, name: str, log: Iterable[str]
             continue
         try:
             since += inserted(name, {path: found.data}).values()
-        except Damaged:  # whoever takes it over says so
+        except Damaged:  # the replica that takes it over reports it
             continue
     return max(0, int(now.timestamp()) - min(since)) if since else 0
 

@@ -46,39 +46,39 @@ class Made(msgspec.Struct, frozen=True):
 def create(
     context: Context,
     table: str,
-    wanted: TableDefinition | None,
+    requested: TableDefinition | None,
     policy: str,
     keeper_path: str | None,
     replica: str | None,
     *,
     if_not_exists: bool,
 ) -> Made:
-    """Create the table's first replica, or another one; `wanted` may be None for that.
+    """Create the table's first replica, or another one; `requested` may be None for that.
 
     Raises `Refused` for another structure than the table has, for a name in use and for what replicated tables cannot
     have yet, `AlreadyExists` for a replica that is there unless `if_not_exists`.
     """
     secret_of(context)
-    name, path = place(context, table, wanted, keeper_path, replica)
+    name, path = place(context, table, requested, keeper_path, replica)
     disk = shared.check_policy(context, policy)
     keeper, nodes = connections(context).keeper, TableNodes(path)
     theirs = _definition_in(keeper, nodes)
     _check_name(context, table, theirs)
     first = theirs is None
     if theirs is None:
-        if wanted is None:
+        if requested is None:
             raise NotFound(
                 f"there is no table at {path} in Keeper to join", hint="say --column and --order-by to create the first"
             )
-        new = msgspec.structs.replace(wanted, keeper=path)
+        new = msgspec.structs.replace(requested, keeper=path)
         theirs = _create_table(context, keeper, nodes, new, shared_disk=disk is not None)
-        first = theirs.uuid == wanted.uuid
+        first = theirs.uuid == requested.uuid
     if _is_being_dropped(keeper, nodes):
         raise _half_dropped(nodes)
     version = keeper.get(nodes.metadata).version  # changes before the table becomes a plain one
     if keeper.exists(nodes.restoring):
         raise _being_restored(theirs)
-    if wanted is not None and (unlike := list(_differences(wanted, theirs))):
+    if requested is not None and (unlike := list(_differences(requested, theirs))):
         raise Refused(
             f"the table at {path} in Keeper is another one: {'; '.join(unlike)}",
             hint="say the same, or no columns at all to take them from there",
@@ -124,23 +124,23 @@ def drop(context: Context, definition: TableDefinition) -> None:
 
 
 def _leave(
-    context: Context, definition: TableDefinition, keeper: Keeper, nodes: TableNodes, known: ReplicaIdentity
+    context: Context, definition: TableDefinition, keeper: Keeper, nodes: TableNodes, own_replica: ReplicaIdentity
 ) -> None:
-    node = keeper.find(nodes.replica(known.replica).path)
-    if node is not None and node.data == restoring_token(known.token):
+    node = keeper.find(nodes.replica(own_replica.replica).path)
+    if node is not None and node.data == restoring_token(own_replica.token):
         raise _being_restored(definition)
-    if node is None or node.data != known.token.encode():
+    if node is None or node.data != own_replica.token.encode():
         return  # it is out already, or another machine's by now
-    active = keeper.find(nodes.replica(known.replica).is_active)
+    active = keeper.find(nodes.replica(own_replica.replica).is_active)
     if active is not None and active.owner != keeper.session:
         try:
-            identity.check_owner(context, definition, known.replica, active)
+            identity.check_owner(context, definition, own_replica.replica, active)
         except ReadOnly:
             if any(context.disk(name).logged for name in context.catalog.policy_disks(definition)):
                 raise  # what it would drop in a bucket is the living one's
             return
-    _check_not_alone(keeper, nodes, known.replica, _shared_parts(context, definition))
-    remove(keeper, nodes, known.replica)
+    _check_not_alone(keeper, nodes, own_replica.replica, _shared_parts(context, definition))
+    remove(keeper, nodes, own_replica.replica)
 
 
 def _is_being_dropped(keeper: Keeper, nodes: TableNodes) -> bool:
@@ -202,15 +202,15 @@ def _check_not_alone(keeper: Keeper, nodes: TableNodes, name: str, everywhere: C
 
 
 def place(
-    context: Context, table: str, wanted: TableDefinition | None, keeper_path: str | None, replica: str | None
+    context: Context, table: str, definition: TableDefinition | None, keeper_path: str | None, replica: str | None
 ) -> tuple[str, str]:
-    """The replica's name and the table's path, as they are said or configured. Raises `UsageError`."""
+    """The replica's name and the table's path, as given or configured. Raises `UsageError`."""
     database, short = split_table_name(table)
     values = {**context.config.macros, "database": database, "table": short}
-    if wanted is not None:
-        values["uuid"] = wanted.uuid
-    name = expand(replica or "{replica}", values, what="the replica's name")
-    path = expand(keeper_path or DEFAULT_PATH, values, what="the path in Keeper")
+    if definition is not None:
+        values["uuid"] = definition.uuid
+    name = expand(replica or "{replica}", values, subject="the replica's name")
+    path = expand(keeper_path or DEFAULT_PATH, values, subject="the path in Keeper")
     if not is_step(name):
         raise UsageError(f"not a replica's name: {name!r}", hint="letters, digits, '_', '-' and '.'")
     if not is_path(path):
@@ -294,13 +294,13 @@ def _being_restored(definition: TableDefinition) -> Refused:
 def _half_dropped(nodes: TableNodes) -> Conflict:
     return Conflict(
         f"{nodes.path} in Keeper is being dropped, or is no table's",
-        hint="look with 'frostline keeper ls'; what a killed drop left can be removed by hand",
+        hint="look with 'frostline keeper ls'; you can remove what a killed drop left",
     )
 
 
-def _differences(wanted: TableDefinition, theirs: TableDefinition) -> Iterator[str]:
+def _differences(definition: TableDefinition, theirs: TableDefinition) -> Iterator[str]:
     for field in _COMPARED:
-        here, there = (msgspec.json.encode(getattr(one, field)).decode() for one in (wanted, theirs))
+        here, there = (msgspec.json.encode(getattr(version, field)).decode() for version in (definition, theirs))
         if here != there:
             yield f"{field.replace('_', ' ')} {here} here, {there} there"
 

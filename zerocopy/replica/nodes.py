@@ -5,7 +5,7 @@
 <table>/blocks/<partition>_<digest>  a block that was inserted -> the part; after <n> drops of the partition: …-<n>
 <table>/block_numbers/<partition>    what was dropped of it last; its version: how often that was
 <table>/block_numbers/<partition>/block-<who>-<number>   an insert on its way; goes with its session
-<table>/outputs/<part>               the digest of what a merge makes: whoever is first says it
+<table>/outputs/<part>                          the digest of what a merge makes: the first replica writes it
 <table>/merging/<part>               which replica makes this large merge for all, or takes back what was dropped of the
                                      partition (a range as of a drop); goes with its session
 <table>/cold/<store>/<part>          which replica has it in a store whose objects they share; while it is brought there
@@ -20,7 +20,7 @@
     log_pointer                      the number of the first entry of the log that it has not taken over
     queue/queue-<number>             what it took over and has not done
     parts/<part>                     what it has -> the digest
-    is_lost                          1: the log is cleaned past what it took over, and it becomes whole anew
+      is_lost               1: the log is cleaned past what it took over, and it copies everything again
     metadata_version                 of the definition that it has on its disks
     min_unprocessed_insert_time      since when the oldest insert waits that is in the queue; 0: none does
 """
@@ -160,7 +160,7 @@ def number_of(name: str) -> int:
     """The number that the server put behind the name of a node. Raises `Damaged` for a name without one."""
     digits = name[-10:]
     if len(digits) != 10 or not (digits.isascii() and digits.isdecimal()):
-        raise Damaged(f"the node {name} in Keeper has no number", hint="frostline made no such node; remove it by hand")
+        raise Damaged(f"the node {name} in Keeper has no number", hint="frostline made no such node; remove it")
     return int(digits)
 
 
@@ -172,10 +172,10 @@ def place_in(data: bytes, path: str) -> int:
     raise changed_by_hand(path, f"{text[:40]!r} is no number of an entry of the log")
 
 
-def changed_by_hand(path: str, what: str) -> Damaged:
+def changed_by_hand(path: str, fault: str) -> Damaged:
     """What is said of a node that none of us wrote so. Nothing is done by it."""
     return Damaged(
-        f"the node {path} in Keeper was changed by hand: {what}",
+        f"the node {path} in Keeper is invalid: {fault}",
         hint="give it back what it held; of a replica's own nodes 'frostline replica drop' on another machine, then "
         "'frostline table create --replicated' here, makes new ones",
     )

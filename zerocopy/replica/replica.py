@@ -64,7 +64,7 @@ class Replica(msgspec.Struct):
         if node.data != known.token.encode():
             raise ReadOnly(
                 f"{name} can only be read here: replica {known.replica} is another machine's now",
-                hint="it was dropped and created anew under this name; drop the table here, and join by another one",
+                hint="it was dropped and created again under this name; drop the table here, and join by another one",
             )
         identity.check_alone(context, definition, keeper, own, kept)
         history.check(context, definition, keeper, table)

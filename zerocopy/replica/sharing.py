@@ -89,32 +89,32 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 def asked(
-    replica: Replica, name: str, address: str, wanted: Mapping[str, str], stores_: Collection[str]
+    replica: Replica, name: str, address: str, digests: Mapping[str, str], stores_: Collection[str]
 ) -> dict[str, Offered | str]:
     """What the replica of this name offers of the parts with these digests, or why it offers nothing, by part. Raises
     `Transient`, `NotFound` and `Damaged` as a fetch."""
-    answers = peers_of(replica.context).ask(address, replica.definition, wanted, stores_)
+    answers = peers_of(replica.context).ask(address, replica.definition, digests, stores_)
     if answers is None:
-        return dict.fromkeys(wanted, f"replica {name} is of a version that gives parts whole")
-    found: dict[str, Offered | str] = {}
+        return dict.fromkeys(digests, f"replica {name} is of a version that gives parts whole")
+    offers: dict[str, Offered | str] = {}
     for part, told in answers.items():
         if isinstance(told, FrostlineError):
-            found[part] = told.message
+            offers[part] = told.message
         elif told[1].offer is None:
-            found[part] = told[1].why
+            offers[part] = told[1].why
         elif told[1].offer.store not in stores_:
-            found[part] = "it lies in another store"
+            offers[part] = "it lies in another store"
         else:
-            found[part] = Offered(told[0], told[1].offer, bytes(told[1].part))
-    return found
+            offers[part] = Offered(told[0], told[1].offer, bytes(told[1].part))
+    return offers
 
 
-def read(replica: Replica, disk: LoggedDisk, log: str, wanted: Mapping[str, str]) -> dict[str, Offered | str]:
+def read(replica: Replica, disk: LoggedDisk, log: str, digests: Mapping[str, str]) -> dict[str, Offered | str]:
     """The same as another log of the disk's prefix says it, which needs nobody to answer."""
     other = OtherLog(disk, log)
     try:
         other.refresh()
-        return {name: _read(replica, other, disk, log, name, digest) for name, digest in wanted.items()}
+        return {name: _read(replica, other, disk, log, name, digest) for name, digest in digests.items()}
     finally:
         other.close()
 
@@ -174,19 +174,19 @@ def take(
     return refused | _taken(replica, disk, wanted, kind, reason, covered)
 
 
-def _wanted(one: Offered, directory: str) -> _Wanted | str:
-    rows = offer.rows(one.offer, one.part, one.description, directory)
+def _wanted(offered: Offered, directory: str) -> _Wanted | str:
+    rows = offer.rows(offered.offer, offered.part, offered.description, directory)
     if isinstance(rows, str):
         return rows
     own = frozenset(_references(rows))
-    theirs = frozenset(BlobReference(reference.blob_set, one.offer.directory) for reference in own)
-    return _Wanted(one.part.name, directory, one.part.size_bytes, rows, one.offer.log, theirs, own)
+    theirs = frozenset(BlobReference(reference.blob_set, offered.offer.directory) for reference in own)
+    return _Wanted(offered.part.name, directory, offered.part.size_bytes, rows, offered.offer.log, theirs, own)
 
 
 def _taken(
     replica: Replica,
     disk: LoggedDisk,
-    wanted: Sequence[_Wanted],
+    parts: Sequence[_Wanted],
     kind: Callable[[Collection[str]], CommitKind],
     reason: str,
     covered: Sequence[StoredPart],
@@ -194,14 +194,14 @@ def _taken(
     """Why of those that were not taken. Those that do not do are left out; where it is not known which, each half is
     taken by itself."""
     refused: dict[str, str] = {}
-    rest = list(wanted)
+    rest = list(parts)
     while rest:
         try:
-            _commit(replica, disk, rest, kind([one.name for one in rest]), reason, covered)
+            _commit(replica, disk, rest, kind([part.name for part in rest]), reason, covered)
             return refused | _look(replica.context, disk, rest)
         except _Unproved as unproved:
             refused |= unproved.reasons
-            rest = [one for one in rest if one.name not in refused]
+            rest = [part for part in rest if part.name not in refused]
         except (NoSpace, NotFound, Refused) as error:
             if len(rest) == 1:
                 return refused | {rest[0].name: error.message}
@@ -215,7 +215,7 @@ def _taken(
 def _commit(
     replica: Replica,
     disk: LoggedDisk,
-    wanted: Sequence[_Wanted],
+    parts: Sequence[_Wanted],
     kind: CommitKind,
     reason: str,
     covered: Sequence[StoredPart],
@@ -223,18 +223,18 @@ def _commit(
     """Mark, probe, check and commit; all of the parts or none. Raises `_Unproved` for those that keep it back."""
     context, definition, marks = replica.context, replica.definition, disk.marks
     assert marks is not None
-    own = {reference for one in wanted for reference in one.own}
+    own = {reference for part in parts for reference in part.own}
     with (
-        context.reservations.reserve(disk.name, sum(one.size_bytes for one in wanted)),
+        context.reservations.reserve(disk.name, sum(part.size_bytes for part in parts)),
         disk.transaction(kind, reason=reason, actor=context.actor) as transaction,
     ):
-        transaction.require(present=(definition.path,), absent=tuple(one.directory for one in wanted))
+        transaction.require(present=(definition.path,), absent=tuple(part.directory for part in parts))
         try:
             transaction.mark(own)
-            if faults := probe(disk, {one.name: one.rows for one in wanted}) or _check(marks, wanted):
+            if faults := probe(disk, {part.name: part.rows for part in parts}) or _check(marks, parts):
                 raise _Unproved(faults)
-            for one in wanted:
-                for row in one.rows:
+            for part in parts:
+                for row in part.rows:
                     transaction.adopt(row)
             for old in covered:
                 transaction.remove(old.directory)
@@ -244,13 +244,13 @@ def _commit(
             raise
 
 
-def _check(marks: BlobMarks, wanted: Sequence[_Wanted]) -> dict[str, str]:
+def _check(marks: BlobMarks, parts: Sequence[_Wanted]) -> dict[str, str]:
     """The parts whose source holds their objects no more: it may be dropping them just now."""
     by_log: dict[str, set[BlobReference]] = defaultdict(set)
-    for one in wanted:
-        by_log[one.log] |= one.theirs
+    for part in parts:
+        by_log[part.log] |= part.theirs
     missing = {log: set(marks.missing(references, log)) for log, references in by_log.items() if references}
-    gone = (one.name for one in wanted if not one.theirs.isdisjoint(missing.get(one.log, ())))
+    gone = (part.name for part in parts if not part.theirs.isdisjoint(missing.get(part.log, ())))
     return dict.fromkeys(gone, "the source's own mark is gone")
 
 
@@ -318,20 +318,20 @@ def _read_whole(disk: LoggedDisk, row: FileRow) -> bool | str:
     return True
 
 
-def _look(context: Context, disk: LoggedDisk, wanted: Sequence[_Wanted]) -> dict[str, str]:
+def _look(context: Context, disk: LoggedDisk, parts: Sequence[_Wanted]) -> dict[str, str]:
     """The marks that were set are there after the commit, too: else nothing tells others that the objects are used, and
     the part goes again."""
     assert disk.marks is not None
-    missing = set(disk.marks.missing({reference for one in wanted for reference in one.own}))
+    missing = set(disk.marks.missing({reference for part in parts for reference in part.own}))
     if not missing:
         return {}
     why = "its mark went while it was taken over"
-    gone = [one for one in wanted if not one.own.isdisjoint(missing)]
+    gone = [part for part in parts if not part.own.isdisjoint(missing)]
     with disk.transaction(Tidied(), reason=why, actor=context.actor) as transaction:
-        for one in gone:
-            transaction.remove(one.directory)
+        for part in gone:
+            transaction.remove(part.directory)
         transaction.commit()
-    return {one.name: why for one in gone}
+    return {part.name: why for part in gone}
 
 
 def _let_go(disk: LoggedDisk, marks: BlobMarks, own: Collection[BlobReference]) -> None:

@@ -40,18 +40,23 @@ def audit(session: Session, disk: DiskName = None, repair: Repair = False) -> No
         session.found_something()
 
 
-def _document(found: "Audited") -> dict[str, object]:
+def _document(audited: "Audited") -> dict[str, object]:
     return {
-        "disk": found.disk,
-        "logs": found.logs,
-        "sets": found.sets,
-        "marks": found.marks,
-        "objects": found.objects,
+        "disk": audited.disk,
+        "logs": audited.logs,
+        "sets": audited.sets,
+        "marks": audited.marks,
+        "objects": audited.objects,
         "differences": [
-            {"kind": one.kind, "log": one.log, "directory": one.reference.directory, "what": one.what}
-            for one in found.differences
+            {
+                "kind": difference.kind,
+                "log": difference.log,
+                "directory": difference.reference.directory,
+                "what": difference.what,
+            }
+            for difference in audited.differences
         ],
-        "repaired": found.repaired,
-        "clean": found.clean,
-        "elsewhere": found.elsewhere,
+        "repaired": audited.repaired,
+        "clean": audited.clean,
+        "elsewhere": audited.elsewhere,
     }

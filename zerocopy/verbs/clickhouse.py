@@ -97,31 +97,34 @@ def _marks(session: Session, keeper_path: str | None) -> "ServerMarks":
         return nodes.read(keeper, root)
 
 
-def _print(session: Session, url: str, found: "Sharing") -> None:
+def _print(session: Session, url: str, sharing: "Sharing") -> None:
     from tiering.config.units import format_size
 
     line = session.output.line
-    line(f"{url}: {found.objects:,} objects, {format_size(found.size_bytes)}; {found.marks:,} marks")
-    shared = f"{found.shared:,} objects, {format_size(found.shared_bytes)}"
+    line(f"{url}: {sharing.objects:,} objects, {format_size(sharing.size_bytes)}; {sharing.marks:,} marks")
+    shared = f"{sharing.shared:,} objects, {format_size(sharing.shared_bytes)}"
     line(f"  shared       {shared}: more than one server has them")
-    orphaned = f"{found.orphaned:,} objects, {format_size(found.orphaned_bytes)}"
+    orphaned = f"{sharing.orphaned:,} objects, {format_size(sharing.orphaned_bytes)}"
     line(f"  orphaned     {orphaned}: none of these servers has them")
     line()
     session.output.table(
         ["server", "parts", "marks", "files", "unreadable"],
-        [(one["server"], one["parts"], one["marks"], one["files"], one["unreadable"]) for one in found.servers],
+        [
+            (server["server"], server["parts"], server["marks"], server["files"], server["unreadable"])
+            for server in sharing.servers
+        ],
     )
-    if found.findings:
+    if sharing.findings:
         line()
     by_kind: dict[str, list[str]] = {}
-    for finding in found.findings:
+    for finding in sharing.findings:
         by_kind.setdefault(finding.kind, []).append(finding.what)
     for kind, sentences in by_kind.items():
         for sentence in sentences[:_SHOWN]:
             line(f"{kind}  {sentence}")
         if len(sentences) > _SHOWN:
             line(f"{kind}  … and {len(sentences) - _SHOWN:,} more: --json lists them all")
-    for note in found.notes:
+    for note in sharing.notes:
         session.output.note(f"note: {note}")
     line()
-    line("No problems." if not found.findings else f"{counted(len(found.findings), 'problem')}.")
+    line("No problems." if not sharing.findings else f"{counted(len(sharing.findings), 'problem')}.")

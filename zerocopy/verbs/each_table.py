@@ -53,16 +53,18 @@ class EachTable:
         if self._first is not None and self._tables == 1:
             raise self._first
 
-    def tell(self, session: Session, what: str) -> None:
+    def tell(self, session: Session, operation: str) -> None:
         """Name each table that failed, then raise `PartlyDone`; where all did, the error of the first."""
         if self._first is None:
             return
-        for one in self.failed:
-            session.output.note(f"{one.table}: {what}: {one.error}{f'; {one.hint}' if one.hint else ''}")
+        for failure in self.failed:
+            session.output.note(
+                f"{failure.table}: {operation}: {failure.error}{f'; {failure.hint}' if failure.hint else ''}"
+            )
         if len(self.failed) == self._tables:
             raise self._first
         raise PartlyDone(
             f"{len(self.failed)} of {counted(self._tables, 'table')} failed: "
-            f"{', '.join(one.table for one in self.failed)}",
+            f"{', '.join(failure.table for failure in self.failed)}",
             hint="the reasons are above",
         )

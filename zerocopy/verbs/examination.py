@@ -97,16 +97,16 @@ def _read_only(subject: str, own: OwnReplica) -> Finding:
     return Finding(subject=subject, check="writable", level=level, what=own.read_only)
 
 
-def _said(one: ReplicaStatus) -> tuple[Level, str, str]:
-    number = one.queue + one.behind
+def _said(status: ReplicaStatus) -> tuple[Level, str, str]:
+    number = status.queue + status.behind
     waiting = f"{number} entr{'y' if number == 1 else 'ies'}"
-    where = f"replica {one.replica}" + (" (here)" if one.here else "")
-    if one.lost:
+    where = f"replica {status.replica}" + (" (here)" if status.here else "")
+    if status.lost:
         hint = "its next pass makes it whole; if its machine is gone for good: 'frostline replica drop'"
         return "warning", f"{where} fell behind what the log keeps", hint
-    if not one.active:
-        what = f"{where} is not heard of, and has {waiting} to do: what was merged moves to no bucket without it"
-        return "warning", what, "run 'frostline daemon run' there; if its machine is gone: 'frostline replica drop'"
+    if not status.active:
+        message = f"{where} is not heard of, and has {waiting} to do: what was merged moves to no bucket without it"
+        return "warning", message, "run 'frostline daemon run' there; if its machine is gone: 'frostline replica drop'"
     if number:
         return "note", f"{where} has {waiting} to do", "'frostline replica sync' there says what keeps it"
-    return "ok", f"{where} has {one.parts} parts and nothing to do", ""
+    return "ok", f"{where} has {status.parts} parts and nothing to do", ""

@@ -91,10 +91,10 @@ def _lag(seconds: int | None) -> str:
     return "-" if seconds is None else f"{seconds} s"
 
 
-def _tell_troubles(session: Session, found: "Sequence[OwnReplica | ReplicaStatus]") -> None:
-    for one in found:
-        if one.last_error:
-            session.output.note(f"{one.table}: {one.last_error}; the next try is {_next(one.next_try)}")
+def _tell_troubles(session: Session, statuses: "Sequence[OwnReplica | ReplicaStatus]") -> None:
+    for status in statuses:
+        if status.last_error:
+            session.output.note(f"{status.table}: {status.last_error}; the next try is {_next(status.next_try)}")
 
 
 def _next(at: str | None) -> str:
@@ -264,7 +264,7 @@ def restore(
         typer.Option("--without", metavar="NAME", help="after Keeper was lost: do not wait for this replica"),
     ] = None,
     from_parts: Annotated[
-        bool, typer.Option("--from-parts", help="Keeper was set back to an older state: build its nodes anew")
+        bool, typer.Option("--from-parts", help="Keeper was set back to an older state: rebuild its nodes")
     ] = False,
 ) -> None:
     """Make this machine's replica what Keeper and the other replicas say, as 'fsck' compares it.

@@ -129,7 +129,7 @@ class Marking:
 
     def hold(self, table: ReplayTable, operations: Iterable[Operation]) -> None:
         """Mark what the operations have brought, and see the marks that they have ended; before the entry is put, with
-        every attempt anew. Raises `NotFound` when a set is gone."""
+        every attempt again. Raises `NotFound` when a set is gone."""
         coming: set[BlobReference] = set()
         for operation in operations:
             match operation:

@@ -25,7 +25,7 @@ def store_identity(disk: LoggedDisk) -> str | None:
     has written to it yet. One request.
 
     It is what the id object says that the first writer puts: two buckets of one name have two, and so has a prefix
-    that was emptied and begun anew. A copy of a whole bucket has the id of the first.
+    that was emptied and filled again. A copy of a whole bucket has the id of the first.
     """
     if disk.log_name is None:
         return None

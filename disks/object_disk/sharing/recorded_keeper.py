@@ -40,7 +40,7 @@ class MarksKeeper(msgspec.Struct, frozen=True, kw_only=True):
 
     keeper: str
     where: str
-    """How whoever said so reaches that Keeper."""
+    """How the machine that wrote the record reaches that Keeper."""
     holder: str
     """The machine that said so."""
     time: datetime
@@ -76,27 +76,27 @@ def recorded_keepers(prefix: ObjectStore) -> list[RecordedKeeper]:
     return found
 
 
-def in_force(found: Sequence[RecordedKeeper]) -> RecordedKeeper | None:
+def in_force(records: Sequence[RecordedKeeper]) -> RecordedKeeper | None:
     """The record that counts; None where none names a Keeper."""
-    return next((one for one in reversed(found) if one.place.keeper), None)
+    return next((record for record in reversed(records) if record.place.keeper), None)
 
 
-def is_new(found: Sequence[RecordedKeeper], at: datetime) -> bool:
+def is_new(records: Sequence[RecordedKeeper], at: datetime) -> bool:
     """Whether marks were kept elsewhere, or not at all, so lately that a collection which knows no better may go on."""
-    counts = in_force(found)
-    return counts is not None and counts.number > found[0].number and at - counts.since < INTENT_LIFETIME
+    counts = in_force(records)
+    return counts is not None and counts.number > records[0].number and at - counts.since < INTENT_LIFETIME
 
 
-def objection(found: Sequence[RecordedKeeper], keeper: str | None, *, at: datetime, guard: timedelta) -> str | None:
+def objection(records: Sequence[RecordedKeeper], keeper: str | None, *, at: datetime, guard: timedelta) -> str | None:
     """Why a collection may not go by the logs and the marks in the Keeper with this id (empty: it has none; None: there
     is no Keeper); None when it may. Pure."""
-    counts = in_force(found)
+    counts = in_force(records)
     if counts is None and keeper is not None:
         return (
             "nothing in the bucket says that its marks are in this Keeper: run 'frostline replica audit --repair' here"
         )
     if counts is None:
-        return None if found else _NOTHING_SAID
+        return None if records else _NOTHING_SAID
     if keeper is None:
         return (
             f"marks in a Keeper ({_described(counts)}) hold objects here, and this configuration has no `keeper:`: "
@@ -104,7 +104,7 @@ def objection(found: Sequence[RecordedKeeper], keeper: str | None, *, at: dateti
         )
     if keeper != counts.place.keeper:
         return elsewhere(counts)
-    before = any(one.place.keeper not in ("", keeper) for one in found)
+    before = any(record.place.keeper not in ("", keeper) for record in records)
     if before and at - counts.since < guard:
         return (
             f"marks are kept in this Keeper since {counts.since:%Y-%m-%d %H:%M} UTC, and were in another one, or in "
@@ -120,7 +120,7 @@ _NOTHING_SAID = (
 
 
 def elsewhere(counts: RecordedKeeper) -> str:
-    """What is told where the configured Keeper is not the one that the record names."""
+    """The message for a configured Keeper that is not the one in the record."""
     return (
         f"the marks of this prefix are kept in another Keeper than the configured one ({_described(counts)}), or this "
         "one lost its data: correct `keeper:`; if it is right, run 'frostline replica audit --repair' here, and marks "
@@ -134,7 +134,7 @@ def _described(counts: RecordedKeeper) -> str:
 
 
 def say(prefix: ObjectStore, keeper: str, where: str) -> list[RecordedKeeper]:
-    """Put a record, unless the one that counts says the same; all records as they are then. Raises `Refused` when
+    """Put a record, unless the one that counts says the same; returns all records after that. Raises `Refused` when
     others keep saying something else."""
     for _ in range(_ATTEMPTS):
         found = recorded_keepers(prefix)

@@ -1,6 +1,6 @@
 """Taking the log of a machine that is gone for good out of a prefix, so that gc may collect what it alone names.
 
-    a record       logs/<NAME>/writers/<number>.json with `retired`    its machine commits nothing more, and is told so
+    a record       logs/<NAME>/writers/<number>.json with `retired`    its machine commits nothing more, and reports it
     12 hours       `disk adopt` on that machine takes the log back     gc heeds it as before
     24 hours       no way back                                         gc heeds it no more; an audit drops its marks
 
@@ -32,9 +32,9 @@ def heeded_logs(disk: LoggedDisk, *, now: datetime) -> list[str]:
     return [name for name in other_logs(disk) if not is_over(_retired(disk, name), now)]
 
 
-def is_over(found: Retired | None, now: datetime) -> bool:
+def is_over(retired: Retired | None, now: datetime) -> bool:
     """Whether a log counts no more. A time that cannot be believed proves nothing."""
-    return found is not None and sane_time(found.since, now) and now - found.since >= IN_EFFECT_AFTER
+    return retired is not None and sane_time(retired.since, now) and now - retired.since >= IN_EFFECT_AFTER
 
 
 def _retired(disk: LoggedDisk, name: str) -> Retired | None:
@@ -71,7 +71,7 @@ def last_sign(log: OtherLog) -> datetime | None:
             if isinstance(log.log.read(revision).commit.kind, Fenced):
                 continue
         except Damaged:
-            pass  # whoever's it is: it counts
+            pass  # it counts, no matter who wrote it
         signs.append(commits[revision].modified)
         break
     return max(signs, default=None)

@@ -78,11 +78,11 @@ def _version(bucket: Bucket, key: str) -> str | FrostlineError | None:
     )
 
 
-def retained_error(place: S3Place, key: str, headers: Mapping[str, str], *, now: datetime) -> Retained | None:
+def retained_error(location: S3Place, key: str, headers: Mapping[str, str], *, now: datetime) -> Retained | None:
     """What the headers of an object say about its lock."""
     if headers.get("x-amz-object-lock-legal-hold", "").upper() == "ON":
         return Retained(
-            f"{place.name}{key} is under a legal hold", until=None, hint="take the hold off in the bucket first"
+            f"{location.name}{key} is under a legal hold", until=None, hint="take the hold off in the bucket first"
         )
     given = headers.get("x-amz-object-lock-retain-until-date")
     if not given:
@@ -92,7 +92,7 @@ def retained_error(place: S3Place, key: str, headers: Mapping[str, str], *, now:
     if until <= now:
         return None
     return Retained(
-        f"{place.name}{key} is kept by Object Lock until {until:%Y-%m-%d %H:%M}Z",
+        f"{location.name}{key} is kept by Object Lock until {until:%Y-%m-%d %H:%M}Z",
         until=until,
         hint="the next gc deletes it when that is over",
     )

@@ -65,16 +65,16 @@ class S3Place(msgspec.Struct, frozen=True):
     """The bucket is a part of the host's name."""
 
 
-def error_of_answer(place: S3Place, key: str, status: int, code: str = "", text: str = "") -> FrostlineError:
+def error_of_answer(location: S3Place, key: str, status: int, code: str = "", text: str = "") -> FrostlineError:
     """The error for an answer with this HTTP status and S3 error code. `text` is the server's, for the message only."""
-    where = f"{place.name}{key}"
+    where = f"{location.name}{key}"
     said = f" ({status} {code})" if code else f" ({status})"
     if code in _THROTTLED or status in (429, 503):
-        return Throttled(f"{where}: {place.endpoint_url} asks for fewer requests{said}")
+        return Throttled(f"{where}: {location.endpoint_url} asks for fewer requests{said}")
     if code in _TRANSIENT or status in (408, 500, 502, 504):
-        return Transient(f"{where}: temporary failure of {place.endpoint_url}{said}")
+        return Transient(f"{where}: temporary failure of {location.endpoint_url}{said}")
     if code in _WRONG_DIGEST:
-        return wrong_sha256(place.name, key)
+        return wrong_sha256(location.name, key)
     if code == "PreconditionFailed" or status == 412:
         return AlreadyExists(f"{where} exists already")
     if code == "NoSuchUpload":
@@ -82,9 +82,9 @@ def error_of_answer(place: S3Place, key: str, status: int, code: str = "", text:
     if code == "InvalidRange" or status == 416:
         return Damaged(f"{where}: the range reaches past the end of the object", hint="run fsck")
     if code in _WRONG_REGION or status in (301, 307):
-        return UsageError(f"bucket {place.bucket!r} lies in another region{said}", hint="set `region` of the disk")
+        return UsageError(f"bucket {location.bucket!r} lies in another region{said}", hint="set `region` of the disk")
     if code == "NoSuchBucket":
-        return missing_bucket(place)
+        return missing_bucket(location)
     if status == 404:
         return NotFound(f"no object {where}")
     if code == "QuotaExceeded" or status == 507:
@@ -95,20 +95,20 @@ def error_of_answer(place: S3Place, key: str, status: int, code: str = "", text:
     if code == "InvalidObjectState":
         return Refused(f"{where} lies in an archive class", hint="restore it in the bucket first, then try again")
     if status in (401, 403) or code in _EXPIRED or code in _DENIED:
-        return _denied(place, where, code, said, text)
+        return _denied(location, where, code, said, text)
     hint = "the store does not take checksums: set `checksums: none` for the disk" if "checksum" in text.lower() else ""
-    return FrostlineError(f"{where}: {place.endpoint_url} refused the request{said}: {text[:200]}", hint=hint)
+    return FrostlineError(f"{where}: {location.endpoint_url} refused the request{said}: {text[:200]}", hint=hint)
 
 
-def missing_bucket(place: S3Place) -> NotFound:
+def missing_bucket(location: S3Place) -> NotFound:
     """The bucket itself is not there: said by name, for it is a mistake in the configuration more often than a loss."""
     return NotFound(
-        f"no bucket {place.bucket!r} at {place.endpoint_url}",
+        f"no bucket {location.bucket!r} at {location.endpoint_url}",
         hint="create it, or check `url` and `endpoint_url` of the disk",
     )
 
 
-def _denied(place: S3Place, where: str, code: str, said: str, text: str) -> AccessDenied:
+def _denied(location: S3Place, where: str, code: str, said: str, text: str) -> AccessDenied:
     if code in _EXPIRED:
         return CredentialsExpired(
             f"{where}: access denied{said}", hint="the session token has expired: get a new one (`aws sso login`)"
@@ -118,43 +118,46 @@ def _denied(place: S3Place, where: str, code: str, said: str, text: str) -> Acce
     elif code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
         hint = "check the access key and the secret (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or the profile)"
     else:
-        hint = f"the credentials need s3:GetObject, PutObject, DeleteObject and ListBucket on bucket {place.bucket!r}"
+        hint = (
+            f"the credentials need s3:GetObject, PutObject, DeleteObject and ListBucket on bucket {location.bucket!r}"
+        )
     return AccessDenied(f"{where}: access denied{said}", hint=hint)
 
 
-def no_credentials(place: S3Place) -> AccessDenied:
+def no_credentials(location: S3Place) -> AccessDenied:
     """Never fall back to anonymous requests: they would read a public bucket and fail on the first write."""
     return AccessDenied(
-        f"no credentials for {place.name}",
+        f"no credentials for {location.name}",
         hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or use an instance role",
     )
 
 
-def not_answered(place: S3Place, key: str, error: BaseException) -> Transient:
+def not_answered(location: S3Place, key: str, error: BaseException) -> Transient:
     """The connection failed or broke."""
     reason = type(error).__name__
     return Transient(
-        f"{place.name}{key}: no answer from {place.endpoint_url} ({reason})", hint="check the network and endpoint_url"
+        f"{location.name}{key}: no answer from {location.endpoint_url} ({reason})",
+        hint="check the network and endpoint_url",
     )
 
 
-def unreachable(place: S3Place, key: str, error: BaseException) -> Unreachable:
+def unreachable(location: S3Place, key: str, error: BaseException) -> Unreachable:
     """No connection could be made."""
-    if (found := _UNTRUSTED.search(str(error))) is not None:
-        return _untrusted(place, key, found[1])
-    failed = not_answered(place, key, error)
+    if (untrusted := _UNTRUSTED.search(str(error))) is not None:
+        return _untrusted(location, key, untrusted[1])
+    failed = not_answered(location, key, error)
     within = getattr(error, "kwargs", {}).get("error", error)  # boto3 wraps what its HTTP library said
-    if place.virtual_host and (isinstance(within, socket.gaierror) or "Failed to resolve" in str(within)):
-        host = urlsplit(place.endpoint_url).hostname
+    if location.virtual_host and (isinstance(within, socket.gaierror) or "Failed to resolve" in str(within)):
+        host = urlsplit(location.endpoint_url).hostname
         return Unreachable(
-            f"{failed.message}: no address of {place.bucket}.{host}",
+            f"{failed.message}: no address of {location.bucket}.{host}",
             hint="the bucket is part of the host's name: set `addressing_style: path` for the disk, or check the name",
         )
     return Unreachable(failed.message, hint=failed.hint)
 
 
-def _untrusted(place: S3Place, key: str, reason: str) -> Untrusted:
-    """`reason` is that of OpenSSL, in words. The message says what to do, for it is what every verb shows of a disk
+def _untrusted(location: S3Place, key: str, reason: str) -> Untrusted:
+    """`reason` is the message of OpenSSL. Ours says what to do, for it is what every verb shows of a disk
     that cannot be reached."""
     if "expired" in reason or "not yet valid" in reason:
         remedy = "the server needs a new certificate; or the clock of this machine is wrong"
@@ -163,7 +166,7 @@ def _untrusted(place: S3Place, key: str, reason: str) -> Untrusted:
     else:
         remedy = "give its authority's PEM file: `ca_bundle` of the disk, or AWS_CA_BUNDLE"
     return Untrusted(
-        f"{place.name}{key}: the certificate of {place.endpoint_url} is not accepted: {reason}; {remedy}",
+        f"{location.name}{key}: the certificate of {location.endpoint_url} is not accepted: {reason}; {remedy}",
         hint="nothing was sent",
     )
 
@@ -185,12 +188,12 @@ def waiting(error: FrostlineError, headers: Mapping[str, str]) -> FrostlineError
     return error
 
 
-def outcome_unknown(place: S3Place, key: str, error: FrostlineError) -> OutcomeUnknown:
+def outcome_unknown(location: S3Place, key: str, error: FrostlineError) -> OutcomeUnknown:
     """A conditional write whose answer was lost: it may have taken effect."""
-    return OutcomeUnknown(f"{place.name}{key}: written or not, the answer was lost: {error.message}")
+    return OutcomeUnknown(f"{location.name}{key}: written or not, the answer was lost: {error.message}")
 
 
-def error_of_xml(place: S3Place, key: str, status: int, body: bytes) -> FrostlineError:
+def error_of_xml(location: S3Place, key: str, status: int, body: bytes) -> FrostlineError:
     """The error for an answer whose body is S3's XML, or a proxy's page."""
     code, text = "", body[:200].decode(errors="replace")
     try:
@@ -204,18 +207,19 @@ def error_of_xml(place: S3Place, key: str, status: int, body: bytes) -> Frostlin
     except ElementTree.ParseError:
         pass
     if status == 404 and not code and body:
-        return bare_404(place, key, text)
-    return error_of_answer(place, key, status, code, text)
+        return bare_404(location, key, text)
+    return error_of_answer(location, key, status, code, text)
 
 
-def bare_404(place: S3Place, key: str, text: str) -> WrongAnswer:
+def bare_404(location: S3Place, key: str, text: str) -> WrongAnswer:
     """A store says what is missing. A 404 that says nothing of S3 may be a proxy's."""
     return WrongAnswer(
-        f"{place.name}{key}: {place.endpoint_url} answers 404 without an error of S3: {text[:60]!r}", hint=NOT_THE_STORE
+        f"{location.name}{key}: {location.endpoint_url} answers 404 without an error of S3: {text[:60]!r}",
+        hint=NOT_THE_STORE,
     )
 
 
-def error_of_client(place: S3Place, key: str, error: Exception) -> FrostlineError:
+def error_of_client(location: S3Place, key: str, error: Exception) -> FrostlineError:
     """The error for an exception of boto3."""
     from botocore.exceptions import (
         ClientError,
@@ -228,21 +232,21 @@ def error_of_client(place: S3Place, key: str, error: Exception) -> FrostlineErro
     from botocore.parsers import ResponseParserError
 
     if isinstance(error, ResponseParserError):
-        fault = f"the answer of {place.endpoint_url} is not believed: it is not XML of S3"
-        return WrongAnswer(f"{place.name}{key}: {fault}", hint=NOT_THE_STORE)
+        fault = f"the answer of {location.endpoint_url} is not believed: it is not XML of S3"
+        return WrongAnswer(f"{location.name}{key}: {fault}", hint=NOT_THE_STORE)
     if isinstance(error, ClientError):
         details = error.response.get("Error", {})
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         code = str(details.get("Code", ""))
         if status == 404 and code in ("", "404"):
-            return bare_404(place, key, str(details.get("Message", "")))
-        said = error_of_answer(place, key, status, "" if code.isdigit() else code, str(details.get("Message", "")))
+            return bare_404(location, key, str(details.get("Message", "")))
+        said = error_of_answer(location, key, status, "" if code.isdigit() else code, str(details.get("Message", "")))
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         return waiting(said, {name.lower(): value for name, value in headers.items()})
     if isinstance(error, NoCredentialsError):
-        return no_credentials(place)
+        return no_credentials(location)
     if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, SSLError)):
-        return unreachable(place, key, error)
+        return unreachable(location, key, error)
     if isinstance(error, HTTPClientError):
-        return not_answered(place, key, error)
-    return FrostlineError(f"{place.name}{key}: {type(error).__name__}: {error}")
+        return not_answered(location, key, error)
+    return FrostlineError(f"{location.name}{key}: {type(error).__name__}: {error}")

@@ -159,12 +159,12 @@ class _Proxy:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             self.credentials = f"proxy-authorization: Basic {base64.b64encode(pair.encode()).decode()}\r\n"
 
-    def tunnel(self, connection: socket.socket, place: str) -> None:
-        """Have everything that follows forwarded to the place as it is."""
-        connection.sendall(f"CONNECT {place} HTTP/1.1\r\nhost: {place}\r\n{self.credentials}\r\n".encode())
+    def tunnel(self, connection: socket.socket, address: str) -> None:
+        """Have everything that follows forwarded unchanged to the address."""
+        connection.sendall(f"CONNECT {address} HTTP/1.1\r\nhost: {address}\r\n{self.credentials}\r\n".encode())
         answer, _ = read_answer(Pace(connection), "CONNECT")
         if not 200 <= answer.status < 300:
-            raise ConnectionRefusedError(f"the proxy {self.host} answered {answer.status} for {place}")
+            raise ConnectionRefusedError(f"the proxy {self.host} answered {answer.status} for {address}")
 
 
 def _port(parts: SplitResult, usual: int) -> int:

@@ -39,7 +39,7 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 _CHECKSUM = "x-amz-checksum-sha256"
 _CHECKSUM_MODE = "x-amz-checksum-mode"
 _MOST_CHECKED_BYTES = 16 * 1024 * 1024
-"""Larger objects are data, which whoever reads it compares by itself."""
+"""Larger objects are data, which their reader compares by itself."""
 _NOT_TAKEN = (400, 501)
 """What servers answer to a header that they do not take."""
 _CONNECT_TIMEOUT_SECONDS = 10.0
@@ -71,7 +71,7 @@ class S3Requests:
 
     def __init__(
         self,
-        place: S3Place,
+        location: S3Place,
         *,
         bucket_url: str,
         prefix: str,
@@ -81,7 +81,7 @@ class S3Requests:
         proxy_url: str | None = None,
         checksums: Checksums = "auto",
     ) -> None:
-        self._place = place
+        self._place = location
         self.checksums = checksums
         self._gives_checksums = checksums == "sha256"
         self._prefix = prefix
@@ -322,7 +322,7 @@ def _is_as_kept(answer: HttpAnswer) -> bool:
 
 
 def is_whole(answer: HttpAnswer) -> bool:
-    """Whether it holds the whole object: some servers send all of a small one to whoever asks for a range."""
+    """Whether it holds the whole object: some servers answer a range of a small object with all of it."""
     return answer.status != 206 and "content-range" not in answer.headers
 
 

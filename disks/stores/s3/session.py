@@ -257,7 +257,7 @@ class S3Session:
         return self.credentials() if lasting else None
 
     def renew(self) -> bool:
-        """Forget the credentials of the chain, so that the next use reads them anew. False for keys that were given."""
+        """Forget the credentials of the chain: the next use reads them again. False for keys that were given."""
         if self._static_credentials is not None:
             return False
         with _renewing:

@@ -90,12 +90,12 @@ def _when(action: dict[str, Any]) -> str | None:
     return None
 
 
-def _lock(found: Any) -> ObjectLock | NotAnswered:
-    if not found:
+def _lock(answer: Any) -> ObjectLock | NotAnswered:
+    if not answer:
         return NotAnswered("the store gives an empty answer")
-    retention = (found.get("Rule") or {}).get("DefaultRetention") or {}
+    retention = (answer.get("Rule") or {}).get("DefaultRetention") or {}
     days = retention.get("Days") or (365 * retention["Years"] if retention.get("Years") else None)
-    return ObjectLock(found.get("ObjectLockEnabled") == "Enabled", retention.get("Mode"), days)
+    return ObjectLock(answer.get("ObjectLockEnabled") == "Enabled", retention.get("Mode"), days)
 
 
 def old_versions(client: S3Client, bucket: str, prefix: str) -> Iterator[OldVersion]:

@@ -372,8 +372,8 @@ class S3Store(ObjectStore):
             if key != PROBE_KEY:
                 yield ObjectInfo(key, item.size_bytes, item.modified)
 
-    def _skip_foreign(self, item: ListedKey) -> None:
-        if key := item.key.removeprefix(self._prefix):  # the prefix itself is a marker that consoles make
+    def _skip_foreign(self, listed: ListedKey) -> None:
+        if key := listed.key.removeprefix(self._prefix):  # the prefix itself is a marker that consoles make
             _log.warning("%s: foreign object skipped, which no disk can have written: %r", self.name, key)
 
     def _fetch_page(self, prefix: str, start_after: str) -> Page:

@@ -269,17 +269,17 @@ class _Bench:
         self._expect(RANGE, data == self._body(key, size_bytes)[start:stop], key)
         return taken
 
-    def _list(self, place: str) -> float:
+    def _list(self, prefix: str) -> float:
         began = time.perf_counter()
-        found = list(self._store.list(place))
+        listing = list(self._store.list(prefix))
         taken = time.perf_counter() - began
-        keys = [info.key for info in found]
+        keys = [info.key for info in listing]
         missing = set(self._digests).difference(keys)
         self._expect(LISTED, not missing, next(iter(missing), ""))
         self._expect(IN_ORDER, keys == sorted(keys, key=str.encode), "")
         return taken / -(-max(len(keys), 1) // _PAGE_KEYS)
 
-    def _delete(self, place: str) -> float:
+    def _delete(self, prefix: str) -> float:
         keys = list(self._digests)
         began = time.perf_counter()
         answers = self._store.delete(keys)
@@ -287,7 +287,7 @@ class _Bench:
         failed = [key for key, error in answers.items() if error is not None and not isinstance(error, Retained)]
         self._expect(DELETES, not failed, next(iter(failed), ""))
         gone = {key for key, error in answers.items() if error is None}
-        left = gone.intersection(info.key for info in self._store.list(place))
+        left = gone.intersection(info.key for info in self._store.list(prefix))
         self._expect(GONE, not left, next(iter(left), ""))
         self._made -= gone - left
         self._digests.clear()

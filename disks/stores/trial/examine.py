@@ -42,8 +42,8 @@ _MOST_VERSIONS = 100_000
 _Value = TypeVar("_Value")
 
 
-def examine(store: ObjectStore, *, read_only: bool, step: Callable[[str], None] = lambda what: None) -> StoreFacts:
-    """Ask everything; never raises for what the store answers. `step` is told what is asked next."""
+def examine(store: ObjectStore, *, read_only: bool, step: Callable[[str], None] = lambda name: None) -> StoreFacts:
+    """Ask everything; never raises for what the store answers. `step` gets the name of the next question."""
     facts = StoreFacts(store.name)
     step("listing")
     try:

@@ -1,10 +1,10 @@
 """A prefix that holds several logs, as the disk of one of them sees it.
 
-    <prefix>/r…-file-…            blobs of all logs          as they are
+        <prefix>/r…-file-…             blobs of all logs          unchanged
     <prefix>/gc/…                 what any collection says   as it is
     <prefix>/logs/<NAME>/…        what log NAME owns         without `logs/<NAME>/`
 
-So whoever reads or writes a log, its snapshots, pins and lease does it as in a prefix with one log. What other logs own
+So readers and writers of a log, its snapshots, pins and lease work as in a prefix with one log. What other logs own
 is not shown; who asks for them opens a view of theirs (`of_log`).
 """
 

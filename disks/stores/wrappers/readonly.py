@@ -13,8 +13,10 @@ from oplog.errors import FrostlineError, Refused
 class ReadOnlyStore(WrappedStore):
     """For disks with `read_only: true`: foreign buckets, backups, a bucket that is looked at after an accident."""
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise Refused(f"{self.name} is read-only: {what} refused", hint="set `read_only: false` for the disk to write")
+    def _refuse(self, operation: str) -> NoReturn:
+        raise Refused(
+            f"{self.name} is read-only: {operation} refused", hint="set `read_only: false` for the disk to write"
+        )
 
     def put(self, key: str, payload: Payload, *, sha256: bytes, metadata: Mapping[str, str] | None = None) -> None:
         self._refuse(f"put of {key}")

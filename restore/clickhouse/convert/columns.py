@@ -91,10 +91,10 @@ def _parsed(column: SourceColumn) -> ColumnType:
         raise _Unknown(column.kind) from None
 
 
-def _mapping(found: ColumnType, depth: int) -> Mapping:
-    name, arguments = found.name, found.arguments
+def _mapping(column_type: ColumnType, depth: int) -> Mapping:
+    name, arguments = column_type.name, column_type.arguments
     if depth > _DEEPEST:
-        raise _Unknown(written(found))
+        raise _Unknown(written(column_type))
     if arguments is None:
         if name in _SIMPLE:
             return Mapping(_SIMPLE[name], name)
@@ -128,7 +128,7 @@ def _mapping(found: ColumnType, depth: int) -> Mapping:
         case "Array" if len(types) == 1:
             inner = _mapping(types[0], depth + 1)
             return Mapping(pa.list_(inner.arrow), f"Array({inner.cast})")
-    raise _Unknown(written(found))
+    raise _Unknown(written(column_type))
 
 
 def _types(arguments: Sequence[Argument]) -> list[ColumnType]:

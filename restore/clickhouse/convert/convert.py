@@ -52,7 +52,7 @@ class ConversionPlan(msgspec.Struct, frozen=True):
             fields.append(pa.field(column.name, mapping.arrow, mapping.nullable))
         return pa.schema(fields)
 
-    def request(self, place: Path, parts: Sequence[tuple[SourcePart, Path, Path]]) -> dict[str, Any]:
+    def request(self, directory: Path, parts: Sequence[tuple[SourcePart, Path, Path]]) -> dict[str, Any]:
         """What is asked of the engine for parts with the same columns, each with its directory and its target.
         Statements are written here alone: no text of a part is in them but between quotes."""
         there = parts[0][0].columns
@@ -67,7 +67,7 @@ class ConversionPlan(msgspec.Struct, frozen=True):
             if (condition := text_condition(expression, cast)) is not None:
                 texts.append((column.name, condition))
         return {
-            "place": str(place),
+            "place": str(directory),
             "columns": ", ".join(f"{quoted_name(column.name)} {declared_type(column)}" for column in there),
             "select": ", ".join(select),
             "texts": texts,
@@ -181,12 +181,12 @@ def _groups(parts: Sequence[SourcePart]) -> Iterator[list[SourcePart]]:
 
 
 def _rows(
-    store: ObjectStore, plan: ConversionPlan, group: Sequence[SourcePart], python: str, place: Path, result: Converted
+    store: ObjectStore, plan: ConversionPlan, group: Sequence[SourcePart], python: str, scratch: Path, result: Converted
 ) -> Iterator[pa.RecordBatch]:
-    parts = [(part, place / f"part-{number}", place / f"{number}.parquet") for number, part in enumerate(group)]
+    parts = [(part, scratch / f"part-{number}", scratch / f"{number}.parquet") for number, part in enumerate(group)]
     for part, directory, _ in parts:
         _bring(store, part.part, directory)
-    answers = ask_engine(python, plan.request(place, parts))
+    answers = ask_engine(python, plan.request(scratch, parts))
     for (part, _, rows), answer in zip(parts, answers, strict=True):
         if answer["bad"]:
             raise UsageError(

@@ -20,7 +20,7 @@ from restore.clickhouse.table_facts import count_in, read_file
 from restore.clickhouse.tree import inode_of, key_prefix, read_tree
 
 _NAMELESS = frozenset({"lost_rename"})
-"""Losses that leave the table's other parts as they are: these rows are told of, and not taken."""
+"""Losses that leave the table's other parts unchanged: these rows are reported, and not taken."""
 
 
 class SourcePart(msgspec.Struct, frozen=True):
@@ -61,16 +61,20 @@ def read_source_table(
     files, findings = _tree(store, metadata, askers)
     table = _chosen(find_tables(files), uuid, store.name)
     active = [part for part in table.parts if part.state is State.ACTIVE]
-    problems = [one for one in losses(findings) if one.path is None or one.path.startswith(f"{table.directory}/")]
-    _refuse_what_lacks_rows(table, active, [one for one in problems if one.kind not in _NAMELESS])
-    found: list[SourcePart | None] = [None] * len(active)
+    problems = [
+        finding
+        for finding in losses(findings)
+        if finding.path is None or finding.path.startswith(f"{table.directory}/")
+    ]
+    _refuse_what_lacks_rows(table, active, [finding for finding in problems if finding.kind not in _NAMELESS])
+    source_parts: list[SourcePart | None] = [None] * len(active)
 
     def look(index: int) -> None:
-        found[index] = _look(store, active[index])
+        source_parts[index] = _look(store, active[index])
 
     in_parallel(look, len(active), askers.workers)
-    parts = sorted((part for part in found if part is not None), key=lambda one: one.part.name)
-    return SourceTable(table.uuid, tuple(parts), tuple(one for one in problems if one.kind in _NAMELESS))
+    parts = sorted((part for part in source_parts if part is not None), key=lambda part: part.part.name)
+    return SourceTable(table.uuid, tuple(parts), tuple(finding for finding in problems if finding.kind in _NAMELESS))
 
 
 def _tree(store: ObjectStore, metadata: Path | None, askers: Askers) -> tuple[dict[str, File], list[LogProblem]]:

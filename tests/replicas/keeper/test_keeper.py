@@ -190,9 +190,9 @@ def test_who_is_told_to_stop_waits_for_nobody(
             assert told.exists("/")
             getattr(line, trouble)()
         is_in_trouble = True
-        with pytest.raises(Transient, match="told to stop"):
+        with pytest.raises(Transient, match="began to stop"):
             told.get("/")
-        with pytest.raises((Transient, OutcomeUnknown), match="told to stop"):
+        with pytest.raises((Transient, OutcomeUnknown), match="began to stop"):
             told.create("/made")
     assert next(looks) > 3
 

@@ -140,7 +140,7 @@ def test_a_pointer_into_nowhere_is_named_and_goes_on_when_it_is_put_right(
     write(keeper, path, data)
     with a.serving():
         b("replica", "sync", "d.t", code=1)
-        assert f"the node {path} in Keeper was changed by hand" in b.error
+        assert f"the node {path} in Keeper is invalid" in b.error
         assert b.keys() == [1]
         write(keeper, path, before)
         b.sync()
@@ -183,5 +183,5 @@ def test_a_merge_that_is_said_to_leave_nothing_takes_nothing_away(
     path = f"{TABLE}/outputs/all_0_1_1"
     write(keeper, path, b"")
     b.run("replica", "sync", "d.t")
-    assert f"the node {path} in Keeper was changed by hand" in b.error
+    assert f"the node {path} in Keeper is invalid" in b.error
     assert b.keys() == [1]

@@ -39,9 +39,9 @@ def test_who_waits_is_told_who_holds_the_lock(
 def test_the_journals_lock_tells_its_holder(tmp_path: Path) -> None:
     path = tmp_path / "state" / "daemon.lock"
     with (
-        hold_lock(path, what="the lock", hint="h"),
+        hold_lock(path, resource="the lock", hint="h"),
         pytest.raises(Locked, match=f"held by process {os.getpid()} .*since 20"),
-        hold_lock(path, what="the lock", hint="h"),
+        hold_lock(path, resource="the lock", hint="h"),
     ):
         pass
 

@@ -109,7 +109,7 @@ def test_a_file_that_is_written_anew_is_refused(tmp_path: Path, when: str, how: 
     if when == "before":
         anew()
     batches = rows_of([FileShare(file)], Reshaping(DEFINITION))
-    with pytest.raises(Refused, match=r"a\.parquet was written anew while it was ingested"):
+    with pytest.raises(Refused, match=r"a\.parquet was written again while it was ingested"):
         for number, _ in enumerate(batches):
             if number == (0 if when == "within" else 2):
                 anew()

@@ -73,13 +73,13 @@ def check_files(disk: Disk, directory: str, part: Part) -> None:
             )
 
 
-def check_names(disk: Disk, directory: str, named: Iterable[str], found: Iterable[str]) -> None:
-    """Whether the names found in the directory are those of the files that `part.json` names. Raises `Damaged`."""
+def check_names(disk: Disk, directory: str, named: Iterable[str], names: Iterable[str]) -> None:
+    """Check that the names in the directory are those of the files that `part.json` names. Raises `Damaged`."""
     where = f"{disk.name}:{directory}"
-    wanted, there = set(named), set(found)
-    for name in sorted(wanted - there):
+    expected, there = set(named), set(names)
+    for name in sorted(expected - there):
         raise Damaged(f"{where}/{name} is missing", hint="run 'frostline fsck'; restore the part from a backup")
-    strangers = sorted(there - wanted - {PART_FILE})
+    strangers = sorted(there - expected - {PART_FILE})
     if strangers:
         raise Damaged(
             f"{where} holds files that part.json does not name: {', '.join(strangers)}",

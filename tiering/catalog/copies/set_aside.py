@@ -1,6 +1,6 @@
 """The gaps that a repair left: parts that `fsck --repair` set aside, because they could not be read.
 
-Their rows are in no answer, so whoever answers says so. A gap is closed when the rows are back: the part itself, on any
+Their rows are in no answer, and every answer says so. A gap is closed when the rows are back: the part itself, on any
 disk, or everything that was once inserted into it, in other parts.
 """
 
@@ -76,15 +76,15 @@ def _is_back(part: Part | None, same: Part | None, parts: Sequence[Part], *, win
     return found is not None and found.how_many == "all"
 
 
-def _readable(disk: Disk, place: str) -> dict[str, Part]:
+def _readable(disk: Disk, directory: str) -> dict[str, Part]:
     """The `part.json` of those that have one that can be read, by the part's directory."""
-    found: dict[str, Part] = {}
+    parts: dict[str, Part] = {}
     try:
-        for path, data, _ in disk.small_files(place, PART_FILE):
+        for path, data, _ in disk.small_files(directory, PART_FILE):
             try:
-                found[path.rpartition("/")[0]] = parts_format.decode(data, path=f"{disk.name}:{path}")
+                parts[path.rpartition("/")[0]] = parts_format.decode(data, path=f"{disk.name}:{path}")
             except FrostlineError:
                 continue
-    except FrostlineError:  # an object that is gone; what was found so far is told
+    except FrostlineError:  # an object that is gone; the rest is reported
         pass
-    return found
+    return parts

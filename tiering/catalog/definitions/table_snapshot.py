@@ -84,11 +84,11 @@ def _read_tables(disk: Disk, snapshot: Snapshot, copies: dict[str, list[Unreadab
                 _take_copy(disk, snapshot, definition, known)
 
 
-def _take_copy(disk: Disk, snapshot: Snapshot, definition: TableDefinition, known: TableDefinition) -> None:
+def _take_copy(disk: Disk, snapshot: Snapshot, definition: TableDefinition, other: TableDefinition) -> None:
     """One more copy of a version. Of two that differ the one of a log counts, whose digests tell what was written."""
     uuid = definition.uuid
     holders = snapshot.copies[uuid]
-    if msgspec.structs.replace(definition, policy=known.policy) == known:
+    if msgspec.structs.replace(definition, policy=other.policy) == other:
         holders.add(disk.name)
         return
     others = " and ".join(sorted(holders))
@@ -97,26 +97,26 @@ def _take_copy(disk: Disk, snapshot: Snapshot, definition: TableDefinition, know
         differing, snapshot.tables[uuid], snapshot.copies[uuid] = sorted(holders), definition, {disk.name}
         others = disk.name
     for name in differing:
-        what = f"{name}:{definition.path} differs from that of {others}, which has the same version"
-        snapshot.broken.append(Broken(name, definition.path, what))
+        message = f"{name}:{definition.path} differs from that of {others}, which has the same version"
+        snapshot.broken.append(Broken(name, definition.path, message))
 
 
 def _take_out_unreadable(disks: Mapping[str, Disk], snapshot: Snapshot, copies: Sequence[UnreadableCopy]) -> None:
     """Where the newest definition of a table cannot be read, no older one takes its place."""
-    place = locate(copies[0].broken.path)
-    known = snapshot.tables.get(place.uuid) if place is not None else None
-    table = unreadable(disks, copies, known)
+    located = locate(copies[0].broken.path)
+    readable = snapshot.tables.get(located.uuid) if located is not None else None
+    table = unreadable(disks, copies, readable)
     if table is None:
         return
     if isinstance(table, TableDefinition):
         snapshot.tables[table.uuid] = table
         snapshot.holders.setdefault(table.uuid, set()).update(copy.broken.disk for copy in copies)
-        if table is not known:
+        if table is not readable:
             snapshot.copies[table.uuid] = set()
         return
     snapshot.tables.pop(table.uuid, None)
     stones = (_tombstone(disk, table.uuid) for disk in disks.values() if disk.capabilities.shared)
-    stone = max(filter(None, stones), key=lambda one: one.version, default=None)
+    stone = max(filter(None, stones), key=lambda tombstone: tombstone.version, default=None)
     if stone is None or stone.version < table.version:
         snapshot.unreadable[table.uuid] = table
         return

@@ -105,36 +105,36 @@ class UnreadableTable(msgspec.Struct, frozen=True):
 
 
 def unreadable(
-    disks: Mapping[str, Disk], copies: Sequence[UnreadableCopy], known: TableDefinition | None
+    disks: Mapping[str, Disk], copies: Sequence[UnreadableCopy], definition: TableDefinition | None
 ) -> UnreadableTable | TableDefinition | None:
-    """The table of these copies; its definition where one that is no older than they can be read: that which is `known`
-    of another disk, or that of a mark. None for a path that is no table's."""
+    """The table of these copies; or its definition, where a readable one is at least as new: `definition`, which
+    another disk holds, or that of a marker file. None when the path is not a table's."""
     path = copies[0].broken.path
-    place = locate(path)
-    if place is None:
+    located = locate(path)
+    if located is None:
         return None
     directory = path.rpartition("/")[0]
     marks = {name: _marks(disk, directory) for name, disk in disks.items()}
     versions = [version_of(disks[copy.broken.disk], path) for copy in copies]
     marked = _marked(disks, directory, marks)
-    readable = max(filter(None, (known, marked)), key=lambda one: one.version, default=None)
+    readable = max(filter(None, (definition, marked)), key=lambda table: table.version, default=None)
     if readable is not None and readable.version >= max(versions):
         return readable
-    meant = [schema.within_bounds(found) for copy in copies if (found := schema.meaning(copy.data)) is not None]
-    before = readable or max(filter(_can_be_stored, meant), key=lambda one: one.version, default=None)
+    meant = [schema.within_bounds(meaning) for copy in copies if (meaning := schema.meaning(copy.data)) is not None]
+    before = readable or max(filter(_can_be_stored, meant), key=lambda table: table.version, default=None)
     if before is not None:
         before = msgspec.structs.replace(
             before,
-            schema_version=max(before.schema_version, *(one.schema_version for one in meant), 0),
-            last_column_id=max(before.last_column_id, *(one.last_column_id for one in meant), 0),
+            schema_version=max(before.schema_version, *(table.schema_version for table in meant), 0),
+            last_column_id=max(before.last_column_id, *(table.last_column_id for table in meant), 0),
         )
         versions.append(before.version)
     names = [match.groups() for copy in copies if (match := _NAME.search(copy.data))]
     return UnreadableTable(
-        uuid=place.uuid,
+        uuid=located.uuid,
         name=b".".join(names[0]).decode() if names else (before.full_name if before is not None else ""),
         broken=tuple(copy.broken for copy in copies),
-        version=max((*versions, *(number for found in marks.values() for number in found))),
+        version=max((*versions, *(number for numbers in marks.values() for number in numbers))),
         before=before,
         is_newer=any(schema.is_of_later_version(copy.data) for copy in copies),
     )

@@ -24,47 +24,48 @@ class Fault(msgspec.Struct, frozen=True):
     """Somebody wrote there since the parts were counted: any table may have some."""
 
 
-def was_given_up(name: str, place: str, shown: str) -> Refused:
+def was_given_up(name: str, location: str, shown: str) -> Refused:
     """The error for a disk that somebody gave up, and that is back."""
     return Refused(
-        f"disk {name} was given up: {place} holds disk {shown}, which somebody gave up here or on another machine; its"
-        " rows may have been inserted again since",
+        f"disk {name} was given up: {location} holds disk {shown}, which somebody gave up here or on another machine;"
+        " its rows may have been inserted again since",
         hint=f"take it out of the configuration, or 'frostline disk adopt {name}': it sets aside what is there twice",
     )
 
 
-def is_older_copy(name: str, place: str, why: str) -> DiskUnreachable:
+def is_older_copy(name: str, location: str, why: str) -> DiskUnreachable:
     """The error for a disk that is older than somebody has seen it."""
     return DiskUnreachable(
-        f"disk {name} was set back to an older copy: {place} {why}; what came since is missing, and what went since is"
-        " back",
+        f"disk {name} was set back to an older copy: {location} {why}; what came since is missing, and what went since"
+        " is back",
         hint=f"bring the newer one back; or 'frostline disk adopt {name}', which goes on with this one as it is",
     )
 
 
-def is_cloned(name: str, place: str, why: str) -> Refused:
+def is_cloned(name: str, location: str, why: str) -> Refused:
     """The error for a disk of which another home has a copy that was written to."""
     return Refused(
-        f"somebody else goes by the identity of this machine: disk {name}, {place}, {why}; two copies of it are written"
-        " to, as after a machine was cloned with its disks: both would give the same names to different rows",
+        f"somebody else goes by the identity of this machine: disk {name}, {location}, {why}; two copies of it are"
+        " written to, as after a machine was cloned with its disks: both would give the same names to different rows",
         hint=f"let only one of both work on; 'frostline disk adopt {name}' gives this one an identity of its own",
     )
 
 
-def without_id(name: str, place: str, known: str) -> DiskUnreachable:
-    """The error for a place that has tables and no id, where this machine knows a disk."""
+def without_id(name: str, location: str, expected_id: str) -> DiskUnreachable:
+    """The error for a location with tables and no disk id, where this machine knows a disk."""
     return DiskUnreachable(
-        f"disk {name} is missing: {place} holds tables and no id of a disk, and this machine knows disk {known} there",
+        f"disk {name} is missing: {location} holds tables and no id of a disk, "
+        f"and this machine knows disk {expected_id} there",
         hint="mount it or correct the configuration; if it is a copy of the disk's files that lacks its id: "
         f"'frostline disk adopt {name}'",
     )
 
 
-def parts_lacking(name: str, place: str, lost: Mapping[str, Holding], held: Mapping[str, Holding]) -> Fault:
+def parts_lacking(name: str, location: str, lost: Mapping[str, Holding], held: Mapping[str, Holding]) -> Fault:
     """The fault of a disk that holds less of these tables than was counted."""
-    what = ", ".join(_difference(held.get(uuid), before) for uuid, before in lost.items())
+    differences = ", ".join(_difference(held.get(uuid), before) for uuid, before in lost.items())
     error = DiskUnreachable(
-        f"parts are missing from disk {name} ({place}): {what}",
+        f"parts are missing from disk {name} ({location}): {differences}",
         hint=f"bring them back; if they are gone for good: 'frostline disk adopt {name}'",
     )
     return Fault(name, "missing", error, frozenset(lost), whole_disk=False)

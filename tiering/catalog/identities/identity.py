@@ -4,7 +4,7 @@ A disk is *fresh* when it has no id and the journal does not know it; *broken* w
 the place shows, when two names show one, when a person gave it up, or when it is older than somebody has seen it. A
 broken disk is taken out (`BrokenDisk`), so nothing can be written there.
 Tables that may have parts there are not whole: nothing of them is answered (unless a gap is asked for), merged, moved.
-A journal that is new knows nothing, and takes the disks as they are.
+A new journal knows nothing, and accepts the disks in their present state.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Identities:
 
     def compare(self, holdings: Mapping[str, Mapping[str, Holding]], unsure: Iterable[str]) -> None:
         """After the catalog was read: `holdings` by disk. Fewer parts of a table than were counted on a local disk, or
-        fewer rows, are a fault; what is well is counted anew. Tables in `unsure` have parts that cannot be read: that
-        is told as such."""
+        fewer rows, are a fault; a disk without a fault is counted again. Tables in `unsure` have parts that cannot be
+        read: the fault says so."""
         faults = [fault for fault in self.faults if fault.whole_disk]
         sceptical = set(unsure)
         lacking = {fault.disk: fault for fault in self.lacking(holdings, sceptical)}
@@ -151,7 +151,7 @@ class Identities:
         return {**self.disks, name: self._real[name]}
 
     def kept(self, name: str) -> Mapping[str, Disk]:
-        """The disks with this one as this machine keeps it, whatever lies at its place; none where it keeps nothing."""
+        """The disks with this one as this machine keeps it, not as it is now; none where it keeps nothing."""
         disk = self._real.get(name)
         if disk is None or disk.kind == "local":
             return {}
@@ -242,10 +242,10 @@ class Identities:
         except FrostlineError:
             return False
 
-    def _is_current(self, known: KnownDisk) -> bool:
+    def _is_current(self, record: KnownDisk) -> bool:
         """Whether nobody began to write since `look`."""
-        now = self._journal.disks.all().get(known.name)
-        return now is not None and now.changes == known.changes
+        now = self._journal.disks.all().get(record.name)
+        return now is not None and now.changes == record.changes
 
     def _examine(self, name: str, disk: Disk) -> Fault | None:
         self._shown.pop(name, None)
@@ -343,20 +343,20 @@ class Identities:
                 failures += clones.mark(logged, self._shown[fault.disk], stamps[-1].stamp.token, actor)
         return failures
 
-    def _is_elsewhere(self, name: str, known: KnownDisk) -> bool:
+    def _is_elsewhere(self, name: str, record: KnownDisk) -> bool:
         """Whether a disk that has no id is not known by its place either, and the tables that had parts on it are not
         there. What cannot be asked, is answered for as ever."""
-        if known.place == self._places.get(name, "") or not any(held.parts for held in known.holdings.values()):
+        if record.place == self._places.get(name, "") or not any(held.parts for held in record.holdings.values()):
             return False
         try:
-            return not any(self._real[name].exists(directory_of(uuid, TABLE_FILE)) for uuid in known.holdings)
+            return not any(self._real[name].exists(directory_of(uuid, TABLE_FILE)) for uuid in record.holdings)
         except FrostlineError:
             return False
 
-    def _without_its_tables(self, name: str, known: KnownDisk, shown: str | None) -> Fault:
+    def _without_its_tables(self, name: str, record: KnownDisk, shown: str | None) -> Fault:
         error = (DiskUnreachable if shown is None else Refused)(
-            f"disk {name} is not at {self._places.get(name, '')}: none of {named(known.holdings.values())} is there,"
-            f" which it had at {known.place}",
+            f"disk {name} is not at {self._places.get(name, '')}: none of {named(record.holdings.values())} is there,"
+            f" which it had at {record.place}",
             hint=f"correct the configuration; if it is meant: 'frostline disk adopt {name}'",
         )
         return Fault(name, "missing" if shown is None else "other", error, self._tables(name))
@@ -384,9 +384,9 @@ class Identities:
             )
             faults[name] = Fault(name, "unconfigured", error, tables, any_table=not known.counted)
 
-    def _has_other_name(self, known: KnownDisk) -> bool:
+    def _has_other_name(self, record: KnownDisk) -> bool:
         """Whether the disk is there after all: it was renamed."""
-        return bool(known.id) and any(shown == known.id for name, shown in self._shown.items() if name != known.name)
+        return bool(record.id) and any(shown == record.id for name, shown in self._shown.items() if name != record.name)
 
     def _take(self, name: str, disk: Disk) -> None:
         """A disk that is well: note what is new of it, and watch its writes."""
@@ -405,9 +405,9 @@ class Identities:
         disk.watch(expected, partial(self._begin, name, disk.kind, place))
         disk.stamp_commits(self._state, partial(self._committed, name))
 
-    def _begin(self, name: str, kind: str, place: str, identity: str) -> None:
+    def _begin(self, name: str, kind: str, location: str, identity: str) -> None:
         self._written[name] = identity
-        self._journal.disks.begin_writing(name, identity, kind, place)
+        self._journal.disks.begin_writing(name, identity, kind, location)
 
     def _committed(self, name: str, stamp: CommitStamp) -> None:
         if (identity := self._written.get(name)) is not None:
@@ -416,8 +416,8 @@ class Identities:
     def _state(self) -> WriterState:
         return self._ages.state(self._real, {**self._shown, **self._written})
 
-    def _count(self, known: KnownDisk, held: Mapping[str, Holding]) -> None:
-        self._try(partial(self._journal.disks.count, known.name, known.changes, held))
+    def _count(self, record: KnownDisk, held: Mapping[str, Holding]) -> None:
+        self._try(partial(self._journal.disks.count, record.name, record.changes, held))
 
     def _try(self, write: Callable[[], None]) -> None:
         """What is only noted for the next time may fail: reading needs no journal that can be written."""

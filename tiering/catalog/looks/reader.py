@@ -1,7 +1,7 @@
 """The parts of a table on a disk: each `part.json` is read once, and decoded when more is asked for than its facts.
 
 What was read before is known by the file's mark: in this process from the last look, else from what the journal keeps
-(`tiering.journal.kept_parts`). The disk is asked for its files at every look that is made anew, so nothing is shown
+(`tiering.journal.kept_parts`). Every full look asks the disk for its files, so nothing is shown
 that is not there. One that is not goes by the state of the directory (`Disk.state_of`): while it is that of a look
 before, the parts are those that this one found, and are not even read before somebody asks for them.
 """
@@ -172,11 +172,11 @@ class PartReader:
         return False
 
     def _rows_of(
-        self, place: PartsPlace, kept: KeptLook | None, partition: str | None = None, to: str | None = None
+        self, location: PartsPlace, kept: KeptLook | None, partition: str | None = None, to: str | None = None
     ) -> list[KeptRow] | None:
         if self._kept is None or kept is None:
             return None
-        return self._kept.parts_of(place, kept.id, partition, to)
+        return self._kept.parts_of(location, kept.id, partition, to)
 
     def _known(self, last: Looked | None, empty: Looked, state: Mark, policy: PolicyConfig | None) -> Looked | None:
         """The look of this process, or of another one, that found the directory in this state, or in one before."""
@@ -306,17 +306,17 @@ class PartReader:
             result.parts[path] = msgspec.structs.replace(result.parts[path], described=part)
 
 
-def _are_all(found: Looked, look: Looked, partition: str | None, to: str | None) -> bool:
+def _are_all(result: Looked, look: Looked, partition: str | None, to: str | None) -> bool:
     """Whether there are as many parts as the look found: a file that a hand or a disk altered may lose rows, while
     those that are left have their checksums."""
     assert look.kept is not None
     sums = look.kept.sums
     if partition is None:
-        return len(found.parts) == sums.parts
+        return len(result.parts) == sums.parts
     if to is None:  # many are asked for one by one
-        return len(found.parts) == (sums.partitions[partition].parts if partition in sums.partitions else 0)
-    return len(found.parts) == sum(
-        one.parts for name, one in sums.partitions.items() if is_between(name, partition, to)
+        return len(result.parts) == (sums.partitions[partition].parts if partition in sums.partitions else 0)
+    return len(result.parts) == sum(
+        partition_sums.parts for name, partition_sums in sums.partitions.items() if is_between(name, partition, to)
     )
 
 

@@ -92,7 +92,7 @@ class LazyPart(msgspec.Struct, eq=False, gc=False):
 
     @property
     def facts(self) -> PartFacts:
-        """Decoded anew each time."""
+        """Decoded each time."""
         facts = kept_facts.decoded(self.kept_facts)
         assert facts is not None
         return facts
@@ -108,19 +108,19 @@ class LazyPart(msgspec.Struct, eq=False, gc=False):
         """Whether the whole is held."""
         return self._part is not None
 
-    def part_of(self, known: bytes | None) -> Part:
-        """The whole, without holding it. `known`: what is kept of it, where that was asked for."""
-        return self._part or self.source.read(self.path, self.number, self.facts, known)[0]
+    def part_of(self, cached: bytes | None) -> Part:
+        """The whole, without holding it. `cached`: what is kept of it, where that was asked for."""
+        return self._part or self.source.read(self.path, self.number, self.facts, cached)[0]
 
-    def document(self, known: bytes | None = None) -> tuple[bytes, PartFiles]:
+    def document(self, cached: bytes | None = None) -> tuple[bytes, PartFiles]:
         """The bytes of its `part.json`, as they were when the disk was looked at, and the files that they name; raises
-        as `part` does. `known`: what is kept of it, where that was asked for."""
+        as `part` does. `cached`: what is kept of it, where that was asked for."""
         where = f"{self.source.disk}:{self.path}"
-        if known is not None:
-            files = part_format.files_of(known, path=where)
+        if cached is not None:
+            files = part_format.files_of(cached, path=where)
             facts = self.facts
             if (files.name, files.rows) == (facts.name, facts.rows):
-                return known, files
+                return cached, files
         self._part, data = self.source.read(self.path, self.number, self.facts)
         return data, part_format.files_of(data, path=where)
 
@@ -175,11 +175,11 @@ class PartSource(msgspec.Struct, frozen=True):
     """None for disks that stand still, as those of the past: they say it again."""
     disk: str
 
-    def read(self, path: str, number: int, facts: PartFacts, known: bytes | None = None) -> tuple[Part, bytes]:
-        """What `part.json` says, and its bytes: those that are `known`, or are kept, or lie on the disk."""
-        if known is None and self.kept is not None:
-            known = self.kept.documents([number]).get(number)
-        for data in (known, None):
+    def read(self, path: str, number: int, facts: PartFacts, cached: bytes | None = None) -> tuple[Part, bytes]:
+        """What `part.json` says, and its bytes: `cached`, else those that are kept, else those on the disk."""
+        if cached is None and self.kept is not None:
+            cached = self.kept.documents([number]).get(number)
+        for data in (cached, None):
             if data is None:
                 data = self.disks[self.disk].read(path)
             part = part_format.decode(data, path=f"{self.disk}:{path}")

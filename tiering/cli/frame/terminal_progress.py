@@ -31,13 +31,13 @@ class _CountedTask:
 
     def __init__(
         self,
-        what: str,
+        title: str,
         items: int | None,
         size_bytes: int | None,
         write: Callable[[str], object],
         clock: Callable[[], float],
     ) -> None:
-        self._what, self._items, self._size_bytes = what, items, size_bytes
+        self._title, self._items, self._size_bytes = title, items, size_bytes
         self._write, self._clock = write, clock
         self._done_items = self._done_bytes = 0
         self._began = self._last = clock()
@@ -59,9 +59,9 @@ class Lines:
         self._clock = clock
 
     def task(
-        self, what: str, *, items: int | None = None, size_bytes: int | None = None
+        self, title: str, *, items: int | None = None, size_bytes: int | None = None
     ) -> AbstractContextManager[Task]:
-        return _LineTask(what, items, size_bytes, self._write, self._clock)
+        return _LineTask(title, items, size_bytes, self._write, self._clock)
 
 
 class _LineTask(_CountedTask):
@@ -85,7 +85,7 @@ class _LineTask(_CountedTask):
         ):  # else no byte goes through here
             total = f" of {format_size(self._size_bytes)}" if self._size_bytes is not None else ""
             pieces.append(format_size(self._done_bytes) + total)
-        return f"{self._what}: {', '.join(pieces) or 'still at work'}"
+        return f"{self._title}: {', '.join(pieces) or 'still at work'}"
 
     def __enter__(self) -> "_LineTask":
         return self
@@ -109,9 +109,9 @@ class Documents:
         self._clock = clock
 
     def task(
-        self, what: str, *, items: int | None = None, size_bytes: int | None = None
+        self, title: str, *, items: int | None = None, size_bytes: int | None = None
     ) -> AbstractContextManager[Task]:
-        return _DocumentTask(what, items, size_bytes, self._write, self._clock)
+        return _DocumentTask(title, items, size_bytes, self._write, self._clock)
 
 
 class _DocumentTask(_CountedTask):
@@ -125,7 +125,7 @@ class _DocumentTask(_CountedTask):
     def _tell(self, state: str) -> None:
         self._last = self._clock()
         document = {
-            "task": self._what,
+            "task": self._title,
             "state": state,
             "items": self._items,
             "items_done": self._done_items,
@@ -156,18 +156,18 @@ class Bars:
         self._open_tasks = 0
 
     def task(
-        self, what: str, *, items: int | None = None, size_bytes: int | None = None
+        self, title: str, *, items: int | None = None, size_bytes: int | None = None
     ) -> AbstractContextManager[Task]:
-        return _BarTask(self, what, items, size_bytes)
+        return _BarTask(self, title, items, size_bytes)
 
-    def begin(self, what: str, total: int | None, *, by_bytes: bool) -> Any:
+    def begin(self, title: str, total: int | None, *, by_bytes: bool) -> Any:
         """A row for the task; returns its id."""
         with self._lock:
             if self._live is None:
                 self._live = _new_display()
                 self._live.start()
             self._open_tasks += 1
-            return self._live.add_task(visible(what), total=total, by_bytes=by_bytes, note="")
+            return self._live.add_task(visible(title), total=total, by_bytes=by_bytes, note="")
 
     def update(self, row: Any, **changes: Any) -> None:
         live = self._live
@@ -185,8 +185,8 @@ class Bars:
 
 
 class _BarTask:
-    def __init__(self, bars: Bars, what: str, items: int | None, size_bytes: int | None) -> None:
-        self._bars, self._what = bars, what
+    def __init__(self, bars: Bars, title: str, items: int | None, size_bytes: int | None) -> None:
+        self._bars, self._title = bars, title
         self._by_bytes = size_bytes is not None
         self._total = size_bytes if self._by_bytes else items
         self._row: Any = None
@@ -198,7 +198,7 @@ class _BarTask:
         self._bars.update(self._row, note=visible(text))
 
     def __enter__(self) -> "_BarTask":
-        self._row = self._bars.begin(self._what, self._total, by_bytes=self._by_bytes)
+        self._row = self._bars.begin(self._title, self._total, by_bytes=self._by_bytes)
         return self
 
     def __exit__(

@@ -1,8 +1,8 @@
 """Events on their way to the hooks: each once, kept over restarts, tried again, and never waited for.
 
-`state/hooks.json` has what is not delivered, and which trouble was told that is not over. An event is written down
-before anybody is told of it, and struck out when its hook has heard it: a crash in between tells it again, by the
-same id. Each hook has a thread of its own; what a dead one cannot be told is given up after some tries.
+`state/hooks.json` has the undelivered events, and the reported trouble that is not over. An event is written down
+before it is sent, and struck out when its hook has it: after a crash in between it is sent again, with the
+same id. Each hook has a thread of its own; events that a dead hook does not take are dropped after some tries.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Kept(msgspec.Struct, kw_only=True):
     """The file."""
 
     open: dict[str, HookEvent] = {}
-    """Where there is trouble that was told -> as what."""
+    """Where there is reported trouble -> as what."""
     waiting: dict[str, list[HookMessage]] = {}
 
 
@@ -133,8 +133,8 @@ class Outbox:
             )
 
     def tell(self, event: HookEvent, where: str, text: str, phase: Literal["begins", "ends", "once"]) -> None:
-        """Something happened. Trouble that was told and is not over is not told again, also not after a restart; nor is
-        the end of one that was not told."""
+        """Something happened. Reported trouble that is not over is not reported again, also not after a restart; nor is
+        the end of trouble that was never reported."""
         with self._lock:
             if phase != "once" and (where in self._kept.open) == (phase == "begins"):
                 return

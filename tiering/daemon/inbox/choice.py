@@ -50,12 +50,12 @@ def is_column(name: str) -> bool:
     return is_candidate(name) and bool(path_steps(f"{name}/"))
 
 
-def look(before: Mapping[str, Sight], found: Iterable[Found], now: float) -> dict[str, Sight]:
+def look(before: Mapping[str, Sight], files: Iterable[Found], now: float) -> dict[str, Sight]:
     """What is known after another look: files that are as they were keep their time."""
     after = {}
-    for file in found:
-        known = before.get(file.name)
-        after[file.name] = known if known is not None and known.key == file.key else Sight(file.key, now)
+    for file in files:
+        earlier = before.get(file.name)
+        after[file.name] = earlier if earlier is not None and earlier.key == file.key else Sight(file.key, now)
     return after
 
 
@@ -66,11 +66,11 @@ def is_whole(file: Found, sights: Mapping[str, Sight], now: float, stable_second
 
 
 def choose(
-    found: Sequence[Found], sights: Mapping[str, Sight], now: float, settings: InboxConfig, *, at_once: bool = False
+    files: Sequence[Found], sights: Mapping[str, Sight], now: float, settings: InboxConfig, *, at_once: bool = False
 ) -> list[Found]:
     """The files to take now, in name order: none before there are enough bytes or files, or the one that waits longest
     has waited `batch_seconds`; then as many as a batch holds. `at_once`: none waits for others."""
-    whole = [file for file in in_order(found) if is_whole(file, sights, now, settings.stable_seconds)]
+    whole = [file for file in in_order(files) if is_whole(file, sights, now, settings.stable_seconds)]
     enough = (
         at_once
         or len(whole) >= settings.batch_files
@@ -87,6 +87,6 @@ def choose(
     return taken
 
 
-def in_order(found: Iterable[Found]) -> list[Found]:
+def in_order(files: Iterable[Found]) -> list[Found]:
     """By name, whatever the name holds."""
-    return sorted(found, key=lambda file: file.name.encode("utf-8", "surrogateescape"))
+    return sorted(files, key=lambda file: file.name.encode("utf-8", "surrogateescape"))

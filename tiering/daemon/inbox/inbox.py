@@ -74,7 +74,9 @@ class Inbox:
         """Hold the inbox's lock. Raises `Locked`."""
         table_inbox.tables_of(self._root)
         lock = self._root / ".lock"
-        with hold_lock(lock, what=f"the inbox {self._root}", hint="a daemon, or 'frostline inbox run', works on it"):
+        with hold_lock(
+            lock, resource=f"the inbox {self._root}", hint="a daemon, or 'frostline inbox run', works on it"
+        ):
             yield
 
     def once(self, *, wait: Callable[[float], object] | None = None) -> Round:
@@ -143,7 +145,7 @@ class Inbox:
                         self._sights.setdefault(table, {})[name] = Sight(file.key, whole_since)
 
     def closed(self, table: str, name: str) -> None:
-        """Whoever wrote this file has closed it, or given it its name: it is whole as it is now. From any thread."""
+        """The writer of this file has closed it, or given it its name: its content is whole. From any thread."""
         self._closed.put((table, name))
 
     def is_idle(self) -> bool:

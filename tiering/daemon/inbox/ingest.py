@@ -59,12 +59,12 @@ class IngestResult(msgspec.Struct):
 
 
 class TableIngest:
-    """The files of one table. Whoever uses it holds the inbox's lock."""
+    """The files of one table. The caller holds the inbox's lock."""
 
-    def __init__(self, store: Store, place: TableInbox, stop: threading.Event | None = None) -> None:
+    def __init__(self, store: Store, inbox: TableInbox, stop: threading.Event | None = None) -> None:
         """Raises `NotFound` when there is no table of this name."""
-        self._store, self._place = store, place
-        self._definition: TableDefinition = store.definition(place.name)
+        self._store, self._place = store, inbox
+        self._definition: TableDefinition = store.definition(inbox.name)
         self._stop = stop or threading.Event()
         self._deferred = False
         """Whether files wait for another one with their bytes: to be its duplicates, if it goes in."""
@@ -125,7 +125,7 @@ class TableIngest:
             raise UsageError(
                 f"table {self._definition.full_name} has deduplication_window 0: after a crash nobody could tell"
                 " whether a file is in",
-                hint="insert its files by hand, or make the table with a window",
+                hint="insert its files yourself, or make the table with a window",
             )
         self._deferred = True
         while self._deferred and not self._stop.is_set():

@@ -32,7 +32,7 @@ class FileChanged(Exception):
 
 
 class InboxStops(Exception):
-    """Whoever works on the inbox was told to end, within a file. What is taken stays so, and the next run goes on."""
+    """The worker of the inbox has to end, within a file. What is taken stays so, and the next run goes on."""
 
 
 class Readable(msgspec.Struct, frozen=True):

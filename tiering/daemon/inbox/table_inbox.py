@@ -84,7 +84,7 @@ class TableInbox:
         self._sync_above(("", TAKEN), moved)
 
     def put_back(self, name: str) -> None:
-        """Let the file wait again: it is not whole after all. It stays taken where its name has landed anew."""
+        """Let the file wait again: it is not whole after all. It stays taken where its name has landed again."""
         if not os.path.lexists(self.path / name):
             self._make_above("", [name])
             _rename(self.taken_path / name, self.path / name)
@@ -155,7 +155,7 @@ class TableInbox:
 
     def retry(self, name: str, *, dry_run: bool = False) -> None:
         """Bring a failed file back to where it landed. Raises `NotFound`, and `AlreadyExists` for a name that has
-        landed anew."""
+        landed again."""
         failed = self.path / FAILED
         steps = name.split(os.sep)[:-1]
         if not all(map(is_column, steps)) or name.endswith(REPORT) or not _is_file_below(failed, name):
@@ -275,7 +275,7 @@ def _is_file_below(path: Path, name: str) -> bool:
 
 
 def _rename(source: Path, target: Path) -> None:
-    """Nothing when the source is gone: whoever put it there took it away."""
+    """Nothing when the source is gone: its writer took it away."""
     try:
         effects.rename(source, target)
     except FileNotFoundError:

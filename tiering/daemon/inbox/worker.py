@@ -37,7 +37,7 @@ _emitters_log = logging.getLogger("watchdog.observers.inotify")
 
 
 class InboxWorker:
-    """Works from `begin` to `end`. `ended` gives what the rounds did, to whoever asks."""
+    """Works from `begin` to `end`. `ended` gives the caller what the rounds did."""
 
     def __init__(self, open_store: Callable[[threading.Event], Store], settings: InboxConfig) -> None:
         self._open_store, self._settings = open_store, settings
@@ -123,7 +123,7 @@ class InboxWorker:
             self._rounds.put(done)
 
     def _say(self, table: str, problems: list[Strange]) -> None:
-        """What is left alone is said once, not at every look; `trouble` is said by whoever asks for it."""
+        """Files left alone are logged once, not at every look; `trouble` has the rest for callers that ask."""
         left = [f"{item.table}/{item.file}: {item.what}" for item in problems if item.file]
         for problem in left:
             if problem not in self._said.get(table, ()):
@@ -164,7 +164,7 @@ class _Stores:
     """A store for each thread that needs one now. Thread-safe."""
 
     def __init__(self, first: Store, open_store: Callable[[], Store]) -> None:
-        """`first` is whoever's that made it."""
+        """`first` belongs to the caller."""
         self._free, self._open_store = [first], open_store
         self._spare = ExitStack()
         self._first = first

@@ -173,7 +173,7 @@ class DaemonJobs:
                 self._arrange(name, due)
 
     def clock_was_set(self) -> None:
-        """The wall clock jumped, or the machine slept: reckon all anew."""
+        """The wall clock jumped, or the machine slept: compute all times again."""
         for name in self._kinds:
             self.plan(name)
 

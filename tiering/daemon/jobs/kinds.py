@@ -44,9 +44,9 @@ class JobKind(msgspec.Struct, frozen=True):
     found: frozenset[int] = frozenset()
     """Those of a verb that did so, and what it found is bad news: the same again would find the same."""
     done_event: HookEvent | None = None
-    """What hooks are told when it is done."""
+    """The event for hooks when it is done."""
     found_event: HookEvent = "failure"
-    """What they are told of what it found."""
+    """The event for hooks when it found something."""
 
     def schedule(self, config: Config) -> Schedule:
         """When it runs."""

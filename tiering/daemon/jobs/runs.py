@@ -32,7 +32,7 @@ log = logging.getLogger("frostline.daemon")
 
 
 class RunOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process is told."""
+    """The order that the process gets."""
 
     job: str
     state: str
@@ -74,7 +74,7 @@ class JobFiles(msgspec.Struct, frozen=True):
 
     @property
     def is_held(self) -> bool:
-        """Whether a run works now, whoever began it."""
+        """Whether a run is at work, of this process or another."""
         return lock_holder(self.lock) is not None
 
     def report(self, run: str) -> RunReport | None:

@@ -1,7 +1,7 @@
 """When a job is due. Pure: the time is an argument.
 
 All is reckoned from the beginning of the last run, which is on record: what was due while nobody ran it is due now,
-once, however often it was due; and what ran is not due again before its next time, whoever asks after a restart.
+once, however often it was due; and what ran is not due again before its next time, also after a restart.
 """
 
 from __future__ import annotations

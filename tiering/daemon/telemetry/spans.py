@@ -1,4 +1,4 @@
-"""Spans of what the daemon does, for whoever collects them by OTLP over HTTP.
+"""Spans of what the daemon does, for a collector of OTLP over HTTP.
 
     job policy ─┬─ move      each try that ended during the pass, with its own beginning and end
                 └─ merge
@@ -66,9 +66,9 @@ class Spans:
         self._settings, self._trouble, self._record = settings, trouble, record
         self._sender: _Sender | None = None
         self._told = wall_clock()
-        """Until when moves and merges of the journal are told: by the clock that it notes times by."""
+        """Until when moves and merges of the journal are reported: by the clock that it notes times by."""
         self._problem = ""
-        """Why spans are lost, as was told last."""
+        """Why spans are lost, as last logged."""
 
     def begin(self) -> None:
         """Be ready to send. That it cannot be is trouble, and hinders nothing."""

@@ -122,7 +122,7 @@ class BucketFile(RemoteFile):
         """Raise `UsageError` where the object is another one now: parts of both may have been read."""
         now = self._store.head(self._key)
         if (now.size_bytes, now.modified) != (self._begun.size_bytes, self._begun.modified):
-            raise UsageError(f"{self._label} was written anew while it was read", hint="insert it again")
+            raise UsageError(f"{self._label} was written again while it was read", hint="insert it again")
 
     def close(self) -> None:
         if not self.closed:

@@ -192,7 +192,9 @@ def _delimiter(header: bytes, source: InputSource) -> str:
     bare = _QUOTED.sub(b"", header)
     if b"," in bare:
         return ","
-    return max(_OTHER_DELIMITERS, key=lambda one: bare.count(one.encode())) if _ANY_OTHER.search(bare) else ","
+    return (
+        max(_OTHER_DELIMITERS, key=lambda delimiter: bare.count(delimiter.encode())) if _ANY_OTHER.search(bare) else ","
+    )
 
 
 def _named(header: bytes, delimiter: str) -> bytes:

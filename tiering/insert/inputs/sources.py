@@ -85,7 +85,7 @@ def read_each(
     bad: BadRows | None = None,
     task: Task | None = None,
 ) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The same of inputs that were found. `task` counts their bytes as they are read. Raises `UsageError` at once
+    """The same of inputs that were found. `task` counts the bytes read so far. Raises `UsageError` at once
     for a path whose directories do not fit the table."""
     for source in sources:
         path_columns(source, reshaping)

@@ -172,7 +172,7 @@ class WebFile(RemoteFile):
             raise Transient(f"{self._label} cannot be read: {why}", hint="check the URL and the network") from error
         if of_version and _version(answer.headers) != self._version:
             answer.close()
-            raise UsageError(f"{self._label} was written anew while it was read", hint="insert it again")
+            raise UsageError(f"{self._label} was written again while it was read", hint="insert it again")
         return answer
 
 

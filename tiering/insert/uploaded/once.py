@@ -1,4 +1,4 @@
-"""Marks in a table's directory that make a write of Spark go in once, whoever tries it again: of jobs, and of streams.
+"""Marks in a table's directory that make a write of Spark go in once, for any number of tries: of jobs and streams.
 
 <table>/job-<digest>.json                the job of this id
 <table>/stream-<digest>.json             the stream of this name, and the query whose batches it takes
@@ -89,7 +89,7 @@ class OnceABatch(msgspec.Struct, frozen=True):
     """A batch of a stream. Batches come in order, so the newest one says what all before it are."""
 
     stream: str
-    """Its name: while it stays, a query that begins anew is noticed."""
+    """Its name: while it stays, a query that starts over is noticed."""
     query: str
     """The id that Spark keeps in the checkpoint."""
     batch: int = -1
@@ -132,7 +132,7 @@ class OnceABatch(msgspec.Struct, frozen=True):
             if known is not None:
                 transaction.remove(self._base(definition))
             transaction.create(self._base(definition), _stream_query.encode(StreamQuery(self.stream, self.query)))
-        if newest is not None:  # whoever commits a later batch takes it away, and so ends the commit of an earlier one
+        if newest is not None:  # a later batch takes it away when it commits, and so ends the commit of an earlier one
             transaction.remove(self._path(definition, newest))
         note = BatchMark(stream=self.stream, batch=self.batch, rows=rows, time=now.isoformat())
         transaction.create(self._path(definition, self.batch), _batch_mark.encode(note))

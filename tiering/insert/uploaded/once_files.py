@@ -82,9 +82,9 @@ class OnceFiles:
         transaction.create(f"{definition.directory}/{_BEGIN}{number:08d}{_END}", _document.encode(document))
 
 
-def fingerprint(place: str, size_bytes: int, changed: float) -> tuple[str, str]:
+def fingerprint(path: str, size_bytes: int, changed: float) -> tuple[str, str]:
     """A file by where it is, and what tells it from what was there before."""
-    return _digest(place), _digest(f"{size_bytes} {changed}")
+    return _digest(path), _digest(f"{size_bytes} {changed}")
 
 
 def taken(disk: LoggedDisk, definition: TableDefinition) -> dict[str, str]:

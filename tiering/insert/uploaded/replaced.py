@@ -1,7 +1,7 @@
 """What a write takes the place of: the parts of whole partitions, which go in the commit that brings the rows.
 
-Only rows that were there when the write began may go: whoever asked for it knew of no others. So a part that came
-since is asked where it came from, by the log: what merges made of older parts is as old as they are. Old rows come back
+Only rows that were there when the write began may go: its user knew of no others. So the log says of a newer part
+where it came from: what merges made of older parts is as old as those. Old rows come back
 by `undo` of the commit, so they have to lie in the bucket that it is for.
 """
 
@@ -23,7 +23,7 @@ from tiering.policy.part_events import event
 from tiering.table.schema import TableDefinition
 
 ATTEMPTS = 40
-"""Others change the table between the look and the commit: so often it is looked at anew."""
+"""Others change the table between the look and the commit: the limit of looks."""
 _CLAIM_SECONDS = 600.0
 """So long a move or merge of this machine is waited for: the work of a whole write is at stake."""
 _LOOK_AGAIN_SECONDS = 0.2
@@ -83,15 +83,15 @@ def parts_to_replace(
 
 
 def check_replaceable(
-    disk: LoggedDisk, definition: TableDefinition, found: Sequence[StoredPart], *, since: int
+    disk: LoggedDisk, definition: TableDefinition, parts: Sequence[StoredPart], *, since: int
 ) -> None:
     """Raise as `held_to_replace` does."""
-    _check_here(disk, definition, found)
-    _check_known(disk, definition, found, since)
+    _check_here(disk, definition, parts)
+    _check_known(disk, definition, parts, since)
 
 
-def _check_here(disk: LoggedDisk, definition: TableDefinition, found: Sequence[StoredPart]) -> None:
-    elsewhere = [stored for stored in found if stored.disk != disk.name]
+def _check_here(disk: LoggedDisk, definition: TableDefinition, parts: Sequence[StoredPart]) -> None:
+    elsewhere = [stored for stored in parts if stored.disk != disk.name]
     if elsewhere:
         first = elsewhere[0]
         disks = ", ".join(sorted({stored.disk for stored in elsewhere}))
@@ -102,8 +102,8 @@ def _check_here(disk: LoggedDisk, definition: TableDefinition, found: Sequence[S
         )
 
 
-def _check_known(disk: LoggedDisk, definition: TableDefinition, found: Sequence[StoredPart], since: int) -> None:
-    newer = [stored for stored in found if stored.revision is None or stored.revision > since]
+def _check_known(disk: LoggedDisk, definition: TableDefinition, parts: Sequence[StoredPart], since: int) -> None:
+    newer = [stored for stored in parts if stored.revision is None or stored.revision > since]
     if newer and disk.commits().oldest > since + 1:
         raise Refused(
             f"the log of disk {disk.name} does not go back to revision {since} any more, where this write began: "

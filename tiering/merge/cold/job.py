@@ -169,7 +169,7 @@ def _told(error: FrostlineError | OSError, plan: MergePlan) -> FrostlineError:
 def shards_of(
     context: Context, definition: TableDefinition, plan: MergePlan, *, shard_bytes: int = SHARD_BYTES
 ) -> list[Shard]:
-    """How a group is cut, whoever merges the shards. Reads no object."""
+    """How a group is cut, for any kind of workers. Reads no object."""
     return cut_shards(_input_files(context, definition, plan.parts), definition, shard_bytes=shard_bytes)
 
 
@@ -237,7 +237,7 @@ class _ColdMerge(msgspec.Struct):
             progress.advance(items=result.rows_read, size_bytes=shards[index].size_bytes)
 
         what = f"merge {len(inputs)} parts of {definition.full_name} into {output}"
-        self.workers.runner.run(self.workers.merge, tasks, what=what, on_done=on_done, stop=self.context.stop)
+        self.workers.runner.run(self.workers.merge, tasks, title=what, on_done=on_done, stop=self.context.stop)
         ordered = [results[index] for index in range(len(tasks))]
         _check_keys(definition, shards, ordered, output)
         with self._lock:
@@ -311,7 +311,7 @@ def _check_keys(
                     raise Damaged(
                         f"shard {shard.number} of the merge into {output} gave back {item.file.name}, which has keys "
                         "of another shard",
-                        hint="the parts are kept as they are; run the merge again",
+                        hint="the parts are unchanged; run the merge again",
                     )
 
 

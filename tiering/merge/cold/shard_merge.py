@@ -113,29 +113,29 @@ def _fetched(store: ObjectStore, task: MergeTask, directory: Path) -> list[Sorte
         return list(pool.map(fetch, range(len(task.shard.files))))
 
 
-def _fetch(store: ObjectStore, item: ShardFile, path: Path) -> None:
+def _fetch(store: ObjectStore, shard_file: ShardFile, path: Path) -> None:
     digest = hashlib.sha256()
     with op("fs.write", path), path.open("wb") as copy:
-        for wanted in item.ranges:
-            copy.seek(wanted.start)
-            for start in range(wanted.start, wanted.stop, RANGE_BYTES):
-                piece = store.get(item.key, ByteRange(start, min(start + RANGE_BYTES, wanted.stop)))
+        for byte_range in shard_file.ranges:
+            copy.seek(byte_range.start)
+            for start in range(byte_range.start, byte_range.stop, RANGE_BYTES):
+                piece = store.get(shard_file.key, ByteRange(start, min(start + RANGE_BYTES, byte_range.stop)))
                 digest.update(piece)
                 copy.write(piece)
-    if item.row_groups is None and digest.hexdigest() != item.file.sha256:
+    if shard_file.row_groups is None and digest.hexdigest() != shard_file.file.sha256:
         raise Damaged(
-            f"{item.label} is not what was written: its SHA-256 differs from part.json",
+            f"{shard_file.label} is not what was written: its SHA-256 differs from part.json",
             hint="run 'frostline fsck --read-data'; the part is kept as it is and not merged",
         )
 
 
-def _names(item: ShardFile, path: Path) -> dict[int, str]:
+def _names(shard_file: ShardFile, path: Path) -> dict[int, str]:
     """The columns of a file of an older schema, by field id."""
     try:
         return field_ids(pq.read_schema(path))
     except (OSError, ValueError) as error:
         raise of_the_system(error, path) or Damaged(
-            f"{item.label} cannot be read: {error}", hint="run 'frostline fsck'"
+            f"{shard_file.label} cannot be read: {error}", hint="run 'frostline fsck'"
         ) from error
 
 

@@ -39,7 +39,7 @@ class CachedFiles:
     """Those of one query. `close` ends it."""
 
     def __init__(self, directory: Path) -> None:
-        """In `directory` the engine may open whatever is there."""
+        """In `directory` the engine may open every file."""
         self._directory = directory
         self._descriptors: dict[str, int | None] = {}
         """By key: a file that two tables read is the same for both."""
@@ -47,15 +47,17 @@ class CachedFiles:
         self._held: dict[int, _Held] = {}
         """By the `id` of the selected file."""
 
-    def hold(self, cache: ReadCache, wanted: Sequence[tuple[SelectedFile, Collection[int]]], limit_bytes: int) -> None:
+    def hold(
+        self, cache: ReadCache, selected: Sequence[tuple[SelectedFile, Collection[int]]], limit_bytes: int
+    ) -> None:
         """Keep those whose columns, by their places in the file, are there as they were written; none where more than
         `limit_bytes` would have to be compared. The selected files must stay as long as this."""
         if not _DESCRIPTORS.is_dir():
             return
         most = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _DESCRIPTORS_SHARE)
-        found: list[tuple[SelectedFile, CachedFile, LocalRead]] = []
+        files: list[tuple[SelectedFile, CachedFile, LocalRead]] = []
         size_bytes = 0
-        for file, columns in wanted:
+        for file, columns in selected:
             cached = cached_file(cache, file)
             descriptor = self._descriptor(cached, most)
             if descriptor is None:
@@ -63,12 +65,12 @@ class CachedFiles:
             read = local_read(file, columns, path=_DESCRIPTORS / str(descriptor))
             unchecked = unchecked_bytes([read])
             if not unchecked or _is_filled(descriptor, read):
-                found.append((file, cached, read))
+                files.append((file, cached, read))
                 size_bytes += unchecked
         if size_bytes > limit_bytes:
             return
-        looked_at = which_are_whole([read for _, _, read in found])
-        for (file, cached, read), is_whole in zip(found, looked_at, strict=True):
+        looked_at = which_are_whole([read for _, _, read in files])
+        for (file, cached, read), is_whole in zip(files, looked_at, strict=True):
             if is_whole:
                 self._link(file, cached, read)
 

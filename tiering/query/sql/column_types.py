@@ -115,7 +115,7 @@ def text(value: str) -> str:
 
 
 def identifier(name: str) -> str:
-    """A name as it is, whatever is in it."""
+    """A name with any content, unchanged."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -5,7 +5,7 @@ given to the next. Nothing of a query is left in it but the empty tables over wh
 query declares is in a transaction, which is rolled back. Before the first query sees a row, the engine is locked for
 good: it opens no file but those that it was allowed then, which are files of this store's queries and of its read
 cache, and takes no other setting but those by which statements are planned. A query that needs more files than that
-gets another engine, and is planned anew, for the moment of the transaction. So does one that needs no served files
+gets another engine, and is planned again, for the moment of the transaction. So does one that needs no served files
 where the engine has threads that wait for requests: computing with more than there are processors takes longer.
 """
 
@@ -61,7 +61,7 @@ class Engine:
         self._threads = os.cpu_count() or 1
         self._may_serve = self._is_served = False
         self.is_left = False
-        """The query was told to take another one, and later ones may have it."""
+        """The query had to take another one, and later ones may have it."""
         self.empty_tables = EmptyTables()
         own = task_scratch("frostline-query")
         self._remove_scratch = weakref.finalize(self, _remove, own, os.getpid())
@@ -97,8 +97,8 @@ class Engine:
         threads = max(os.cpu_count() or 1, context.workers if served is not None else 1)
         if not self._fits(paths, threads, serves=served is not None):
             self.is_left = self._allowed.issuperset(paths)
-            known = self._allowed if len(self._allowed) + len(paths) <= _ALLOWED_PATHS else frozenset()
-            _put_next(context, known, lambda one: one._fits(paths, threads, serves=served is not None))
+            allowed = self._allowed if len(self._allowed) + len(paths) <= _ALLOWED_PATHS else frozenset()
+            _put_next(context, allowed, lambda engine: engine._fits(paths, threads, serves=served is not None))
             raise EngineOutgrown
         self._serve(served)
         if self._is_locked:
@@ -176,7 +176,7 @@ class _Ahead(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        with suppress(duckdb.Error, OSError):  # whoever needs one makes it, and says what is wrong
+        with suppress(duckdb.Error, OSError):  # the query that needs one makes it, and reports what is wrong
             self._engine = Engine()
 
     def take(self) -> Engine | None:
@@ -207,16 +207,16 @@ def _keep(context: Context, engine: Engine, *, is_next: bool = True) -> None:
         _idle.add(engine)
 
 
-def _put_next(context: Context, known: frozenset[str], fits: Callable[[Engine], bool]) -> None:
-    """See to it that the next query has an engine that fits: one that is idle, or a new one, which is allowed what is
-    `known` beside the files of its first query."""
+def _put_next(context: Context, allowed: frozenset[str], fits: Callable[[Engine], bool]) -> None:
+    """Give the next query an engine that fits: an idle one, or a new one, which may read the `allowed` files and those
+    of its first query."""
     with _lock:
-        fitting = next((one for one in context.idle_engines if isinstance(one, Engine) and fits(one)), None)
+        fitting = next((engine for engine in context.idle_engines if isinstance(engine, Engine) and fits(engine)), None)
         if fitting is not None:
             context.idle_engines.remove(fitting)
             context.idle_engines.append(fitting)
     if fitting is None:
-        _keep(context, Engine(known))
+        _keep(context, Engine(allowed))
 
 
 def _remove(scratch: OwnedDirectory, pid: int) -> None:

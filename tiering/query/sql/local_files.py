@@ -35,22 +35,22 @@ def with_paths(statement: str, nodes: Iterable[dict[str, Any]]) -> tuple[str, tu
         if node.get("type") == "TABLE_FUNCTION" and node["function"].get("function_name", "").lower() in FILE_FUNCTIONS
     ]
     places = [(name, arguments[0]["expression"] if arguments else {}) for name, arguments in named]
-    for function, place in sorted(places, key=lambda one: -one[1].get("query_location", 0)):
-        found = [path for name in _names(function, place) for path in _files(name)]
-        paths.update(dict.fromkeys(found))
-        start = place["query_location"]
-        listed = f"[{', '.join(map(text, found))}]".encode()
-        encoded = encoded[:start] + listed + encoded[start + place["query_location_length"] :]
+    for function, node in sorted(places, key=lambda pair: -pair[1].get("query_location", 0)):
+        files = [path for name in _names(function, node) for path in _files(name)]
+        paths.update(dict.fromkeys(files))
+        start = node["query_location"]
+        listed = f"[{', '.join(map(text, files))}]".encode()
+        encoded = encoded[:start] + listed + encoded[start + node["query_location_length"] :]
     return encoded.decode(), tuple(paths)
 
 
-def _names(function: str, place: dict[str, Any]) -> Iterator[str]:
+def _names(function: str, node: dict[str, Any]) -> Iterator[str]:
     """The names and patterns of a text, or of a list of texts."""
-    if place.get("function_name") == "list_value":
-        for argument in place["arguments"]:
+    if node.get("function_name") == "list_value":
+        for argument in node["arguments"]:
             yield from _names(function, argument["expression"])
-    elif place.get("literal", {}).get("kind") == "STRING":
-        yield place["literal"]["text"]
+    elif node.get("literal", {}).get("kind") == "STRING":
+        yield node["literal"]["text"]
     else:
         raise UsageError(
             f"{function} takes the names of its files as they stand, such as {function}('calls/*.csv')",

@@ -212,18 +212,18 @@ class _Reader:
         given = node.get("projection_ids") or range(len(read))
         whole = ["child_indexes" not in index for index in node["column_indexes"]]
 
-        def found(place: int) -> ComparedField | None:
+        def field_at(position: int) -> ComparedField | None:
             """None also for a field that the scan takes out of its struct: it may be null where the struct is not."""
-            if not whole[place] or read[place] >= len(definition.columns):
+            if not whole[position] or read[position] >= len(definition.columns):
                 return None
-            column = definition.columns[read[place]]
+            column = definition.columns[read[position]]
             return ComparedField(column.name, column.type)
 
         filters: list[Predicate] = []
         for entry in (node.get("table_filters") or {}).get("filters", []):
-            own = found(entry["key"]) if node["table_filters_by_projection"] else None
+            own = field_at(entry["key"]) if node["table_filters_by_projection"] else None
             filters.append(_from_filter(entry["value"], own))
-        filters += [_from_expression(condition, lambda place: found(given[place])) for condition in above]
+        filters += [_from_expression(condition, lambda position: field_at(given[position])) for condition in above]
         columns = frozenset(number for number in read if number < _ROW_NUMBER)
         self.found.setdefault(table, []).append(Access(And(tuple(filters)), columns))
         return True
@@ -324,8 +324,8 @@ def _function(node: dict[str, Any]) -> str:
     return str(node["qname"]["path"][-1]) if node["type"] == "BOUND_FUNCTION" and "qname" in node else ""
 
 
-def _is_true(found: ComparedField | None) -> Predicate:
-    return Compare(found.name, "=", True, found.fields) if found and found.type == "bool" else Unknown()
+def _is_true(field: ComparedField | None) -> Predicate:
+    return Compare(field.name, "=", True, field.fields) if field and field.type == "bool" else Unknown()
 
 
 def _truth(value: dict[str, Any]) -> Predicate:

@@ -2,7 +2,7 @@
 compared with what was written.
 
 So its reads of cold parts go through our stores (limits, retries, certificates, answers that are the whole object). A
-read that fails is remembered, and the engine is told no more than that.
+read that fails is remembered, and the engine learns no more than that.
 """
 
 from __future__ import annotations

@@ -220,10 +220,10 @@ class SqlSession:
             self._engine.close()
 
     def _make(self, pieces: Callable[[], Iterable[Any]], made: queue.Queue[Any], given_up: threading.Event) -> None:
-        def put(item: Any) -> None:
+        def put(piece: Any) -> None:
             while not given_up.is_set():
                 try:
-                    made.put(item, timeout=_LOOK_SECONDS)
+                    made.put(piece, timeout=_LOOK_SECONDS)
                     return
                 except queue.Full:
                     continue

@@ -1,6 +1,6 @@
 """Which statements may run: one SELECT over tables, by what the engine's own parser says of it, and nothing else.
 
-Whatever is not known to be harmless is refused here, before anything is bound: functions that read or write files,
+Only what is known to be harmless passes, before anything is bound. Refused are functions that read or write files,
 those that change how the engine runs, views of the engine about itself. What the engine is locked by (`sql.session`)
 is the second line.
 """

@@ -9,22 +9,22 @@ _INFINITE = r"^\s*[+-]?(?i:inf(inity)?)\s*$"
 _HEXADECIMAL = r"^\s*[+-]?0[xX]"
 
 
-def check_kept(given: pa.Array, found: pa.Array) -> None:
+def check_kept(given: pa.Array, converted: pa.Array) -> None:
     """Raise `pa.ArrowInvalid` for a value that is another one in its new type: a fraction with more places than a
     decimal has, a number that became infinite, a moment that became a day, a number in another base."""
-    bent = _bent(given, found)
+    bent = _bent(given, converted)
     if bent is not None and pc.any(bent).as_py():
         shown = given.filter(pc.fill_null(bent, False)).slice(0, 1).to_string()
-        raise pa.ArrowInvalid(f"{' '.join(shown.split()).strip('[] ')} is not the same as {found.type}")
+        raise pa.ArrowInvalid(f"{' '.join(shown.split()).strip('[] ')} is not the same as {converted.type}")
 
 
-def _bent(given: pa.Array, found: pa.Array) -> pa.Array | None:
+def _bent(given: pa.Array, converted: pa.Array) -> pa.Array | None:
     """Which values are not what they were; None where no value can be."""
-    old, new = given.type, found.type
+    old, new = given.type, converted.type
     if pa.types.is_floating(old) and pa.types.is_decimal(new):
-        return pc.not_equal(found.cast(old), given)
+        return pc.not_equal(converted.cast(old), given)
     if pa.types.is_floating(new):
-        return _became_infinite(given, found)
+        return _became_infinite(given, converted)
     if pa.types.is_timestamp(old) and pa.types.is_date(new):
         local = pc.local_timestamp(given) if old.tz else given
         return pc.not_equal(pc.floor_temporal(local, unit="day"), local)
@@ -33,13 +33,13 @@ def _bent(given: pa.Array, found: pa.Array) -> pa.Array | None:
     return None
 
 
-def _became_infinite(given: pa.Array, found: pa.Array) -> pa.Array | None:
+def _became_infinite(given: pa.Array, converted: pa.Array) -> pa.Array | None:
     old = given.type
     if pa.types.is_floating(old):
-        if old.bit_width <= found.type.bit_width:
+        if old.bit_width <= converted.type.bit_width:
             return None
-        return pc.and_not(pc.is_inf(found), pc.is_inf(given))
-    infinite = pc.is_inf(found)
+        return pc.and_not(pc.is_inf(converted), pc.is_inf(given))
+    infinite = pc.is_inf(converted)
     return pc.and_not(infinite, pc.match_substring_regex(given, _INFINITE)) if is_text(old) else infinite
 
 

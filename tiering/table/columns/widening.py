@@ -1,4 +1,4 @@
-"""Which types a column may get without its parts being written anew: those that hold all that its type holds. Pure.
+"""Which types a column may get without rewriting its parts: those that hold all that its type holds. Pure.
 
 Readers cast what older parts hold (`columns.types.widened`). The order of values stays: sort orders, ranges and
 sparse indexes of older parts stay true; what `part.json` says in texts is read as values of today's type.

@@ -49,7 +49,7 @@ class Fetcher(msgspec.Struct):
 
     replica: Replica
     turn: threading.RLock = msgspec.field(default_factory=threading.RLock)
-    """Held by whoever looks or says something, here or in Keeper, and not while bytes come."""
+    """The lock for reading or changing the state here or in Keeper; not held while bytes arrive."""
     adopted: list[str] = msgspec.field(default_factory=list)
     """Parts that came without their bytes."""
     whole: dict[str, str] = msgspec.field(default_factory=dict)
@@ -57,7 +57,7 @@ class Fetcher(msgspec.Struct):
     _declined: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Of which replica it is known that a part does not come without its bytes from there."""
     _addresses: dict[str, str] = msgspec.field(default_factory=dict)
-    """Where others give parts, as far as they are asked for many; empty where they do not answer."""
+    """Where others serve parts, of peers that are asked for many; empty where they do not answer."""
     _names: list[str] | None = None
     """The other replicas."""
     _parts: dict[str, list[PartName]] = msgspec.field(default_factory=dict)
@@ -79,17 +79,17 @@ class Fetcher(msgspec.Struct):
                     found[part].add(node.data.decode(errors="replace"))
         return found
 
-    def sources(self, wanted: PartName) -> list[PartHolder]:
+    def sources(self, target: PartName) -> list[PartHolder]:
         """Who has the part itself, then who has one that covers it, and can be asked for it."""
-        return [source for source in self._holders(wanted) if source.address]
+        return [source for source in self._holders(target) if source.address]
 
-    def _holders(self, wanted: PartName) -> list[PartHolder]:
+    def _holders(self, target: PartName) -> list[PartHolder]:
         exact: list[tuple[str, PartName]] = []
         covering: list[tuple[str, PartName]] = []
         for name in self._others():
             for part in self._parts_of(name):
-                if part == wanted or part.covers(wanted):
-                    (exact if part == wanted else covering).append((name, part))
+                if part == target or part.covers(target):
+                    (exact if part == target else covering).append((name, part))
         return self._said([*exact, *covering])
 
     def _others(self) -> list[str]:
@@ -117,37 +117,37 @@ class Fetcher(msgspec.Struct):
 
     def fetch(
         self,
-        wanted: PartName,
+        target: PartName,
         inserted: tuple[str, str] | None = None,
         *,
         widen: Callable[[PartName], bool] = lambda name: True,
     ) -> Landed | PartHolder:
-        """Bring the bytes of the part, or of one that covers it, from whoever has it, to be committed; or which of
-        these is in the table here by now. `inserted`: on which replica, with which digest; that one is asked first.
+        """Bring the bytes of the part, or of one that covers it, from any replica that has it, to be committed; or say
+        which of these is in the table by now. `inserted`: on which replica, with which digest; that one is asked first.
         `widen` says whether one that covers it may come now. Raises `Wider` where it may not, `Transient` when nobody
         can give it now, with every reason."""
         reasons: list[str] = []
         with self.turn:
-            first = self._first(wanted, inserted)
-            for source in () if first else self.sources(wanted):
+            first = self._first(target, inserted)
+            for source in () if first else self.sources(target):
                 if self._is_here(source):
                     return source
                 if self.shares():
-                    _check_width(source.part, wanted, widen)
+                    _check_width(source.part, target, widen)
                     if self._is_adopted(source):
                         return source
-        for source in self._candidates(wanted, first):
+        for source in self._candidates(target, first):
             with self.turn:
                 if first and self._is_here(source):
                     return source
-                _check_width(source.part, wanted, widen)
+                _check_width(source.part, target, widen)
             try:
                 return self._fetch(source)
             except (Transient, NotFound, Damaged) as error:
                 self.replica.kept.hosts.pop(source.replica, None)
                 reasons.append(f"{source.replica}: {error.message}")
         raise Transient(
-            f"part {wanted} of {self.replica.definition.full_name} is not to be had now: "
+            f"part {target} of {self.replica.definition.full_name} is not to be had now: "
             + ("; ".join(reasons) or "no replica whose address is known has it"),
             hint="is a daemon running on a replica that has it? 'frostline replica status' says",
         )
@@ -266,11 +266,11 @@ class Fetcher(msgspec.Struct):
         self.whole.pop(name, None)
         self.adopted.append(name)
 
-    def _candidates(self, wanted: PartName, first: list[PartHolder]) -> Iterator[PartHolder]:
+    def _candidates(self, target: PartName, first: list[PartHolder]) -> Iterator[PartHolder]:
         """Whom to ask, in order; the others are looked for when who is first does not do."""
         yield from first
         with self.turn:
-            others = [source for source in self.sources(wanted) if source not in first]
+            others = [source for source in self.sources(target) if source not in first]
         yield from others
 
     def shares(self) -> bool:
@@ -279,7 +279,7 @@ class Fetcher(msgspec.Struct):
             self._stores = sharing.stores(self.replica.context, self.replica.definition)
         return bool(self._stores)
 
-    def _first(self, wanted: PartName, inserted: tuple[str, str] | None) -> list[PartHolder]:
+    def _first(self, target: PartName, inserted: tuple[str, str] | None) -> list[PartHolder]:
         """Who inserted the part, without asking whether it has it still. Nobody where it may come without its bytes."""
         if inserted is None or inserted[0] == self.replica.name or self.shares():
             return []
@@ -287,7 +287,7 @@ class Fetcher(msgspec.Struct):
         hosts = self.replica.kept.hosts
         if not hosts.get(name):
             hosts[name] = self.replica.address_of(name)
-        return [PartHolder(name, wanted, digest, hosts[name])] if hosts[name] else []
+        return [PartHolder(name, target, digest, hosts[name])] if hosts[name] else []
 
     def _fetch(self, source: PartHolder) -> Landed:
         context, definition = self.replica.context, self.replica.definition
@@ -315,8 +315,8 @@ class Fetcher(msgspec.Struct):
             return Landed(source, part, directory, disk, covered, reason, transaction, stack.pop_all())
 
 
-def _check_width(part: PartName, wanted: PartName, widen: Callable[[PartName], bool]) -> None:
-    if part != wanted and not widen(part):
+def _check_width(part: PartName, target: PartName, widen: Callable[[PartName], bool]) -> None:
+    if part != target and not widen(part):
         raise Wider(str(part))
 
 

@@ -101,7 +101,7 @@ class GroupCommit(msgspec.Struct, Generic[Queued]):
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def add(self, queued: Queued, landed: Landed, *, alone: bool = False) -> None:
-        """Returns when somebody is about to commit it; whoever does, when nothing waits any more."""
+        """Returns when another thread is about to commit it; or commits, when nothing waits any more."""
         if alone:
             self.commit([(queued, landed)])
             return

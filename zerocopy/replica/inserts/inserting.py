@@ -261,18 +261,18 @@ class ReplicatedInserting(Inserting):
             word += self._word(_Arriving(new, node, name, new.digest))
         return word
 
-    def _word(self, one: _Arriving) -> list[Operation]:
+    def _word(self, arriving: _Arriving) -> list[Operation]:
         now, name = self.context.clock(), self.replica.name
-        entry = entries.Get(time=now, replica=name, part=one.name, digest=one.digest, quorum=self._needed)
-        partition = one.new.partition.id
+        entry = entries.Get(time=now, replica=name, part=arriving.name, digest=arriving.digest, quorum=self._needed)
+        partition = arriving.new.partition.id
         said: list[Operation] = [
-            DeleteNode(one.node),
+            DeleteNode(arriving.node),
             CheckNode(self.replica.table.numbers(partition), self._drops[partition]),
         ]
         if self._deduplicates:
-            said.append(CreateNode(self._block(one.new), one.name.encode()))
+            said.append(CreateNode(self._block(arriving.new), arriving.name.encode()))
         said.append(CreateNode(f"{self.replica.table.log}/log-", entries.encode(entry), numbered=True))
-        said.append(CreateNode(self.replica.own.part(one.name), one.digest.encode()))
+        said.append(CreateNode(self.replica.own.part(arriving.name), arriving.digest.encode()))
         return said
 
     def _take_back(self, arriving: list[_Arriving]) -> None:

@@ -1,8 +1,8 @@
 """Inserts that are acknowledged when enough replicas have them.
 
 A replica has a part when Keeper says so, of the part or of one that covers it. What nobody has any more was dropped
-since, and is waited for by nobody. An entry of the log says that its insert asked for a quorum, so whoever reads
-sequentially knows what must be here. One that asked for it when it was repeated is known by having it: more than one
+since, and nobody waits for it. An entry of the log records that its insert asked for a quorum, so a sequential reader
+knows what must be here. One that asked for it when it was repeated is known by having it: more than one
 replica says so.
 """
 
@@ -19,7 +19,7 @@ from tiering.table.part import PartName
 from zerocopy.replica.replica import Replica
 
 _LOOK_SECONDS = 0.25
-"""How often it is looked, whatever is heard: a replica may get a part that covers the one which is waited for."""
+"""How often the quorum is checked without any event: a replica may get a part that covers the one awaited."""
 
 
 def needed(replica: Replica, quorum: Quorum) -> int:
@@ -62,7 +62,7 @@ def wait(replica: Replica, parts: Iterable[str], number: int, seconds: float) ->
             fewest = min(counts[name] for name in left)
             wake.wait(min(_LOOK_SECONDS, max(end - time.monotonic(), 0)))
             if context.stop.is_set() or time.monotonic() >= end:
-                why = "the process is told to stop" if context.stop.is_set() else f"after {seconds:g} s"
+                why = "the process began to stop" if context.stop.is_set() else f"after {seconds:g} s"
                 break
     except FrostlineError as error:
         why = error.message

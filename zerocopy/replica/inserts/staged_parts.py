@@ -4,8 +4,8 @@
     <table>/arriving/<part>.json   by which node of Keeper the insert holds its number
 
 An insert that is killed leaves them. Whether it counted, Keeper knows: the multi that says so takes the number's node
-away. So whoever settles a dead insert takes that node away first; from then on the multi cannot happen any more, and
-what Keeper says of the part is final.
+away. So a process that finishes a dead insert first removes that node; from then on the multi cannot happen any more,
+and what Keeper says of the part is final.
 """
 
 from __future__ import annotations

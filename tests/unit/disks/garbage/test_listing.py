@@ -90,7 +90,7 @@ def remote(store: ObjectStore) -> Remote:
 
 def ranged(store: ObjectStore, table: Table, twice: bool = False, keys: int = 2, head: int = 0) -> Any:
     ranges = list(cut_ranges(Here(store), in_key_order(table), twice=twice, keys=keys, head=head))
-    return list_ranges(remote(store), ranges, what="listing")
+    return list_ranges(remote(store), ranges, title="listing")
 
 
 sizes = st.integers(0, 3)
@@ -179,13 +179,13 @@ def test_a_range_that_nobody_listed_is_no_empty_range() -> None:
     """P29."""
 
     class Forgets(LocalRunner):
-        def run(self, function: Any, items: Any, *, what: str, on_done: Any, stop: Any = None) -> None:
-            super().run(function, items[1:], what=what, on_done=on_done)
+        def run(self, function: Any, items: Any, *, title: str, on_done: Any, stop: Any = None) -> None:
+            super().run(function, items[1:], title=title, on_done=on_done)
 
     store = Listed(dict.fromkeys(KEYS, (1, 9.0)))
     ranges = list(cut_ranges(Here(store), in_key_order(Table(dict.fromkeys(KEYS, 1))), keys=2))
     with pytest.raises(Damaged, match="ranges of keys"):
-        list_ranges(Remote(Forgets(), Here(store)), ranges, what="listing")
+        list_ranges(Remote(Forgets(), Here(store)), ranges, title="listing")
 
 
 # gc and fsck over ranges
@@ -478,9 +478,9 @@ class Endless(MemoryStore):
 class Forever(LocalRunner):
     """Lists no range ever, as a cluster without executors does."""
 
-    def run(self, function: Any, items: Any, *, what: str, on_done: Any, stop: Any = None) -> None:
+    def run(self, function: Any, items: Any, *, title: str, on_done: Any, stop: Any = None) -> None:
         assert stop.wait(20)
-        check_stop(stop, what)
+        check_stop(stop, title)
 
 
 @pytest.mark.parametrize("by_others", [False, True])
@@ -503,7 +503,7 @@ def test_work_in_a_pool_can_be_stopped() -> None:
         time.sleep(0.01)  # all of them would take ten seconds
 
     with pytest.raises(Transient, match="pieces: stopped"):
-        LocalRunner(1).run(piece, range(1000), what="pieces", on_done=lambda index, result: None, stop=stop)
+        LocalRunner(1).run(piece, range(1000), title="pieces", on_done=lambda index, result: None, stop=stop)
     assert len(began) < 1000
     with pytest.raises(Transient, match="pieces: stopped"):
-        LocalRunner(1).run(piece, range(1000), what="pieces", on_done=lambda index, result: None, stop=stop)
+        LocalRunner(1).run(piece, range(1000), title="pieces", on_done=lambda index, result: None, stop=stop)

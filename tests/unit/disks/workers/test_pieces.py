@@ -150,13 +150,13 @@ def test_questions_are_answered_in_their_order_here_and_elsewhere(bucket: StoreA
     keys = ["k3", "k1", "no", "k6", "k0", "k5", "k2"]
     runner = CountingRunner(LocalRunner(), bucket)
     found: list[list[Any]] = [
-        ask(bucket.open(), size_of, keys, Askers(2, remote=remote), what="sizes", task=Silent(), each=each)
+        ask(bucket.open(), size_of, keys, Askers(2, remote=remote), title="sizes", task=Silent(), each=each)
         for remote in (None, Remote(runner, bucket))
     ]
     assert found[0] == found[1] == [10, 10, None, 10, 10, 10, 10]
     assert runner.requests["HEAD"] == len(keys)
     nothing: list[str] = []
-    assert ask(bucket.open(), size_of, nothing, Askers(2), what="sizes", task=Silent()) == []
+    assert ask(bucket.open(), size_of, nothing, Askers(2), title="sizes", task=Silent()) == []
 
 
 class Recorded(Silent):
@@ -164,8 +164,8 @@ class Recorded(Silent):
 
     what, items, done = "", 0, 0
 
-    def task(self, what: str, *, items: int | None = None, size_bytes: int | None = None) -> Self:
-        self.what, self.items = what, items or 0
+    def task(self, title: str, *, items: int | None = None, size_bytes: int | None = None) -> Self:
+        self.what, self.items = title, items or 0
         return self
 
     def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
@@ -175,7 +175,7 @@ class Recorded(Silent):
 def test_a_shown_runner_tells_how_far_it_is() -> None:
     recorded = Recorded()
     answers: dict[int, str] = {}
-    ShownRunner(LocalRunner(), recorded).run(str, [7, 8, 9], what="listing disk cold", on_done=answers.__setitem__)
+    ShownRunner(LocalRunner(), recorded).run(str, [7, 8, 9], title="listing disk cold", on_done=answers.__setitem__)
     assert answers == {0: "7", 1: "8", 2: "9"}
     assert (recorded.what, recorded.items, recorded.done) == ("listing disk cold", 3, 3)
 

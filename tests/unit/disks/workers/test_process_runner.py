@@ -43,20 +43,20 @@ def linger(pid_file: str) -> None:
 
 def test_every_answer_comes_once_from_another_process() -> None:
     answers: dict[int, tuple[int, int]] = {}
-    ProcessRunner(2).run(square, range(20), what="squares", on_done=answers.__setitem__)
+    ProcessRunner(2).run(square, range(20), title="squares", on_done=answers.__setitem__)
     assert [answers[index][0] for index in range(20)] == [number * number for number in range(20)]
     assert os.getpid() not in {process for _, process in answers.values()}
 
 
 def test_an_error_arrives_whole() -> None:
     with pytest.raises(Retained, match="object 2 is kept") as caught:
-        ProcessRunner(1).run(refuse, [1, 2, 3], what="refusals", on_done=lambda index, answer: None)
+        ProcessRunner(1).run(refuse, [1, 2, 3], title="refusals", on_done=lambda index, answer: None)
     assert (caught.value.until, caught.value.hint, caught.value.exit_code) == (UNTIL, "wait", 13)
 
 
 def test_a_process_that_is_killed_is_an_error_with_a_next_step() -> None:
     with pytest.raises(FrostlineError, match="sizes: a process that worked on it died") as caught:
-        ProcessRunner(2).run(die, [1, 2, 3], what="sizes", on_done=lambda index, answer: None)
+        ProcessRunner(2).run(die, [1, 2, 3], title="sizes", on_done=lambda index, answer: None)
     assert caught.value.hint == "run it again"
 
 

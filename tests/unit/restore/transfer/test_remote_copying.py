@@ -46,11 +46,11 @@ class Stops:
         function: Callable[[Any], Any],
         items: Sequence[Any],
         *,
-        what: str,
+        title: str,
         on_done: Callable[[int, Any], None],
         stop: threading.Event | None = None,
     ) -> None:
-        LocalRunner().run(function, items[: self._after], what=what, on_done=on_done)
+        LocalRunner().run(function, items[: self._after], title=title, on_done=on_done)
         if len(items) > self._after:
             raise Transient("all executors are gone")
 
@@ -136,9 +136,9 @@ def test_a_task_that_died_with_its_work_done_is_no_trouble_on_a_locked_bucket(
     """Done again, its objects are there and cannot be written again."""
 
     class Twice:
-        def run(self, function: Any, items: Any, *, what: str, on_done: Any, stop: Any = None) -> None:
-            LocalRunner().run(function, items, what=what, on_done=lambda index, result: None)
-            LocalRunner().run(function, items, what=what, on_done=on_done)
+        def run(self, function: Any, items: Any, *, title: str, on_done: Any, stop: Any = None) -> None:
+            LocalRunner().run(function, items, title=title, on_done=lambda index, result: None)
+            LocalRunner().run(function, items, title=title, on_done=on_done)
 
     for able in (True, False):
         target = ObjectDisk("target", Copies(able=able, keep_for=timedelta(days=1)), tmp_path / str(able))

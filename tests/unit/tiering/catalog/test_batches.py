@@ -167,8 +167,8 @@ def test_it_shows_how_far_it_is(config: Config) -> None:
     shown: list[object] = []
 
     class Shown(Silent):
-        def task(self, what: str, *, items: int | None = None, size_bytes: int | None = None) -> Shown:
-            shown.append((what, items))
+        def task(self, title: str, *, items: int | None = None, size_bytes: int | None = None) -> Shown:
+            shown.append((title, items))
             return self
 
         def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:

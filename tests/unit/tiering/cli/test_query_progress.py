@@ -54,8 +54,8 @@ class Told(Silent):
         self.sizes: list[int] = []
         self.ended = 0
 
-    def task(self, what: str, *, items: int | None = None, size_bytes: int | None = None) -> Told:
-        self.tasks.append((what, items))
+    def task(self, title: str, *, items: int | None = None, size_bytes: int | None = None) -> Told:
+        self.tasks.append((title, items))
         return self
 
     def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
@@ -201,9 +201,9 @@ def test_the_command_tells_it(
     rows = QueryResult.plain_rows
 
     class Heard(Documents):
-        def task(self, what: str, *, items: int | None = None, size_bytes: int | None = None):  # type: ignore[no-untyped-def]
+        def task(self, title: str, *, items: int | None = None, size_bytes: int | None = None):  # type: ignore[no-untyped-def]
             told.set()
-            return super().task(what, items=items, size_bytes=size_bytes)
+            return super().task(title, items=items, size_bytes=size_bytes)
 
     def waiting(self: QueryResult) -> Iterator[list[list[Any]]]:
         assert told.wait(60)

@@ -167,7 +167,7 @@ def test_a_run_that_an_earlier_daemon_began_and_that_still_works_keeps_its_kind_
     world.results = [Killed]
     with pytest.raises(Killed):
         world.wait(HOUR)
-    with hold_lock(JobFiles(world.state, "gc").lock, what="gc", hint=""):
+    with hold_lock(JobFiles(world.state, "gc").lock, resource="gc", hint=""):
         world.start()
         for _ in range(100):
             world.wait(timedelta(seconds=1))

@@ -278,9 +278,9 @@ def test_a_progress_is_told_to_whoever_looks_and_passed_on() -> None:
     told: list[str] = []
 
     class Inner(Silent):
-        def task(self, what: str, *, items: int | None = None, size_bytes: int | None = None) -> Any:
-            told.append(what)
-            return super().task(what)
+        def task(self, title: str, *, items: int | None = None, size_bytes: int | None = None) -> Any:
+            told.append(title)
+            return super().task(title)
 
         def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
             told.append(f"{items} {size_bytes}")

@@ -1,4 +1,4 @@
-"""JSON text in blocks of whole records, one a line: of JSON lines as they are, of an array of objects its elements."""
+"""JSON text in blocks of whole records, one a line: JSON lines unchanged, of an array of objects its elements."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ def _elements(stream: Any, first: bytes, label: str) -> Iterator[bytes]:
         yield _block(lines)
 
 
-def _end_of(text: str, place: int, decoder: json.JSONDecoder) -> tuple[int | None, str]:
+def _end_of(text: str, start: int, decoder: json.JSONDecoder) -> tuple[int | None, str]:
     """Where the element ends that begins there; None and why, when that is not known yet."""
     try:
-        _, end = decoder.raw_decode(text, place)
+        _, end = decoder.raw_decode(text, start)
     except ValueError as error:
         return None, str(error)
     return (end, "") if end < len(text) else (None, "the array has no end")  # and a number could go on

@@ -2,7 +2,7 @@
 So does what is for a map: the parser would make a struct of it, in which a null is no entry.
 
 Logs hold one name with several forms (`"code": 5` and `"code": "5"`), and objects that nobody wants taken apart. The
-parser refuses them; so a block that it refused is written anew, value by value as the file has it, digits and all.
+parser refuses them; so a block that it refused is rewritten, value by value as the file has it, digits and all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _items = msgspec.json.Decoder(list[msgspec.Raw])
 def with_json_texts(block: bytes, types: Mapping[str, pa.DataType]) -> bytes | None:
     """The lines with texts where the types are texts, also within structs, lists and maps; None when nothing changes.
 
-    Lines that are no JSON objects stay as they are: what reads them says what is wrong with them.
+    Lines that are no JSON objects stay unchanged: their reader says what is wrong with them.
     """
     wanted = {name: kind for name, kind in types.items() if _has_texts(kind)}
     lines = block.split(b"\n") if wanted else []
