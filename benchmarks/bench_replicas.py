@@ -36,7 +36,7 @@ from tiering.config.settings import Config, InterserverConfig, KeeperConfig, Pol
 from tiering.engine.replicated import Quorum
 from tiering.engine.store import Store
 from tiering.table.schema import Column, TableDefinition
-from zerocopy.execution import work
+from zerocopy.execution import following, work
 from zerocopy.keeper.client import Keeper
 from zerocopy.replica.connections import connections
 
@@ -104,7 +104,7 @@ def node(home: Path, keeper: KeeperConfig, name: str, *, follow: bool) -> Iterat
             made.beside.append(opened)
             return opened
 
-        work.serve(store.context, beside if follow else None)
+        following.serve(store.context, beside if follow else None)
         yield made
 
 

@@ -33,7 +33,7 @@ from tiering.config.settings import Config, KeeperConfig, PolicyConfig, VolumeCo
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.schema import PartitionField
-from zerocopy.execution import work
+from zerocopy.execution import following, work
 from zerocopy.execution.steps import Done
 from zerocopy.keeper.client import Keeper
 
@@ -74,7 +74,7 @@ def nodes(
             if partitioned:
                 table = replace(table, partition_by=(PartitionField(transform="identity", column="k"),))
             work.create(store.context, TABLE, table, "local", None, None, if_not_exists=True)
-            work.serve(store.context, None)
+            following.serve(store.context, None)
             made.append(Node(store))
         yield made
 

@@ -14,7 +14,7 @@ from tiering.engine import replicated
 from tiering.engine.store import Store
 from tiering.table.part import PartName
 from tiering.table.schema import is_of_replicas
-from zerocopy.execution import work
+from zerocopy.execution import following, work
 from zerocopy.replica.connections import connections
 
 
@@ -92,10 +92,10 @@ def _numbers_again(parts: set[PartName], fresh: set[PartName]) -> Iterator[str]:
 def _not_there(pair: Pair, store: Store, rows: list[tuple[int, int]]) -> Iterator[str]:
     killing.sync(store)
     yield from killing.faults(store, rows)
-    work.serve(store.context)
+    following.serve(store.context)
     with pair.open("b") as other:
         work.create(other.context, TABLE, None, "cold", None, None, if_not_exists=False)
-        work.serve(other.context)
+        following.serve(other.context)
         done = killing.sync(other)
         yield from (f"postponed: {one.reason}" for one in done.postponed)
         yield from (f"the other replica: {line}" for line in killing.faults(other, rows))

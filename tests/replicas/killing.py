@@ -22,7 +22,7 @@ from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table import definitions
 from tiering.table.schema import Column, PartitionField, TableDefinition
-from zerocopy.execution import auditing, moving, queue, work
+from zerocopy.execution import auditing, following, moving, queue, work
 from zerocopy.execution.steps import Done
 from zerocopy.replica.bringing.landing import GroupCommit
 from zerocopy.replica.connections import connections
@@ -77,7 +77,7 @@ class Pair:
         """The replica, its parts given to the other one."""
         with Store.open(self.config(name), actor="test", workers=1) as store:
             if any(definition.is_replicated for definition in store.definitions()):
-                work.serve(store.context)
+                following.serve(store.context)
             yield store
 
 
@@ -299,7 +299,7 @@ def act(operation: str, pair: Pair, mode: Mode, at: int) -> list[str]:
         policy = "marked" if operation in _MARKED else policy
         for store in (a, b):
             work.create(store.context, TABLE, definition(), policy, None, None, if_not_exists=False)
-            work.serve(store.context)
+            following.serve(store.context)
         OPERATIONS[operation][0](a, b)
         with hooked(hook):
             OPERATIONS[operation][1](a, b)

@@ -17,9 +17,10 @@ from disks.base import Disk, LoggedDisk
 from disks.file_table.blob_sets import BlobMarks
 from disks.object_disk.sharing.marks import LateMarks
 from oplog.errors import FrostlineError, Refused, UsageError
-from tiering.catalog import reachability, retained_drops
+from tiering.catalog import reachability
 from tiering.catalog.context import Context, Synced
 from tiering.config.settings import Config
+from tiering.engine import recovery
 from tiering.move import mover
 from tiering.move.report import FailedMove, MoveReport
 from tiering.policy.plan import Move, TtlDelete
@@ -90,7 +91,7 @@ def tick(context: Context) -> list[str]:
                 problems += waiting
             except FrostlineError as error:
                 problems.append(f"replica of {definition.full_name}: {error.message}")
-    retained_drops.let_go(context)
+    recovery.let_drops_go(context)
     return problems
 
 
@@ -143,7 +144,9 @@ def serve(context: Context, beside: Callable[[], object], pass_due: Callable[[],
     """Give parts to the other replicas until the store is closed, and take in at once what they do, in another thread
     with the store that `beside` opens; returns the address, empty without Keeper. `pass_due` is called when one of them
     is gone that left undone what a pass takes over."""
-    return str(work().serve(context, beside, pass_due)) if context.config.keeper.hosts else ""
+    if not context.config.keeper.hosts:
+        return ""
+    return str(import_module("zerocopy.execution.following").serve(context, beside, pass_due))
 
 
 def references(context: Context, disk: Disk) -> References | None:

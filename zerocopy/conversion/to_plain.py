@@ -71,7 +71,8 @@ def convert(
             _close(Replica.open(context, definition))
         _check_whole(own, is_closed)
         blocks.take_all(context, definition, max(blocks.unused(context, definition), range_of(_highest(own)) + 1))
-        retained_drops.let_all_go(context, definition)
+        # before the table is one that nobody else may drop parts of
+        retained_drops.let_go(context.disks.values(), [definition], lambda disk, kept: True, context.actor)
         reason = f"{table} is replicated no more"
         new = tables.replace(context, definition, new, reason=reason, kind=TableAltered())
         _leave_keeper(context, new, keeper, nodes)

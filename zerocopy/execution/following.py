@@ -13,12 +13,14 @@ import threading
 from collections.abc import Callable
 
 from oplog.errors import FrostlineError, Locked
+from tiering.catalog.context import Context
 from tiering.engine.store import Store
 from tiering.table.schema import TableDefinition
 from zerocopy.execution import work
-from zerocopy.replica import identity, shared
+from zerocopy.replica import heartbeat, identity, shared
 from zerocopy.replica.connections import connections
 from zerocopy.replica.nodes import TableNodes
+from zerocopy.replica.replica import Replica
 
 _LOOK_SECONDS = 60.0
 _AGAIN_SECONDS = 0.2
@@ -116,3 +118,26 @@ class Follower:
     def _look_at_mover(self, path: str) -> None:
         self._minded.discard(path)
         self._wake.set()
+
+
+def serve(
+    context: Context,
+    beside: Callable[[], Store] | None = None,
+    pass_due: Callable[[], object] = lambda: None,
+) -> str:
+    """Give parts to other replicas until the store is closed; returns the address. With a way to open the store once
+    more, for another thread, also take in at once what they do, and say when a pass is due before its time: when one of
+    them is gone that was moving parts."""
+    address = heartbeat.serve(context)
+    for definition in context.catalog.tables():
+        if definition.is_replicated:
+            try:
+                heartbeat.announce(Replica.open(context, definition))
+            except FrostlineError:  # told by the next pass
+                continue
+    known = connections(context)
+    if beside is not None and known.follower is None:
+        following = Follower(beside, pass_due)
+        known.follower = following
+        following.begin()
+    return address

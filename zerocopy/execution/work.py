@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from disks.base import Disk
-from oplog.errors import FrostlineError, Locked, Refused, Transient
+from oplog.errors import Locked, Refused, Transient
 from restore.history.partitions import DetachedPart
 from tiering.catalog.context import Context
 from tiering.config.units import counted
@@ -50,7 +50,7 @@ from zerocopy.replica.lifecycle import Made, create, drop, remove
 from zerocopy.replica.replica import Replica
 
 if TYPE_CHECKING:
-    from tiering.engine.store import Store
+    pass
 
 __all__ = [
     "Made",
@@ -71,7 +71,6 @@ __all__ = [
     "read_all",
     "references",
     "restore",
-    "serve",
     "sync",
     "sync_patiently",
     "tick",
@@ -337,28 +336,3 @@ def restore(
     if own.others():
         own.keeper.set(own.own.is_lost, b"1")
     return ReplicaRestored(sync_patiently(context, definition), list(map(str, gone)))
-
-
-def serve(
-    context: Context,
-    beside: Callable[[], Store] | None = None,
-    pass_due: Callable[[], object] = lambda: None,
-) -> str:
-    """Give parts to other replicas until the store is closed; returns the address. With a way to open the store once
-    more, for another thread, also take in at once what they do, and say when a pass is due before its time: when one of
-    them is gone that was moving parts."""
-    address = heartbeat.serve(context)
-    for definition in context.catalog.tables():
-        if definition.is_replicated:
-            try:
-                heartbeat.announce(Replica.open(context, definition))
-            except FrostlineError:  # told by the next pass
-                continue
-    known = connections(context)
-    if beside is not None and known.follower is None:
-        from zerocopy.execution.following import Follower
-
-        following = Follower(beside, pass_due)
-        known.follower = following
-        following.begin()
-    return address
