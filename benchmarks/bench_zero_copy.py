@@ -36,6 +36,7 @@ from tiering.table.schema import PartitionField
 from zerocopy.execution import following, work
 from zerocopy.execution.steps import Done
 from zerocopy.keeper.client import Keeper
+from zerocopy.replica import lifecycle
 
 FETCHED_BYTES = 500_000_000
 PARTS = 100
@@ -73,7 +74,7 @@ def nodes(
             table = definition(TABLE)
             if partitioned:
                 table = replace(table, partition_by=(PartitionField(transform="identity", column="k"),))
-            work.create(store.context, TABLE, table, "local", None, None, if_not_exists=True)
+            lifecycle.create(store.context, TABLE, table, "local", None, None, if_not_exists=True)
             following.serve(store.context, None)
             made.append(Node(store))
         yield made

@@ -24,6 +24,7 @@ from tiering.table import definitions
 from tiering.table.schema import Column, PartitionField, TableDefinition
 from zerocopy.execution import auditing, following, moving, queue, work
 from zerocopy.execution.steps import Done
+from zerocopy.replica import lifecycle
 from zerocopy.replica.bringing.landing import GroupCommit
 from zerocopy.replica.connections import connections
 from zerocopy.replica.inserts.staged_parts import ARRIVING
@@ -298,7 +299,7 @@ def act(operation: str, pair: Pair, mode: Mode, at: int) -> list[str]:
         policy = "cold" if operation in ("move", "drop", "delete", "alter") else "local"
         policy = "marked" if operation in _MARKED else policy
         for store in (a, b):
-            work.create(store.context, TABLE, definition(), policy, None, None, if_not_exists=False)
+            lifecycle.create(store.context, TABLE, definition(), policy, None, None, if_not_exists=False)
             following.serve(store.context)
         OPERATIONS[operation][0](a, b)
         with hooked(hook):

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
+from typing import Protocol
 
 from disks.base import Disk
 from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Locked, NoSpace, ReadOnly
@@ -21,14 +23,28 @@ from tiering.catalog.context import Context
 from tiering.catalog.copies import copying
 from tiering.catalog.definitions import table_names
 from tiering.catalog.retained_drops import RetainedDrop
-from tiering.engine import unfinished_restores
+from tiering.config.settings import Config
 from tiering.journal.journal import Journal
 from tiering.journal.records import TableDrop
 from tiering.move import mover
+from tiering.plugins import Plug
 from tiering.policy import placement
 from tiering.table.schema import TableDefinition
 
 logger = logging.getLogger(__name__)
+
+
+class UnfinishedRestores(Protocol):
+    """What restores from backups brought whose process ended, and nobody went on with."""
+
+    def sweep(self, context: Context) -> list[str]:
+        """Take away what nobody goes on with any more; a sentence each. What cannot go now stays for the next start."""
+
+    def under_way(self, config: Config, now: datetime) -> dict[str, str]:
+        """The tables whose restore the same command still ends, by uuid: what is there of them is no fault."""
+
+
+unfinished_restores = Plug[UnfinishedRestores]("unfinished restores")
 
 
 def recover(context: Context, *, look: bool = True, anew: bool = True) -> list[str]:
@@ -63,7 +79,7 @@ def recover(context: Context, *, look: bool = True, anew: bool = True) -> list[s
                 logger.warning("%s", sentence)
         for step in (
             *(_finish_drops, _follow_drops, mover.recover),
-            *(_settle_merges, _remove_outdated, _repair_definitions, _prove_ranges, unfinished_restores.sweep),
+            *(_settle_merges, _remove_outdated, _repair_definitions, _prove_ranges, unfinished_restores().sweep),
             let_drops_go,
         ):
             done += _unless_full(partial(step, context))

@@ -20,9 +20,10 @@ from oplog.kinds import TableAltered
 from tiering.catalog import blocks, retained_drops, tables
 from tiering.catalog.context import Context
 from tiering.config.units import counted
+from tiering.engine.replication import Conversion
 from tiering.table.part import range_of
 from tiering.table.schema import TableDefinition
-from zerocopy.conversion.exclusive import Conversion, alone, check_disks, check_unused, held_by_others, replicas
+from zerocopy.conversion.exclusive import alone, check_disks, check_unused, held_by_others, replicas
 from zerocopy.execution import moving
 from zerocopy.execution.queue import queue
 from zerocopy.execution.work import sync_patiently

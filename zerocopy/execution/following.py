@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from oplog.errors import FrostlineError, Locked
 from tiering.catalog.context import Context
-from tiering.engine.store import Store
+from tiering.engine.replication import OpenStore
 from tiering.table.schema import TableDefinition
 from zerocopy.execution import work
 from zerocopy.replica import heartbeat, identity, shared
@@ -32,7 +32,7 @@ log = logging.getLogger("frostline.replicas")
 class Follower:
     """Follows from `begin` to `close`."""
 
-    def __init__(self, open_store: Callable[[], Store], pass_due: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, open_store: Callable[[], OpenStore], pass_due: Callable[[], object] = lambda: None) -> None:
         self._open_store, self._pass_due = open_store, pass_due
         self._wake, self._over = threading.Event(), threading.Event()
         self._seen: dict[str, list[str]] = {}
@@ -70,7 +70,7 @@ class Follower:
                 log.exception("the logs of replicated tables are not followed")
             self._over.wait(_LOOK_SECONDS)
 
-    def _follow(self, store: Store) -> None:
+    def _follow(self, store: OpenStore) -> None:
         while not (self._over.is_set() or store.context.stop.is_set()):
             self._wake.clear()
             store.refresh(look=False)
@@ -82,7 +82,7 @@ class Follower:
         self._again.add(path)
         self._wake.set()
 
-    def _of_table(self, store: Store, table: TableDefinition) -> bool:
+    def _of_table(self, store: OpenStore, table: TableDefinition) -> bool:
         """Whether all that is new in the log was looked at."""
         nodes = TableNodes(str(table.keeper))
         self._mind_mover(store, table, nodes)
@@ -101,7 +101,7 @@ class Follower:
         self._seen[nodes.path] = names
         return True
 
-    def _mind_mover(self, store: Store, table: TableDefinition, nodes: TableNodes) -> None:
+    def _mind_mover(self, store: OpenStore, table: TableDefinition, nodes: TableNodes) -> None:
         """Say that a pass is due when who moved parts is gone, and has not said that it is done."""
         if nodes.path in self._minded or shared.disk_of(store.context, table) is None:
             return
@@ -122,7 +122,7 @@ class Follower:
 
 def serve(
     context: Context,
-    beside: Callable[[], Store] | None = None,
+    beside: Callable[[], OpenStore] | None = None,
     pass_due: Callable[[], object] = lambda: None,
 ) -> str:
     """Give parts to other replicas until the store is closed; returns the address. With a way to open the store once
