@@ -133,7 +133,10 @@ def open(  # noqa: A001 - as `sqlite3.connect` and `zarr.open`: the module's nam
 
 
 def __getattr__(name: str) -> object:
-    """A name from where it lives, loaded when it is first used."""
+    """A name from where it lives, loaded when it is first used.
+
+    Python asks by name, so the import is by name; all of these modules stand below this one.
+    """
     home = _HOMES.get(name)
     if name == "spark":
         value = importlib.import_module("spark_tiering")

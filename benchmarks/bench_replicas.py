@@ -33,11 +33,12 @@ from disks.config import LocalDiskConfig
 from disks.workers.progress import Silent
 from tests.servers import zookeeper
 from tiering.config.settings import Config, InterserverConfig, KeeperConfig, PolicyConfig, VolumeConfig
-from tiering.engine.replicated import Quorum
+from tiering.engine.replication import Quorum
 from tiering.engine.store import Store
 from tiering.table.schema import Column, TableDefinition
-from zerocopy.execution import work
+from zerocopy.execution import following, work
 from zerocopy.keeper.client import Keeper
+from zerocopy.replica import lifecycle
 from zerocopy.replica.connections import connections
 
 NAMES = ("a", "b", "c")
@@ -95,7 +96,7 @@ def node(home: Path, keeper: KeeperConfig, name: str, *, follow: bool) -> Iterat
     """A replica of the table, which gives its parts to others; `follow`: and takes over what they insert."""
     with ExitStack() as stack:
         store = stack.enter_context(Store.open(config(home, name, keeper)))
-        work.create(store.context, TABLE, definition(TABLE), "local", None, None, if_not_exists=True)
+        lifecycle.create(store.context, TABLE, definition(TABLE), "local", None, None, if_not_exists=True)
         made = Node(store)
         stack.callback(store.context.stop.set)
 
@@ -104,7 +105,7 @@ def node(home: Path, keeper: KeeperConfig, name: str, *, follow: bool) -> Iterat
             made.beside.append(opened)
             return opened
 
-        work.serve(store.context, beside if follow else None)
+        following.serve(store.context, beside if follow else None)
         yield made
 
 

@@ -33,9 +33,10 @@ from tiering.config.settings import Config, KeeperConfig, PolicyConfig, VolumeCo
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.schema import PartitionField
-from zerocopy.execution import work
+from zerocopy.execution import following, work
 from zerocopy.execution.steps import Done
 from zerocopy.keeper.client import Keeper
+from zerocopy.replica import lifecycle
 
 FETCHED_BYTES = 500_000_000
 PARTS = 100
@@ -73,8 +74,8 @@ def nodes(
             table = definition(TABLE)
             if partitioned:
                 table = replace(table, partition_by=(PartitionField(transform="identity", column="k"),))
-            work.create(store.context, TABLE, table, "local", None, None, if_not_exists=True)
-            work.serve(store.context, None)
+            lifecycle.create(store.context, TABLE, table, "local", None, None, if_not_exists=True)
+            following.serve(store.context, None)
             made.append(Node(store))
         yield made
 

@@ -10,7 +10,6 @@ spark_tiering.drop_partition("db.table", "202601")           as the verb does
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PROPERTIES", "drop_partition", "formats", "register", "sql", "views"]
 
-_HOMES = {"formats": "catalogue", "sql": "sql", "views": "sql"}
 _JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 PROPERTIES = {
@@ -53,10 +51,15 @@ def drop_partition(table: str, partition: str, *, config: str | PathLike[str] | 
 
 def __getattr__(name: str) -> object:
     """What needs the engine, loaded when it is first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'spark_tiering' has no attribute {name!r}")
-    home = import_module(f"spark_tiering.queries.{_HOMES[name]}")
-
-    value: object = getattr(home, name)
+    value: object
+    match name:
+        case "formats":
+            from spark_tiering.queries.catalogue import formats as value
+        case "sql":
+            from spark_tiering.queries.sql import sql as value
+        case "views":
+            from spark_tiering.queries.sql import views as value
+        case _:
+            raise AttributeError(f"module 'spark_tiering' has no attribute {name!r}")
     globals()[name] = value
     return value

@@ -35,12 +35,11 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    InputPartition,
     WriterCommitMessage,
 )
 
 from disks.host.scratch import task_scratch
-from oplog.errors import FrostlineError, Refused, UsageError
+from oplog.errors import Refused, UsageError
 from spark_tiering.arrow_types import spark_schema
 from spark_tiering.package import shares_python, ship_code
 from spark_tiering.read_options import (
@@ -50,16 +49,14 @@ from spark_tiering.read_options import (
     options_of_format,
     read_options,
 )
-from tiering.table.pruning import Predicate
+from spark_tiering.table_reader import FrostlineReader
+from spark_tiering.told import told
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from spark_tiering.scan_planning import Piece, PlannedScan
     from tiering.engine.write_job import WriteOptions
     from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart
 
@@ -173,7 +170,7 @@ class FrostlineSource(DataSource):
         """What plans the batches of a stream of new rows. Raises `Refused` where they cannot be told."""
         with told():
             try:
-                from spark_tiering.changes.stream_reader import FrostlineStreamReader
+                from spark_tiering.stream_reader import FrostlineStreamReader
             except ImportError as error:
                 raise Refused("reading a table as a stream needs pyspark 4.2", hint="pip install -U pyspark") from error
             asked = replace(self._asked(), changes_since=self._asked().changes_since or 0)
@@ -184,7 +181,7 @@ class FrostlineSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """What writes a data frame. Raises `UsageError` for columns that the table has not, `Refused` to overwrite when
         it is not said what."""
-        from spark_tiering.writing.write_job import begin_job, write_options
+        from spark_tiering.writing.write_job import begin_job, check_columns, write_options
 
         with told():
             definition, job = begin_job(asked := write_options(self._given(), overwrite=overwrite))
@@ -195,7 +192,7 @@ class FrostlineSource(DataSource):
         """What writes a batch of a stream; Spark makes one for the tasks of each batch, and one for its commit, in a
         process for that. Raises as `writer` does, and `Refused` for a new checkpoint under an old name."""
         from spark_tiering.writing.stream_options import stream_options
-        from spark_tiering.writing.write_job import begin_job
+        from spark_tiering.writing.write_job import begin_job, check_columns
 
         with told():
             asked = stream_options(self._given())
@@ -223,57 +220,6 @@ class FrostlineSource(DataSource):
         return self._definition
 
 
-@dataclass
-class Share(InputPartition):
-    """What one task reads."""
-
-    pieces: tuple[Piece, ...]
-    until: datetime
-    predicate: Predicate
-
-    def __init__(self, pieces: tuple[Piece, ...], until: datetime, predicate: Predicate) -> None:
-        super().__init__(None)
-        self.pieces, self.until, self.predicate = pieces, until, predicate
-
-    def __repr__(self) -> str:
-        return f"Share({len(self.pieces)} pieces)"
-
-
-class FrostlineReader(DataSourceReader):
-    """Plans on the driver, reads in the tasks."""
-
-    def __init__(self, asked: ReadOptions, definition: TableDefinition, schema: StructType) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        self._asked = asked
-        self._definition = definition
-        self._columns = tuple(schema.fieldNames())
-        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-
-    def partitions(self) -> list[InputPartition]:
-        from spark_tiering.changes.planning import plan_changes
-        from spark_tiering.scan_planning import plan_scan
-
-        with told():
-            plan = plan_scan if self._asked.changes_since is None else plan_changes
-            return shares_of(plan(self._asked)) or [InputPartition(None)]
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        from spark_tiering.reader import Projection, read_share
-
-        if not isinstance(partition, Share):
-            return
-        asked, definition = self._asked, self._definition
-        wanted = Projection(definition, self._columns, self._schema, partition.predicate, asked.truncate_nanoseconds)
-        with told(planning=False):
-            yield from read_share(partition.pieces, wanted, partition.until)
-
-
-def shares_of(scan: PlannedScan) -> list[InputPartition]:
-    """What each task reads."""
-    return [Share(pieces, scan.until, scan.predicate) for pieces in scan.shares]
-
-
 def _check_names(schema: StructType, definition: TableDefinition) -> None:
     """Raise `Refused` where Spark's catalogue has columns that the table has not: its `alter table` asks no source in
     Python, and changes the catalogue alone."""
@@ -285,15 +231,6 @@ def _check_names(schema: StructType, definition: TableDefinition) -> None:
             hint=f"'frostline table alter {definition.full_name} --add-column …' adds a column; then 'drop table' and "
             f"'create table … using frostline.{definition.full_name}' in Spark, which drops no row",
         )
-
-
-def check_columns(schema: StructType, definition: TableDefinition) -> None:
-    """Raise `UsageError` when rows of the schema can never go into the table."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    from tiering.table.columns.types import cast_batch
-
-    cast_batch(pa.RecordBatch.from_pylist([], schema=to_arrow_schema(schema, timezone="UTC")), definition)
 
 
 @dataclass
@@ -370,17 +307,3 @@ def _written(iterator: Iterator[pa.RecordBatch], job: WriteJob) -> list[WrittenP
 
 def _parts_of(messages: list[WriterCommitMessage | None]) -> list[WrittenPart]:
     return [part for message in messages if isinstance(message, TaskOutput) for part in message.parts]
-
-
-@contextmanager
-def told(*, planning: bool = True) -> Iterator[None]:
-    """Errors with their hints: Spark shows the message, and nothing else of an error but its traceback. Where Spark
-    plans, in a process for this one call, the traceback is left out."""
-    try:
-        yield
-    except FrostlineError as error:
-        if error.hint and error.hint not in str(error):
-            error.args = (f"{error.message} ({error.hint})",)
-        if planning:
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        raise

@@ -19,6 +19,7 @@ from backup import records
 from backup.completeness import object_key
 from backup.format.header import BackupHeader, DrillRecord, TreeEntry
 from backup.format.lists import PartEntry
+from backup.recover import unfinished_restores
 from backup.recover.reading import BackupReader
 from backup.recover.recover import restore
 from backup.recover.request import RestoreRequest
@@ -35,7 +36,6 @@ from oplog.errors import Damaged, FrostlineError, NoSpace, NotFound, UsageError
 from restore.check.check import CheckOptions, check
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
 from tiering.config.units import format_size
-from tiering.engine import unfinished_restores
 from tiering.engine.store import Store
 from tiering.table import part as part_format
 from tiering.table.part import PartName

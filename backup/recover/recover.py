@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from backup.format.header import BackupHeader, TableEntry
 from backup.format.lists import PinnedPart
+from backup.recover import unfinished_restores
 from backup.recover.plan import BackupTable, TablePlan, plan_table
 from backup.recover.reading import BackupReader
 from backup.recover.request import RestoredTable, RestoreRequest, RestoreResult
@@ -35,7 +36,7 @@ from oplog.kinds import TableCreated
 from tiering.catalog import blocks, reachability, tables
 from tiering.catalog.context import Context
 from tiering.catalog.definitions import table_names
-from tiering.engine import replicated, unfinished_restores
+from tiering.engine import replication
 from tiering.journal.records import PAUSE_KINDS
 from tiering.table.merge_modes import depends_on_order
 from tiering.table.part import PartName, range_of
@@ -149,7 +150,7 @@ def _check_names(
         reachability.require(disks, f"restoring {name}")
         unfinished = recorded(records[plan.source])
         for table in _existing(context, name) if request.drop_existing else ():
-            replicated.refuse(table, "a restore in the place of", "restore it beside (--map-table), or drop it first")
+            replication.refuse(table, "a restore in the place of", "restore it beside (--map-table), or drop it first")
         if not request.drop_existing and any(table.uuid != unfinished for table in _existing(context, name)):
             raise AlreadyExists(
                 f"table {name} exists already",

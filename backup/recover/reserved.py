@@ -16,6 +16,8 @@ from pathlib import Path
 import msgspec
 
 from backup.format import names
+from backup.recover import unfinished_restores
+from backup.recover.unfinished_restores import Unrevealed
 from disks.base import Disk
 from disks.effects import replace_file
 from oplog.documents import Document
@@ -23,8 +25,6 @@ from oplog.errors import Conflict
 from oplog.kinds import Restored
 from tiering.catalog.context import Context
 from tiering.catalog.definitions import table_names
-from tiering.engine import unfinished_restores
-from tiering.engine.unfinished_restores import Unrevealed
 from tiering.table import tombstones
 from tiering.table.schema import TableDefinition
 

@@ -24,7 +24,7 @@ from tiering.catalog.context import Context
 from tiering.catalog.copies.set_aside import part_aside
 from tiering.catalog.new_parts import DIGEST_CLAIM
 from tiering.catalog.retained_drops import kept_part
-from tiering.engine import recovery, replicated
+from tiering.engine import recovery, replication
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, Part
 from tiering.table.paths import directory_of, part_name
@@ -106,7 +106,7 @@ def drop(context: Context, definition: TableDefinition, partition: str) -> Parti
     why = f"drop partition {partition} of {definition.full_name}"
     if definition.is_replicated:
         to_delete = parts_of(context, definition, partition)
-        replicated.work().drop_partition(context, definition, partition, why)
+        replication.work().drop_partition(context, definition, partition, why)
         # No revisions: a drop that replicas agreed on cannot be undone by `undo`.
         return PartitionCommits(tuple((stored.disk, stored.part) for stored in to_delete), {})
     to_delete = _begin(context, definition, partition, "dropping partitions of")
@@ -148,8 +148,8 @@ def attach(context: Context, definition: TableDefinition, partition: str) -> Par
     if definition.is_replicated:
         reachability.check_whole(context, definition, f"attaching partitions of {definition.full_name}")
         recovery.begin_disks(context)
-        again = replicated.work().attach_partition(context, definition, partition)
-        return PartitionCommits(tuple((found.disk, found.part) for found in again), {})
+        again = replication.work().attach_partition(context, definition, partition)
+        return PartitionCommits(tuple(again), {})
     _check_changing(context, definition, "attaching partitions of")
     before, why = _revisions(context), f"attach partition {partition} of {definition.full_name}"
     coming = attachable(context, definition, partition)
@@ -251,7 +251,7 @@ def _begin(context: Context, definition: TableDefinition, partition: str, operat
 
 
 def _check_changing(context: Context, definition: TableDefinition, operation: str) -> None:
-    replicated.refuse(definition, operation, "nothing was changed")
+    replication.refuse(definition, operation, "nothing was changed")
     reachability.check_whole(context, definition, f"{operation} {definition.full_name}")
     reachability.require(
         map(context.disk, context.catalog.policy_disks(definition)), f"{operation} {definition.full_name}"

@@ -36,7 +36,7 @@ from restore.rebuild.elsewhere import present_parts, ways_back_of
 from restore.rebuild.held_revision import pinned, require_clock
 from tiering.catalog import reachability, tables
 from tiering.catalog.context import Context
-from tiering.engine import replicated
+from tiering.engine import replication
 from tiering.table import part as parts_format
 from tiering.table import schema, tombstones
 from tiering.table.part import PART_FILE, Part
@@ -113,9 +113,9 @@ def _check_replicas(context: Context, change: Change, decided: UndoPlan) -> None
             coming.append(document)
     for definition in context.catalog.tables():
         if definition.directory in places:
-            replicated.refuse(definition, "undoing a change of", "what a replica did, its replicas take back by verbs")
+            replication.refuse(definition, "undoing a change of", "what a replica did, its replicas take back by verbs")
     for definition in coming:
-        replicated.refuse_return(definition, "undoing a change of", "nothing was changed")
+        replication.refuse_return(definition, "undoing a change of", "nothing was changed")
 
 
 def undo(

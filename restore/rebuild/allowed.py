@@ -19,7 +19,7 @@ from restore.rebuild.plan import in_scope
 from restore.rebuild.request import RebuildRequest
 from restore.rebuild.result import RebuildResult
 from tiering.config.units import counted
-from tiering.engine import replicated
+from tiering.engine import replication
 from tiering.table import schema, tombstones
 from tiering.table.paths import locate
 from tiering.table.schema import TABLE_FILE, TableDefinition
@@ -70,11 +70,11 @@ def check_replicas(
     for uuid in sorted(touched):
         row = newest.get(tombstones.definition_path(uuid))
         if row is not None and (now := _definition(row)) is not None:
-            replicated.refuse(now, operation, by_name)
+            replication.refuse(now, operation, by_name)
     for path in difference.created:
         row = settled.get(target, path) if tombstones.is_definition(path) else None
         if row is not None and (then := _definition(row)) is not None:
-            replicated.refuse_return(then, operation, instead)
+            replication.refuse_return(then, operation, instead)
 
 
 def check_names(

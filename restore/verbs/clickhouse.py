@@ -1,6 +1,5 @@
 """`clickhouse …`: disks that a ClickHouse server wrote."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ from tiering.cli.frame.location import open_read_only
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
-from tiering.cli.frame.verb_table import CLICKHOUSE_SHARING
+from tiering.cli.frame.verb_table import verbs_of_clickhouse
 
 if TYPE_CHECKING:
     from disks.workers.parallel import Askers
@@ -31,7 +30,7 @@ def register(app: typer.Typer) -> None:
     verb(group, changes=True)(export)
     verb(group, "import", changes=True)(import_metadata)
     convert.register(group)
-    import_module(CLICKHOUSE_SHARING).register(group)
+    verbs_of_clickhouse().register(group)
 
 
 def inspect(

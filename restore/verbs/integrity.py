@@ -10,7 +10,6 @@ from tiering.cli.frame.output import counted
 from tiering.cli.frame.remote_work import Master, Spark, SparkWork, wanted
 from tiering.cli.frame.session import BEGIN_OR_FIND, Session, actor
 from tiering.cli.frame.verb import verb
-from tiering.cli.frame.verb_table import PIN_RECORDS
 from tiering.cli.reports.garbage import GC_AGAIN, gc_document, print_gc
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from tiering.engine.store import Store
     from tiering.journal.journal import Journal
 
-REPLICAS = "zerocopy.verbs.comparing"
-"""Module that compares replicas with what Keeper says of them: it stands above this one."""
 Disks = Annotated[list[str] | None, typer.Argument(metavar="DISK", help="default: every one it applies to")]
 
 
@@ -58,12 +55,12 @@ def fsck(
     here.
     """
     from contextlib import ExitStack
-    from importlib import import_module
 
     from oplog.entry import now
     from restore.check.check import CheckOptions, Problem, check
+    from restore.check.compared import backup_pins, replica_comparison
     from restore.check.share_history import parse_subset
-    from tiering.engine import unfinished_restores
+    from tiering.engine.recovery import unfinished_restores
 
     if read_data and read_data_subset:
         raise UsageError("say either --read-data or --read-data-subset")
@@ -73,7 +70,7 @@ def fsck(
     disks = {name: one for name, one in identities.disks.items() if one.broken is None}
     listed = _disks_for_spark(disks, reading=read_data or bool(read_data_subset)) if wanted(spark, master) else []
     work = SparkWork(session, "fsck", master) if listed else None
-    bringing = unfinished_restores.under_way(config, now())
+    bringing = unfinished_restores().under_way(config, now())
     how = CheckOptions(
         read_data=read_data,
         subset=parse_subset(read_data_subset) if read_data_subset else None,
@@ -85,8 +82,8 @@ def fsck(
         actor=actor(),
         remote={name: work.remote(config.bucket(name)) for name in listed} if work is not None else {},
         listers={} if work is not None else _listers(session, disks.values()),
-        pins=import_module(PIN_RECORDS).counted_pins(config, session.limiter()),
-        unfinished_restores={note.uuid for note in bringing},
+        pins=backup_pins().counted_pins(config, session.limiter()),
+        unfinished_restores=bringing,
     )
     with ExitStack() as stack:
         journal = stack.enter_context(_journal(session))
@@ -108,16 +105,14 @@ def fsck(
         session.output.note(BEGIN_OR_FIND)
         result.problems.insert(0, Problem("I16", session.no_store(), names[0]))
     if config.keeper.hosts and len(names) == len(config.disks):
-        compared = import_module(REPLICAS).compare(config, everywhere=read_data)
-        result.problems += [
-            Problem(one.invariant, one.what, "keeper", one.table, one.part) for one in compared.differences
-        ]
+        compared = replica_comparison().compare(config, everywhere=read_data)
+        result.problems += compared.problems
         for sentence in compared.skipped:
             session.output.note(sentence)
-    for note in bringing:
-        if any(note.uuid in tables for tables in result.held.values()):
+    for uuid, table in bringing.items():
+        if any(uuid in tables for tables in result.held.values()):
             session.output.note(
-                f"a restore of {note.table} has not ended: the same command goes on where it was; "
+                f"a restore of {table} has not ended: the same command goes on where it was; "
                 "what it brought goes a day after it began"
             )
     if work is not None:

@@ -27,7 +27,7 @@ from spark_tiering.scan_planning import (
     piece_of,
     shared_store,
 )
-from tiering.engine import replicated
+from tiering.engine import replication
 from tiering.engine.store import Store
 from tiering.query.sql_filter import parse_filter
 from tiering.table.pruning import Predicate, matching_files
@@ -104,7 +104,7 @@ def _is_long_ago(disk: LoggedDisk, revision: int) -> bool:
 
 def _source(store: Store, options: ReadOptions) -> tuple[LoggedDisk, TableDefinition]:
     definition = store.context.catalog.table(options.table)
-    replicated.refuse(definition, _WHAT, "each replica has a log of its own; read the table as a whole")
+    replication.refuse(definition, _WHAT, "each replica has a log of its own; read the table as a whole")
     names = store.context.catalog.policy_disks(definition)
     logged = [disk for disk in store.object_disks() if disk.name in names]
     if len(logged) != 1:

@@ -23,9 +23,9 @@ from msgspec.structs import replace
 from oplog.errors import Refused
 from spark_tiering.arrow_types import carried_type, has_nanoseconds, spark_schema
 from spark_tiering.queries.files import Obstacle, check_bucket, check_footers, check_reach, file_url, schema_of
-from spark_tiering.queries.references import quoted
 from spark_tiering.queries.required import Need
 from spark_tiering.read_options import ReadOptions
+from spark_tiering.references import quoted
 from spark_tiering.scan_planning import Piece, choose_files, places
 from tiering.engine.store import Store
 from tiering.table.columns.type_texts import arrow_type, type_text

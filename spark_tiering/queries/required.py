@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from oplog.errors import UsageError
-from spark_tiering.queries.references import elements
+from spark_tiering.references import elements
 from tiering.query.sql.column_types import identifier, text
 from tiering.query.sql_filter import parse_filter
 from tiering.table.columns.type_texts import arrow_type

@@ -20,7 +20,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from oplog.errors import FrostlineError, NotFound, Refused, Transient, UsageError
-from spark_tiering.queries.references import quoted
+from spark_tiering.references import quoted
 from spark_tiering.writing.file_shares import FileShare, IngestFile, rows_of, shares_of
 from spark_tiering.writing.mixed_files import are_mixed
 from spark_tiering.writing.path_columns import spark_type, with_path_columns
@@ -132,7 +132,7 @@ def frame_of(
     slots: int,
 ) -> DataFrame:
     """The rows of a batch with columns of the table's names, in ranges of partition and sort key."""
-    from spark_tiering.datasource import check_columns
+    from spark_tiering.writing.write_job import check_columns
 
     definition, select = reshaping.definition, reshaping.select
     for file in files:

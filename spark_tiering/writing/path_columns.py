@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from oplog.errors import Refused
-from spark_tiering.queries.references import quoted
+from spark_tiering.references import quoted
 from tiering.insert.inputs.hive import PathColumn
 from tiering.insert.inputs.path_steps import value_of
 from tiering.insert.reshaping import NULLS

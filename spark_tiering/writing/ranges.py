@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from oplog.errors import FrostlineError, Transient, UsageError
 from spark_tiering.arrow_types import carried_schema, carried_type, conform
-from spark_tiering.queries.references import quoted
+from spark_tiering.references import quoted
 from spark_tiering.writing.file_shares import FileShare, rows_of
 from tiering.insert.reshaping import Reshaping
 from tiering.table.columns.type_texts import arrow_type

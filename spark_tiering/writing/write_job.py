@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from oplog.errors import Refused, UsageError
 from restore.history import partitions
@@ -22,6 +22,9 @@ from tiering.engine.write_job import WriteOptions, WriteResult, begin, commit, i
 from tiering.insert.uploaded.once import OnceABatch, OnceAJob
 from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart
 from tiering.table.schema import TableDefinition
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _ACTOR = "spark"
 
@@ -93,3 +96,13 @@ def drop_partition(table: str, partition: str, *, config: str | PathLike[str] | 
     """As `restore.history.partitions.drop`: the revisions that did it, by disk."""
     with Store.open(load(Path(config).expanduser() if config else None), actor=_ACTOR) as store:
         return dict(partitions.drop(store.context, store.definition(table), partition).revisions)
+
+
+def check_columns(schema: StructType, definition: TableDefinition) -> None:
+    """Raise `UsageError` when rows of the schema can never go into the table."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from tiering.table.columns.types import cast_batch
+
+    cast_batch(pa.RecordBatch.from_pylist([], schema=to_arrow_schema(schema, timezone="UTC")), definition)

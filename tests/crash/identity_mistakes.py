@@ -221,7 +221,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "a replica is what its first disks say",
         "a disk that is given up takes along which replica the machine is",
         "tests/replicas/test_shared_disk.py::test_who_gives_up_all_disks_that_it_began_with_is_still_the_replica",
-        replaced("tiering.engine.replicated", "before_a_disk_goes", nothing),
+        replaced("tiering.engine.replication", "before_a_disk_goes", nothing),
     ),
     (
         "a drain goes as far as it comes",

@@ -166,7 +166,7 @@ def _bytes_stay_in_the_bucket() -> None:
 
 def _deleted_by_oneself() -> None:
     from tiering.catalog import tables
-    from tiering.engine import replicated
+    from tiering.engine import replication
 
     def deleted(context: Any, uuid: str, deletes: Any, problems: Any) -> Any:
         definition = context.catalog.table(uuid)
@@ -174,7 +174,7 @@ def _deleted_by_oneself() -> None:
             tables.drop_parts(context, [context.catalog.part(definition, delete.part)], reason="due", by_ttl=True)
         return deletes
 
-    replicated.deleted = deleted
+    replication.deleted = deleted
 
 
 def _nothing_said_of_nothing() -> None:
@@ -513,7 +513,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "conversion: undone into a replica",
         "an undo or a restore brings back the definition of when the table was replicated",
         f"{_ACROSS}::test_what_was_replicated_then_does_not_come_back_as_a_replica",
-        replaced("tiering.engine.replicated", "refuse_return", nothing),
+        replaced("tiering.engine.replication", "refuse_return", nothing),
     ),
     (
         "conversion: another bucket's replica",

@@ -17,7 +17,7 @@ from disks.registry import open_disk
 from oplog.kinds import Inserted
 from tests.command_line import Frostline
 from tests.documented import blocks, documented
-from tiering.cli.frame import verb_table
+from tiering.plugins import PLUGINS
 
 ROWS = 500
 
@@ -82,7 +82,8 @@ def test_a_wrapper_counts_what_passes_through_it() -> None:
 
 
 def test_a_verb_is_in_the_help_and_answers(frostline: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verb_table, "VERBS", dict(verb_table.VERBS))
+    table = PLUGINS["verbs"]
+    monkeypatch.setitem(PLUGINS, "verbs", table._replace(modules=dict(table.modules)))
     monkeypatch.setitem(sys.modules, "tiering.cli.commands.largest", documented("verb"))
     exec(blocks()["row"], {})
     insert(frostline)

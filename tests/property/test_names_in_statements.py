@@ -17,7 +17,7 @@ from disks.stores.base import check_key
 from disks.stores.memory import MemoryStore
 from oplog.errors import NotFound, UsageError
 from spark_tiering.queries import required
-from spark_tiering.queries.references import quoted
+from spark_tiering.references import quoted
 from tests.crash import mutants
 from tests.tiers import define
 from tiering.config.settings import Config

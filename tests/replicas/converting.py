@@ -10,11 +10,12 @@ from oplog.errors import AlreadyExists
 from tests.crash.harness import Failpoints, Mode, hooked
 from tests.replicas import killing
 from tests.replicas.killing import BEFORE, LATER, NEW, TABLE, Pair
-from tiering.engine import replicated
+from tiering.engine import replication
 from tiering.engine.store import Store
 from tiering.table.part import PartName
 from tiering.table.schema import is_of_replicas
-from zerocopy.execution import work
+from zerocopy.execution import following
+from zerocopy.replica import lifecycle
 from zerocopy.replica.connections import connections
 
 
@@ -34,7 +35,7 @@ def _prepare_back(store: Store) -> None:
 
 def _there(store: Store) -> None:
     try:
-        replicated.to_replicated(store.context, store.definition(TABLE), None, None, dry_run=False)
+        replication.work().to_replicated(store.context, store.definition(TABLE), None, None, dry_run=False)
     except AlreadyExists:  # an earlier try got there
         assert store.definition(TABLE).is_replicated
 
@@ -42,7 +43,7 @@ def _there(store: Store) -> None:
 def _back(store: Store) -> None:
     definition = store.definition(TABLE)
     if definition.is_replicated or connections(store.context).keeper.exists("/tables/01/d.t"):
-        replicated.to_plain(store.context, definition, None, None, dry_run=False)
+        replication.work().to_plain(store.context, definition, None, None, dry_run=False)
 
 
 CONVERSIONS: Mapping[str, tuple[Callable[[Store], None], Callable[[Store], None]]] = {
@@ -92,10 +93,10 @@ def _numbers_again(parts: set[PartName], fresh: set[PartName]) -> Iterator[str]:
 def _not_there(pair: Pair, store: Store, rows: list[tuple[int, int]]) -> Iterator[str]:
     killing.sync(store)
     yield from killing.faults(store, rows)
-    work.serve(store.context)
+    following.serve(store.context)
     with pair.open("b") as other:
-        work.create(other.context, TABLE, None, "cold", None, None, if_not_exists=False)
-        work.serve(other.context)
+        lifecycle.create(other.context, TABLE, None, "cold", None, None, if_not_exists=False)
+        following.serve(other.context)
         done = killing.sync(other)
         yield from (f"postponed: {one.reason}" for one in done.postponed)
         yield from (f"the other replica: {line}" for line in killing.faults(other, rows))

@@ -22,8 +22,9 @@ from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table import definitions
 from tiering.table.schema import Column, PartitionField, TableDefinition
-from zerocopy.execution import auditing, moving, queue, work
+from zerocopy.execution import auditing, following, moving, queue, work
 from zerocopy.execution.steps import Done
+from zerocopy.replica import lifecycle
 from zerocopy.replica.bringing.landing import GroupCommit
 from zerocopy.replica.connections import connections
 from zerocopy.replica.inserts.staged_parts import ARRIVING
@@ -77,7 +78,7 @@ class Pair:
         """The replica, its parts given to the other one."""
         with Store.open(self.config(name), actor="test", workers=1) as store:
             if any(definition.is_replicated for definition in store.definitions()):
-                work.serve(store.context)
+                following.serve(store.context)
             yield store
 
 
@@ -298,8 +299,8 @@ def act(operation: str, pair: Pair, mode: Mode, at: int) -> list[str]:
         policy = "cold" if operation in ("move", "drop", "delete", "alter") else "local"
         policy = "marked" if operation in _MARKED else policy
         for store in (a, b):
-            work.create(store.context, TABLE, definition(), policy, None, None, if_not_exists=False)
-            work.serve(store.context)
+            lifecycle.create(store.context, TABLE, definition(), policy, None, None, if_not_exists=False)
+            following.serve(store.context)
         OPERATIONS[operation][0](a, b)
         with hooked(hook):
             OPERATIONS[operation][1](a, b)

@@ -17,7 +17,7 @@ from tests.servers import Server
 from tiering.cli import main as cli
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
-from zerocopy.execution import work
+from zerocopy.execution import following
 
 SECRET = "a-secret-of-the-tests"
 
@@ -139,7 +139,7 @@ class Machine:
             def beside() -> Store:
                 return store.beside(store.context.config, store.context.stop, Silent())
 
-            work.serve(store.context, beside if follows else None, pass_due)
+            following.serve(store.context, beside if follows else None, pass_due)
             yield store
 
 

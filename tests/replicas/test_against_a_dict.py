@@ -25,6 +25,7 @@ from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from zerocopy.execution import work
 from zerocopy.keeper.client import Keeper
+from zerocopy.replica import lifecycle
 
 NAMES = ("a", "b", "c")
 EXAMPLES, STEPS = 24, 14
@@ -56,7 +57,7 @@ class Replicas(RuleBasedStateMachine):
         """The blocks that are known since the last drop of their partition."""
         for name in NAMES:
             with Store.open(self.pair.config(name), actor="test", workers=1) as store:
-                work.create(store.context, TABLE, definition(), "cold", None, None, if_not_exists=True)
+                lifecycle.create(store.context, TABLE, definition(), "cold", None, None, if_not_exists=True)
             self.stores[name] = self.closing.enter_context(self.pair.open(name))
 
     @rule(name=names, partition=partitions, keys=blocks)

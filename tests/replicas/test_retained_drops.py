@@ -146,7 +146,7 @@ def test_another_replica_that_takes_back_now_is_left_to_it(
     forge(keeper)
     a.sync()
     b.sync()
-    genuine = attach.attach_files
+    genuine = attach_files.attach_files
 
     def meanwhile(*arguments: Any) -> Any:
         monkeypatch.setattr(attach_files, "attach_files", genuine)

@@ -17,8 +17,9 @@ from oplog.errors import FrostlineError, Refused, UsageError
 from restore.history.partitions import attach, detach, drop
 from restore.history.undo import undo
 from spark_tiering.changes.planning import Until, check_changes, latest, plan_batch, plan_changes
-from spark_tiering.datasource import FrostlineReader, FrostlineSource, shares_of
+from spark_tiering.datasource import FrostlineSource
 from spark_tiering.read_options import read_options
+from spark_tiering.table_reader import FrostlineReader, shares_of
 from spark_tiering.writing.write_job import begin_job, commit_job
 from tests.servers import Server
 from tests.spark.stores import insert, opened, read, table, to_bucket, write_config

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,12 +20,8 @@ from disks.base import Disk
 from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import Conflict, FrostlineError, NotFound
 from oplog.kinds import Tidied
-from tiering.policy import placement
 from tiering.table.paths import STORE_DIRECTORY, free_path, part_name
 from tiering.table.schema import TableDefinition
-
-if TYPE_CHECKING:
-    from tiering.catalog.context import Context
 
 logger = logging.getLogger(__name__)
 
@@ -63,38 +58,17 @@ def keeps(disk: Disk) -> bool:
     return disk.logged is None
 
 
-def let_go(context: Context) -> list[str]:
-    """Remove what replicated tables kept long enough; on a disk that has less room than a policy wants, the oldest
-    first, until it has that. One sentence a part."""
-    done: list[str] = []
-    tables = [definition.directory for definition in context.catalog.tables() if definition.is_replicated]
-    seconds, now = context.config.replicas.keep_dropped_seconds, context.clock()
-    for disk in context.disks.values() if tables else ():
-        if not _can_change(disk):
-            continue
-        for kept in _kept(disk, tables):
-            if not kept.is_over(seconds, now) and not _is_crowded(context, disk):
-                continue
-            if _remove(disk, kept, context.actor):
-                done.append(f"disk {disk.name}: removed {kept.path}, which a drop had kept")
-    return done
-
-
-def let_all_go(context: Context, definition: TableDefinition) -> None:
-    """Remove all that is kept of the table, before it is one that nobody else may drop parts of."""
-    for disk in filter(_can_change, context.disks.values()):
-        for kept in _kept(disk, [definition.directory]):
-            _remove(disk, kept, context.actor)
-
-
-def _is_crowded(context: Context, disk: Disk) -> bool:
-    """Whether parts would move off the disk to make room."""
-    state = context.reservations.states().get(disk.name)
-    return any(
-        placement.lacks_room(policy, state)
-        for policy in context.config.policies.values()
-        if any(disk.name in volume.disks for volume in placement.ordered_volumes(policy)[:-1])
-    )
+def let_go(
+    disks: Iterable[Disk], tables: Sequence[TableDefinition], may_go: Callable[[Disk, RetainedDrop], bool], actor: str
+) -> list[str]:
+    """Remove what the disks keep of the tables and may go, the oldest first. One sentence a part."""
+    directories = [table.directory for table in tables]
+    return [
+        f"disk {disk.name}: removed {kept.path}, which a drop had kept"
+        for disk in filter(_can_change, disks)
+        for kept in _kept(disk, directories)
+        if may_go(disk, kept) and _remove(disk, kept, actor)
+    ]
 
 
 def give_way(disk: Disk, actor: str = "reservation") -> bool:

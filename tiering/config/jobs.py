@@ -1,7 +1,4 @@
-"""What the daemon's jobs are called, who brings them, and how the times at which they run are written. Pure.
-
-The table names modules as texts, as the table of verbs does: a package above brings its jobs, none below imports it.
-"""
+"""What the daemon's jobs are called, and how the times at which they run are written. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +9,9 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from oplog.errors import UsageError
+from tiering.plugins import PLUGINS
 
-JOBS: dict[str, tuple[str, ...]] = {
-    "tiering.daemon.jobs.own": ("policy", "merges", "cold_merges", "snapshots"),
-    "restore.verbs.scheduled": ("gc", "fsck"),
-    "backup.verbs.scheduled": ("backup", "verification", "drill", "prune"),
-    "spark_tiering.verbs.scheduled": ("ingest",),
-}
-"""Module, of whichever package -> the jobs that its `KINDS` has, in the order in which they are shown."""
-
-JOB_NAMES = tuple(name for names in JOBS.values() for name in names)
+JOB_NAMES = tuple(name for names in PLUGINS["jobs"].modules.values() for name in names)
 
 CRON_FIELDS = ("minute", "hour", "day", "month", "day_of_week")
 _RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))

@@ -41,7 +41,7 @@ from tiering.daemon.supervisor import Supervisor
 from tiering.daemon.telemetry.guarded_watch import GuardedWatch
 from tiering.daemon.telemetry.spans import Spans
 from tiering.daemon.trouble import Trouble
-from tiering.engine import capacity, replicated
+from tiering.engine import capacity, replication
 from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport
 from tiering.engine.store import Store
 from tiering.journal.locks import daemon_lock
@@ -333,7 +333,7 @@ class _Daemon:
 
         try:
             shown = self.lanes.progress("replicas")
-            if address := replicated.serve(
+            if address := replication.serve(
                 self.store.context,
                 lambda: self.store.beside(self.config, self.stop, shown),
                 partial(self._hasten_passes, jobs),

@@ -15,10 +15,9 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from disks.config import LocalDiskConfig, ObjectDiskConfig
@@ -42,14 +41,23 @@ from tiering.config.settings import Config
 from tiering.doctor import diagnosis, store_diagnosis
 from tiering.doctor.diagnosis import Finding, LocalFacts, NodeFacts
 from tiering.journal.journal import Journal
+from tiering.plugins import Plug
 
 if TYPE_CHECKING:
     from disks.stores.wrappers.limit import Limiter
 
 _PACKAGES = ("frostline", "pyarrow", "duckdb", "boto3")
 _PATIENCE_SECONDS = 5.0
-REPLICAS = "zerocopy.verbs.examination"
-"""Module that looks at Keeper and at replicas: it stands above this one."""
+
+
+class ReplicaExamination(Protocol):
+    """Looks at Keeper and at this machine's replicas."""
+
+    def findings(self, config: Config) -> list[Finding]:
+        """Whether Keeper answers, and what replicas cannot do that they should. Changes nothing."""
+
+
+_replica_examination = Plug[ReplicaExamination]("replicas examined")
 
 
 def run(
@@ -83,7 +91,7 @@ def run(
         by_store = any(finding.check == "clock" and finding.level in ("ok", "warning") for finding in findings)
         findings.append(diagnosis.of_clock("" if by_store else node.clock_doubt))
     if not only and config.keeper.hosts:
-        findings += import_module(REPLICAS).findings(config)
+        findings += _replica_examination().findings(config)
     return findings
 
 

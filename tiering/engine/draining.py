@@ -21,7 +21,7 @@ from oplog.kinds import SetAside
 from tiering.catalog import blocks, reachability
 from tiering.catalog.context import Context
 from tiering.catalog.copies import copying
-from tiering.engine import recovery, replicated
+from tiering.engine import recovery, replication
 from tiering.move import policy_facts
 from tiering.move.report import MoveReport
 from tiering.policy import change
@@ -132,12 +132,12 @@ def drain(context: Context, name: str) -> DrainReport:
             context.journal.overrides.drain(name, actor=context.actor)
             recovery.begin_disks(context)
             for definition in context.catalog.tables():
-                replicated.before_a_disk_goes(context, definition)
+                replication.before_a_disk_goes(context, definition)
             begun = True
         report.left = list(planned.stays)
         if not planned.moves and not planned.detached:
             break
-        moves = replicated.moved(context, planned.moves)
+        moves = replication.moved(context, planned.moves)
         report.moves = MoveReport(moved=report.moves.moved + moves.moved, failed=moves.failed, skipped=moves.skipped)
         gone, kept = _move_detached(context, name, planned.detached)
         report.detached += gone

@@ -20,7 +20,7 @@ from oplog.errors import FrostlineError, Locked, NoSpace, NotFound
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context, wall_clock
-from tiering.engine import replicated
+from tiering.engine import replication
 from tiering.journal.records import Failures
 from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.move import policy_facts as planning
@@ -109,7 +109,7 @@ def _tick(context: Context, only: TickStep | None, sizes: Sizes, *, merges: bool
     if only in (None, "merges"):
         if merges:
             _merge_all(context, report, sizes)
-        report.problems += replicated.tick(context)
+        report.problems += replication.tick(context)
     if only in (None, "moves") and not context.stop.is_set():
         tables = reachability.whole_tables(context)
         plan = planning.plan(context, tables, rest="none")
@@ -136,7 +136,7 @@ def _move_all(context: Context, plan: Plan, report: TickReport, sizes: Sizes) ->
     moves = [move for move in plan.moves if sizes.take(move.bytes)]
     if len(moves) < len(plan.moves):
         report.left.add("moves")
-    report.moves = replicated.moved(context, moves)
+    report.moves = replication.moved(context, moves)
 
 
 def _failing(context: Context, plan: Plan) -> list[str]:
@@ -298,7 +298,7 @@ def delete_due(context: Context, plan: Plan, problems: list[str]) -> list[TtlDel
             continue
         done.append(delete)
     for uuid, deletes in agreed.items():
-        done += replicated.deleted(context, uuid, deletes, problems)
+        done += replication.deleted(context, uuid, deletes, problems)
     return done
 
 

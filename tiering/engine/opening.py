@@ -16,7 +16,7 @@ from tiering.catalog.identities.identity import Identities
 from tiering.catalog.reservation import Reservations
 from tiering.config.disk_locations import place_of
 from tiering.config.settings import Config
-from tiering.engine import replicated
+from tiering.engine import replication
 from tiering.journal.journal import Journal
 from tiering.journal.kept_parts import KeptParts
 
@@ -65,5 +65,5 @@ def make_context(
         clock=clock,
         identities=identities,
     )
-    replicated.put_marks(disks.values(), config, context)
+    replication.put_marks(disks.values(), config, context)
     return context

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
+from typing import Protocol
 
 from disks.base import Disk
 from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Locked, NoSpace, ReadOnly
@@ -20,13 +22,29 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.copies import copying
 from tiering.catalog.definitions import table_names
-from tiering.engine import unfinished_restores
+from tiering.catalog.retained_drops import RetainedDrop
+from tiering.config.settings import Config
 from tiering.journal.journal import Journal
 from tiering.journal.records import TableDrop
 from tiering.move import mover
+from tiering.plugins import Plug
+from tiering.policy import placement
 from tiering.table.schema import TableDefinition
 
 logger = logging.getLogger(__name__)
+
+
+class UnfinishedRestores(Protocol):
+    """What restores from backups brought whose process ended, and nobody went on with."""
+
+    def sweep(self, context: Context) -> list[str]:
+        """Take away what nobody goes on with any more; a sentence each. What cannot go now stays for the next start."""
+
+    def under_way(self, config: Config, now: datetime) -> dict[str, str]:
+        """The tables whose restore the same command still ends, by uuid: what is there of them is no fault."""
+
+
+unfinished_restores = Plug[UnfinishedRestores]("unfinished restores")
 
 
 def recover(context: Context, *, look: bool = True, anew: bool = True) -> list[str]:
@@ -61,8 +79,8 @@ def recover(context: Context, *, look: bool = True, anew: bool = True) -> list[s
                 logger.warning("%s", sentence)
         for step in (
             *(_finish_drops, _follow_drops, mover.recover),
-            *(_settle_merges, _remove_outdated, _repair_definitions, _prove_ranges, unfinished_restores.sweep),
-            retained_drops.let_go,
+            *(_settle_merges, _remove_outdated, _repair_definitions, _prove_ranges, unfinished_restores().sweep),
+            let_drops_go,
         ):
             done += _unless_full(partial(step, context))
     if done:
@@ -254,3 +272,27 @@ def _wrote_definition(context: Context, definition: TableDefinition, name: str) 
         disk.refresh()
         return False
     return True
+
+
+def let_drops_go(context: Context) -> list[str]:
+    """Remove what drops of replicated tables kept long enough; on a disk that has less room than a policy asks for, the
+    oldest first, until it has that. One sentence a part."""
+    replicated = [definition for definition in context.catalog.tables() if definition.is_replicated]
+    if not replicated:
+        return []
+    seconds, now = context.config.replicas.keep_dropped_seconds, context.clock()
+
+    def may_go(disk: Disk, kept: RetainedDrop) -> bool:
+        return kept.is_over(seconds, now) or _is_crowded(context, disk)
+
+    return retained_drops.let_go(context.disks.values(), replicated, may_go, context.actor)
+
+
+def _is_crowded(context: Context, disk: Disk) -> bool:
+    """Whether parts would move off the disk to make room."""
+    state = context.reservations.states().get(disk.name)
+    return any(
+        placement.lacks_room(policy, state)
+        for policy in context.config.policies.values()
+        if any(disk.name in volume.disks for volume in placement.ordered_volumes(policy)[:-1])
+    )

@@ -34,7 +34,7 @@ from tiering.catalog.definitions.unreadable import UnreadableTable
 from tiering.catalog.identities.faults import Fault
 from tiering.config.reading import checked, load
 from tiering.config.settings import Config
-from tiering.engine import maintenance, replicated
+from tiering.engine import maintenance, replication
 from tiering.engine import recovery as recovering
 from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport, TickStep
 from tiering.engine.opening import make_context
@@ -151,8 +151,7 @@ class Store:
         """Replace a table's definition. Of a replicated one it is agreed upon; the other replicas follow."""
         reachability.check_whole(self.context, old, f"altering {old.full_name}")
         if old.is_replicated:
-            agreed: TableDefinition = replicated.work().alter(self.context, old, new, reason)
-            return agreed
+            return replication.work().alter(self.context, old, new, reason)
         return tables.replace(self.context, old, new, reason=reason, kind=TableAltered())
 
     def drop_table(self, name: str) -> None:
@@ -168,7 +167,7 @@ class Store:
         definition = self.definition_to_change(name)
         reachability.check_whole(self.context, definition, f"dropping {name}")
         if definition.is_replicated:
-            replicated.work().drop(self.context, definition)
+            replication.work().drop(self.context, definition)
         else:
             tables.drop(self.context, definition)
 
@@ -274,7 +273,7 @@ class Store:
         def resolve(name: str) -> tuple[TableDefinition, query.PartsFor]:
             definition = context.catalog.table(name)
             if sequential and definition.is_replicated:
-                replicated.work().read_all(self.context, definition)
+                replication.work().read_all(self.context, definition)
                 definition = context.catalog.table(name)
             reachability.check_certain(context, definition)
             if not skip_broken:
@@ -329,7 +328,7 @@ class Store:
     def apply(self, moves: Sequence[Move]) -> MoveReport:
         """Carry out planned moves; each that no longer fits is skipped with its reason."""
         recovering.begin_disks(self.context)
-        return replicated.moved(self.context, moves)
+        return replication.moved(self.context, moves)
 
     def plan_manual_move(
         self,
@@ -364,15 +363,12 @@ class Store:
         """Merge what is worth merging, or what the request says. What is merged of a replicated table is agreed upon
         first; then this replica does it, too."""
         if self.definition(table).is_replicated:
-            results: list[MergeResult] = replicated.work().merge(
-                self.context, self._changing(table, "merging"), request
-            )
-            return results
+            return replication.work().merge(self.context, self._changing(table, "merging"), request)
         return maintenance.merge(self.context, self._changing(table, "merging"), request)
 
     def merge_cold(self, table: str, workers: Workers, request: MergeRequest) -> ColdMergeReport:
         """Merge as `request.cold` says, with these `workers`."""
-        replicated.refuse(self.definition(table), "a cold merge of", "merge it without --cold and --spark")
+        replication.refuse(self.definition(table), "a cold merge of", "merge it without --cold and --spark")
         return maintenance.merge_cold(self.context, self._changing(table, "merging"), workers, request)
 
     def plan_merges(self, table: str, request: MergeRequest) -> list[MergePlan]:
@@ -429,7 +425,7 @@ class Store:
 
         now = None if self.context.clock is wall_clock else self.context.clock()
         usable = self._usable(disk)
-        references = replicated.references(self.context, usable)
+        references = replication.references(self.context, usable)
         return garbage.collect(usable, rules, now=now, remote=remote, references=references)
 
     def _usable(self, name: str) -> Disk:

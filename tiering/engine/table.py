@@ -14,7 +14,7 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.copies.set_aside import find_set_aside
 from tiering.engine import recovery as recovering
-from tiering.engine import replicated
+from tiering.engine import replication
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:  # heavy, and some of it is not installed everywhere
@@ -38,7 +38,7 @@ class Table:
         self.definition = definition
 
     def insert(
-        self, batches: Iterable[pa.RecordBatch], *, quorum: replicated.Quorum | None = None, again: bool = False
+        self, batches: Iterable[pa.RecordBatch], *, quorum: replication.Quorum | None = None, again: bool = False
     ) -> InsertResult:
         """Insert Arrow batches; what an earlier identical insert wrote already is skipped, unless it shall go in
         `again`. With a quorum, return when so many replicas have them.
@@ -50,7 +50,7 @@ class Table:
         self,
         streams: Iterable[Iterable[pa.RecordBatch]],
         *,
-        quorum: replicated.Quorum | None = None,
+        quorum: replication.Quorum | None = None,
         again: bool = False,
     ) -> InsertResult:
         """The same of several, such as files: each is known by itself, whatever an earlier insert had beside it."""
@@ -58,13 +58,13 @@ class Table:
 
         reachability.check_whole(self._context, self.definition, f"inserting into {self.definition.full_name}")
         recovering.begin_disks(self._context)
-        how = replicated.inserting(self._context, self.definition, quorum)
+        how = replication.inserting(self._context, self.definition, quorum)
         result = insert.insert(self._context, self.definition, streams, how, again=again)
         self._context.catalog.outdate()  # few look again at once, and what others commit shows with the next refresh
         return result
 
     def attach_files(
-        self, paths: Iterable[Path], *, quorum: replicated.Quorum | None = None, dry_run: bool = False
+        self, paths: Iterable[Path], *, quorum: replication.Quorum | None = None, dry_run: bool = False
     ) -> InsertResult:
         """Take in data files of parts unchanged, each as a part: all of them are looked at before the first goes in.
         What is there already is skipped. Raises `UsageError` for a file that does not fit the table as it is."""
@@ -72,7 +72,7 @@ class Table:
 
         reachability.check_whole(self._context, self.definition, f"attaching files to {self.definition.full_name}")
         recovering.begin_disks(self._context)
-        how = replicated.inserting(self._context, self.definition, quorum)
+        how = replication.inserting(self._context, self.definition, quorum)
         files = [attach_files.look_at(path, self.definition) for path in paths]
         if dry_run:
             return attach_files.to_attach(self.definition, files)

@@ -28,7 +28,7 @@ from oplog.kinds import Inserted
 from tiering.catalog import blocks, reachability
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import INSERT_CLAIM, digests_claimed
-from tiering.engine import replicated
+from tiering.engine import replication
 from tiering.engine.recovery import begin_disks
 from tiering.insert.uploaded.once import OnceABatch, OnceAJob
 from tiering.insert.uploaded.once_files import OnceFiles
@@ -179,7 +179,7 @@ def replace_partitions(
 def _check(context: Context, definition: TableDefinition, options: WriteOptions) -> None:
     reachability.check_whole(context, definition, f"writing to {definition.full_name}")
     what = f"a write of {options.by} to" if options.replaces == "nothing" else "replacing partitions of"
-    replicated.refuse(definition, what, "insert the rows with 'frostline insert'")
+    replication.refuse(definition, what, "insert the rows with 'frostline insert'")
 
 
 def target(context: Context, definition: TableDefinition, options: WriteOptions) -> LoggedDisk:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 import pyarrow as pa
@@ -24,7 +24,7 @@ from disks.local.copied import copy_file
 from disks.system_errors import of_the_system
 from oplog.errors import Conflict, NotFound, UsageError
 from tiering.catalog.context import Context
-from tiering.insert.insert import Inserting, InsertResult, NewPart, make_ready
+from tiering.insert.insert import How, Inserting, InsertResult, NewPart, make_ready
 from tiering.insert.row_blocks import row_digest
 from tiering.parquet.column_ranges import FileRanges, key_json
 from tiering.parquet.part_files import row_group_of
@@ -53,7 +53,7 @@ class FittingFile(msgspec.Struct, frozen=True):
 
 
 def attach_files(
-    context: Context, definition: TableDefinition, files: Sequence[FittingFile], how: Any = None
+    context: Context, definition: TableDefinition, files: Sequence[FittingFile], how: How | None = None
 ) -> InsertResult:
     """Take in files that were looked at, one after the other; the files themselves stay. What is in the table already,
     by its rows or as the same file of a part, is counted as a duplicate.
@@ -62,7 +62,7 @@ def attach_files(
     """
     company = make_ready(context, definition, how)
     with context.progress.task(f"attaching files to {definition.full_name}") as task:
-        run: Inserting = (how or Inserting)(context, definition, task, company)
+        run = (how or Inserting)(context, definition, task, company)
         for file in files:
             with ExitStack() as claimed:
                 _take_in(run, file, run.take_number(claimed))

@@ -73,7 +73,7 @@ def insert(
     context: Context,
     definition: TableDefinition,
     streams: Iterable[Iterable[pa.RecordBatch]],
-    how: Callable[[Context, TableDefinition, Task, OtherInserts], Inserting] | None = None,
+    how: How | None = None,
     *,
     again: bool = False,
 ) -> InsertResult:
@@ -427,6 +427,10 @@ class Inserting:
             digests=(new.digest, *(before.digests if before is not None else ())),
             replaces=(before.name, *before.sources, *before.replaces) if before is not None else (),
         )
+
+
+How = Callable[[Context, TableDefinition, Task, OtherInserts], Inserting]
+"""How the blocks of an insert go into a table."""
 
 
 def known_digests(context: Context, definition: TableDefinition) -> dict[str, set[str]]:

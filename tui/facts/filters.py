@@ -7,13 +7,11 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oplog.errors import UsageError
 from tiering.config.units import parse_duration, parse_size, parse_time
-
-if TYPE_CHECKING:
-    from tui.facts.listing import ListColumn
+from tui.facts.listing import ListColumn
 
 Test = Callable[[Any], bool]
 

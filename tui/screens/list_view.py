@@ -16,7 +16,8 @@ from textual.widgets import Input
 
 from oplog.errors import FrostlineError, in_a_line
 from tui.facts.filters import EXAMPLE
-from tui.facts.listing import Listing, Order, Shown, arrange
+from tui.facts.listing import Listing
+from tui.facts.shown import Order, Shown, arrange
 from tui.screens.view import View
 from tui.widgets.grid import Grid
 from tui.widgets.plain import Plain

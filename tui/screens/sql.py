@@ -10,12 +10,13 @@ from textual.binding import Binding, BindingType
 from textual.widgets import TextArea
 
 from tui.facts.answers import answer
-from tui.facts.listing import Listing, arrange
+from tui.facts.listing import Listing
+from tui.facts.shown import arrange
 from tui.screens.list_view import ListView
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
-    from tui.facts.listing import Shown
+    from tui.facts.shown import Shown
 
 
 class Sql(ListView):

@@ -9,7 +9,8 @@ from tiering.config.units import counted
 from tui.actions import keeping, moving
 from tui.actions.replicas import audit_marks
 from tui.facts import history, storage
-from tui.facts.listing import Listing, Shown, minute
+from tui.facts.listing import Listing, minute
+from tui.facts.shown import Shown
 from tui.screens.dialogs import Choose, Text
 from tui.screens.list_view import ListView
 from tui.screens.view import Choice

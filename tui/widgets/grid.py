@@ -20,7 +20,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tiering.config.escaping import visible
-from tui.facts.listing import ListColumn, Shown
+from tui.facts.listing import ListColumn
+from tui.facts.shown import Shown
 
 _GAP = "  "
 _NEAR = 500

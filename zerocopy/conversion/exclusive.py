@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import msgspec
-
 from oplog.errors import Locked, ReadOnly, Refused
 from tiering.catalog import blocks, reachability
 from tiering.catalog.context import Context
@@ -22,19 +20,6 @@ from zerocopy.keeper.client import Keeper
 from zerocopy.replica.nodes import TableNodes
 
 _QUEUE = "replica-queue"
-
-
-class Conversion(msgspec.Struct, frozen=True):
-    """What a conversion did, or would do."""
-
-    definition: TableDefinition
-    replica: str
-    """Which this machine is, or was."""
-    keeper_path: str
-    parts: int
-    """That kept their names and bytes."""
-    finished: bool = False
-    """It was begun before."""
 
 
 def check_disks(context: Context, definition: TableDefinition, operation: str) -> None:

@@ -20,9 +20,10 @@ from oplog.kinds import TableAltered
 from tiering.catalog import blocks, retained_drops, tables
 from tiering.catalog.context import Context
 from tiering.config.units import counted
+from tiering.engine.replication import Conversion
 from tiering.table.part import range_of
 from tiering.table.schema import TableDefinition
-from zerocopy.conversion.exclusive import Conversion, alone, check_disks, check_unused, held_by_others, replicas
+from zerocopy.conversion.exclusive import alone, check_disks, check_unused, held_by_others, replicas
 from zerocopy.execution import moving
 from zerocopy.execution.queue import queue
 from zerocopy.execution.work import sync_patiently
@@ -71,7 +72,8 @@ def convert(
             _close(Replica.open(context, definition))
         _check_whole(own, is_closed)
         blocks.take_all(context, definition, max(blocks.unused(context, definition), range_of(_highest(own)) + 1))
-        retained_drops.let_all_go(context, definition)
+        # before the table is one that nobody else may drop parts of
+        retained_drops.let_go(context.disks.values(), [definition], lambda disk, kept: True, context.actor)
         reason = f"{table} is replicated no more"
         new = tables.replace(context, definition, new, reason=reason, kind=TableAltered())
         _leave_keeper(context, new, keeper, nodes)

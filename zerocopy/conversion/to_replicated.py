@@ -25,9 +25,10 @@ from oplog.errors import AlreadyExists, Conflict, ReadOnly, Refused, Transient, 
 from oplog.kinds import TableAltered
 from tiering.catalog import blocks, tables
 from tiering.catalog.context import Context
+from tiering.engine.replication import Conversion
 from tiering.table.part import RANGE_BLOCKS
 from tiering.table.schema import TableDefinition
-from zerocopy.conversion.exclusive import Conversion, alone, check_disks, check_order, check_unused, replicas
+from zerocopy.conversion.exclusive import alone, check_disks, check_order, check_unused, replicas
 from zerocopy.execution.work import sync_patiently
 from zerocopy.keeper.client import Keeper
 from zerocopy.rebuilding import rebuilding

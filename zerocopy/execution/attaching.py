@@ -24,13 +24,14 @@ from tiering.catalog import retained_drops
 from tiering.catalog.context import Context
 from tiering.insert import attach_files
 from tiering.insert.attach_files import FittingFile
+from tiering.insert.insert import How
 from tiering.table.schema import TableDefinition
 from zerocopy.execution.queue import pull, queue
 from zerocopy.replica import entries
 from zerocopy.replica.replica import Replica
 
 
-def attach(context: Context, definition: TableDefinition, partition: str, how: object) -> list[DetachedPart]:
+def attach(context: Context, definition: TableDefinition, partition: str, how: How) -> list[DetachedPart]:
     """Take in again what is kept of the partition; returns it. `how` parts go into the table. The queue was just worked
     off. Raises as an attach to a plain table does, and `Locked` or `Transient` where another replica may have rows that
     are not here."""

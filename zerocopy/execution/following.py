@@ -13,12 +13,14 @@ import threading
 from collections.abc import Callable
 
 from oplog.errors import FrostlineError, Locked
-from tiering.engine.store import Store
+from tiering.catalog.context import Context
+from tiering.engine.replication import OpenStore
 from tiering.table.schema import TableDefinition
 from zerocopy.execution import work
-from zerocopy.replica import identity, shared
+from zerocopy.replica import heartbeat, identity, shared
 from zerocopy.replica.connections import connections
 from zerocopy.replica.nodes import TableNodes
+from zerocopy.replica.replica import Replica
 
 _LOOK_SECONDS = 60.0
 _AGAIN_SECONDS = 0.2
@@ -30,7 +32,7 @@ log = logging.getLogger("frostline.replicas")
 class Follower:
     """Follows from `begin` to `close`."""
 
-    def __init__(self, open_store: Callable[[], Store], pass_due: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, open_store: Callable[[], OpenStore], pass_due: Callable[[], object] = lambda: None) -> None:
         self._open_store, self._pass_due = open_store, pass_due
         self._wake, self._over = threading.Event(), threading.Event()
         self._seen: dict[str, list[str]] = {}
@@ -68,7 +70,7 @@ class Follower:
                 log.exception("the logs of replicated tables are not followed")
             self._over.wait(_LOOK_SECONDS)
 
-    def _follow(self, store: Store) -> None:
+    def _follow(self, store: OpenStore) -> None:
         while not (self._over.is_set() or store.context.stop.is_set()):
             self._wake.clear()
             store.refresh(look=False)
@@ -80,7 +82,7 @@ class Follower:
         self._again.add(path)
         self._wake.set()
 
-    def _of_table(self, store: Store, table: TableDefinition) -> bool:
+    def _of_table(self, store: OpenStore, table: TableDefinition) -> bool:
         """Whether all that is new in the log was looked at."""
         nodes = TableNodes(str(table.keeper))
         self._mind_mover(store, table, nodes)
@@ -99,7 +101,7 @@ class Follower:
         self._seen[nodes.path] = names
         return True
 
-    def _mind_mover(self, store: Store, table: TableDefinition, nodes: TableNodes) -> None:
+    def _mind_mover(self, store: OpenStore, table: TableDefinition, nodes: TableNodes) -> None:
         """Say that a pass is due when who moved parts is gone, and has not said that it is done."""
         if nodes.path in self._minded or shared.disk_of(store.context, table) is None:
             return
@@ -116,3 +118,26 @@ class Follower:
     def _look_at_mover(self, path: str) -> None:
         self._minded.discard(path)
         self._wake.set()
+
+
+def serve(
+    context: Context,
+    beside: Callable[[], OpenStore] | None = None,
+    pass_due: Callable[[], object] = lambda: None,
+) -> str:
+    """Give parts to other replicas until the store is closed; returns the address. With a way to open the store once
+    more, for another thread, also take in at once what they do, and say when a pass is due before its time: when one of
+    them is gone that was moving parts."""
+    address = heartbeat.serve(context)
+    for definition in context.catalog.tables():
+        if definition.is_replicated:
+            try:
+                heartbeat.announce(Replica.open(context, definition))
+            except FrostlineError:  # told by the next pass
+                continue
+    known = connections(context)
+    if beside is not None and known.follower is None:
+        following = Follower(beside, pass_due)
+        known.follower = following
+        following.begin()
+    return address

@@ -1,26 +1,25 @@
-"""What the engine asks of replicated tables: `tiering.engine.replicated` loads this module by its name."""
+"""What is done with a replicated table as a whole: inserts, syncs, merges, drops and repairs of its replica here."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from disks.base import Disk
-from oplog.errors import FrostlineError, Locked, Refused, Transient
-from restore.history.partitions import DetachedPart
+from oplog.errors import Locked, Refused, Transient
 from tiering.catalog.context import Context
 from tiering.config.units import counted
-from tiering.engine.replicated import Quorum
-from tiering.insert.insert import Inserting
+from tiering.engine.replication import Quorum
+from tiering.insert.insert import How
 from tiering.merge.output import MergeResult
 from tiering.merge.request import MergeRequest
 from tiering.move.report import MoveReport
 from tiering.policy.plan import Move
+from tiering.table.part import Part
 from tiering.table.schema import TableDefinition
 from zerocopy.execution import (
     altering,
@@ -34,55 +33,23 @@ from zerocopy.execution import (
     recovering,
     sharing_moves,
 )
-from zerocopy.execution.auditing import references
 from zerocopy.execution.queue import FellBehind, missing
 from zerocopy.execution.steps import Done
-from zerocopy.keeper.opening import open_keeper
-from zerocopy.marks.marks import marks_of
 from zerocopy.rebuilding import rebuilding
 from zerocopy.rebuilding.rebuilding import Rebuilt
 from zerocopy.replica import heartbeat, history, identity, lifecycle, shared
-from zerocopy.replica.connections import connections
 from zerocopy.replica.entries import Entry
 from zerocopy.replica.inserts import staged_parts
 from zerocopy.replica.inserts.inserting import ReplicatedInserting
-from zerocopy.replica.lifecycle import Made, create, drop, remove
+from zerocopy.replica.lifecycle import remove
 from zerocopy.replica.replica import Replica
-
-if TYPE_CHECKING:
-    from tiering.engine.store import Store
-
-__all__ = [
-    "Made",
-    "alter",
-    "attach_partition",
-    "connections",
-    "create",
-    "delete_due",
-    "drop",
-    "drop_dead",
-    "drop_partition",
-    "inserting",
-    "is_announced",
-    "marks_of",
-    "merge",
-    "move",
-    "open_keeper",
-    "read_all",
-    "references",
-    "restore",
-    "serve",
-    "sync",
-    "sync_patiently",
-    "tick",
-]
 
 _LOOK_SECONDS = 0.05
 _NAMES_SECONDS = 300.0
 """How often a pass looks which replicas there are, to know who is waited for when Keeper is lost."""
 
 
-def inserting(context: Context, definition: TableDefinition, quorum: Quorum | None = None) -> Callable[..., Inserting]:
+def inserting(context: Context, definition: TableDefinition, quorum: Quorum | None = None) -> How:
     """How blocks go into the table; with a quorum they are acknowledged when so many replicas have them. Raises
     `ReadOnly` with the reason where this machine may not insert, `Transient` when Keeper does not answer."""
     replica = Replica.open(context, definition)
@@ -224,11 +191,13 @@ def drop_partition(context: Context, definition: TableDefinition, partition: str
     _do(context, definition, entry, f"partition {partition} of {definition.full_name} is dropped")
 
 
-def attach_partition(context: Context, definition: TableDefinition, partition: str) -> list[DetachedPart]:
-    """Take in again what this machine kept of a drop of the partition; the other replicas follow. Returns it."""
+def attach_partition(context: Context, definition: TableDefinition, partition: str) -> list[tuple[str, Part]]:
+    """Take in again what this machine kept of a drop of the partition; the other replicas follow. Returns the parts,
+    each after the disk that had kept it."""
     sync_patiently(context, definition)
     definition = context.catalog.table(definition.uuid)
-    return attaching.attach(context, definition, partition, inserting(context, definition))
+    again = attaching.attach(context, definition, partition, inserting(context, definition))
+    return [(found.disk, found.part) for found in again]
 
 
 def _do(context: Context, definition: TableDefinition, entry: Entry, operation: str) -> None:
@@ -337,28 +306,3 @@ def restore(
     if own.others():
         own.keeper.set(own.own.is_lost, b"1")
     return ReplicaRestored(sync_patiently(context, definition), list(map(str, gone)))
-
-
-def serve(
-    context: Context,
-    beside: Callable[[], Store] | None = None,
-    pass_due: Callable[[], object] = lambda: None,
-) -> str:
-    """Give parts to other replicas until the store is closed; returns the address. With a way to open the store once
-    more, for another thread, also take in at once what they do, and say when a pass is due before its time: when one of
-    them is gone that was moving parts."""
-    address = heartbeat.serve(context)
-    for definition in context.catalog.tables():
-        if definition.is_replicated:
-            try:
-                heartbeat.announce(Replica.open(context, definition))
-            except FrostlineError:  # told by the next pass
-                continue
-    known = connections(context)
-    if beside is not None and known.follower is None:
-        from zerocopy.execution.following import Follower
-
-        following = Follower(beside, pass_due)
-        known.follower = following
-        following.begin()
-    return address

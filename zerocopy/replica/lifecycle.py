@@ -19,6 +19,7 @@ from oplog.kinds import TableAltered
 from tiering.catalog import tables
 from tiering.catalog.context import Context
 from tiering.config.macros import expand, is_path, is_step
+from tiering.engine.replication import Made
 from tiering.table import schema
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition, split_table_name
@@ -32,15 +33,6 @@ from zerocopy.replica.replica import Replica, restoring_token
 
 DEFAULT_PATH = "/tables/{shard}/{database}.{table}"
 _COMPARED = ("columns", "order_by", "partition_by", "merge_mode", "settings", "ttl")
-
-
-class Made(msgspec.Struct, frozen=True):
-    """A replica that was created."""
-
-    definition: TableDefinition
-    replica: str
-    first: bool
-    """Whether it is the table's first."""
 
 
 def create(

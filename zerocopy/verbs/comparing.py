@@ -1,6 +1,6 @@
 """What `fsck` compares of replicated tables: what Keeper says of this machine's replica, with what is here (I9 to I11).
 
-Changes nothing; `restore.verbs` loads it by name. Daemons go on meanwhile, so only what two looks find is a difference.
+Changes nothing. Daemons go on meanwhile, so only what two looks find is a difference.
 What an entry of the queue is about may be half done, and is left to it.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from oplog.errors import FrostlineError, ReadOnly, Transient
+from restore.check.compared import Comparison
+from restore.check.findings import Problem
 from tiering.catalog import reachability
 from tiering.catalog.context import Context
 from tiering.catalog.lineage import content_digest
@@ -23,22 +23,6 @@ from zerocopy.execution.queue import queue
 from zerocopy.rebuilding import agreement
 from zerocopy.replica import shared
 from zerocopy.replica.replica import Replica
-
-
-class ReplicaDifference(msgspec.Struct, frozen=True):
-    """One thing that is not as Keeper says."""
-
-    invariant: str
-    table: str
-    part: str
-    what: str
-
-
-class Comparison(msgspec.Struct):
-    """What was found, and why some tables were not compared."""
-
-    differences: list[ReplicaDifference]
-    skipped: list[str]
 
 
 def compare(config: Config, *, everywhere: bool) -> Comparison:
@@ -56,7 +40,7 @@ def compare(config: Config, *, everywhere: bool) -> Comparison:
 
 def _compare(context: Context, definition: TableDefinition, done: Comparison, *, everywhere: bool) -> None:
     try:
-        done.differences += _differences(context, definition, everywhere=everywhere)
+        done.problems += _differences(context, definition, everywhere=everywhere)
     except ReadOnly:  # this machine is no replica: Keeper says nothing of it
         return
     except Transient:
@@ -65,7 +49,7 @@ def _compare(context: Context, definition: TableDefinition, done: Comparison, *,
         done.skipped.append(f"{definition.full_name} was not compared with Keeper: {error.message}")
 
 
-def _differences(context: Context, definition: TableDefinition, *, everywhere: bool) -> list[ReplicaDifference]:
+def _differences(context: Context, definition: TableDefinition, *, everywhere: bool) -> list[Problem]:
     replica = Replica.open(context, definition)
     found = list(_look(replica, everywhere=everywhere))
     if not found:
@@ -75,7 +59,7 @@ def _differences(context: Context, definition: TableDefinition, *, everywhere: b
     return [one for one in found if one in again]
 
 
-def _look(replica: Replica, *, everywhere: bool) -> Iterator[ReplicaDifference]:
+def _look(replica: Replica, *, everywhere: bool) -> Iterator[Problem]:
     keeper, context, table = replica.keeper, replica.context, replica.definition.full_name
     disk = shared.disk_of(context, replica.definition)
     if disk is not None:
@@ -87,28 +71,26 @@ def _look(replica: Replica, *, everywhere: bool) -> Iterator[ReplicaDifference]:
     here = {stored.name: stored for stored in everything}
     for name, stored in here.items():
         if name in said and content_digest(stored.part) != said[name]:
-            yield ReplicaDifference("I9", table, str(name), f"on {stored.disk} it is not the part that Keeper knows")
+            yield _problem("I9", table, name, f"on {stored.disk} it is not the part that Keeper knows")
     for name in agreement.without_place(said, here, half_done):
         what = f"Keeper says that replica {replica.name} has it: it is not here"
-        yield ReplicaDifference("I9", table, str(name), what)
+        yield _problem("I9", table, name, what)
     own = {name: stored for name, stored in here.items() if not context.disk(stored.disk).capabilities.shared}
     for name in agreement.without_place(own, said, half_done):
         what = f"it is on {own[name].disk}, and Keeper does not know that replica {replica.name} has it"
-        yield ReplicaDifference("I9", table, str(name), what)
+        yield _problem("I9", table, name, what)
     yield from _counted_twice(table, said)
     yield from _lost(replica)
     for other in replica.others() if everywhere else ():
         for name, digest in _said(replica, other):
             if said.get(name, digest) != digest:
-                yield ReplicaDifference(
-                    "I10", table, str(name), f"replicas {replica.name} and {other} have other bytes of it"
-                )
+                yield _problem("I10", table, name, f"replicas {replica.name} and {other} have other bytes of it")
 
 
-def _lost(replica: Replica) -> Iterator[ReplicaDifference]:
+def _lost(replica: Replica) -> Iterator[Problem]:
     for name in giving_up.lost(replica):
         what = "the log brings it, and no replica has it: all of them wait for it"
-        yield ReplicaDifference("I9", replica.definition.full_name, str(name), what)
+        yield _problem("I9", replica.definition.full_name, name, what)
 
 
 def _said(replica: Replica, name: str) -> Iterator[tuple[PartName, str]]:
@@ -120,11 +102,15 @@ def _said(replica: Replica, name: str) -> Iterator[tuple[PartName, str]]:
             yield PartName.parse(part), node.data.decode(errors="replace")
 
 
-def _counted_twice(table: str, said: dict[PartName, str]) -> Iterator[ReplicaDifference]:
+def _counted_twice(table: str, said: dict[PartName, str]) -> Iterator[Problem]:
     """Parts of the same blocks, neither of which went into the other."""
     last: PartName | None = None
     for name in sorted(said, key=lambda name: (name.partition, name.min_block, -name.max_block)):
         if last is None or last.partition != name.partition or last.max_block < name.min_block:
             last = name
         elif not last.covers(name):
-            yield ReplicaDifference("I11", table, str(name), f"Keeper says that rows of it are in {last}, too")
+            yield _problem("I11", table, name, f"Keeper says that rows of it are in {last}, too")
+
+
+def _problem(invariant: str, table: str, part: PartName, what: str) -> Problem:
+    return Problem(invariant, what, "keeper", table, str(part))

@@ -1,4 +1,4 @@
-"""What `doctor` says of Keeper and of this machine's replicas. Changes nothing; `tiering.doctor` loads it by name."""
+"""What `doctor` says of Keeper and of this machine's replicas. Changes nothing."""
 
 from __future__ import annotations
 

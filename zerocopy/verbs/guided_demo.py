@@ -20,7 +20,7 @@ from oplog.errors import Damaged
 from tiering.cli.demo.directory import begin, write_configuration
 from tiering.cli.demo.guided_demo import Story, near
 from tiering.engine.store import Store
-from zerocopy.execution import work
+from zerocopy.execution import following
 from zerocopy.keeper import packaged
 
 TABLE = "web.hits"
@@ -75,7 +75,7 @@ class _Replicas(Story):
     def serve(self, name: str) -> None:
         """Give the machine's parts to the others from now on."""
         store = self._serving[name] = Store.open(self.home(name) / "frostline.yaml")
-        work.serve(store.context)
+        following.serve(store.context)
 
     def stop(self, name: str) -> None:
         if (store := self._serving.pop(name, None)) is not None:

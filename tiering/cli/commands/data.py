@@ -107,7 +107,7 @@ def insert(
     from contextlib import nullcontext
 
     from tiering.config.units import format_size, parse_duration
-    from tiering.engine.replicated import Quorum
+    from tiering.engine.replication import Quorum
     from tiering.insert.inputs.source_files import find_sources
     from tiering.insert.inputs.sources import read_each, total_bytes, typed_rows
     from tiering.insert.reshaping import parse_reshaping

@@ -1,14 +1,13 @@
 """`metrics`: the store as numbers, once; and the server of the daemon."""
 
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
-from tiering.cli.frame.verb_table import LAST_BACKUPS
+from tiering.cli.reports.backups import newest_backups
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
@@ -57,8 +56,7 @@ def metrics_server(session: Session, store: "Store") -> "Metrics | None":
 
 def _backups(session: Session, store: "Store") -> dict[str, Any] | None:
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
-    document: dict[str, Any] | None = import_module(LAST_BACKUPS).status_document(session.config, names)
-    return document
+    return newest_backups().status_document(session.config, names)
 
 
 def version() -> str:

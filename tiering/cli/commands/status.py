@@ -1,6 +1,5 @@
 """`status` and `du`: the store at a glance."""
 
-from importlib import import_module
 from typing import Any
 
 import typer
@@ -9,7 +8,7 @@ from tiering.cli.commands.cache import cache_lines
 from tiering.cli.commands.data import OptionalTable
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
-from tiering.cli.frame.verb_table import LAST_BACKUPS
+from tiering.cli.reports.backups import newest_backups
 
 NOT_A_BACKUP = "Tiering is not a backup: each part lies in one place. Keep copies of data you cannot lose."
 
@@ -28,7 +27,7 @@ def status(session: Session) -> None:
 
     store = session.store(anew=False)
     session.tell_set_aside(store.set_aside())
-    backups = import_module(LAST_BACKUPS)
+    backups = newest_backups()
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
     document = {**status_document(store), "backups": backups.status_document(session.config, names)}
     if session.options.json:

@@ -143,14 +143,14 @@ def _create_replica(
     session: Session, table: str, texts: dict[str, Any], place: tuple[str | None, str | None], *, if_not_exists: bool
 ) -> None:
     from oplog.errors import UsageError
-    from tiering.engine import replicated
+    from tiering.engine import replication
     from tiering.table.definitions import define_table
 
     if session.dry_run:
         raise UsageError("a replica has no dry run", hint="'frostline keeper ls /tables' shows what there is")
     wanted = define_table(table, **texts) if texts["columns"] or texts["like"] is not None else None
     session.begin()
-    made = replicated.work().create(
+    made = replication.work().create(
         session.store().context, table, wanted, texts["policy"], *place, if_not_exists=if_not_exists
     )
     _tell_daemon(session, made.definition)
@@ -170,14 +170,14 @@ def _tell_daemon(session: Session, definition: "TableDefinition") -> None:
     then they take it for one that is gone."""
     from oplog.errors import FrostlineError
     from tiering.daemon.control import ask
-    from tiering.engine import replicated
+    from tiering.engine import replication
 
     context = session.store().context
     try:
         ask(context.config.state_directory, "look", [], begin_seconds=_ANNOUNCED_SECONDS)
     except FrostlineError:  # none runs, or it is of an older version, and comes to it with a pass
         return
-    if not replicated.work().is_announced(context, definition, within_seconds=_ANNOUNCED_SECONDS):
+    if not replication.work().is_announced(context, definition, within_seconds=_ANNOUNCED_SECONDS):
         session.output.note("the daemon here says that it is this replica when its passes run")
 
 
@@ -320,10 +320,11 @@ def alter(
 def _convert(
     session: Session, table: str, keeper_path: str | None, replica: str | None, *, to_replicated: bool
 ) -> None:
-    from tiering.engine import replicated
+    from tiering.engine import replication
 
     context, definition = session.store().context, session.store().definition(table)
-    convert = replicated.to_replicated if to_replicated else replicated.to_plain
+    work = replication.work()
+    convert = work.to_replicated if to_replicated else work.to_plain
     done = convert(context, definition, keeper_path, replica, dry_run=session.dry_run)
     if to_replicated and not session.dry_run:
         _tell_daemon(session, done.definition)

@@ -3,19 +3,29 @@
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Protocol
 
 import typer
 
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
+from tiering.plugins import Plug
 
 DEFAULT_DIRECTORY = ".demo"
-REPLICAS_STORY = "zerocopy.verbs.guided_demo"
-"""Module that tells of several machines: it stands above this one."""
+
+
+class ReplicaDemo(Protocol):
+    """The story of several machines."""
+
+    def run_guided_demo(self, directory: Path, replicas: int, confirm: Callable[[str], None]) -> dict[str, Any]:
+        """Run it in the directory; returns what all replicas have at its end. `confirm` is asked before anything but an
+        earlier demo is deleted there. Raises when a replica has anything else."""
+
+
+_replica_demo = Plug[ReplicaDemo]("replicas shown")
 
 
 def register(app: typer.Typer) -> None:
@@ -51,7 +61,7 @@ def demo(
     stream = sys.stderr if session.options.json else sys.stdout
     with contextlib.redirect_stdout(stream):
         if replicas:
-            facts = import_module(REPLICAS_STORY).run_guided_demo(Path(directory).absolute(), replicas, confirm)
+            facts = _replica_demo().run_guided_demo(Path(directory).absolute(), replicas, confirm)
         else:
             facts = run_guided_demo(Path(directory).absolute(), os.environ, confirm)
     if session.options.json:

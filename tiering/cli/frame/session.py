@@ -4,10 +4,9 @@ import logging
 import os
 import sys
 from collections.abc import Iterable
-from contextlib import ExitStack
-from importlib import import_module
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from oplog.errors import Refused
 from tiering.cli.frame.exit_codes import FOUND_SOMETHING, NOTHING_TO_DO, Finished
@@ -16,6 +15,7 @@ from tiering.cli.frame.output import Output, counted
 from tiering.config.escaping import visible
 from tiering.config.log_lines import TextLines
 from tiering.config.secrets import without_passwords
+from tiering.plugins import Plug
 
 if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from collections.abc import Sequence
@@ -34,10 +34,23 @@ if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from tiering.insert.inputs.bucket_sources import BucketSources
 
 BEGIN_OR_FIND = "'frostline table create' begins one; one that you have is found by --config or FROSTLINE_HOME"
-SPARK = "spark_tiering.verbs.runner"
-"""Named, not imported: the frame knows no package above it."""
 OWN_LOGGERS = ("frostline", "tiering", "disks", "oplog", "restore", "backup", "zerocopy", "tui", "spark_tiering")
 """Only these speak below WARNING: at DEBUG the S3 clients write session tokens and keys."""
+
+
+class SparkRunners(Protocol):
+    """Runs the work of verbs that take `--spark`."""
+
+    def runner(
+        self, config: "Config", *, app: str, master: str | None, verbose: bool
+    ) -> "AbstractContextManager[ClusterRunner]":
+        """What runs work as Spark jobs, on `master` or where the configuration says. Spark is stopped at the end.
+
+        Raises `UsageError` with what to install when pyspark or Java is missing.
+        """
+
+
+_spark = Plug[SparkRunners]("spark")
 
 
 class Session:
@@ -221,7 +234,7 @@ class Session:
         from oplog.errors import NotFound
         from tiering.catalog.identities.identity import Identities
         from tiering.config.disk_locations import place_of
-        from tiering.engine import replicated
+        from tiering.engine import replication
         from tiering.journal.journal import Journal
 
         config = self.config
@@ -236,7 +249,7 @@ class Session:
         places = {name: place_of(disk, os.environ).text for name, disk in config.disks.items()}
         identities = Identities(disks, places, journal)
         identities.look()
-        self._stack.callback(replicated.put_marks(disks.values(), config))
+        self._stack.callback(replication.put_marks(disks.values(), config))
         return identities
 
     def object_disk(self, name: str) -> "LoggedDisk":
@@ -288,10 +301,8 @@ class Session:
 
         Raises `UsageError` with what to install when pyspark or Java is missing.
         """
-        verbs = import_module(SPARK)
         config, verbose = self.loaded.config, self.options.verbose > 0
-        runner: ClusterRunner = self._stack.enter_context(verbs.runner(config, app=app, master=master, verbose=verbose))
-        return runner
+        return self._stack.enter_context(_spark().runner(config, app=app, master=master, verbose=verbose))
 
     def progress(self) -> "Progress":
         """Where long work shows how far it is."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from tiering.config.jobs import JOBS
+from tiering.config.jobs import JOB_NAMES
 from tiering.config.settings import Config, HookEvent, JobConfig
 from tiering.daemon.jobs.schedule import Schedule, schedule_of
+from tiering.plugins import Plug
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
@@ -59,8 +59,19 @@ def read_share(config: Config, job: str) -> list[str]:
     return [] if any(option.startswith("--read-data") for option in given) else ["--read-data-subset", "5%"]
 
 
+class Jobs(Protocol):
+    """A module that has jobs."""
+
+    @property
+    def KINDS(self) -> Sequence[JobKind]:  # noqa: N802
+        """Them, in the order in which they are shown."""
+
+
+_jobs = Plug[Jobs]("jobs")
+
+
 def kinds() -> dict[str, JobKind]:
     """Every job, by name."""
-    found = {kind.name: kind for module in JOBS for kind in import_module(module).KINDS}
-    assert list(found) == [name for names in JOBS.values() for name in names]
+    found = {kind.name: kind for module in _jobs.each() for kind in module.KINDS}
+    assert tuple(found) == JOB_NAMES
     return found

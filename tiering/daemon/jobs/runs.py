@@ -21,9 +21,8 @@ from oplog.documents import Document
 from tiering.config.log_lines import LogFormat
 from tiering.daemon.jobs.record import Result
 from tiering.journal.locks import lock_holder
+from tiering.plugins import JOB_PROGRAM
 
-PROGRAM = "tiering.cli.child"
-"""Named, not imported: it stands above."""
 _LOOK_SECONDS = 0.1
 _STOP_SECONDS = 6.0
 """From SIGTERM to SIGKILL. What is killed is mended by the next command, or goes on with the next run."""
@@ -92,7 +91,7 @@ class JobFiles(msgspec.Struct, frozen=True):
 
 
 def run(
-    order: RunOrder, stop: threading.Event, *, program: Sequence[str] = (sys.executable, "-m", PROGRAM)
+    order: RunOrder, stop: threading.Event, *, program: Sequence[str] = (sys.executable, "-m", JOB_PROGRAM)
 ) -> RunReport:
     """Start the process and wait for its end; `stop` ends it."""
     place = JobFiles(Path(order.state), order.job)

@@ -25,7 +25,7 @@ import pyarrow as pa
 from disks.base import Transaction
 from oplog.errors import AlreadyExists, Conflict, FrostlineError, LimitReached, NotFound, Transient, UsageError
 from tiering.catalog.lineage import content_digest
-from tiering.engine.replicated import Quorum
+from tiering.engine.replication import Quorum
 from tiering.insert.insert import Inserting, NewPart
 from tiering.table.part import PartName
 from tiering.table.transforms import partition_rows

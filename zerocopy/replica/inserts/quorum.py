@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from oplog.errors import FrostlineError, OutcomeUnknown, Transient, UsageError
 from tiering.config.units import counted
-from tiering.engine.replicated import Quorum
+from tiering.engine.replication import Quorum
 from tiering.table.part import PartName
 from zerocopy.replica.replica import Replica
 

@@ -29,7 +29,7 @@ from tiering.catalog.looks.reader import PartReader
 from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart, described
 from tiering.catalog.table_parts import TableParts, TablePartsReader
 from tiering.config.settings import Config, embedded
-from tiering.engine import replicated
+from tiering.engine import replication
 from tiering.engine.store import Store
 from tiering.facts.moves import plan_document
 from tiering.journal.kept_looks import PartSums, crc32_of
@@ -466,13 +466,13 @@ def test_a_pass_looks_at_each_part_before_it_moves_one(config: Config, monkeypat
     with Store.open(config):
         pass
     looked: list[bool] = []
-    moved = replicated.moved
+    moved = replication.moved
 
     def moving(context: Context, moves: Sequence[Move]) -> MoveReport:
         looked.append(context.catalog.is_anew)
         return moved(context, moves)
 
-    monkeypatch.setattr(replicated, "moved", moving)
+    monkeypatch.setattr(replication, "moved", moving)
     with Store.open(config, anew=False) as store:
         assert not store.context.catalog.is_anew
         assert len(store.tick(only="moves").moves.moved) == 3

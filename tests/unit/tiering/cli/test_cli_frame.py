@@ -22,7 +22,7 @@ from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import Output, aligned, encode
 from tiering.cli.frame.session import Session, fail_if_partly
 from tiering.cli.frame.terminal_progress import Bars, Documents, Lines, choose
-from tiering.cli.frame.verb_table import VERBS, build
+from tiering.cli.frame.verb_table import build, verbs
 
 REPOSITORY = Path(__file__).parents[4]
 CONTRACT_VERBS = {
@@ -83,7 +83,7 @@ class TestHelp:
         assert "Commands:" in capsys.readouterr().out
 
     def test_the_table_of_verbs_names_what_each_module_has(self) -> None:
-        for module, names in VERBS.items():
+        for module, names in verbs.modules.items():
             assert tuple(build(module)) == names
 
     def test_one_verb_is_built_without_the_others(self) -> None:
@@ -388,7 +388,7 @@ PACKAGES = ("oplog", "disks", "tiering", "restore", "backup", "spark_tiering")
 
 def test_commands_that_messages_and_pages_name_exist() -> None:
     """Each `'frostline …'` in quotes, in the code and in the documents: its verb, and its options."""
-    known = {name: command for module in VERBS for name, command in build(module).items()}
+    known = {name: command for module in verbs.modules for name, command in build(module).items()}
     files = [file for package in PACKAGES for file in (REPOSITORY / package).rglob("*.py")]
     files += [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
     named = [(file, text) for file in files for text in re.findall(r"['`]frostline ([^'`\n]+)['`]", file.read_text())]

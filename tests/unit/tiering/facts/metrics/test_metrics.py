@@ -30,7 +30,7 @@ from tiering.daemon import daemon
 from tiering.daemon.hooks.outbox import HookStatus
 from tiering.daemon.jobs.status import job_documents
 from tiering.daemon.status import DaemonStatus, LaneStatus
-from tiering.engine import replicated as replicas
+from tiering.engine import replication as replicas
 from tiering.engine.store import Store
 from tiering.facts.metrics import collect, exposition
 from tiering.facts.metrics.families import families

@@ -62,10 +62,11 @@ def noted(path: Path) -> Unrevealed | None:
         return None
 
 
-def under_way(config: Config, now: datetime) -> list[Unrevealed]:
-    """The tables whose restore the same command still ends: it goes on here, or its process ended within a day."""
+def under_way(config: Config, now: datetime) -> dict[str, str]:
+    """The tables whose restore the same command still ends, by uuid: it goes on here, or its process ended within a
+    day."""
     notes = [noted(path) for path in sorted(folder(config, "*").parent.parent.glob("*/restores/*.json"))]
-    return [note for note in notes if note is not None and now - note.begun < KEPT]
+    return {note.uuid: note.table for note in notes if note is not None and now - note.begun < KEPT}
 
 
 def sweep(context: Context) -> list[str]:

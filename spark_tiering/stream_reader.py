@@ -14,8 +14,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from spark_tiering.changes.planning import Until, latest, plan_batch
-from spark_tiering.datasource import FrostlineReader, shares_of, told
 from spark_tiering.read_options import ReadOptions
+from spark_tiering.table_reader import FrostlineReader, shares_of
+from spark_tiering.told import told
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
