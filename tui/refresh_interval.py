@@ -14,7 +14,7 @@ OTHERS_SECONDS = 15.0
 _AGE_SECONDS = 60.0
 """Ages, and what is due, change with the clock alone: whether they did is asked so often, or less often."""
 _WHOLE_SECONDS = 600.0
-"""All is read anew so often whatever is known: what nobody could know of is seen then."""
+"""Everything is read again after this time: it shows changes that no other check can notice."""
 _BUSY_SHARE, _IDLE_SHARE = 0.1, 0.005
 """Of a core that reading takes at most while work goes on, and while nothing does."""
 

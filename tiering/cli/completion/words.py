@@ -88,8 +88,8 @@ class Words:
         return Wanted(argument["kind"] if argument else "", verb, word, given=given)
 
 
-def _argument(known: dict[str, Any], place: int) -> dict[str, Any] | None:
-    arguments: list[dict[str, Any]] = known["arguments"]
-    if place < len(arguments):
-        return arguments[place]
+def _argument(verb: dict[str, Any], position: int) -> dict[str, Any] | None:
+    arguments: list[dict[str, Any]] = verb["arguments"]
+    if position < len(arguments):
+        return arguments[position]
     return arguments[-1] if arguments and arguments[-1]["many"] else None
