@@ -23,7 +23,7 @@ class RefreshInterval(msgspec.Struct):
     """What was read when, and what it cost: from that, what may be read now."""
 
     clock: Callable[[], float] = time.monotonic
-    wanted: int = 1
+    requested: int = 1
     """How often somebody wanted a look at the disks; `_looked`: which of these the last one was for."""
     is_urgent: bool = False
     """Whether a disk is to be asked, too, that did not answer a moment ago: somebody wants to know it now."""
@@ -38,7 +38,7 @@ class RefreshInterval(msgspec.Struct):
 
     def needs_look(self) -> bool:
         """Whether the disks are to be looked at before they are read."""
-        return self.wanted != self._looked or self.clock() - self._looked_at >= DISKS_SECONDS
+        return self.requested != self._looked or self.clock() - self._looked_at >= DISKS_SECONDS
 
     def may_read(self) -> bool:
         """Whether all may be read because something went on."""
@@ -57,7 +57,7 @@ class RefreshInterval(msgspec.Struct):
         now = self.clock()
         if looked_for is not None:
             self._looked, self._looked_at = looked_for, now
-            self.is_urgent = self.is_urgent and looked_for != self.wanted
+            self.is_urgent = self.is_urgent and looked_for != self.requested
         self._state = state
         self._read_after = now + cost_seconds * (1 / _BUSY_SHARE - 1)
         self._age_after = now + max(_AGE_SECONDS, cost_seconds / _IDLE_SHARE)

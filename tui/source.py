@@ -47,7 +47,7 @@ class _Asked(msgspec.Struct):
 class Step(msgspec.Struct):
     """A task of an action: how much of it is done. Only its own thread writes it, or several add under its lock."""
 
-    what: str
+    title: str
     total: int | None
     by_bytes: bool
     done: int = 0

@@ -51,7 +51,7 @@ def adopt(session: Session, name: Name) -> None:
             raise fault.error
     if found is None and known is not None and known.id and not identities.has_tables(name):
         raise Refused(
-            f"{identities.place(name)} holds no disk that could be adopted: no id of one, and no tables",
+            f"{identities.location(name)} holds no disk that could be adopted: no id of one, and no tables",
             hint=f"mount it; if the place is new on purpose: 'frostline disk replace {name}'",
         )
     identities.compare_ages()  # how far have the logs seen it
@@ -73,7 +73,7 @@ def replace(session: Session, name: Name) -> None:
         what = f"disk {found}" if found is not None else "tables"
         if found is None and not identities.has_tables(name):
             hint, what = f"move them elsewhere, then 'frostline disk replace {name}'", "files that are no disk's"
-        raise Refused(f"{identities.place(name)} is not empty: it holds {what}", hint=hint)
+        raise Refused(f"{identities.location(name)} is not empty: it holds {what}", hint=hint)
     _decide(session, "replace", name, identities, known, found)
 
 
@@ -85,7 +85,7 @@ def forget(session: Session, name: Name) -> None:
     if name in session.loaded.config.disks:
         raise Refused(f"disk {name} is configured", hint=f"take it out first, or 'frostline disk replace {name}'")
     identities = session.identities(list(session.loaded.config.disks))  # the disk may be there under another name
-    known = identities.known(name)
+    known = identities.record(name)
     if known is None:
         raise NotFound(f"this machine knows no disk {name}", hint="'frostline disks' lists them")
     _decide(session, "forget", name, identities, known, None)
@@ -299,7 +299,7 @@ def _configured(session: Session, name: str) -> "tuple[Identities, KnownDisk | N
         hint = f"the disks are: {', '.join(sorted(config.disks))}; 'disk forget' is for those that are not configured"
         raise NotFound(f"No such disk: {name}", hint=hint)
     identities = session.identities(list(config.disks))
-    return identities, identities.known(name)
+    return identities, identities.record(name)
 
 
 def _decide(
@@ -328,11 +328,11 @@ def _decide(
         "disk": name,
         "known": {
             "id": (record.id if record is not None else "") or None,
-            "place": record.place if record is not None else "",
+            "place": record.location if record is not None else "",
             "tables": held,
             "counted": is_all,
         },
-        "found": {"id": shown_id, "place": identities.place(name)},
+        "found": {"id": shown_id, "place": identities.location(name)},
         "changed": not session.dry_run,
         "dry_run": session.dry_run,
     }

@@ -19,7 +19,7 @@ def answer(shell: str, environment: Mapping[str, str]) -> tuple[str, int]:
     """What to print, and the exit code."""
     typed, word = _bash_words(environment) if shell == "bash" else _line_words(environment)
     words = Words()
-    wanted = words.wanted(typed[1:], word)
+    wanted = words.request(typed[1:], word)
     found = _items(words, wanted, environment)
     if shell == "zsh":
         return (_zsh(found), 0)

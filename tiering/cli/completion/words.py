@@ -47,7 +47,7 @@ class Words:
         options = self._verbs[verb]["options"]
         return [(name, option["help"]) for name, option in options.items() if name.startswith("--")]
 
-    def wanted(self, typed: list[str], word: str) -> Wanted:
+    def request(self, typed: list[str], word: str) -> Wanted:
         """What comes after these words, of which `word` is the beginning."""
         verb, given, places, plain = "", dict[str, list[str]](), 0, False
         everywhere = self._verbs[""]["options"]
