@@ -92,7 +92,7 @@ class CopiesSeen:
     """The copies that were there when somebody began to read. Thread-safe."""
 
     def __init__(self, copies: dict[str, tuple[int, str, bytes]]) -> None:
-        self._known = copies
+        self._copies = copies
         self._lock = threading.Lock()
         self.read: list[tuple[ObjectInfo, bytes]] = []
         """What there was no copy of."""
@@ -107,7 +107,7 @@ class CopiesSeen:
 
     def find(self, info: ObjectInfo) -> bytes | None:
         """The copy of the object that a listing shows."""
-        size_bytes, modified, data = self._known.get(info.key, (-1, "", b""))
+        size_bytes, modified, data = self._copies.get(info.key, (-1, "", b""))
         return data if (size_bytes, modified) == (info.size_bytes, info.modified.isoformat()) else None
 
     def add(self, info: ObjectInfo, data: bytes) -> None:

@@ -49,7 +49,7 @@ session = spark_session(config, app="benchmark", master=master)
 runner = SparkRunner(session)
 # Starting is one thing and merging another: the first job of a session also starts a Python in every slot.
 modules = ["tiering.merge.cold.shard_merge"] * runner.slots
-runner.run(imported, modules, what="start", on_done=lambda index, seconds: None)
+runner.run(imported, modules, title="start", on_done=lambda index, seconds: None)
 started = time.perf_counter() - began
 with Store.open(config) as store:
     rows = sum(stored.part.rows for stored in store.parts(TABLE))

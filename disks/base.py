@@ -92,7 +92,7 @@ class Leftover(msgspec.Struct, frozen=True):
     """What a crash left on this machine: `recover` removes it."""
 
     path: Path
-    what: str = "leftover of a transaction that never ended: recovery removes it"
+    message: str = "leftover of a transaction that never ended: recovery removes it"
 
 
 Mark = tuple[int | str, ...]

@@ -143,11 +143,11 @@ class IdentityGuard:
     ) -> None:
         """`cheap`: the id is read again each time, else once."""
         self._name = name
-        self._place = location
+        self._location = location
         self._read = read
         self._write = write
         self._cheap = cheap
-        self._known: str | None = None
+        self._disk_id: str | None = None
         self._begin: Callable[[str], None] = lambda identity: None
         self._begun = False
         self._lock = threading.Lock()
@@ -155,28 +155,28 @@ class IdentityGuard:
     @property
     def is_known(self) -> bool:
         """Whether it is known which disk is meant."""
-        return self._known is not None
+        return self._disk_id is not None
 
     def watch(self, disk_id: str | None, begin: Callable[[str], None]) -> None:
         """Refuse every write from now on unless the disk shows the id `disk_id`. A disk without an id gets one. `begin`
         gets the id once, before the first write. A second call with the same id changes nothing."""
         with self._lock:
-            self._begun = self._begun and disk_id == self._known
-            self._known, self._begin = disk_id, begin
+            self._begun = self._begun and disk_id == self._disk_id
+            self._disk_id, self._begin = disk_id, begin
 
     def before_writing(self) -> str:
         """The id of the disk, which it has from now on. Raises `Refused`, or `DiskUnreachable` when it has none."""
         with self._lock:
-            if self._begun and not self._cheap and self._known is not None:
-                return self._known
+            if self._begun and not self._cheap and self._disk_id is not None:
+                return self._disk_id
             found = self._read()
-            if self._known is not None and found != self._known:
-                raise not_there(self._name, self._place, self._known, found)
+            if self._disk_id is not None and found != self._disk_id:
+                raise not_there(self._name, self._location, self._disk_id, found)
             if found is None:
                 found = self._write()
             if not self._begun:
                 self._begin(found)
-            self._known, self._begun = found, True
+            self._disk_id, self._begun = found, True
             return found
 
 

@@ -110,7 +110,7 @@ class _Ahead:
     answer takes longer than its bytes."""
 
     def __init__(self, share: Sequence[Piece], projection: Projection) -> None:
-        self._wanted = projection
+        self._projection = projection
         self._waiting = deque(piece for piece in share if self._is_small(piece)) if len(share) > 1 else deque()
         self._coming: deque[tuple[Piece, Future[pa.BufferReader]]] = deque()
         self._bytes = 0
@@ -125,16 +125,16 @@ class _Ahead:
 
     def _is_small(self, piece: Piece) -> bool:
         remote = piece.store is not None and not piece.store.config.url.startswith("file:")
-        return remote and piece.size_bytes <= _GROUP_BYTES and _wants_all(piece, self._wanted)
+        return remote and piece.size_bytes <= _GROUP_BYTES and _wants_all(piece, self._projection)
 
     def file(self, piece: Piece) -> pa.BufferReader:
         """The whole file, whose turn it is."""
         if self._pool is None or not self._is_small(piece):
-            return _whole(piece, self._wanted)
+            return _whole(piece, self._projection)
         while self._waiting and len(self._coming) < _FILES_AT_ONCE and self._bytes < _GROUP_BYTES:
             following = self._waiting.popleft()
             self._bytes += following.size_bytes
-            self._coming.append((following, self._pool.submit(_whole, following, self._wanted)))
+            self._coming.append((following, self._pool.submit(_whole, following, self._projection)))
         expected, coming = self._coming.popleft()
         assert expected is piece
         self._bytes -= piece.size_bytes

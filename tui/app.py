@@ -186,7 +186,7 @@ class Dashboard(App[None]):
         self._look_again()
 
     def _look_again(self) -> None:
-        self.refresh_interval.wanted += 1
+        self.refresh_interval.requested += 1
         self.reload()
 
     def reload(self) -> None:
@@ -267,7 +267,7 @@ class Dashboard(App[None]):
         self._show_state()
 
     async def _read_view(self, view: View) -> None:
-        question, wanted, as_of = view.question(), self.refresh_interval.wanted, self.query_one(AsOf)
+        question, wanted, as_of = view.question(), self.refresh_interval.requested, self.query_one(AsOf)
         look, again, note = (
             view.needs_store and self.refresh_interval.needs_look(),
             self.refresh_interval.is_urgent,

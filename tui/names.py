@@ -24,7 +24,7 @@ def check_settings(settings: Settings) -> None:
         raise UsageError(f"dashboard.keys: nothing is called {unknown[0]!r}", hint=f"there are: {', '.join(known)}")
 
 
-def _bindings(place: Any) -> Iterable[Binding]:
+def _bindings(owner: Any) -> Iterable[Binding]:
     return (
-        binding for kind in place.__mro__ for binding in kind.__dict__.get("BINDINGS", ()) if type(binding) is Binding
+        binding for kind in owner.__mro__ for binding in kind.__dict__.get("BINDINGS", ()) if type(binding) is Binding
     )

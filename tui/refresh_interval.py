@@ -14,7 +14,7 @@ OTHERS_SECONDS = 15.0
 _AGE_SECONDS = 60.0
 """Ages, and what is due, change with the clock alone: whether they did is asked so often, or less often."""
 _WHOLE_SECONDS = 600.0
-"""All is read anew so often whatever is known: what nobody could know of is seen then."""
+"""Everything is read again after this time: it shows changes that no other check can notice."""
 _BUSY_SHARE, _IDLE_SHARE = 0.1, 0.005
 """Of a core that reading takes at most while work goes on, and while nothing does."""
 
@@ -23,7 +23,7 @@ class RefreshInterval(msgspec.Struct):
     """What was read when, and what it cost: from that, what may be read now."""
 
     clock: Callable[[], float] = time.monotonic
-    wanted: int = 1
+    requested: int = 1
     """How often somebody wanted a look at the disks; `_looked`: which of these the last one was for."""
     is_urgent: bool = False
     """Whether a disk is to be asked, too, that did not answer a moment ago: somebody wants to know it now."""
@@ -38,7 +38,7 @@ class RefreshInterval(msgspec.Struct):
 
     def needs_look(self) -> bool:
         """Whether the disks are to be looked at before they are read."""
-        return self.wanted != self._looked or self.clock() - self._looked_at >= DISKS_SECONDS
+        return self.requested != self._looked or self.clock() - self._looked_at >= DISKS_SECONDS
 
     def may_read(self) -> bool:
         """Whether all may be read because something went on."""
@@ -57,7 +57,7 @@ class RefreshInterval(msgspec.Struct):
         now = self.clock()
         if looked_for is not None:
             self._looked, self._looked_at = looked_for, now
-            self.is_urgent = self.is_urgent and looked_for != self.wanted
+            self.is_urgent = self.is_urgent and looked_for != self.requested
         self._state = state
         self._read_after = now + cost_seconds * (1 / _BUSY_SHARE - 1)
         self._age_after = now + max(_AGE_SECONDS, cost_seconds / _IDLE_SHARE)

@@ -34,7 +34,7 @@ class Opener(Protocol):
     """Opens the store of this run."""
 
     def __call__(self, progress: Progress | None = None) -> Store:
-        """A store; whoever asked closes it."""
+        """A store; the caller closes it."""
 
 
 class _Asked(msgspec.Struct):
@@ -47,7 +47,7 @@ class _Asked(msgspec.Struct):
 class Step(msgspec.Struct):
     """A task of an action: how much of it is done. Only its own thread writes it, or several add under its lock."""
 
-    what: str
+    title: str
     total: int | None
     by_bytes: bool
     done: int = 0
@@ -100,7 +100,7 @@ class Source:
         self._questions: SimpleQueue[_Asked | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self.running: list[Work] = []
-        """Actions whose end nobody was told yet."""
+        """Actions whose end is not reported yet."""
         self._begun: list[Work] = []
         self._idle: Store | None = None
         """The store of the action before, open for the next one: its dry run has just read what it needs."""
@@ -141,7 +141,7 @@ class Source:
                 with ExitStack() as opened:
                     store = self._store_for(work, opened)
                     done = function(store)
-                    opened.pop_all()  # after a failure it is opened anew
+                    opened.pop_all()  # after a failure the store is opened again
                     self._keep(store)
             except BaseException as error:  # noqa: BLE001  it is raised where somebody waits for it
                 reply(None, error)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tui.source import Source
 
 _GRACE_SECONDS = 5.0
-"""So long a dashboard that was told to end may take for its screen; what runs is waited for in any case."""
+"""How long a dashboard may take for its screen when it has to end; running work is waited for in any case."""
 
 
 class TerminalDriver(LinuxDriver):

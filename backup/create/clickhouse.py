@@ -108,7 +108,7 @@ class SentTree:
         sender: Sender,
         scratch: Path,
     ) -> None:
-        self._context, self._tree, self._known = context, tree, stored
+        self._context, self._tree, self._stored = context, tree, stored
         self._places, self._sender, self._scratch = places, sender, scratch
         self._disk = context.disk(tree.disk)
         self._contents: dict[str, tuple[str, int]] = {}
@@ -141,7 +141,7 @@ class SentTree:
     def _send(self, rows: Collection[FileRow]) -> None:
         unread: list[FileRow] = []
         for row in rows:
-            content = _content(self._disk, row, self._known)
+            content = _content(self._disk, row, self._stored)
             if content is not None and content in self._places:
                 self._contents[row.path] = content
             else:
@@ -163,7 +163,7 @@ class SentTree:
             assert item is not None
             self._contents[row.path] = item.content
             if not row.sha256:
-                self._known.sources[self._source(row)] = item.content
+                self._stored.sources[self._source(row)] = item.content
             if isinstance(item.file.source, Path):
                 remove_file(item.file.source, missing_ok=True)
 

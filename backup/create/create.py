@@ -124,13 +124,13 @@ class _Making:
     ) -> None:
         self._trees = trees
         self._storage, self._context, self._request = storage, context, request
-        self._mark, self._known, self._headers, self._scratch = mark, stored, headers, scratch
+        self._mark, self._stored, self._headers, self._scratch = mark, stored, headers, scratch
         self._workers = context.workers
 
     def run(self, began: float, made: Callable[[BackupHeader], None]) -> CreateResult:
-        with one_instant(self._context, self._request.scope, self._known.files) as instant:
+        with one_instant(self._context, self._request.scope, self._stored.files) as instant:
             check_not_empty(instant.tables, self._headers, self._mark.machine, self._request)
-            plan = planned(self._context, instant, self._known, self._request.cold)
+            plan = planned(self._context, instant, self._stored, self._request.cold)
             buckets = {name: disk.bucket.store for name, disk in self._context.disks.items() if disk.bucket is not None}
             sender = Sender(self._storage, buckets, self._scratch)
             sent = sender.send(plan.new, self._workers, self._context.progress)
@@ -168,7 +168,7 @@ class _Making:
         )
 
     def _put_tree(self, tree: Tree, plan: _Plan, sender: Sender) -> TreeEntry:
-        listed = SentTree(self._context, tree, self._known, plan.places, sender, self._scratch).run()
+        listed = SentTree(self._context, tree, self._stored, plan.places, sender, self._scratch).run()
         return TreeEntry(
             disk=tree.disk,
             directory=tree.directory,
@@ -181,7 +181,7 @@ class _Making:
     def _put_list(self, file_list: PartitionList | TableList | TreeList, read: Callable[[Ref], object]) -> Ref:
         """Put the list, unless it is there: read, for what is known of it may be a copy on this machine."""
         data = lists.packed(file_list)
-        ref = self._known.lists.get(hashlib.sha256(data).hexdigest())
+        ref = self._stored.lists.get(hashlib.sha256(data).hexdigest())
         if ref is not None and ref.size_bytes == len(data):
             with suppress(Damaged, NotFound, UnknownBackupFormat):
                 read(ref)

@@ -18,7 +18,7 @@ class PlacedFile(msgspec.Struct, frozen=True):
     name: str
     size_bytes: int
     sha256: str
-    place: Place
+    location: Place
 
 
 class TreePart(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ def _partition_list(partition: str, parts: list[TreePart]) -> PartitionList:
 def listed_parts(parts: list[TreePart]) -> tuple[tuple[Ref, ...], tuple[PartEntry, ...]]:
     """The packs that hold files of the parts, and the parts as a list names them."""
     packs = sorted(
-        {file.place.pack for part in parts for file in part.files if isinstance(file.place, StoredInPack)},
+        {file.location.pack for part in parts for file in part.files if isinstance(file.location, StoredInPack)},
         key=lambda pack: (pack.sha256, pack.nonce),
     )
     numbers = {pack: number for number, pack in enumerate(packs)}
@@ -60,7 +60,7 @@ def listed_parts(parts: list[TreePart]) -> tuple[tuple[Ref, ...], tuple[PartEntr
 
 
 def _entry(file: PlacedFile, numbers: dict[Ref, int]) -> FileEntry:
-    match file.place:
+    match file.location:
         case StoredBlob(nonce):
             at: InBlob | InPack | InBucket = InBlob(nonce)
         case StoredInPack(pack, offset, length, compressed):

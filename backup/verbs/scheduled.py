@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _REPOSITORY = frozenset({"repository"})
 _CHECKS: dict[str, Any] = {
     "shares": _REPOSITORY,
-    "found": frozenset({4}),
+    "bad_codes": frozenset({4}),
     "found_event": "verification_failed",
 }
 
@@ -57,7 +57,7 @@ def _tell_pruned(document: Mapping[str, Any]) -> Told:
 
 
 KINDS = (
-    JobKind("backup", _tell_created, _create, shares=_REPOSITORY, found=frozenset({3}), done_event="backup"),
+    JobKind("backup", _tell_created, _create, shares=_REPOSITORY, bad_codes=frozenset({3}), done_event="backup"),
     JobKind("verification", _tell_checked, _verify, **_CHECKS),
     JobKind("drill", _tell_checked, _drill, **_CHECKS),
     JobKind("prune", _tell_pruned, _prune, shares=_REPOSITORY),

@@ -91,7 +91,7 @@ def names_changed(view: TableReader, directory: str, before: Head, after: Head) 
 
 
 def show_past(connection: sqlite3.Connection, revision: int, entry_digest: str, table_digest: str) -> None:
-    """What asks this connection for files, and for what is remembered beside them, is told of that revision from now
+    """Queries of this connection for files, and for what is remembered beside them, get that revision from now
     on. Within a transaction, which lasts as long."""
     columns = f"SELECT {STORED} FROM main"
     connection.execute(

@@ -32,7 +32,7 @@ class Trash:
         self.path = path
         self._lock = threading.Lock()
         self._cleaner: threading.Thread | None = None
-        self._wanted = False
+        self._requested = False
 
     def take(self, path: Path | str, transaction: str, name: str | None = None) -> None:
         """Rename it into the trash; nothing when it is gone. `name` is its own within the transaction, else a random
@@ -55,7 +55,7 @@ class Trash:
             self.empty()
             return
         with self._lock:
-            self._wanted = True
+            self._requested = True
             if self._cleaner is None:
                 busy = ExitStack()  # from now on, not from when the thread runs: others may look in between
                 busy.enter_context(try_file_lock(self.lock_path, shared=True))
@@ -86,7 +86,7 @@ class Trash:
     def _is_wanted(self) -> bool:
         """Whether somebody asked since the last time; if not, the thread has ended."""
         with self._lock:
-            wanted, self._wanted = self._wanted, False
+            wanted, self._requested = self._requested, False
             if not wanted:
                 self._cleaner = None
             return wanted

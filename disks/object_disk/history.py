@@ -331,12 +331,12 @@ class _Dates:
     behind, and counts as of when the store took it in. (Of a copy of a bucket the store's dates are all late.)"""
 
     def __init__(self, inventory: Inventory, last: datetime | None) -> None:
-        self._found, self._last = inventory, last
+        self._inventory, self._last = inventory, last
 
     def of(self, commit: Commit) -> datetime:
         """When the commit was made, as far as that can be told."""
-        time = committed_at(self._found, commit)
-        entry, last = self._found.commits.get(commit.revision), self._last
+        time = committed_at(self._inventory, commit)
+        entry, last = self._inventory.commits.get(commit.revision), self._last
         if entry is not None and last is not None and time < last - FUTURE_TOLERANCE:
             time = entry.modified
         self._last = max(time, last or time)

@@ -225,4 +225,4 @@ def _listed_tree(disk: Disk, findings: Findings) -> ListedTree:
 def _report_leftovers(disk: Disk, findings: Findings) -> None:
     """What a crash left of the disk on this machine."""
     for leftover in disk.leftovers():
-        findings.add(Problem("I14", leftover.what, disk.name, path=str(leftover.path)))
+        findings.add(Problem("I14", leftover.message, disk.name, path=str(leftover.path)))

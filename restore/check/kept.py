@@ -31,12 +31,12 @@ def check_kept(
     try:
         marks: dict[PartsPlace, dict[str, Mark]] = defaultdict(dict)
         for kept in everything(path):
-            marks[kept.place][kept.path] = kept.mark
+            marks[kept.location][kept.path] = kept.mark
         current = {place: _current(disks[place.disk], place, marks[place]) for place in marks if place.disk in disks}
         wrong = [
-            (kept.place, _problem(kept, path.name))
+            (kept.location, _problem(kept, path.name))
             for kept in everything(path)
-            if _is_wrong(kept, disks, current.get(kept.place, frozenset()))
+            if _is_wrong(kept, disks, current.get(kept.location, frozenset()))
         ]
         problems += [problem for _, problem in wrong]
         told = {place for place, _ in wrong}
@@ -59,7 +59,7 @@ def _problem(kept: Kept, name: str) -> Problem:
     located = locate(kept.path)
     what = f"{name} keeps something else of this part than its {PART_FILE} says"
     table = located.uuid if located is not None else None
-    return Problem("I7", what, kept.place.disk, table=table, part=kept.path.split("/")[-2], path=kept.path)
+    return Problem("I7", what, kept.location.disk, table=table, part=kept.path.split("/")[-2], path=kept.path)
 
 
 def _problem_of_look(location: PartsPlace, name: str) -> Problem:
@@ -115,7 +115,7 @@ def _current(disk: Disk, location: PartsPlace, marks: Mapping[str, Mark]) -> Col
 def _is_wrong(kept: Kept, disks: Mapping[str, Disk], current: Collection[str]) -> bool:
     if kept.path not in current:  # nobody uses it
         return False
-    disk = disks[kept.place.disk]
+    disk = disks[kept.location.disk]
     try:
         if disk.bucket is not None:
             same = hashlib.sha256(kept.data).hexdigest() == kept.mark[-1]
@@ -123,4 +123,4 @@ def _is_wrong(kept: Kept, disks: Mapping[str, Disk], current: Collection[str]) -
             same = disk.read(kept.path) == kept.data
     except FrostlineError:  # it is going just now, or the check of the disk tells
         return False
-    return not (same and kept_facts.are_of(kept.facts, kept.data, kept.place.columns, path=kept.path))
+    return not (same and kept_facts.are_of(kept.facts, kept.data, kept.location.columns, path=kept.path))

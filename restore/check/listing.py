@@ -33,19 +33,19 @@ class PrefixListing:
         """`head` is about where the log ends."""
         self._disk = disk
         self._head = head
-        self._what = f"listing disk {disk.name}"
+        self._title = f"listing disk {disk.name}"
         self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="listing")
         if remote is None:
-            self._found = self._pool.submit(self._here)
+            self._future = self._pool.submit(self._here)
         else:
             shown = Remote(ShownRunner(remote.runner, progress), remote.store)
             # Here, not in the thread: two threads that read SQLite's rows hold each other up, row by row.
-            self._found = self._pool.submit(self._by_others, shown, self._ranges(remote.store))
+            self._future = self._pool.submit(self._by_others, shown, self._ranges(remote.store))
 
     def result(self) -> Inventory:
         """What is there, when it is complete."""
-        return self._found.result()
+        return self._future.result()
 
     def close(self) -> None:
         """Give up what nobody waits for any more; returns when no request is under way."""
@@ -55,13 +55,13 @@ class PrefixListing:
     def _here(self) -> Inventory:
         def infos() -> Iterator[ObjectInfo]:
             for info in self._disk.store.list():
-                check_stop(self._closed, self._what)
+                check_stop(self._closed, self._title)
                 yield info
 
         return inventory(infos())
 
     def _by_others(self, remote: Remote, ranges: list[ObjectKeyRange]) -> Inventory:
-        found, _ = list_ranges(remote, ranges, title=self._what, stop=self._closed)
+        found, _ = list_ranges(remote, ranges, title=self._title, stop=self._closed)
         return found
 
     def _ranges(self, store: OpensStore) -> list[ObjectKeyRange]:

@@ -280,11 +280,11 @@ def _go_back(disk: LoggedDisk, request: RebuildRequest, look: Look, remote: Remo
 
 def _check_allowed(disk: LoggedDisk, request: RebuildRequest, result: RebuildResult, tables: _ThenAndNow) -> None:
     """Raise `Refused` or `Locked` where the restore may not be done as things are."""
-    check_revision(disk, tables.found, request, result)
-    check_replicas(disk, result, tables.settled, tables.wanted, tables.newest, instead=OF_ANOTHER_TIME)
+    check_revision(disk, tables.inventory, request, result)
+    check_replicas(disk, result, tables.settled, tables.target, tables.newest, instead=OF_ANOTHER_TIME)
     check_arrivals(result)
-    check_objects(disk, result, tables.wanted, request.scope)
-    check_names(disk, result, tables.wanted, tables.elsewhere, hidden=tables.settled.hidden)
+    check_objects(disk, result, tables.target, request.scope)
+    check_names(disk, result, tables.target, tables.elsewhere, hidden=tables.settled.hidden)
 
 
 def revision_of(disk: LoggedDisk, revision: int | None, time: datetime | None) -> int:
@@ -306,8 +306,8 @@ def _at_time(disk: LoggedDisk, moment: datetime) -> TableAsOf:
 class _ThenAndNow(msgspec.Struct, frozen=True):
     """A disk then and now, as its log has it."""
 
-    found: Inventory
-    wanted: FileTable
+    inventory: Inventory
+    target: FileTable
     newest: FileTable
     moved_in: Collection[str]
     settled: SettledDefinition
@@ -343,15 +343,15 @@ def _compared(
 ) -> RebuildResult:
     """How the newest table differs from the wanted one."""
     tally, elsewhere = Tally(scope), tables.elsewhere
-    wanted_rows = tables.settled.over(tally.counting(by_path(tables.wanted)))
+    wanted_rows = tables.settled.over(tally.counting(by_path(tables.target)))
     inside = tables.settled.scope(scope)
     difference = compare(by_path(tables.newest), wanted_rows, inside, goes=leaves_frozen(scope))
-    arrivals = arriving(disk, disk.store, difference, scope, elsewhere, tables.wanted, tables.newest)
-    with tables.wanted.read() as wanted:
+    arrivals = arriving(disk, disk.store, difference, scope, elsewhere, tables.target, tables.newest)
+    with tables.target.read() as wanted:
         blobs = ((key, size_bytes) for key, size_bytes, path in wanted.blobs_by_key() if in_scope(path, scope))
         objects, lost = _lost(disk, blobs, wanted.rows(), scope, remote)
         names = table_names((one.path for one in lost), wanted)
-        result = _result(disk, tables.found, objects, lost, names, difference, tally, [])
+        result = _result(disk, tables.inventory, objects, lost, names, difference, tally, [])
     result.revision = target
     result.take(arrivals, elsewhere)
     _note_moves(disk, result, tables)
@@ -413,7 +413,7 @@ def _commit(
     disk: LoggedDisk, tables: _ThenAndNow, result: RebuildResult, request: RebuildRequest, look: Look
 ) -> int | None:
     """Commit the difference to the newest table; again with a new difference when another writer came between."""
-    wanted = tables.wanted
+    wanted = tables.target
     kind = Restored(
         revision=result.revision,
         epoch=secrets.token_hex(8),

@@ -55,5 +55,5 @@ KINDS = (
         shares=frozenset({"buckets"}),
         fine=frozenset({0, 4}),
     ),
-    JobKind("fsck", _tell_fsck, _fsck, shares=frozenset({"buckets"}), found=frozenset({4})),
+    JobKind("fsck", _tell_fsck, _fsck, shares=frozenset({"buckets"}), bad_codes=frozenset({4})),
 )

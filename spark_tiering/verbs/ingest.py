@@ -177,7 +177,7 @@ def _ingest(
     except FrostlineError as caught:
         error = caught
         if type(caught) is FrostlineError and any(word in caught.message for word in _BAD_VALUES):
-            files = ", ".join(file.place.removeprefix("file:") for file in batch[:_FILES_SHOWN])
+            files = ", ".join(file.url.removeprefix("file:") for file in batch[:_FILES_SHOWN])
             more = f" and {len(batch) - _FILES_SHOWN} more" if len(batch) > _FILES_SHOWN else ""
             hint = f"it is in {files}{more}; 'frostline insert {table} FILE --dry-run' names its line and column"
             error = UsageError(caught.message, hint=hint)

@@ -27,7 +27,7 @@ _OWN_FORMATS = ("parquet", "orc")
 class IngestFile(msgspec.Struct, frozen=True):
     """A file that is to go in."""
 
-    place: str
+    url: str
     """A URL with the scheme by which Spark opens it."""
     format: str
     delimiter: str
@@ -39,17 +39,17 @@ class IngestFile(msgspec.Struct, frozen=True):
 
     @property
     def fingerprint(self) -> tuple[str, str]:
-        return fingerprint(self.place, self.size_bytes, self.changed)
+        return fingerprint(self.url, self.size_bytes, self.changed)
 
     @property
     def is_read_by_tasks(self) -> bool:
         """Whether tasks open it themselves, and not Spark."""
-        return self.format in _OWN_FORMATS and self.place.startswith(_SCHEME)
+        return self.format in _OWN_FORMATS and self.url.startswith(_SCHEME)
 
     @property
     def source(self) -> InputSource:
         """The file as `insert` names it; tasks can open it where they read it themselves."""
-        return replace(source_of(self.place.removeprefix(_SCHEME), self.format), named=self.named)
+        return replace(source_of(self.url.removeprefix(_SCHEME), self.format), named=self.named)
 
     def is_as_listed(self, facts: os.stat_result) -> bool:
         """Whether that is still the file, by size and time."""

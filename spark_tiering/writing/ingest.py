@@ -74,7 +74,7 @@ def find_files(paths: Sequence[str], file_format: str | None, session: SparkSess
     found: dict[str, IngestFile] = {}
     for path in paths:
         for file in _of_url(path, file_format, session) if is_url(path) else _of_path(path, file_format):
-            found.setdefault(file.place, file)
+            found.setdefault(file.url, file)
     return list(found.values())
 
 
@@ -105,7 +105,7 @@ def left_of(
         path, state = file.fingerprint
         if path in marks and marks[path] != state and not takes_changed:
             raise Refused(
-                f"{file.place} has changed since it went into {table}: rows that are there may come once more",
+                f"{file.url} has changed since it went into {table}: rows that are there may come once more",
                 hint="--take-changed takes what it holds now for new rows; 'frostline insert --replace-partitions' "
                 "replaces partitions",
             )
@@ -137,14 +137,14 @@ def frame_of(
     definition, select = reshaping.definition, reshaping.select
     for file in files:
         if file.source.compression == ".xz":  # it would be read as if it were plain
-            raise UsageError(f"{file.place}: Spark cannot read .xz", hint="'frostline insert' reads it")
+            raise UsageError(f"{file.url}: Spark cannot read .xz", hint="'frostline insert' reads it")
     reader = session.read.format(files[0].format).options(**_READERS[files[0].format])
     if files[0].format == "csv":
         reader = reader.option("sep", files[0].delimiter)
     # Spark takes a path for a glob.
-    rows = reader.load([re.sub(r"([{}\[\]*?\\])", r"\\\1", file.place) for file in files])
+    rows = reader.load([re.sub(r"([{}\[\]*?\\])", r"\\\1", file.url) for file in files])
     _check_seen(rows, files)
-    said = {file.place: path_columns(file.source, reshaping) for file in files}
+    said = {file.url: path_columns(file.source, reshaping) for file in files}
     rows = with_path_columns(session, rows, said, is_json=files[0].format == "json")
     done = {one.column.name for columns in said.values() for one in columns.values()}
     rows = _selected(rows, select) if select else rows
@@ -289,13 +289,13 @@ def _of_url(path: str, file_format: str | None, session: SparkSession | None) ->
 
 
 def _checked(file: IngestFile) -> IngestFile:
-    if file.format not in _READERS or file.place.endswith(".zip"):
+    if file.format not in _READERS or file.url.endswith(".zip"):
         raise UsageError(
-            f"{file.place}: Spark does not read it; it reads {', '.join(_READERS)}", hint="'frostline insert' takes it"
+            f"{file.url}: Spark does not read it; it reads {', '.join(_READERS)}", hint="'frostline insert' takes it"
         )
-    if not file.is_read_by_tasks and _PASSED_OVER.search(file.place):
+    if not file.is_read_by_tasks and _PASSED_OVER.search(file.url):
         raise UsageError(
-            f"{file.place}: Spark takes a file of such a name for no data, and would pass over it",
+            f"{file.url}: Spark takes a file of such a name for no data, and would pass over it",
             hint="'frostline insert' takes it; or name the others, as in 'part-*'",
         )
     return file

@@ -75,7 +75,7 @@ def _any_state() -> None:
     from tiering.catalog.looks.reader import PartReader
 
     def known(self: Any, last: Any, empty: Any, state: Any, policy: Any) -> Any:
-        kept = self._kept.look(empty.place)
+        kept = self._kept.look(empty.location)
         return None if kept is None else replace(empty, state=state, kept=kept, is_unread=True)
 
     PartReader._known = known  # type: ignore[method-assign]
@@ -89,11 +89,11 @@ def _gone_for_good() -> None:
 
     def noted(self: Any) -> Any:
         found = gone(self)
-        away.update((self.result.place.disk, path) for path, _ in found if path not in self.result.marks)
+        away.update((self.result.location.disk, path) for path, _ in found if path not in self.result.marks)
         return found
 
     def taken(self: Any, file: Any) -> None:
-        if (self.result.place.disk, file.path) not in away:
+        if (self.result.location.disk, file.path) not in away:
             take(self, file)
 
     Look.gone, Look.take = noted, taken  # type: ignore[method-assign]

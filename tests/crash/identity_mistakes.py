@@ -46,7 +46,7 @@ def _uncounted_is_empty() -> None:
     real = Identities._unconfigured
 
     def counted_only(self: Identities, faults: Any) -> None:
-        self._known = {name: known for name, known in self._known.items() if known.counted or name in self._places}
+        self._records = {name: known for name, known in self._records.items() if known.counted or name in self._places}
         real(self, faults)
 
     Identities._unconfigured = counted_only  # type: ignore[method-assign]

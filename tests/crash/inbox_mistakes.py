@@ -34,7 +34,7 @@ def _reported_before_the_commit() -> None:
     original = TableIngest._put_in
 
     def put_in(self: Any, batch: Any, group: Any) -> None:
-        done = self._place.path / "done"
+        done = self._inbox.path / "done"
         effects.make_directory(done)
         for file in batch.files:
             report = done / f"{file.name}.report.json"
@@ -77,7 +77,7 @@ def _known_before_they_are_in() -> None:
     def put_in(self: Any, batch: Any, group: Any) -> None:
         names = {file.sha256: file.name for file in batch.files}
         self._store.context.journal.ingested.note(self._definition.uuid, names)
-        self._place.forget_batch()
+        self._inbox.forget_batch()
         original(self, batch, group)
 
     TableIngest._put_in = put_in  # type: ignore[method-assign]
@@ -87,7 +87,7 @@ def _refused_as_a_whole() -> None:
     from tiering.daemon.inbox.ingest import TableIngest
 
     def refused(self: Any, group: Any, error: Any) -> None:
-        self._place.forget_batch()
+        self._inbox.forget_batch()
         for one in group:
             self._fail(one.file.name, one.sha256, error)
 

@@ -241,7 +241,7 @@ def _looked_once() -> None:
 def _none_if_the_last_says_so() -> None:
     from disks.object_disk.sharing import recorded_keeper
 
-    recorded_keeper.in_force = lambda found: found[-1] if found and found[-1].place.keeper else None
+    recorded_keeper.in_force = lambda found: found[-1] if found and found[-1].record.keeper else None
 
 
 def _mistake(name: str, what: str, check: str, apply: Callable[[], None]) -> tuple[str, str, str, Callable[[], None]]:

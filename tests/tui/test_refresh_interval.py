@@ -13,7 +13,7 @@ def test_what_costs_much_is_read_seldom() -> None:
         now[0] += seconds
 
     assert interval.needs_look()
-    interval.has_read("first", 0.5, looked_for=interval.wanted)
+    interval.has_read("first", 0.5, looked_for=interval.requested)
     assert (interval.needs_look(), interval.may_read(), interval.may_look()) == (
         False,
         False,
@@ -38,13 +38,13 @@ def test_what_costs_much_is_read_seldom() -> None:
     assert not interval.may_have_aged()
     later(500)
     assert interval.has_looked("second", 0.0, aged=False)
-    interval.wanted += 1
+    interval.requested += 1
     assert interval.needs_look()
 
 
 def test_who_asks_is_answered_by_a_look_that_began_later() -> None:
     interval = RefreshInterval(lambda: 100.0)
-    interval.wanted, interval.is_urgent = 2, True
+    interval.requested, interval.is_urgent = 2, True
     interval.has_read("first", 0.5, looked_for=1)
     assert interval.is_urgent
     interval.has_read("first", 0.5, looked_for=2)

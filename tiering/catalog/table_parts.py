@@ -71,7 +71,7 @@ class TableParts:
             sums = look.sums(policy)
             if sums is None:
                 return None
-            found[look.place.disk] = sums
+            found[look.location.disk] = sums
         return found
 
     def everything(self) -> list[StoredPart]:
@@ -329,7 +329,8 @@ def _identity(table: TableParts, *, before: bool = False) -> str | None:
     """Tells which looks these are, or those that they go on from; None where some of them cannot be told from
     others."""
     looks = {
-        look.place.disk: str(look.after) if before and look.after is not None else look.identity for look in table.looks
+        look.location.disk: str(look.after) if before and look.after is not None else look.identity
+        for look in table.looks
     }
     known = {disk: look for disk, look in looks.items() if look is not None}
     if len(known) < len(looks) or not any(look.kept for look in table.looks):

@@ -19,7 +19,7 @@ Arrows = Mapping[str, set[str]]
 
 
 def with_picture(text: str, root: Path) -> str:
-    """The page, with what stands between its two marks drawn anew."""
+    """The page with a new picture between its two marks."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{picture(root)}\n\n{END}{after}"

@@ -79,8 +79,8 @@ def _run(order: RunOrder) -> RunReport:
         told = kind.tell(document) if document else None
         merged += told.merged if told else 0
         figures.update(told.figures if told else {})
-        well = ended in kind.fine or ended in kind.found
-        results.append("done" if ended in kind.fine else "found" if ended in kind.found else "failed")
+        well = ended in kind.fine or ended in kind.bad_codes
+        results.append("done" if ended in kind.fine else "found" if ended in kind.bad_codes else "failed")
         said.append(told.text if told and well else problem or f"exit code {ended}")
         code = code or (0 if ended in kind.fine else ended)
     worst: Result = "failed" if "failed" in results else "found" if "found" in results else "done"

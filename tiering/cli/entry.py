@@ -9,7 +9,7 @@ _ASKS = "complete_"
 
 
 def main() -> NoReturn:
-    """Exits with the documented code; a press of the completion key with 0, and no word, whatever is wrong."""
+    """Exits with the documented code; a press of the completion key always with 0, and without words after an error."""
     shell = os.environ.get(_ASKED, "")
     if shell.removeprefix(_ASKS) in ("bash", "zsh", "fish"):
         from tiering.cli.completion.shells import answer

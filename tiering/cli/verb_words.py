@@ -84,7 +84,7 @@ def _options(command: Any, path: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _named(item: Any, path: str) -> dict[str, Any]:
-    if words := _WORDS.get((path, item.name)):
-        return {"name": item.name, "kind": ONE_OF + ",".join(words)}
-    return {"name": item.name, "kind": _EXCEPTIONS.get((path, item.name), _KINDS.get(item.name, ""))}
+def _named(parameter: Any, path: str) -> dict[str, Any]:
+    if words := _WORDS.get((path, parameter.name)):
+        return {"name": parameter.name, "kind": ONE_OF + ",".join(words)}
+    return {"name": parameter.name, "kind": _EXCEPTIONS.get((path, parameter.name), _KINDS.get(parameter.name, ""))}

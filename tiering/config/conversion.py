@@ -24,7 +24,7 @@ class ValueSource(msgspec.Struct, frozen=True):
     lines: dict[KeyPath, int] = msgspec.field(default_factory=dict)
     variables: dict[KeyPath, str] = msgspec.field(default_factory=dict)
 
-    def place(self, path: KeyPath) -> str:
+    def location(self, path: KeyPath) -> str:
         for length in range(len(path), 0, -1):
             if name := self.variables.get(path[:length]):
                 return f"environment variable {name}"
@@ -34,7 +34,7 @@ class ValueSource(msgspec.Struct, frozen=True):
 
     def error(self, path: KeyPath, problem: str, hint: str = "") -> UsageError:
         return UsageError(
-            f"{self.place(path)}: {dotted(path)}: {problem}" if path else f"{self.file}: {problem}", hint=hint
+            f"{self.location(path)}: {dotted(path)}: {problem}" if path else f"{self.file}: {problem}", hint=hint
         )
 
 

@@ -226,7 +226,7 @@ class _Daemon:
             self._hasten_passes(jobs)
             return {}
 
-        return {**verbs, "look": look, "status": lambda names: {"daemon": self.status, "jobs": jobs.known()}}
+        return {**verbs, "look": look, "status": lambda names: {"daemon": self.status, "jobs": jobs.job_records()}}
 
     def reload(self, jobs: DaemonJobs) -> Taken:
         """Read the configuration again. Raises what is wrong with it; the one before then stays in force."""

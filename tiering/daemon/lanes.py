@@ -90,13 +90,13 @@ class _LargeLane:
     ) -> None:
         self._step, self._open, self._progress, self._stop, self._tell = step, open_store, progress, stop, tell
         self._lock = threading.Lock()
-        self._wanted: Sizes | None = None
+        self._new_sizes: Sizes | None = None
         self._thread: threading.Thread | None = None
 
     def want(self, sizes: Sizes) -> None:
         """Make a pass, or one more after the one under way."""
         with self._lock:
-            self._wanted = sizes
+            self._new_sizes = sizes
             if self._thread is None and not self._stop.is_set():
                 self._thread = threading.Thread(target=self._work, name=f"large {self._step}", daemon=True)
                 self._thread.start()
@@ -113,7 +113,7 @@ class _LargeLane:
 
     def _next(self) -> Sizes | None:
         with self._lock:
-            sizes, self._wanted = self._wanted, None
+            sizes, self._new_sizes = self._new_sizes, None
             if sizes is None or self._stop.is_set():
                 self._thread = None
                 return None

@@ -112,16 +112,16 @@ def usage_documents(store: Store, table: str | None = None) -> list[dict[str, An
     definitions = store.definitions() if table is None else [store.definition(table)]
     documents = [
         {
-            "table": item.definition.full_name,
-            "disk": item.disk,
-            "partition": item.partition,
-            "parts": item.parts,
-            "rows": item.rows,
-            "bytes": item.bytes,
+            "table": usage.definition.full_name,
+            "disk": usage.disk,
+            "partition": usage.partition,
+            "parts": usage.parts,
+            "rows": usage.rows,
+            "bytes": usage.bytes,
         }
-        for item in summed(store, definitions, include_outdated=True)
+        for usage in summed(store, definitions, include_outdated=True)
     ]
-    return sorted(documents, key=lambda item: (item["table"], item["disk"], item["partition"]))
+    return sorted(documents, key=lambda document: (document["table"], document["disk"], document["partition"]))
 
 
 def bytes_by_disk(disks: Iterable[str], sums: Iterable[Summed]) -> dict[str, int]:

@@ -88,11 +88,11 @@ def crowded_documents(store: Store) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(one) for one in crowded(store, most_parts)]
 
 
-def crowded_text(one: Mapping[str, Any]) -> str:
+def crowded_text(partition: Mapping[str, Any]) -> str:
     """A sentence about a partition that has very many parts in a bucket."""
     return (
-        f"partition {one['partition']} of {one['table']} has {one['parts']:,} small parts on disk {one['disk']},"
-        " as late rows leave them"
+        f"partition {partition['partition']} of {partition['table']} has {partition['parts']:,} small parts"
+        f" on disk {partition['disk']}, as late rows leave them"
     )
 
 

@@ -58,7 +58,7 @@ class Reshaping(msgspec.Struct, frozen=True):
         named = {name: by_name[new] for name, new in self.renames.items() if new in by_name}
         return {name: column for name, column in by_name.items() if name not in taken} | named
 
-    def wanted(self) -> list[str]:
+    def required_paths(self) -> list[str]:
         """The paths that the input must have, because somebody named them; those with a default need not be there."""
         named = self.select or self.renames
         return [path for path, name in named.items() if name not in self.defaults]

@@ -97,7 +97,7 @@ class RowReader(msgspec.Struct):
 
     def check_seen(self) -> None:
         """Raise `UsageError` for a path that somebody named and that no row so far had."""
-        if missing := [path for path in self.reshaping.wanted() if path not in (self.seen or ())]:
+        if missing := [path for path in self.reshaping.required_paths() if path not in (self.seen or ())]:
             raise UsageError(
                 f"{self.source.label} has no {missing[0]} in its first rows",
                 hint="is it misspelt? If few rows have it, add --default COLUMN=VALUE for it",

@@ -21,7 +21,7 @@ class Ingested:
     def __init__(self, file: JournalFile) -> None:
         self._file = file
 
-    def known(self, table_uuid: str, digests: Iterable[str]) -> dict[str, str]:
+    def names_of(self, table_uuid: str, digests: Iterable[str]) -> dict[str, str]:
         """Of these SHA-256s, those that are in the table, and under which name they came. Writes nothing."""
         if not self._file.has_table("inbox_files"):
             return {}

@@ -80,7 +80,7 @@ class NewLook(msgspec.Struct, frozen=True):
     state: Mark
     rules: str
     sums: PartSums
-    found: bytes = b""
+    digest: bytes = b""
     """The digest of all that was found (`FoundFiles`); not asked of a look after another."""
 
 
@@ -238,7 +238,7 @@ class KeptParts:
                     _forget(connection, "path = ?", (*where, part.path), now)
                     numbers[part.path] = _insert(connection, location, part)
                 connection.execute(FORGET_LOOK, where)
-                if look is not None and (after is not None or _found_in(connection, location) == look.found):
+                if look is not None and (after is not None or _found_in(connection, location) == look.digest):
                     columns = kept_looks.encoded(look.state, look.rules, look.sums)
                     number = connection.execute(INSERT_LOOK, (*where, location.shape, *columns)).lastrowid
                 connection.execute("DELETE FROM documents WHERE gone < ?", (now - _KEPT_SECONDS,))
@@ -307,7 +307,7 @@ def _is_cut_off(error: sqlite3.Error) -> bool:
 class Kept(msgspec.Struct, frozen=True):
     """All that is kept of one part."""
 
-    place: PartsPlace
+    location: PartsPlace
     path: str
     mark: Mark
     facts: bytes

@@ -46,7 +46,7 @@ class KnownDisk(msgspec.Struct, frozen=True):
     name: str
     id: str
     kind: str
-    place: str
+    location: str
     changes: int = 0
     """Goes up whenever somebody begins to write."""
     counted: bool = False
@@ -195,7 +195,7 @@ def _known(row: sqlite3.Row) -> KnownDisk:
         name=row["name"],
         id=row["id"],
         kind=row["kind"],
-        place=row["place"],
+        location=row["place"],
         changes=row["changes"],
         counted=bool(row["counted"]) and bool(holdings or row["holdings"] == "{}"),
         holdings=holdings,

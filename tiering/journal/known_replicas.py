@@ -66,7 +66,7 @@ class ReplicaRecords:
     def __init__(self, file: JournalFile) -> None:
         self._file = file
 
-    def known(self, table_uuid: str) -> KnownReplicas:
+    def record(self, table_uuid: str) -> KnownReplicas:
         """What is known of the table. Writes nothing."""
         if not self._file.has_table("replicas"):
             return KnownReplicas()
@@ -96,7 +96,7 @@ class ReplicaRecords:
 
     def forget_entry(self, table_uuid: str) -> None:
         """The table's log starts over."""
-        if self.known(table_uuid).number < 0:
+        if self.record(table_uuid).number < 0:
             return
         with self._file.write("forget_entry", table_uuid) as connection:
             connection.execute("UPDATE replicas SET number = -1, digest = '' WHERE table_uuid = ?", (table_uuid,))

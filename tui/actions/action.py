@@ -25,7 +25,7 @@ class Action(msgspec.Struct, frozen=True):
 
     title: str
     commands: tuple[tuple[str, ...], ...]
-    """The same by hand: arguments of `frostline`, a command line each."""
+    """The same on the command line: arguments of `frostline`, a command line each."""
     run: Callable[[Store], str]
     """Does it; says what was done in a sentence. Raises errors of ours."""
     preview: Callable[[Store], Lines] | None = None
@@ -43,11 +43,11 @@ class Action(msgspec.Struct, frozen=True):
         return [shlex.join(("frostline", *arguments)) for arguments in self.commands]
 
 
-def each(what: Sequence[str], steps: Sequence[Callable[[], object]]) -> str:
+def each(names: Sequence[str], steps: Sequence[Callable[[], object]]) -> str:
     """Do all; what fails does not keep the others from being done. Raises `PartlyDone` when some failed and some did
     not, else the error."""
     failed: list[tuple[str, FrostlineError]] = []
-    for name, step in zip(what, steps, strict=True):
+    for name, step in zip(names, steps, strict=True):
         try:
             step()
         except FrostlineError as error:
@@ -57,4 +57,4 @@ def each(what: Sequence[str], steps: Sequence[Callable[[], object]]) -> str:
     if failed:
         name, first = failed[0]
         raise PartlyDone(f"{len(failed)} of {len(steps)} failed; {name}: {first.message}", hint=first.hint)
-    return ", ".join(what[:3]) + (f" and {len(what) - 3:,} more" if len(what) > 3 else "")
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")

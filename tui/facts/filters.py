@@ -50,18 +50,18 @@ def _test(word: str, columns: Sequence[ListColumn]) -> Test:
     return (lambda row: not found(row)) if match["not"] else found
 
 
-def _anywhere(wanted: str, columns: Sequence[ListColumn]) -> Test:
-    low = wanted.lower()
+def _anywhere(needle: str, columns: Sequence[ListColumn]) -> Test:
+    low = needle.lower()
     return lambda row: any(low in column.text(column.value(row)).lower() for column in columns)
 
 
-def _of_column(column: ListColumn, sign: str, wanted: str) -> Test:
-    value, text, low = column.value, column.text, wanted.lower()
+def _of_column(column: ListColumn, sign: str, operand: str) -> Test:
+    value, text, low = column.value, column.text, operand.lower()
     if sign == ":":
         return lambda row: low in text(value(row)).lower() or low in str(value(row)).lower()
     if sign == "=":
         return lambda row: low in (text(value(row)).lower(), str(value(row)).lower())
-    compare, read = _COMPARE[sign], _Reader(wanted)
+    compare, read = _COMPARE[sign], _Reader(operand)
 
     def holds(row: Any) -> bool:
         here = value(row)

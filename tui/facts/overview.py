@@ -86,8 +86,8 @@ def _trouble(
     """What somebody has to look at: a sentence, and the command that goes on from there."""
     from tiering.engine.capacity import low
 
-    def problem(what: str, command: str) -> dict[str, str]:
-        return {"what": what, "command": f"frostline {command}"}
+    def problem(message: str, command: str) -> dict[str, str]:
+        return {"what": message, "command": f"frostline {command}"}
 
     for fault in beside.get("broken_disks", ()):
         yield problem(fault["what"], "doctor")
@@ -95,11 +95,11 @@ def _trouble(
         yield problem(table["what"], f"table alter {table['table']}")
     for name in beside.get("unreachable", ()):
         yield problem(_as_last_seen(name), f"doctor {name}")
-    for item in disks:
-        if "problem" in item:
-            yield problem(f"disk {item['name']}: {item['problem']}", "doctor")
-    for item in status["broken"]:
-        yield problem(f"{item['disk']}:{item['path']}: {item['what']}", f"fsck {item['disk']}")
+    for entry in disks:
+        if "problem" in entry:
+            yield problem(f"disk {entry['name']}: {entry['problem']}", "doctor")
+    for entry in status["broken"]:
+        yield problem(f"{entry['disk']}:{entry['path']}: {entry['what']}", f"fsck {entry['disk']}")
     for name, sentences in low(store.context, store.context.config.daemon.low_space_ratio):
         for sentence in sentences:
             yield problem(sentence, f"doctor {name}")
@@ -107,18 +107,18 @@ def _trouble(
         yield problem(f"{failed:,} move{'s' if failed > 1 else ''} failed at the last try", "moves list --failed")
     if (clock := next((stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"), None)) is not None:
         yield problem(clock, "doctor")
-    for item in status["repeated"]:
-        first, second = item["parts"]
-        yield problem(f"{first} and {second} of {item['table']}: two machines inserted the same data", "fsck")
+    for entry in status["repeated"]:
+        first, second = entry["parts"]
+        yield problem(f"{first} and {second} of {entry['table']}: two machines inserted the same data", "fsck")
     for pause in status["pauses"]:
         table = pause["table"]
         yield problem(f"{pause['kind']} of {table or 'all tables'} are paused", f"resume {table or ''}".rstrip())
-    for one in status["crowded"]:
-        yield problem(crowded_text(one), f"merge {one['table']} --cold")
+    for partition in status["crowded"]:
+        yield problem(crowded_text(partition), f"merge {partition['table']} --cold")
 
 
 def _trouble_of_work(store: Store, daemon: dict[str, Any]) -> Iterator[dict[str, str]]:
-    """The same of the daemon, its jobs and the inbox, as it is now: what was mended since is told by Jobs."""
+    """The present trouble of the daemon, its jobs and the inbox; Jobs shows what was mended since."""
     from tiering.daemon.jobs.status import in_trouble
 
     known = daemon if daemon["running"] else {}

@@ -89,8 +89,8 @@ def _on_disks(by_disk: Mapping[str, int]) -> str:
 
 
 class _Told:
-    """What is told of a part beside what it is. Rows are the parts themselves: of a hundred thousand, what nobody looks
-    at is not kept, but computed when it is asked for. Ages are those of that moment."""
+    """What is shown of a part beside its own facts. Rows are the parts themselves: of a hundred thousand, what nobody
+    looks at is not kept, but computed when it is asked for. Ages are those of that moment."""
 
     def __init__(self, store: Store) -> None:
         from tiering.move.policy_facts import placed
@@ -102,7 +102,7 @@ class _Told:
         self._staying = store.staying(plan)
         self._times = {definition.uuid: time_column(definition) for definition in store.definitions()}
         self._going: dict[tuple[str, str], dict[str, tuple[str, Reason | None]]] = {}
-        """By table and disk, then part: where it goes now, and why; None for a rule: its reason is told when asked."""
+        """By table and disk, then part: where it goes now, and why; None for a rule: its reason is computed later."""
         for gone in plan.deletes:
             self._going.setdefault((gone.table_uuid, gone.disk), {})[gone.part] = ("delete", gone.reason)
         by_rule: dict[str, tuple[str, None]] = {}

@@ -29,12 +29,12 @@ class Confirm(ModalScreen[bool]):
 
     def __init__(self, action: Action, preview: Lines) -> None:
         super().__init__()
-        self.wanted = action
+        self.chosen = action
         self.preview = preview
 
     def compose(self) -> ComposeResult:
         """The question, the dry run, the command lines, the answer."""
-        action = self.wanted
+        action = self.chosen
         more = [f"… and {len(self.preview) - _SHOWN:,} more"] if len(self.preview) > _SHOWN else []
         lines = action.command_lines
         by_hand = [*lines[:3], *([f"… and {len(lines) - 3:,} more"] if len(lines) > 3 else [])]
@@ -51,19 +51,19 @@ class Confirm(ModalScreen[bool]):
 
     def on_mount(self) -> None:
         """The keys go where the answer is."""
-        self.query_one("#name" if self.wanted.name else "#preview").focus()
+        self.query_one("#name" if self.chosen.name else "#preview").focus()
 
     def action_agree(self) -> None:
         """Yes; where a name is asked for, only that will do."""
-        if not self.wanted.name:
+        if not self.chosen.name:
             self.dismiss(True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """The name was typed, or another."""
-        if event.value.strip() == self.wanted.name:
+        if event.value.strip() == self.chosen.name:
             self.dismiss(True)
         else:
-            self.query_one(".question", Plain).say([f"That is not it. Type {self.wanted.name}, or Escape to leave it."])
+            self.query_one(".question", Plain).say([f"That is not it. Type {self.chosen.name}, or Escape to leave it."])
 
 
 class Choose(ModalScreen[str | None]):

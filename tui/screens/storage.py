@@ -77,7 +77,7 @@ class Parts(ListView):
     )
 
     config: Config
-    """As they were when the rows were read: whoever picks a target waits for no bucket."""
+    """The configuration when the rows were read: picking a target waits for no bucket."""
 
     def facts(self, store: Store) -> Listing:
         """The parts."""
@@ -85,7 +85,7 @@ class Parts(ListView):
         return storage.parts(store)
 
     def aged(self) -> Callable[[Store], bool]:
-        """Ages are drawn as they are, but rows may be chosen by them."""
+        """Ages are drawn without a reload, but rows may be chosen by them."""
         return (lambda store: True) if self.order.filter else super().aged()
 
     def draw_ages(self) -> None:

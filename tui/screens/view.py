@@ -31,7 +31,7 @@ class Board(Protocol):
         """Say what went wrong, and what to do."""
 
     def reload(self) -> None:
-        """Read the facts anew."""
+        """Read the facts again."""
 
     def read_again(self) -> None:
         """The same as soon as what reading costs allows it."""

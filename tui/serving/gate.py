@@ -1,4 +1,4 @@
-"""Who may look at the dashboard: whoever opened the address that the terminal shows, once. Pure.
+"""Who may look at the dashboard: the first browser to open the address that the terminal shows. Pure.
 
 A page of another site can make a browser send requests to this machine. None of them gets in: the name that was asked
 for has to be this machine's (no name of somebody else's that was pointed here), the page that asks has to be ours, and
@@ -62,5 +62,5 @@ class Gate(msgspec.Struct):
         return path in self._cookies and _same(cookie, self._cookies[path])
 
 
-def _same(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(), other.encode())
+def _same(first: str, other: str) -> bool:
+    return hmac.compare_digest(first.encode(), other.encode())

@@ -19,7 +19,7 @@ _ERROR_BYTES = 16 * 1024
 
 
 class Viewer:
-    """A running dashboard. `end` has to be awaited by whoever started it."""
+    """A running dashboard. Its starter has to await `end`."""
 
     def __init__(self, process: Process) -> None:
         assert process.stdin is not None
@@ -60,9 +60,9 @@ class Viewer:
         """What was typed or clicked."""
         await self._send(b"D", text.encode(errors="replace"))
 
-    async def tell(self, **what: str | int) -> None:
+    async def tell(self, **changes: str | int) -> None:
         """Another size, the focus."""
-        await self._send(b"M", json.dumps(what).encode())
+        await self._send(b"M", json.dumps(changes).encode())
 
     async def _send(self, kind: bytes, payload: bytes) -> None:
         with suppress(ConnectionError, RuntimeError):  # it has just ended: `drawn` says so

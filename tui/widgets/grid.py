@@ -31,7 +31,7 @@ _MARGIN = 2
 
 
 class Grid(ScrollView, can_focus=True):
-    """A table with a cursor and marks. Whoever shows it gives it what to show, as a whole."""
+    """A table with a cursor and marks. Its screen gives it all of its content at once."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"grid--header", "grid--cursor", "grid--marked", "grid--changed"}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -217,7 +217,7 @@ class Grid(ScrollView, can_focus=True):
             keys = {self.shown.listing.key(row) for row in self._rows}
             self.marks = set() if keys <= self.marks else keys
             self.refresh()
-            self.post_message(self.Moved(self))  # it is told how many they are
+            self.post_message(self.Moved(self))  # the screen shows how many they are
 
     def on_click(self, event: events.Click) -> None:
         """The cursor to the row; a click on a title sorts by it."""

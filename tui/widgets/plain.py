@@ -1,4 +1,4 @@
-"""Text on a screen: never markup, never an escape sequence, whoever wrote it."""
+"""Text of any origin on a screen: never markup, never an escape sequence."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@
 Always the newest definition is written, so one that was away catches up at once. Parts that come after the entry in the
 log wait until it is done here: none is read by a definition that does not know its columns. What was inserted by an
 older one is a part of older columns like any other. What drops rows by a TTL rule is agreed upon at the version of the
-definition that whoever says so goes by: nobody deletes by a rule that is gone.
+definition that the replica which agrees upon it has: nobody deletes by a rule that is gone.
 """
 
 from __future__ import annotations

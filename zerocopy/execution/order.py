@@ -25,7 +25,7 @@ _MOST_LANDED = 100
 class _Placed(msgspec.Struct):
     """An entry of the queue with the blocks that it is about, which may turn out to be more."""
 
-    place: int
+    position: int
     queued: Queued
     touches: list[PartName]
 
@@ -47,7 +47,7 @@ class QueueOrder:
     at_once: int
     """Entries that are done side by side, at most."""
     _drops: list[tuple[int, DropRange]] = field(init=False)
-    _place: int = 0
+    _position: int = 0
     """Of the first entry that was not looked at."""
     _passed: list[_Placed] = field(default_factory=list)
     """Those that wait for others which are being done, in their order."""
@@ -76,10 +76,10 @@ class QueueOrder:
             if self._is_free(one, self._passed[:number]):
                 del self._passed[number]
                 return self._begin(one)
-        while self._place < len(self.waiting) and len(self._passed) < _LOOK_AHEAD:
-            queued = self.waiting[self._place]
-            one = _Placed(self._place, queued, list(queued.entry.touches))
-            self._place += 1
+        while self._position < len(self.waiting) and len(self._passed) < _LOOK_AHEAD:
+            queued = self.waiting[self._position]
+            one = _Placed(self._position, queued, list(queued.entry.touches))
+            self._position += 1
             if self._is_free(one, self._passed):
                 return self._begin(one)
             self._passed.append(one)
@@ -87,11 +87,11 @@ class QueueOrder:
 
     def later(self, queued: Queued) -> list[Queued]:
         """What comes after it in the log."""
-        return list(self.waiting[self._begun[queued.node].place + 1 :])
+        return list(self.waiting[self._begun[queued.node].position + 1 :])
 
     def drops_after(self, queued: Queued) -> list[DropRange]:
         """The drops among that."""
-        place = self._begun[queued.node].place
+        place = self._begun[queued.node].position
         return [drop for at, drop in self._drops if at > place]
 
     def why_held(self, queued: Queued) -> str:
@@ -118,7 +118,7 @@ class QueueOrder:
     def put_back(self, queued: Queued) -> None:
         """It has to wait for work in progress that overlaps it, or to start again."""
         one = self._over(queued)
-        self._passed = sorted([*self._passed, one], key=lambda each: each.place)
+        self._passed = sorted([*self._passed, one], key=lambda each: each.position)
 
     def end(self, queued: Queued) -> None:
         """It is done, or needs not be."""

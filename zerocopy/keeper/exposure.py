@@ -16,7 +16,7 @@ class Exposure(msgspec.Struct, frozen=True):
 
     subject: str
     check: str
-    what: str
+    message: str
     hint: str
     local: bool
 

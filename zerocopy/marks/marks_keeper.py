@@ -58,7 +58,7 @@ def given_id(keeper: Keeper) -> str:
 def elsewhere(keeper: Keeper, disk: LoggedDisk) -> str | None:
     """What to tell where the bucket names another Keeper than this one; None where it names this one, or none."""
     counts = recorded_keeper.in_force(recorded_keeper.recorded_keepers(whole_prefix(disk.store)))
-    return None if counts is None or counts.place.keeper == known_id(keeper) else recorded_keeper.elsewhere(counts)
+    return None if counts is None or counts.record.keeper == known_id(keeper) else recorded_keeper.elsewhere(counts)
 
 
 def keep_here(keeper: Keeper, disk: LoggedDisk) -> list[RecordedKeeper]:
@@ -87,7 +87,7 @@ class PlaceCheck:
             counts = recorded_keeper.in_force(found)
             if counts is None:
                 found = keep_here(self._keeper, self._disk)
-            elif counts.place.keeper != known_id(self._keeper):
+            elif counts.record.keeper != known_id(self._keeper):
                 raise Refused(
                     recorded_keeper.elsewhere(counts), hint="use the Keeper that is named there on this machine, too"
                 )

@@ -139,7 +139,7 @@ def rebuild(
 def _names(context: Context, definition: TableDefinition, keeper: Keeper, nodes: TableNodes) -> frozenset[str]:
     """The replicas of the table, as far as this machine and Keeper know."""
     said = keeper.children(nodes.replicas) if keeper.exists(nodes.replicas) else ()
-    return context.journal.replicas.known(definition.uuid).names.union(said, waits_for(keeper, nodes) or ())
+    return context.journal.replicas.record(definition.uuid).names.union(said, waits_for(keeper, nodes) or ())
 
 
 def _parts(context: Context, definition: TableDefinition) -> list[StoredPart]:
@@ -169,7 +169,7 @@ def _clear(context: Context, definition: TableDefinition, keeper: Keeper, nodes:
             )
     names = keeper.children(nodes.replicas) if keeper.exists(nodes.replicas) else []
     journal = context.journal.replicas
-    journal.note_names(definition.uuid, journal.known(definition.uuid).names | set(names))
+    journal.note_names(definition.uuid, journal.record(definition.uuid).names | set(names))
     keeper.delete_tree(nodes.path)
 
 

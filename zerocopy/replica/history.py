@@ -40,7 +40,7 @@ def note(
 
 def note_names(context: Context, definition: TableDefinition, names: Collection[str]) -> None:
     """The table has these replicas, among others."""
-    known = context.journal.replicas.known(definition.uuid).names
+    known = context.journal.replicas.record(definition.uuid).names
     if not known.issuperset(names):
         context.journal.replicas.note_names(definition.uuid, known.union(names))
 
@@ -51,7 +51,7 @@ def check(context: Context, definition: TableDefinition, keeper: Keeper, nodes: 
     if kept.is_proved:
         return
     names = frozenset(keeper.children(nodes.replicas))
-    last = context.journal.replicas.known(definition.uuid)
+    last = context.journal.replicas.record(definition.uuid)
     if last.number >= 0 and not _is_there(keeper, nodes, last.number, last.digest):
         keeper.sync(nodes.path)  # a server that lags behind the others may not have it yet
         if not _is_there(keeper, nodes, last.number, last.digest):

@@ -68,7 +68,7 @@ def _exposed(context: Context) -> Iterator[Finding]:
         is_open = None
     for one in exposures(config.keeper, config.interserver, is_open=is_open):
         level: Level = "note" if one.local else "warning"
-        yield Finding(subject=one.subject, check=one.check, level=level, what=one.what, hint=one.hint)
+        yield Finding(subject=one.subject, check=one.check, level=level, what=one.message, hint=one.hint)
 
 
 def _shared(context: Context, disk: LoggedDisk) -> Iterator[Finding]:

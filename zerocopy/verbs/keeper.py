@@ -88,7 +88,7 @@ def check(session: Session) -> None:
     elif abs(found.clock_ahead_seconds) > CLOCK_SECONDS:
         problems.append(f"the server's clock is {found.clock_ahead_seconds:+,.0f} s from this machine's")
     if session.options.json:
-        warnings = [f"{one.what}: {one.hint}" for one in seen]
+        warnings = [f"{one.message}: {one.hint}" for one in seen]
         session.output.document({**msgspec.to_builtins(found), "problems": problems, "warnings": warnings})
     else:
         session.output.table(
@@ -110,7 +110,7 @@ def check(session: Session) -> None:
         for problem in problems:
             line(f"problem: {problem}")
         for one in seen:
-            line(f"{'note' if one.local else 'warning'}: {one.what}: {one.hint}")
+            line(f"{'note' if one.local else 'warning'}: {one.message}: {one.hint}")
     if problems:
         session.found_something()
 

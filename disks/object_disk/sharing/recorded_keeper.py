@@ -50,7 +50,7 @@ class RecordedKeeper(NamedTuple):
     """A record, with its number, and since when it is there by the store's clock."""
 
     number: int
-    place: MarksKeeper
+    record: MarksKeeper
     since: datetime
 
 
@@ -78,7 +78,7 @@ def recorded_keepers(prefix: ObjectStore) -> list[RecordedKeeper]:
 
 def in_force(records: Sequence[RecordedKeeper]) -> RecordedKeeper | None:
     """The record that counts; None where none names a Keeper."""
-    return next((record for record in reversed(records) if record.place.keeper), None)
+    return next((record for record in reversed(records) if record.record.keeper), None)
 
 
 def is_new(records: Sequence[RecordedKeeper], at: datetime) -> bool:
@@ -102,9 +102,9 @@ def objection(records: Sequence[RecordedKeeper], keeper: str | None, *, at: date
             f"marks in a Keeper ({_described(counts)}) hold objects here, and this configuration has no `keeper:`: "
             "collect on a machine that has it, or configure it here and run 'frostline replica audit'"
         )
-    if keeper != counts.place.keeper:
+    if keeper != counts.record.keeper:
         return elsewhere(counts)
-    before = any(record.place.keeper not in ("", keeper) for record in records)
+    before = any(record.record.keeper not in ("", keeper) for record in records)
     if before and at - counts.since < guard:
         return (
             f"marks are kept in this Keeper since {counts.since:%Y-%m-%d %H:%M} UTC, and were in another one, or in "
@@ -129,7 +129,7 @@ def elsewhere(counts: RecordedKeeper) -> str:
 
 
 def _described(counts: RecordedKeeper) -> str:
-    said = counts.place
+    said = counts.record
     return f"{said.where[:_SHOWN]}, as {said.holder[:_SHOWN]} said at {said.time:%Y-%m-%d %H:%M} UTC"
 
 
@@ -139,7 +139,7 @@ def say(prefix: ObjectStore, keeper: str, where: str) -> list[RecordedKeeper]:
     for _ in range(_ATTEMPTS):
         found = recorded_keepers(prefix)
         counts = in_force(found)
-        if (counts.place.keeper if counts else "") == keeper and found:
+        if (counts.record.keeper if counts else "") == keeper and found:
             return found
         number = found[-1].number + 1 if found else 1
         record = MarksKeeper(keeper=keeper, where=where, holder=socket.gethostname(), time=now())

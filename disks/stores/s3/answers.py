@@ -95,7 +95,7 @@ class S3Request(msgspec.Struct, frozen=True):
     """What a request asked for. `key` and `prefix` are those of the bucket, in full."""
 
     kind: AnswerKind
-    place: S3Place
+    location: S3Place
     key: str = ""
     prefix: str = ""
     start_after: str = ""
@@ -152,9 +152,9 @@ def checked(asked: S3Request, headers: Mapping[str, str], body: bytes) -> S3Docu
 
 def wrong_answer(asked: S3Request, fault: str) -> WrongAnswer:
     """The error of an answer that is not one to what was asked."""
-    said = f"the answer of {asked.place.endpoint_url} to {asked.kind.operation}"
+    said = f"the answer of {asked.location.endpoint_url} to {asked.kind.operation}"
     return WrongAnswer(
-        f"{asked.place.name}: {said} is not believed: {fault}",
+        f"{asked.location.name}: {said} is not believed: {fault}",
         hint=f"{NOT_THE_STORE}; 'frostline doctor' tries the store out",
     )
 
@@ -188,7 +188,7 @@ def _check_root(asked: S3Request, document: S3Document) -> None:
 
 
 def _check_repeated(asked: S3Request, document: S3Document, element: str) -> None:
-    place = asked.place
+    place = asked.location
     match element:
         case "Name" | "Bucket":
             if place.bucket.endswith(_ACCESS_POINTS):

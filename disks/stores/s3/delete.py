@@ -33,7 +33,7 @@ class Bucket(msgspec.Struct, frozen=True):
 
     requests: S3Requests
     prefix: str
-    place: S3Place
+    location: S3Place
     meter: Meter
 
 
@@ -57,7 +57,7 @@ def delete_versions(bucket: Bucket, keys: Sequence[str]) -> Answers:
     for key, answer in answers.items():
         if isinstance(answer, AccessDenied) and key in versions and _has_object_lock(bucket):
             answers[key] = Retained(
-                f"{bucket.place.name}{key} is kept by Object Lock",
+                f"{bucket.location.name}{key} is kept by Object Lock",
                 until=None,
                 hint="or the credentials lack s3:DeleteObjectVersion; with s3:GetObjectRetention the time would show",
             )
@@ -74,7 +74,9 @@ def _version(bucket: Bucket, key: str) -> str | FrostlineError | None:
     except FrostlineError as error:
         return error
     return (
-        retained_error(bucket.place, key, headers, now=datetime.now(UTC)) or headers.get("x-amz-version-id") or "null"
+        retained_error(bucket.location, key, headers, now=datetime.now(UTC))
+        or headers.get("x-amz-version-id")
+        or "null"
     )
 
 
@@ -129,12 +131,12 @@ def _send(bucket: Bucket, keys: Sequence[str], versions: Mapping[str, str]) -> A
         key = full.removeprefix(bucket.prefix)
         if key not in answers or full != bucket.prefix + key:
             raise WrongAnswer(
-                f"{bucket.place.name}: the answer to a delete is about {full[:80]!r}, which was not to be deleted",
+                f"{bucket.location.name}: the answer to a delete is about {full[:80]!r}, which was not to be deleted",
                 hint="it may be that of another request: run the command again",
             )
         if code not in ("NoSuchKey", "NoSuchVersion"):
             status = _STATUS.get(code, 400)
-            answers[key] = error_of_answer(bucket.place, key, status, code, failed.get("Message", ""))
+            answers[key] = error_of_answer(bucket.location, key, status, code, failed.get("Message", ""))
     return answers
 
 

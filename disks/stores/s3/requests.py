@@ -81,7 +81,7 @@ class S3Requests:
         proxy_url: str | None = None,
         checksums: Checksums = "auto",
     ) -> None:
-        self._place = location
+        self._location = location
         self.checksums = checksums
         self._gives_checksums = checksums == "sha256"
         self._prefix = prefix
@@ -95,7 +95,7 @@ class S3Requests:
     @property
     def name(self) -> str:
         """What messages call the store."""
-        return self._place.name
+        return self._location.name
 
     def leave_checksums_out(self) -> None:
         """From here on no request carries or asks for `x-amz-checksum-*`: the store does not take them."""
@@ -103,7 +103,7 @@ class S3Requests:
 
     def _is_mere_refusal(self, method: str, key: str, answer: HttpAnswer) -> bool:
         """Whether the answer may be about a header. One to HEAD has no body that could say so."""
-        return method == "HEAD" or type(error_of_xml(self._place, key, answer.status, answer.body)) is FrostlineError
+        return method == "HEAD" or type(error_of_xml(self._location, key, answer.status, answer.body)) is FrostlineError
 
     def put(
         self, key: str, body: memoryview, sha256: bytes, headers: Mapping[str, str], *, query: str = ""
@@ -130,9 +130,9 @@ class S3Requests:
             sent = {"range": f"bytes={byte_range.start}-{byte_range.stop - 1}"}
             answer, _ = self._send(asked, "GET", "", sent, None, EMPTY_SHA256.hex())
         if byte_range is None and not _is_as_kept(answer):
-            raise Transient(f"{self._place.name}{key}: the bytes that arrived are not those that the store keeps")
+            raise Transient(f"{self._location.name}{key}: the bytes that arrived are not those that the store keeps")
         if "content-length" not in answer.headers and "transfer-encoding" not in answer.headers:
-            raise Transient(f"{self._place.name}{key}: an answer without a length, which may be a part of it")
+            raise Transient(f"{self._location.name}{key}: an answer without a length, which may be a part of it")
         return answer
 
     def list_page(self, prefix: str, start_after: str) -> Page:
@@ -140,7 +140,7 @@ class S3Requests:
         query = f"encoding-type=url&list-type=2&max-keys=1000&prefix={_quoted(prefix)}"
         if start_after:
             query += f"&start-after={_quoted(start_after)}"
-        asked = S3Request(KINDS["ListObjectsV2"], self._place, prefix=prefix, start_after=start_after)
+        asked = S3Request(KINDS["ListObjectsV2"], self._location, prefix=prefix, start_after=start_after)
         _, document = self._send(asked, "GET", query, {}, None, EMPTY_SHA256.hex())
         assert document is not None
         return _parse_page(asked, document)
@@ -217,7 +217,7 @@ class S3Requests:
 
     def _asked(self, operation: str, key: str, *, byte_range: ByteRange | None = None) -> S3Request:
         """`key` is below the prefix; empty for the bucket itself."""
-        return S3Request(KINDS[operation], self._place, self._prefix + key if key else "", byte_range=byte_range)
+        return S3Request(KINDS[operation], self._location, self._prefix + key if key else "", byte_range=byte_range)
 
     def _send(
         self,
@@ -240,7 +240,7 @@ class S3Requests:
         return checked(asked, answer.headers, answer.body)
 
     def _error(self, key: str, answer: HttpAnswer) -> FrostlineError:
-        error = error_of_xml(self._place, key, answer.status, answer.body)
+        error = error_of_xml(self._location, key, answer.status, answer.body)
         return waiting(error, answer.headers)
 
     def _exchange(
@@ -265,12 +265,12 @@ class S3Requests:
         except NotConnected as error:
             cause = error.__cause__ or error
             if errno_in(cause) in (errno.EMFILE, errno.ENFILE):  # says nothing about the server
-                raise of_the_system(cause, self._place.name) or error from error
-            raise unreachable(self._place, key, error.__cause__ or error) from error
+                raise of_the_system(cause, self._location.name) or error from error
+            raise unreachable(self._location, key, error.__cause__ or error) from error
         except CutOff as error:
-            raise Truncated(f"{self._place.name}{key}: the body ended early") from error
+            raise Truncated(f"{self._location.name}{key}: the body ended early") from error
         except OSError as error:
-            raise not_answered(self._place, key, error) from error
+            raise not_answered(self._location, key, error) from error
 
     def _signed(
         self, method: str, path: str, query: str, headers: Mapping[str, str], payload_hash: str

@@ -123,7 +123,7 @@ class S3Session:
         return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
     @cached_property
-    def place(self) -> S3Place:
+    def location(self) -> S3Place:
         virtual_host = self.config.addressing_style == "virtual"
         return S3Place(self.place_name, self.bucket, self.endpoint_url, virtual_host)
 
@@ -212,7 +212,7 @@ class S3Session:
         asked, kind = context[_ASKED], KINDS[model.name]
         headers = {name.lower(): value for name, value in http_response.headers.items()}
         document = checked(
-            S3Request(kind, self.place, key=asked.get("Key", ""), prefix=asked.get("Prefix", "")),
+            S3Request(kind, self.location, key=asked.get("Key", ""), prefix=asked.get("Prefix", "")),
             headers,
             http_response.content,
         )
@@ -236,7 +236,7 @@ class S3Session:
 
             proxy_url = get_environ_proxies(url).get(scheme)
         return S3Requests(
-            self.place,
+            self.location,
             bucket_url=url,
             prefix=self.prefix,
             region=self.region,

@@ -172,7 +172,7 @@ class S3Store(ObjectStore):
             except (Unreachable, Throttled):
                 raise
             except Transient as error:
-                raise outcome_unknown(self._s3.place, key, error) from error
+                raise outcome_unknown(self._s3.location, key, error) from error
 
     def _exists(self, key: str) -> bool:
         try:
@@ -224,7 +224,7 @@ class S3Store(ObjectStore):
         return answers
 
     def _delete_batch(self, keys: list[str]) -> dict[str, FrostlineError | None]:
-        bucket = s3_delete.Bucket(self._s3.requests, self._prefix, self._s3.place, self._meter)
+        bucket = s3_delete.Bucket(self._s3.requests, self._prefix, self._s3.location, self._meter)
         delete = s3_delete.delete_versions if self._deletes_versions else s3_delete.delete_current
         return delete(bucket, keys)
 
@@ -330,7 +330,7 @@ class S3Store(ObjectStore):
         except NotFound as error:
             # A HEAD has no body that could tell a missing object from a missing bucket.
             if not self._bucket_exists():
-                raise missing_bucket(self._s3.place) from error
+                raise missing_bucket(self._s3.location) from error
             raise
         return self._info(key, headers)
 
@@ -436,7 +436,7 @@ class S3Store(ObjectStore):
         try:
             yield
         except (ClientError, BotoCoreError, ResponseParserError) as error:
-            raise error_of_client(self._s3.place, key, error) from error
+            raise error_of_client(self._s3.location, key, error) from error
 
 
 def _header_text(value: str) -> str:

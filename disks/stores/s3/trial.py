@@ -37,7 +37,7 @@ def try_multipart(session: S3Session, key: str) -> tuple[bool, str]:
     try:
         return _try_multipart(session, key)
     except (ClientError, BotoCoreError, ResponseParserError) as error:
-        raise error_of_client(session.place, key, error) from error
+        raise error_of_client(session.location, key, error) from error
 
 
 def _try_multipart(session: S3Session, key: str) -> tuple[bool, str]:

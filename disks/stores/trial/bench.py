@@ -163,7 +163,7 @@ class _Bench:
     def __init__(self, store: ObjectStore, report: BenchReport) -> None:
         self._store = store
         self._report = report
-        self._place = scratch_prefix(OBJBENCH_PREFIX)
+        self._scratch = scratch_prefix(OBJBENCH_PREFIX)
         self._noise = os.urandom(1 << 20)
         self._serial = itertools.count()
         self._made: set[str] = set()
@@ -177,7 +177,7 @@ class _Bench:
         key = self._key("warm-up")
         self._put(key, 1)
         self._get(key)
-        self._delete(self._place)
+        self._delete(self._scratch)
 
     def carry_out(self, step: BenchStep) -> None:
         size = step.size_bytes
@@ -190,9 +190,9 @@ class _Bench:
             case "ranged get":
                 self._timed(step, lambda key: self._range(key, size), list(self._digests), min(size, _RANGE_BYTES))
             case "list":
-                self._timed(step, self._list, [self._place])
+                self._timed(step, self._list, [self._scratch])
             case "delete":
-                self._timed(step, self._delete, [self._place])
+                self._timed(step, self._delete, [self._scratch])
             case "put if absent":
                 keys = [self._key(f"once-{next(self._serial)}") for _ in range(step.count)]
                 self._timed(step, self._put_if_absent, keys)
@@ -333,7 +333,7 @@ class _Bench:
     # Bookkeeping
 
     def _key(self, name: str) -> str:
-        key = self._place + name
+        key = self._scratch + name
         with self._lock:
             self._made.add(key)
         return key

@@ -79,7 +79,7 @@ class _Trial:
         self._store = store
         self._facts = facts
         self._step = step
-        self._place = scratch_prefix(DOCTOR_PREFIX)
+        self._scratch = scratch_prefix(DOCTOR_PREFIX)
         self._names: list[str] = []
         self._session: S3Session | None = getattr(unwrapped(store), "session", None)
         self._bare_put: Put = partial(s3_trial.put, self._session) if self._session else self._put_of_store
@@ -103,7 +103,7 @@ class _Trial:
         return answer
 
     def _key(self, name: str) -> str:
-        key = self._place + name
+        key = self._scratch + name
         if key not in self._names:
             self._names.append(key)
         return key
@@ -145,15 +145,15 @@ class _Trial:
             key = self._key("underscore")
             self._ask(UNDERSCORES.check, lambda: s3_trial.keeps_underscores(session, key, BODY))
             self._step("multipart uploads")
-            place = self._place
+            place = self._scratch
             self._ask("multipart", lambda: s3_trial.try_multipart(session, f"{place}multipart"), refusal=False)
             self._ask(CHECKSUMS.check, lambda: session.requests.checksums != "none")
 
     def _written(self) -> list[str]:
-        return [self._place + name for name in ("a-first", "b-second", "c-third")]
+        return [self._scratch + name for name in ("a-first", "b-second", "c-third")]
 
     def _found(self, *, after: str = "") -> list[str]:
-        return [info.key for info in self._store.list(self._place, start_after=after)]
+        return [info.key for info in self._store.list(self._scratch, start_after=after)]
 
     def _listed(self) -> tuple[bool, str]:
         lost = set(self._written()).difference(self._found())
@@ -204,7 +204,7 @@ class _Trial:
 
     def _gone(self) -> tuple[bool, str]:
         with suppress(NotFound):
-            self._store.get(self._place + "b-second")
+            self._store.get(self._scratch + "b-second")
             return False, "an object could still be read after its delete"
         return not self._found(), "a listing still shows an object after its delete"
 

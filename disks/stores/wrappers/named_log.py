@@ -60,8 +60,8 @@ class NamedLogStore(WrappedStore):
     def __init__(self, inner: ObjectStore, log: str) -> None:
         super().__init__(inner)
         self.log = check_log_name(log)
-        self._place = f"{LOGS_PREFIX}{log}/"
-        self.name = f"{inner.name}{self._place}"
+        self._own_prefix = f"{LOGS_PREFIX}{log}/"
+        self.name = f"{inner.name}{self._own_prefix}"
         """Of the log: it names what the log owns, and nobody takes one log for another."""
 
     def put(self, key: str, payload: Payload, *, sha256: bytes, metadata: Mapping[str, str] | None = None) -> None:
@@ -91,9 +91,9 @@ class NamedLogStore(WrappedStore):
         return _merged(self._common(prefix, start_after), self._own(prefix, start_after))
 
     def _own(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        after = f"{self._place}{start_after}" if start_after else ""
-        for info in self.inner.list(f"{self._place}{prefix}", start_after=after):
-            key = info.key.removeprefix(self._place)
+        after = f"{self._own_prefix}{start_after}" if start_after else ""
+        for info in self.inner.list(f"{self._own_prefix}{prefix}", start_after=after):
+            key = info.key.removeprefix(self._own_prefix)
             if key.startswith(OWNED):
                 yield replace(info, key=key)
 
@@ -140,12 +140,12 @@ class NamedLogStore(WrappedStore):
         return self.inner.url(self._full(key))
 
     def _full(self, key: str) -> str:
-        return f"{self._place}{key}" if key.startswith(OWNED) else key
+        return f"{self._own_prefix}{key}" if key.startswith(OWNED) else key
 
     def _shown(self, key: str) -> str | None:
         """The key as this view has it; None for what is not shown."""
-        if key.startswith(self._place):
-            own = key.removeprefix(self._place)
+        if key.startswith(self._own_prefix):
+            own = key.removeprefix(self._own_prefix)
             return own if own.startswith(OWNED) else None
         return None if key.startswith((LOGS_PREFIX, *OWNED)) else key
 

@@ -60,10 +60,10 @@ def test_each_row_group_is_read_by_one_task(files: list[tuple[str, int]], tasks:
     assert list(dict.fromkeys(piece.file for piece in pieces)) == named
     read_groups: Counter[tuple[str, int]] = Counter()
     for piece in pieces:
-        assert piece.span is None or piece.file.place.endswith(".parquet")
+        assert piece.span is None or piece.file.url.endswith(".parquet")
         chosen = piece.span.within(groups) if piece.span is not None else range(len(groups))
-        read_groups.update((piece.file.place, number) for number in chosen if groups[number])
-    assert read_groups == {(file.place, number): 1 for file in named for number, count in enumerate(groups) if count}
+        read_groups.update((piece.file.url, number) for number in chosen if groups[number])
+    assert read_groups == {(file.url, number): 1 for file in named for number, count in enumerate(groups) if count}
 
 
 @given(sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=8), tasks=st.integers(1, 9))

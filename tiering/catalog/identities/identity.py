@@ -55,7 +55,7 @@ class Identities:
         self._real = dict(disks)
         self._places = places
         self._journal = journal
-        self._known: dict[str, KnownDisk] = {}
+        self._records: dict[str, KnownDisk] = {}
         self._shown: dict[str, str] = {}
         self._given_up: set[str] = set()
         self._adopted: set[str] = set()
@@ -72,7 +72,7 @@ class Identities:
 
     def look(self) -> None:
         """Compare all disks with what is known. Notes ids that are new here; writes to no disk."""
-        self._known = self._journal.disks.all()
+        self._records = self._journal.disks.all()
         self._given_up, self._adopted = self._journal.disks.decided()
         self._ages.begin()
         found = {name: self._examine(name, disk) for name, disk in self._real.items()}
@@ -97,7 +97,7 @@ class Identities:
         faults = [fault for fault in self.faults if fault.whole_disk]
         sceptical = set(unsure)
         lacking = {fault.disk: fault for fault in self.lacking(holdings, sceptical)}
-        for name, known in self._known.items():
+        for name, known in self._records.items():
             if name not in self.disks or self.disks[name].broken is not None:
                 continue
             held = holdings.get(name, {})
@@ -106,7 +106,7 @@ class Identities:
             elif not sceptical and (not known.counted or dict(held) != known.holdings):
                 self._count(known, held)
         for name in holdings:
-            if name not in self._known:  # of a version without ids, or read-only
+            if name not in self._records:  # of a version without ids, or read-only
                 self._try(
                     partial(self._journal.disks.note, name, "", self.disks[name].kind, self._places.get(name, ""))
                 )
@@ -115,7 +115,7 @@ class Identities:
     def lacking(self, holdings: Mapping[str, Mapping[str, Holding]], unsure: Collection[str]) -> Iterator[Fault]:
         """The local disks that hold less of a table than was counted, while nobody wrote there. An older copy of a disk
         may have as many parts, or more, that were merged since, and fewer rows."""
-        for name, known in self._known.items():
+        for name, known in self._records.items():
             disk = self.disks.get(name)
             if disk is None or disk.broken is not None or disk.kind != "local" or not known.counted:
                 continue
@@ -126,11 +126,11 @@ class Identities:
                 if uuid not in unsure and _is_less(held.get(uuid), before)
             }
             if lost and self._is_current(known):
-                yield parts_lacking(name, self.place(name), lost, held)
+                yield parts_lacking(name, self.location(name), lost, held)
 
-    def known(self, name: str) -> KnownDisk | None:
+    def record(self, name: str) -> KnownDisk | None:
         """What the journal knows of the disk."""
-        return self._known.get(name)
+        return self._records.get(name)
 
     def shown(self, name: str) -> str | None:
         """The id that the place shows."""
@@ -162,7 +162,7 @@ class Identities:
         """Whether other machines may write to the disk as well."""
         return self._real[name].capabilities.shared
 
-    def place(self, name: str) -> str:
+    def location(self, name: str) -> str:
         """Where the configuration has the disk; empty when it has none of the name."""
         return self._places.get(name, "")
 
@@ -186,7 +186,7 @@ class Identities:
     def is_begun(self) -> bool:
         """Whether there is a store: somebody has written to a disk, here or elsewhere. What cannot be asked, may be
         one. Costs nothing where the journal knows a disk, else a listing a bucket."""
-        return bool(self._known or self._shown) or not all(self._is_unwritten(name) for name in self._real)
+        return bool(self._records or self._shown) or not all(self._is_unwritten(name) for name in self._real)
 
     def _is_unwritten(self, name: str) -> bool:
         try:
@@ -210,9 +210,9 @@ class Identities:
             # The journal first: after the disk has another id nothing shows any more that the journal is a clone's.
             self._journal.renew()
             self._shown[name] = self._real[name].renew_identity()
-        known, shown = self.known(name), self._shown.get(name)
+        known, shown = self.record(name), self._shown.get(name)
         if known is None:
-            known = KnownDisk(name=name, id=shown or "", kind=self._real[name].kind, place=self.place(name))
+            known = KnownDisk(name=name, id=shown or "", kind=self._real[name].kind, location=self.location(name))
         is_empty = known.counted and not any(held.parts for held in known.holdings.values())
         if verb != "adopt" and (is_empty or self._has_other_name(known)):
             known = msgspec.structs.replace(known, id="")  # it held nothing, or stays under the other name
@@ -227,7 +227,7 @@ class Identities:
             disk = self._real[name]
             disk.stamp_commits(self._state, lambda stamp: None)
             stamp = disk.restamp(furthest) or next((one.stamp for one in reversed(disk.stamps())), None)
-        self._journal.disks.decide(verb, known, shown, self.place(name), actor, stamp=stamp, accepted=furthest)
+        self._journal.disks.decide(verb, known, shown, self.location(name), actor, stamp=stamp, accepted=furthest)
         failures += given_up.withdraw(others, shown, actor) if verb == "adopt" and shown is not None else []
         if known.id not in ("", shown):
             failures += given_up.note(others, known.id, actor)
@@ -260,15 +260,15 @@ class Identities:
             self._shown[name] = shown
             if shown in self._given_up:
                 return self._was_given_up(name)
-        known = self._known.get(name)
+        known = self._records.get(name)
         if known is not None and not known.id and self._is_elsewhere(name, known):
             return self._without_its_tables(name, known, shown)
         if known is None or not known.id or shown == known.id:
             older = self._ages.why_older(disk, shown) if shown is not None else None
             return self._older(name, older) if older is not None else None
-        reason = not_there(name, self.place(name), known.id, shown)
+        reason = not_there(name, self.location(name), known.id, shown)
         if shown is None and self._has_tables(name):
-            reason = without_id(name, self.place(name), known.id)
+            reason = without_id(name, self.location(name), known.id)
         return Fault(name, "missing" if shown is None else "other", reason, self._tables(name))
 
     def _has_tables(self, name: str) -> bool:
@@ -282,7 +282,7 @@ class Identities:
         """Ask the other disks about those that this machine does not know yet: were they given up? While one of them
         cannot be asked, it does not get to know them, and asks again at the next look."""
         self._unsure.clear()
-        known = {disk.id for disk in self._known.values()}
+        known = {disk.id for disk in self._records.values()}
         for name, shown in self._shown.items():
             if shown in known or name in faults:
                 continue
@@ -326,13 +326,13 @@ class Identities:
         return bool(given_up.is_noted(others, shown))
 
     def _was_given_up(self, name: str) -> Fault:
-        error = was_given_up(name, self.place(name), self._shown[name])
+        error = was_given_up(name, self.location(name), self._shown[name])
         return Fault(name, "given_up", error, self._tables(name))
 
     def _older(self, name: str, older: Older) -> Fault:
         if older.is_clone:
-            return Fault(name, "cloned", is_cloned(name, self.place(name), older.why), self._tables(name))
-        return Fault(name, "older", is_older_copy(name, self.place(name), older.why), self._tables(name))
+            return Fault(name, "cloned", is_cloned(name, self.location(name), older.why), self._tables(name))
+        return Fault(name, "older", is_older_copy(name, self.location(name), older.why), self._tables(name))
 
     def mark_clones(self, actor: str) -> list[str]:
         """Let other homes that go by the id of a disk here find it out. In sentences, which disks have no mark."""
@@ -346,7 +346,7 @@ class Identities:
     def _is_elsewhere(self, name: str, record: KnownDisk) -> bool:
         """Whether a disk that has no id is not known by its place either, and the tables that had parts on it are not
         there. What cannot be asked, is answered for as ever."""
-        if record.place == self._places.get(name, "") or not any(held.parts for held in record.holdings.values()):
+        if record.location == self._places.get(name, "") or not any(held.parts for held in record.holdings.values()):
             return False
         try:
             return not any(self._real[name].exists(directory_of(uuid, TABLE_FILE)) for uuid in record.holdings)
@@ -356,7 +356,7 @@ class Identities:
     def _without_its_tables(self, name: str, record: KnownDisk, shown: str | None) -> Fault:
         error = (DiskUnreachable if shown is None else Refused)(
             f"disk {name} is not at {self._places.get(name, '')}: none of {named(record.holdings.values())} is there,"
-            f" which it had at {record.place}",
+            f" which it had at {record.location}",
             hint=f"correct the configuration; if it is meant: 'frostline disk adopt {name}'",
         )
         return Fault(name, "missing" if shown is None else "other", error, self._tables(name))
@@ -373,13 +373,13 @@ class Identities:
                 faults[name] = Fault(name, "twice", error, self._tables(name))
 
     def _unconfigured(self, faults: dict[str, Fault]) -> None:
-        for name, known in self._known.items():
+        for name, known in self._records.items():
             tables = self._tables(name)
             if name in self._places or not (tables or not known.counted) or self._has_other_name(known):
                 continue
             held = f"parts of {named(known.holdings.values())} lay there" if known.counted else "it was written to"
             error = Refused(
-                f"disk {name} ({known.place}) is not configured any more, and {held}",
+                f"disk {name} ({known.location}) is not configured any more, and {held}",
                 hint=f"bring it back into the configuration; if it is gone for good: 'frostline disk forget {name}'",
             )
             faults[name] = Fault(name, "unconfigured", error, tables, any_table=not known.counted)
@@ -390,14 +390,14 @@ class Identities:
 
     def _take(self, name: str, disk: Disk) -> None:
         """A disk that is well: note what is new of it, and watch its writes."""
-        known, shown, place = self._known.get(name), self._shown.get(name), self._places.get(name, "")
+        known, shown, place = self._records.get(name), self._shown.get(name), self._places.get(name, "")
         if (
             shown is not None
             and name not in self._unsure
-            and (known is None or (known.id, known.place) != (shown, place))
+            and (known is None or (known.id, known.location) != (shown, place))
         ):
-            known = known or KnownDisk(name=name, id=shown, kind=disk.kind, place=place)
-            known = self._known[name] = msgspec.structs.replace(known, id=shown, place=place)
+            known = known or KnownDisk(name=name, id=shown, kind=disk.kind, location=place)
+            known = self._records[name] = msgspec.structs.replace(known, id=shown, place=place)
             self._try(partial(self._journal.disks.note, name, shown, disk.kind, place))
         if shown is not None and (stamps := disk.stamps()):
             self._try(partial(self._journal.disks.note_stamp, shown, stamps[-1].stamp))
@@ -429,7 +429,7 @@ class Identities:
             logger.warning("the disks are not noted in the journal: %s", error.message)
 
     def _tables(self, name: str) -> frozenset[str]:
-        known = self._known.get(name)
+        known = self._records.get(name)
         return frozenset(known.holdings) if known is not None else frozenset()
 
 

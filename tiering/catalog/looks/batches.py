@@ -38,7 +38,7 @@ def look_by_batches(
     """What `asked` asks of a disk in this state, with `steady` held: a look that is kept, and whose parts are unread.
     None for fewer than many parts, and where some of what was found cannot be kept; the rest of it is then.
     `take_rows` gives a look the parts of rows."""
-    place, directory = asked.place, asked.definition.directory
+    place, directory = asked.location, asked.definition.directory
     names = sorted(f"{name}/" for name in disk.directories(directory))  # in the order of paths
     if len(names) < MANY:
         return None

@@ -51,7 +51,7 @@ class Looked(msgspec.Struct):
 
     definition: TableDefinition
     volume: str | None
-    place: PartsPlace
+    location: PartsPlace
     parts: dict[str, StoredPart] = msgspec.field(default_factory=dict)
     """by the path of its `part.json`, in path order"""
     marks: dict[str, Mark] = msgspec.field(default_factory=dict)
@@ -105,7 +105,7 @@ class Look:
         self.result = replace(asked, parts={}, marks={}, broken=[], state=state)
         self.new: dict[str, tuple[PartToKeep, tuple[str, ...]]] = {}
         """What is to be kept of the parts that were read, and what they replace."""
-        self._columns = asked.place.columns
+        self._columns = asked.location.columns
         self._last = last
         self._again = again
         self._is_as_before = last.definition == asked.definition and last.volume == asked.volume
@@ -182,7 +182,7 @@ class Look:
 
     def _read(self, file: SmallFile, data: bytes) -> StoredPart | None:
         result = self.result
-        definition, disk = result.definition, result.place.disk
+        definition, disk = result.definition, result.location.disk
         try:
             part = part_format.decode(data, path=f"{disk}:{file.path}")
             if definition.part_directory(part.name) != file.path.rpartition("/")[0]:

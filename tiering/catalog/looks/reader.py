@@ -72,7 +72,7 @@ class PartReader:
         if disk.broken is not None:
             return empty
         last = self._looked.get((disk.name, definition.uuid))
-        if last is not None and last.place != place:
+        if last is not None and last.location != place:
             last = None
         with disk.steady():
             state = disk.state_of(definition.directory)
@@ -101,7 +101,7 @@ class PartReader:
     ) -> Look:
         """Look at each file, knowing what the `last` look found, and keep what is worth it."""
         look = Look(empty, last, state, again=self._again(disk))
-        for file in disk.look_over(empty.place.directory, PART_FILE, last.marks):
+        for file in disk.look_over(empty.location.directory, PART_FILE, last.marks):
             look.take(file)
         if self._stand_still:
             look.result.whole = look.sums(policy)
@@ -125,7 +125,7 @@ class PartReader:
             return False
         if looked.state is None or looked.broken or len(looked.parts) < looks.KEPT_FROM:
             return False
-        tried = self._unkept.get((looked.place.disk, looked.definition.uuid), 0)
+        tried = self._unkept.get((looked.location.disk, looked.definition.uuid), 0)
         return len(looked.parts) >= 2 * tried
 
     def _look_by_batches(
@@ -133,7 +133,7 @@ class PartReader:
     ) -> Looked | None:
         """Where there are many parts, and none are held; of a look anew only where no other is kept, for it holds all
         of them in the end."""
-        if self._kept is None or self._stand_still or (anew and self._kept.look(empty.place) is not None):
+        if self._kept is None or self._stand_still or (anew and self._kept.look(empty.location) is not None):
             return None
         return look_by_batches(
             empty, disk, self._kept, state, policy=policy, take_rows=self._take_rows, progress=self._progress
@@ -150,14 +150,14 @@ class PartReader:
         """Its parts of one partition, or of all from that one `to` another in the order of paths; in no order. None
         where they are kept no more."""
         if looked.is_unread:
-            some = Looked(looked.definition, looked.volume, looked.place)
+            some = Looked(looked.definition, looked.volume, looked.location)
             return list(some.parts.values()) if self._take_kept(some, looked, partition, to) else None
         return [stored for stored in looked.parts.values() if is_between(stored.name.partition, partition, to)]
 
     def _take_kept(self, into: Looked, look: Looked, partition: str | None = None, to: str | None = None) -> bool:
         """Bring what is kept of a look's parts `into` one; False where it is kept no more."""
         asked, apart = (() if partition is None else (partition, to)), look.apart
-        rows = self._rows_of(look.place, look.kept, *asked)
+        rows = self._rows_of(look.location, look.kept, *asked)
         if rows is None:
             return False
         self._take_rows(into, rows if apart is None else [row for row in rows if row[0] not in apart.files])
@@ -182,7 +182,7 @@ class PartReader:
         """The look of this process, or of another one, that found the directory in this state, or in one before."""
         if last is not None and last.state == state and not last.broken and last.asks_the_same(empty):
             return last
-        kept = self._kept.look(empty.place) if self._kept is not None else None
+        kept = self._kept.look(empty.location) if self._kept is not None else None
         if kept is None or kept.rules != empty.rules:
             return None
         if kept.state == state:
@@ -193,7 +193,7 @@ class PartReader:
         """The kept look, with what commits have changed since then, or before it; None where that is not known, or all
         that is found cannot be kept."""
         assert self._kept is not None
-        place, directory = empty.place, empty.definition.directory
+        place, directory = empty.location, empty.definition.directory
         disk = self._disks[place.disk]
         names = disk.changed_between(directory, last.state, state)
         if names is None or len(names) > _FOLLOWED:
@@ -255,10 +255,10 @@ class PartReader:
         if self._kept is None:
             return empty
         looked = replace(empty, parts={}, marks={})
-        kept = self._kept.look(looked.place)
-        rows = self._kept.parts_of(looked.place, kept.id) if kept is not None else None
+        kept = self._kept.look(looked.location)
+        rows = self._kept.parts_of(looked.location, kept.id) if kept is not None else None
         if kept is None or rows is None:
-            self._take_rows(looked, self._kept.load(looked.place))
+            self._take_rows(looked, self._kept.load(looked.location))
             return looked
         self._take_rows(looked, rows)
         if not _are_all(looked, replace(looked, kept=kept), None, None):
@@ -270,8 +270,8 @@ class PartReader:
 
     def _take_rows(self, looked: Looked, rows: Iterable[KeptRow]) -> None:
         assert self._kept is not None
-        source = PartSource(self._disks, self._kept, looked.place.disk)
-        definition, volume, disk = looked.definition, looked.volume, looked.place.disk
+        source = PartSource(self._disks, self._kept, looked.location.disk)
+        definition, volume, disk = looked.definition, looked.volume, looked.location.disk
         partition = ""  # of a partition with many parts one text
         for path, mark, revision, data, number in rows:
             facts = kept_facts.decoded(data)
@@ -296,10 +296,10 @@ class PartReader:
             whole = NewLook(result.state, result.rules, look.sums(policy), FoundFiles.of(result.marks))
         if len(look.new) + len(gone) < looks.KEPT_FROM and whole is None:
             return
-        numbers, kept = self._kept.note(result.place, look.new_rows, gone, whole)
+        numbers, kept = self._kept.note(result.location, look.new_rows, gone, whole)
         if kept is not None and whole is not None:
             result.kept = KeptLook(kept, whole.state, whole.rules, whole.sums)
-        source = PartSource(self._disks, self._kept, result.place.disk)
+        source = PartSource(self._disks, self._kept, result.location.disk)
         for path, number in numbers.items():
             row, replaces = look.new[path]
             part = LazyPart(source, path, row.facts, replaces, number)

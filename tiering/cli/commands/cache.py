@@ -70,7 +70,7 @@ def stats(session: Session) -> None:
 
 
 def drop(session: Session) -> None:
-    """Empty the read cache, and count its hits anew. Queries that run go on, and read from the buckets."""
+    """Empty the read cache, and count its hits from zero. Queries that run go on, and read from the buckets."""
     from tiering.config.units import format_size
     from tiering.query.warmup import cache_of
 

@@ -109,16 +109,18 @@ def _beside_hot(document: dict[str, Any]) -> str:
     return f"; all of it on the hottest volumes: {hot}, {document['times_cheaper']:g} times as much"
 
 
-def _shared(item: dict[str, Any]) -> str:
-    if "error" in item:
-        return f"{item['disk']}: whose the objects are is not known, so all count as this machine's: {item['error']}"
-    whole, share, currency = _money(item["price_month"]), _money(item["share_price_month"]), item["currency"]
-    others = ", ".join(name for name, size in item["with"].items() if size)
+def _shared(sharing: dict[str, Any]) -> str:
+    if "error" in sharing:
+        return (
+            f"{sharing['disk']}: whose the objects are is not known, so all count as this machine's: {sharing['error']}"
+        )
+    whole, share, currency = _money(sharing["price_month"]), _money(sharing["share_price_month"]), sharing["currency"]
+    others = ", ".join(name for name, size in sharing["with"].items() if size)
     if not others:
-        return f"{item['disk']}: all of its objects are this machine's alone (log {item['log']})"
+        return f"{sharing['disk']}: all of its objects are this machine's alone (log {sharing['log']})"
     return (
-        f"{item['disk']}: of {whole} {currency} a month {share} are this machine's share (log {item['log']}), the rest"
-        f" that of {others}; what is shared is deleted when none of them names it any more"
+        f"{sharing['disk']}: of {whole} {currency} a month {share} are this machine's share (log {sharing['log']}),"
+        f" the rest that of {others}; what is shared is deleted when none of them names it any more"
     )
 
 
@@ -158,31 +160,31 @@ def _print_plan(session: Session, plan: dict[str, Any], currency: str) -> None:
     session.output.line(f"The plan: {moves} of {size}, {gone} past the TTL. {_effect(plan, currency)}")
 
 
-def _print_policy(session: Session, found: dict[str, Any], currency: str) -> None:
+def _print_policy(session: Session, effect: dict[str, Any], currency: str) -> None:
     from tiering.config.units import format_size
 
     session.output.line()
     session.output.table(
-        [f"as {found['policy']} puts them", "parts", "size", f"{currency} a month"],
+        [f"as {effect['policy']} puts them", "parts", "size", f"{currency} a month"],
         [
             (row["disk"], row["parts"], format_size(row["bytes"]), _money(row["price_month"]))
-            for row in found["by_disk"]
+            for row in effect["by_disk"]
         ],
         empty="No parts.",
     )
-    for kind, parts in found["kept"].items():
+    for kind, parts in effect["kept"].items():
         session.output.line(f"{counted(parts, 'part')} not where a rule of the table wants it ({kind})")
-    if found["expired"]:
-        session.output.line(f"{counted(found['expired'], 'part')} past the TTL would be nowhere")
+    if effect["expired"]:
+        session.output.line(f"{counted(effect['expired'], 'part')} past the TTL would be nowhere")
     session.output.line(
-        f"Policy {found['policy']}: {counted(found['moves'], 'move')} of {format_size(found['bytes'])} away."
-        f" {_effect(found, currency)}"
+        f"Policy {effect['policy']}: {counted(effect['moves'], 'move')} of {format_size(effect['bytes'])} away."
+        f" {_effect(effect, currency)}"
     )
 
 
-def _effect(found: dict[str, Any], currency: str) -> str:
-    once = f"Once {_money(found['price'])} {currency} for {counted(found['put'] + found['get'], 'request')};"
-    was, then, days = found["before_price_month"], found["after_price_month"], found["pays_back_days"]
+def _effect(effect: dict[str, Any], currency: str) -> str:
+    once = f"Once {_money(effect['price'])} {currency} for {counted(effect['put'] + effect['get'], 'request')};"
+    was, then, days = effect["before_price_month"], effect["after_price_month"], effect["pays_back_days"]
     pays = f", which pays in {days:g} days" if days is not None else ""
     return f"{once} storage of these goes from {_money(was)} to {_money(then)} a month{pays}."
 

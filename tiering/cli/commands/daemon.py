@@ -123,7 +123,7 @@ def run(
     if received:
         session.output.note("daemon: stopped between two steps")
         if received[0] == signal.SIGINT:
-            raise Finished(INTERRUPTED)  # SIGTERM is how a service is told to end: it did as it was told
+            raise Finished(INTERRUPTED)  # SIGTERM is how a service is stopped: that is a success
     elif once and passed:
         fail_as_the_pass_did(passed, store.context.faults)
 
@@ -201,7 +201,7 @@ def reload(session: Session) -> None:
         raise Finished(PartlyDone.exit_code)
 
 
-def _ask(session: Session, what: str, jobs: list[str]) -> None:
+def _ask(session: Session, command: str, jobs: list[str]) -> None:
     from oplog.errors import NotFound
     from tiering.config.jobs import JOB_NAMES
     from tiering.daemon.control import ask
@@ -209,10 +209,10 @@ def _ask(session: Session, what: str, jobs: list[str]) -> None:
     for job in jobs:
         if job not in JOB_NAMES:
             raise NotFound(f"No such job: {job}", hint=f"the jobs are: {', '.join(JOB_NAMES)}")
-    document = {"jobs": jobs or list(JOB_NAMES)} if session.dry_run else ask(_where(session)[0], what, jobs)
+    document = {"jobs": jobs or list(JOB_NAMES)} if session.dry_run else ask(_where(session)[0], command, jobs)
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})
-    done = {"pause": "paused", "resume": "resumed", "trigger": "to run now"}[what]
+    done = {"pause": "paused", "resume": "resumed", "trigger": "to run now"}[command]
     session.output.line(f"{'Dry run: ' if session.dry_run else ''}{done}: {', '.join(document['jobs'])}")
 
 
@@ -315,17 +315,17 @@ def _how_far(lane: "LaneStatus") -> str:
     return f"{items}, {format_size(lane.bytes_done)}{total}"
 
 
-def _judge(known: "DaemonStatus", problems: list[str]) -> None:
+def _judge(status: "DaemonStatus", problems: list[str]) -> None:
     """The exit code that a supervisor goes by."""
-    if not known.running:
+    if not status.running:
         raise Finished(NOT_RUNNING)
-    if known.problem or problems:
+    if status.problem or problems:
         raise Finished(PartlyDone.exit_code)
 
 
 def _end_in_time(stop: threading.Event, received: list[int], ended: threading.Event) -> None:
     """End the process where a step is too long to wait for, such as a large file on a slow link: as a kill would, which
-    every effect is made for; a hook's command ends with it, and its event is told by the next daemon. Only for a
+    every effect is made for; a hook's command ends with it, and the next daemon sends its event. Only for a
     signal."""
     stop.wait()
     if ended.wait(_MOST_STOP_SECONDS) or not received:

@@ -73,7 +73,7 @@ def insert(
     ] = False,
     dedup_by: Annotated[
         Literal["block", "file", "none"],
-        typer.Option(help="file: each is known again, whatever is beside it; none: what is there goes in again"),
+        typer.Option(help="file: deduplicate each file on its own; none: allow duplicates"),
     ] = "block",
     quorum: Annotated[
         str | None,
@@ -238,7 +238,7 @@ def query(
 
     with engine_ahead():
         store = session.store(anew=False)
-        result = store.query(  # what is broken is told below, with exit code 3
+        result = store.query(  # broken parts are reported below, with exit code 3
             sql, revision=number, disk=disk, skip_broken=True, sequential=sequential, allow_files=allow_files
         )
         session.tell_set_aside(result.set_aside)
@@ -380,15 +380,18 @@ def _print_parts(session: Session, documents: list[dict[str, Any]], *, with_tabl
     columns = ["part", "disk", "volume", "rows", "size", "from", "to", "revision"]
     columns = (["table"] if with_table else []) + columns + (["state"] if with_state else [])
     shown = {
-        "size": lambda item: format_size(item["bytes"]),
-        "rows": lambda item: f"{item['rows']:,}",
-        "from": lambda item: _minute(item["min_time"]),
-        "to": lambda item: _minute(item["max_time"]),
+        "size": lambda document: format_size(document["bytes"]),
+        "rows": lambda document: f"{document['rows']:,}",
+        "from": lambda document: _minute(document["min_time"]),
+        "to": lambda document: _minute(document["max_time"]),
     }
-    rows = [[shown[column](item) if column in shown else item[column] for column in columns] for item in documents]
+    rows = [
+        [shown[column](document) if column in shown else document[column] for column in columns]
+        for document in documents
+    ]
     session.output.table(columns, rows, empty="No parts.")
     if rows:
-        count, total = (sum(item[of] for item in documents) for of in ("rows", "bytes"))
+        count, total = (sum(document[of] for document in documents) for of in ("rows", "bytes"))
         session.output.note(f"{counted(len(rows), 'part')}, {counted(count, 'row')}, {format_size(total)}")
 
 

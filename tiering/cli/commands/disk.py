@@ -51,7 +51,7 @@ def adopt(session: Session, name: Name) -> None:
             raise fault.error
     if found is None and known is not None and known.id and not identities.has_tables(name):
         raise Refused(
-            f"{identities.place(name)} holds no disk that could be adopted: no id of one, and no tables",
+            f"{identities.location(name)} holds no disk that could be adopted: no id of one, and no tables",
             hint=f"mount it; if the place is new on purpose: 'frostline disk replace {name}'",
         )
     identities.compare_ages()  # how far have the logs seen it
@@ -73,7 +73,7 @@ def replace(session: Session, name: Name) -> None:
         what = f"disk {found}" if found is not None else "tables"
         if found is None and not identities.has_tables(name):
             hint, what = f"move them elsewhere, then 'frostline disk replace {name}'", "files that are no disk's"
-        raise Refused(f"{identities.place(name)} is not empty: it holds {what}", hint=hint)
+        raise Refused(f"{identities.location(name)} is not empty: it holds {what}", hint=hint)
     _decide(session, "replace", name, identities, known, found)
 
 
@@ -85,7 +85,7 @@ def forget(session: Session, name: Name) -> None:
     if name in session.loaded.config.disks:
         raise Refused(f"disk {name} is configured", hint=f"take it out first, or 'frostline disk replace {name}'")
     identities = session.identities(list(session.loaded.config.disks))  # the disk may be there under another name
-    known = identities.known(name)
+    known = identities.record(name)
     if known is None:
         raise NotFound(f"this machine knows no disk {name}", hint="'frostline disks' lists them")
     _decide(session, "forget", name, identities, known, None)
@@ -243,50 +243,52 @@ def _left_documents(left: "Sequence[StaysThere]") -> list[dict[str, Any]]:
     return [{"table": one.table, "what": one.what, "why": one.why} for one in left]
 
 
-def _held_alone(found: "Asked") -> str:
-    if found.unreadable is not None:
-        return f"nobody can tell what ({found.unreadable})"
-    parts = sum(len(one.parts) for one in found.alone)
-    rows = sum(one.rows for one in found.alone)
-    objects = f"{counted(found.objects, 'object')} of {found.size_bytes:,} bytes"
+def _held_alone(asked: "Asked") -> str:
+    if asked.unreadable is not None:
+        return f"nobody can tell what ({asked.unreadable})"
+    parts = sum(len(table.parts) for table in asked.alone)
+    rows = sum(table.rows for table in asked.alone)
+    objects = f"{counted(asked.objects, 'object')} of {asked.size_bytes:,} bytes"
     told = f"{counted(parts, 'part')} with {rows:,} rows, {objects}"
-    return f"{told}; pins: {', '.join(found.pins)}" if found.pins else told
+    return f"{told}; pins: {', '.join(asked.pins)}" if asked.pins else told
 
 
-def _asked_document(session: Session, found: "Asked", refusal: str | None) -> dict[str, Any]:
+def _asked_document(session: Session, asked: "Asked", refusal: str | None) -> dict[str, Any]:
     alone = [
-        {"table": one.table, "parts": list(one.parts), "rows": one.rows, "bytes": one.size_bytes} for one in found.alone
+        {"table": table.table, "parts": list(table.parts), "rows": table.rows, "bytes": table.size_bytes}
+        for table in asked.alone
     ]
     return {
-        "disk": found.disk,
-        "log": found.log,
-        "holder": found.holder,
-        "last_sign": found.last_sign,
+        "disk": asked.disk,
+        "log": asked.log,
+        "holder": asked.holder,
+        "last_sign": asked.last_sign,
         "alone": alone,
-        "objects": found.objects,
-        "bytes": found.size_bytes,
-        "pins": found.pins,
-        "unreadable": found.unreadable,
+        "objects": asked.objects,
+        "bytes": asked.size_bytes,
+        "pins": asked.pins,
+        "unreadable": asked.unreadable,
         "refused": refusal,
-        "retired_since": found.retired.since if found.retired is not None else None,
-        "changed": found.retired is None and not session.dry_run,
+        "retired_since": asked.retired.since if asked.retired is not None else None,
+        "changed": asked.retired is None and not session.dry_run,
         "dry_run": session.dry_run,
     }
 
 
-def _print_asked(session: Session, found: "Asked") -> None:
+def _print_asked(session: Session, asked: "Asked") -> None:
     line = session.output.line
-    if found.retired is not None:
-        line(f"log {found.log}: retired by {found.retired.holder} at {found.retired.since:%Y-%m-%d %H:%M} UTC")
+    if asked.retired is not None:
+        line(f"log {asked.log}: retired by {asked.retired.holder} at {asked.retired.since:%Y-%m-%d %H:%M} UTC")
         return
-    seen = f"last wrote at {found.last_sign:%Y-%m-%d %H:%M} UTC" if found.last_sign is not None else "never wrote"
-    line(f"log {found.log} of disk {found.disk}: machine {found.holder or 'unknown'}, {seen}")
-    for one in found.alone:
-        line(f"alone  {one.table}: {counted(len(one.parts), 'part')}, {one.rows:,} rows, {one.size_bytes:,} bytes")
-        for part in one.parts:
+    seen = f"last wrote at {asked.last_sign:%Y-%m-%d %H:%M} UTC" if asked.last_sign is not None else "never wrote"
+    line(f"log {asked.log} of disk {asked.disk}: machine {asked.holder or 'unknown'}, {seen}")
+    for table in asked.alone:
+        size = f"{table.rows:,} rows, {table.size_bytes:,} bytes"
+        line(f"alone  {table.table}: {counted(len(table.parts), 'part')}, {size}")
+        for part in table.parts:
             line(f"       {part}")
-    if found.holds_something:
-        line(f"alone  in all: {_held_alone(found)}")
+    if asked.holds_something:
+        line(f"alone  in all: {_held_alone(asked)}")
     else:
         line("It holds nothing that no other log does.")
 
@@ -297,27 +299,27 @@ def _configured(session: Session, name: str) -> "tuple[Identities, KnownDisk | N
         hint = f"the disks are: {', '.join(sorted(config.disks))}; 'disk forget' is for those that are not configured"
         raise NotFound(f"No such disk: {name}", hint=hint)
     identities = session.identities(list(config.disks))
-    return identities, identities.known(name)
+    return identities, identities.record(name)
 
 
 def _decide(
     session: Session,
-    what: str,
+    decision: str,
     name: str,
     identities: "Identities",
-    known: "KnownDisk | None",
-    found: str | None,
+    record: "KnownDisk | None",
+    shown_id: str | None,
     adoption: "Adoption | None" = None,
 ) -> None:
-    if known is None and adoption is None:
-        session.nothing_to_do(f"This machine knows nothing of disk {name}: there is nothing to {what}.")
+    if record is None and adoption is None:
+        session.nothing_to_do(f"This machine knows nothing of disk {name}: there is nothing to {decision}.")
         if session.options.json:
             session.output.document({"disk": name, "changed": False, "dry_run": session.dry_run})
         return
-    if known is not None and adoption is None:
-        holdings, is_all = _held(session, identities, known)
+    if record is not None and adoption is None:
+        holdings, is_all = _held(session, identities, record)
     else:  # what this machine keeps of a bucket is what was found there
-        holdings, is_all = (known.holdings, known.counted) if known is not None else ({}, False)
+        holdings, is_all = (record.holdings, record.counted) if record is not None else ({}, False)
     held = [
         {"table": holding.table, "uuid": uuid, "parts": holding.parts, "rows": holding.rows}
         for uuid, holding in holdings.items()
@@ -325,12 +327,12 @@ def _decide(
     document: dict[str, Any] = {
         "disk": name,
         "known": {
-            "id": (known.id if known is not None else "") or None,
-            "place": known.place if known is not None else "",
+            "id": (record.id if record is not None else "") or None,
+            "place": record.location if record is not None else "",
             "tables": held,
             "counted": is_all,
         },
-        "found": {"id": found, "place": identities.place(name)},
+        "found": {"id": shown_id, "place": identities.location(name)},
         "changed": not session.dry_run,
         "dry_run": session.dry_run,
     }
@@ -338,22 +340,22 @@ def _decide(
         document["found"]["tables"] = adoption.tables
         document["set_aside"] = [
             {
-                "table": one.part.definition.full_name,
-                "part": one.part.facts.name,
-                "reason": one.reason,
-                "what": one.text(),
+                "table": doubled.part.definition.full_name,
+                "part": doubled.part.facts.name,
+                "reason": doubled.reason,
+                "what": doubled.text(),
             }
-            for one in adoption.doubled
+            for doubled in adoption.doubled
         ]
     if not session.options.json:
         _print(session, document)
-    session.confirm(_question(what, name, sum(holding.parts for holding in holdings.values()), is_all))
+    session.confirm(_question(decision, name, sum(holding.parts for holding in holdings.values()), is_all))
     if not session.dry_run:
         if adoption is not None:
             adoption.set_aside()
-        for sentence in identities.decide(what, name, actor()):
+        for sentence in identities.decide(decision, name, actor()):
             session.output.note(sentence)
-        if what == "adopt" and identities.is_shared(name):
+        if decision == "adopt" and identities.is_shared(name):
             _put_marks_back(session)
     if session.options.json:
         session.output.document(document)
@@ -370,32 +372,32 @@ def _put_marks_back(session: Session) -> None:
         session.output.note(f"the next command compares block ranges with the bucket: {error.message}")
 
 
-def _held(session: Session, identities: "Identities", known: "KnownDisk") -> "tuple[Holdings, bool]":
+def _held(session: Session, identities: "Identities", record: "KnownDisk") -> "tuple[Holdings, bool]":
     """What lay on the disk, and whether that is all: where somebody wrote to it since it was counted, what this machine
     keeps of a bucket is read again. Of a local disk nothing else is known."""
     from tiering.catalog.catalog import Catalog
     from tiering.catalog.reachability import holdings
 
-    if known.counted:
-        return known.holdings, True
+    if record.counted:
+        return record.holdings, True
     try:
-        catalog = Catalog(session.config, identities.kept(known.name))
+        catalog = Catalog(session.config, identities.kept(record.name))
         with closing(catalog):
             catalog.refresh(disks=())
-            found = holdings(catalog).get(known.name)
+            counted_holdings = holdings(catalog).get(record.name)
     except FrostlineError:  # nothing is kept, or the bucket is asked for some of it
-        found = None
-    return (known.holdings, False) if found is None else (found, not catalog.broken)
+        counted_holdings = None
+    return (record.holdings, False) if counted_holdings is None else (counted_holdings, not catalog.broken)
 
 
-def _question(what: str, name: str, parts: int, is_all: bool) -> str:
-    match what:
+def _question(decision: str, name: str, parts: int, is_all: bool) -> str:
+    match decision:
         case "adopt":
             return f"Take what lies there now for disk {name}?"
         case "replace" | "forget":
             more = "" if is_all else ", and what was written to it since they were counted,"
             return f"Give up {counted(parts, 'part')} of disk {name}{more} for good?"
-    raise UsageError(f"no such decision: {what}")
+    raise UsageError(f"no such decision: {decision}")
 
 
 def _print(session: Session, document: dict[str, Any]) -> None:

@@ -228,7 +228,7 @@ def pause(
     merges: Annotated[bool, typer.Option("--merges", help="only merges")] = False,
     gc: Annotated[bool, typer.Option("--gc", help="only garbage collection")] = False,
 ) -> None:
-    """Let automatic work wait, for one table or all. Verbs given by hand still work."""
+    """Pause background moves, merges and gc, for one table or all. Verbs still work when you run them."""
     _set_pause(session, table, _kinds(moves, merges, gc), paused=True)
 
 
@@ -357,7 +357,7 @@ def _set_pause(session: Session, table: str | None, kinds: list[Any], *, paused:
     _say(
         session,
         {"table": table, "kinds": kinds, "paused": paused},
-        f"Paused {what}. Verbs given by hand still work." if paused else f"Resumed {what}.",
+        f"Paused {what}. Verbs still work when you run them." if paused else f"Resumed {what}.",
     )
 
 
@@ -373,6 +373,6 @@ def _say(session: Session, document: dict[str, Any], text: str) -> None:
         session.output.line(f"Dry run, nothing was changed: {text}" if session.dry_run else text)
 
 
-def _exactly_one(first: str, one: object, second: str, other: object) -> None:
-    if (one is None) == (other is None):
+def _exactly_one(first: str, first_value: object, second: str, other: object) -> None:
+    if (first_value is None) == (other is None):
         raise UsageError(f"say either {first} or {second}")

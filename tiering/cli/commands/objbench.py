@@ -117,11 +117,11 @@ def _ms(seconds: float) -> float:
 
 def _parts_per_second(measurements: "list[Measurement]") -> float | None:
     """How many small parts a second a move could write: one PUT each, and its share of a commit."""
-    puts = [found for found in measurements if found.step.verb == "put"]
-    commits = [found for found in measurements if found.step.verb == "put if absent"]
+    puts = [measurement for measurement in measurements if measurement.step.verb == "put"]
+    commits = [measurement for measurement in measurements if measurement.step.verb == "put if absent"]
     if not puts or not commits:
         return None
-    put = min(puts, key=lambda found: (abs(found.step.size_bytes - _PART_BYTES), -found.step.workers))
+    put = min(puts, key=lambda measurement: (abs(measurement.step.size_bytes - _PART_BYTES), -measurement.step.workers))
     return round(1 / (1 / put.per_second + commits[0].p50 / _PARTS_A_COMMIT), 1)
 
 

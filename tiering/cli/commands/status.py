@@ -120,23 +120,23 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
         line(f"repeated       {first} and {second} of {item['table']}: two machines inserted the same data")
 
 
-def _sharing_text(item: dict[str, Any]) -> str:
+def _sharing_text(sharing: dict[str, Any]) -> str:
     from tiering.config.units import format_size
 
-    if "error" in item:
-        return f"how much other machines share is not known: {item['error']}"
+    if "error" in sharing:
+        return f"how much other machines share is not known: {sharing['error']}"
     text = (
-        f"objects of {format_size(item['bytes'])} ({item['price_month']:.2f} {item['currency']} a month),"
-        f" {format_size(item['alone_bytes'])} of them ({item['alone_price_month']:.2f}) this machine's alone"
+        f"objects of {format_size(sharing['bytes'])} ({sharing['price_month']:.2f} {sharing['currency']} a month),"
+        f" {format_size(sharing['alone_bytes'])} of them ({sharing['alone_price_month']:.2f}) this machine's alone"
     )
-    if not item["shared_bytes"]:
+    if not sharing["shared_bytes"]:
         return text
-    others = ", ".join(f"{log} {format_size(size)}" for log, size in item["with"].items() if size)
-    shared = format_size(item["shared_bytes"])
+    others = ", ".join(f"{log} {format_size(size)}" for log, size in sharing["with"].items() if size)
+    shared = format_size(sharing["shared_bytes"])
     return f"{text}; {shared} other machines use as well ({others}): they stay until none of them does"
 
 
-def _size(item: dict[str, Any]) -> str:
+def _size(document: dict[str, Any]) -> str:
     from tiering.config.units import format_size
 
-    return format_size(item["bytes"])
+    return format_size(document["bytes"])

@@ -140,7 +140,12 @@ def create(
 
 
 def _create_replica(
-    session: Session, table: str, texts: dict[str, Any], place: tuple[str | None, str | None], *, if_not_exists: bool
+    session: Session,
+    table: str,
+    texts: dict[str, Any],
+    keeper_options: tuple[str | None, str | None],
+    *,
+    if_not_exists: bool,
 ) -> None:
     from oplog.errors import UsageError
     from tiering.engine import replication
@@ -148,10 +153,10 @@ def _create_replica(
 
     if session.dry_run:
         raise UsageError("a replica has no dry run", hint="'frostline keeper ls /tables' shows what there is")
-    wanted = define_table(table, **texts) if texts["columns"] or texts["like"] is not None else None
+    definition = define_table(table, **texts) if texts["columns"] or texts["like"] is not None else None
     session.begin()
     made = replication.work().create(
-        session.store().context, table, wanted, texts["policy"], *place, if_not_exists=if_not_exists
+        session.store().context, table, definition, texts["policy"], *keeper_options, if_not_exists=if_not_exists
     )
     _tell_daemon(session, made.definition)
     if session.options.json:

@@ -27,9 +27,9 @@ _LAST = "\U0010ffff"
 class Names:
     """Those that fit what was typed, and what else stands in the line."""
 
-    def __init__(self, wanted: Wanted, environment: Mapping[str, str]) -> None:
-        self._typed = wanted.typed
-        self._given = wanted.given
+    def __init__(self, request: Wanted, environment: Mapping[str, str]) -> None:
+        self._typed = request.typed
+        self._given = request.given
         self._environment = environment
 
     def of(self, kind: str) -> list[str]:

@@ -12,14 +12,14 @@ Item = tuple[str, str]
 
 _SPECIAL = re.compile(r"([^\w@%+./:,=-])")
 _BREAKS = "=:"
-"""Characters at which bash begins a word anew."""
+"""Characters at which bash begins a new word."""
 
 
 def answer(shell: str, environment: Mapping[str, str]) -> tuple[str, int]:
     """What to print, and the exit code."""
     typed, word = _bash_words(environment) if shell == "bash" else _line_words(environment)
     words = Words()
-    wanted = words.wanted(typed[1:], word)
+    wanted = words.request(typed[1:], word)
     found = _items(words, wanted, environment)
     if shell == "zsh":
         return (_zsh(found), 0)
@@ -31,19 +31,19 @@ def answer(shell: str, environment: Mapping[str, str]) -> tuple[str, int]:
     return "\n".join(_escaped(value[cut:]) for value, _ in found), 0
 
 
-def _items(words: Words, wanted: Wanted, environment: Mapping[str, str]) -> list[Item]:
+def _items(words: Words, request: Wanted, environment: Mapping[str, str]) -> list[Item]:
     """In order, and whole words: with what of the last one is not about a name."""
-    if wanted.kind == "verb":
-        found = words.verbs(wanted.verb)
-    elif wanted.kind == "option":
-        found = words.options(wanted.verb)
-    elif wanted.kind.startswith(ONE_OF):
-        found = [(value, "") for value in sorted(wanted.kind.removeprefix(ONE_OF).split(","))]
-    elif wanted.kind:
-        found = [(name, "") for name in Names(wanted, environment).of(wanted.kind)]
+    if request.kind == "verb":
+        candidates = words.verbs(request.verb)
+    elif request.kind == "option":
+        candidates = words.options(request.verb)
+    elif request.kind.startswith(ONE_OF):
+        candidates = [(value, "") for value in sorted(request.kind.removeprefix(ONE_OF).split(","))]
+    elif request.kind:
+        candidates = [(name, "") for name in Names(request, environment).of(request.kind)]
     else:
         return []
-    return [(wanted.before + value, meaning) for value, meaning in found if value.startswith(wanted.typed)]
+    return [(request.before + value, meaning) for value, meaning in candidates if value.startswith(request.typed)]
 
 
 def _bash_words(environment: Mapping[str, str]) -> tuple[list[str], str]:
@@ -86,8 +86,8 @@ def _escaped(value: str) -> str:
     return _SPECIAL.sub(r"\\\1", value)
 
 
-def _zsh(found: list[Item]) -> str:
-    if not found:
+def _zsh(candidates: list[Item]) -> str:
+    if not candidates:
         return "_files"
 
     def safe(text: str) -> str:
@@ -95,5 +95,5 @@ def _zsh(found: list[Item]) -> str:
             text = text.replace(character, written)
         return text
 
-    lines = [f'"{safe(value)}":"{safe(meaning)}"' if meaning else f'"{safe(value)}"' for value, meaning in found]
+    lines = [f'"{safe(value)}":"{safe(meaning)}"' if meaning else f'"{safe(value)}"' for value, meaning in candidates]
     return "_arguments '*: :((" + "\n".join(lines) + "))'"

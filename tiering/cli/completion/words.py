@@ -47,7 +47,7 @@ class Words:
         options = self._verbs[verb]["options"]
         return [(name, option["help"]) for name, option in options.items() if name.startswith("--")]
 
-    def wanted(self, typed: list[str], word: str) -> Wanted:
+    def request(self, typed: list[str], word: str) -> Wanted:
         """What comes after these words, of which `word` is the beginning."""
         verb, given, places, plain = "", dict[str, list[str]](), 0, False
         everywhere = self._verbs[""]["options"]
@@ -88,8 +88,8 @@ class Words:
         return Wanted(argument["kind"] if argument else "", verb, word, given=given)
 
 
-def _argument(known: dict[str, Any], place: int) -> dict[str, Any] | None:
-    arguments: list[dict[str, Any]] = known["arguments"]
-    if place < len(arguments):
-        return arguments[place]
+def _argument(verb: dict[str, Any], position: int) -> dict[str, Any] | None:
+    arguments: list[dict[str, Any]] = verb["arguments"]
+    if position < len(arguments):
+        return arguments[position]
     return arguments[-1] if arguments and arguments[-1]["many"] else None

@@ -39,7 +39,7 @@ class Output:
         sys.stdout.flush()
 
     def line(self, text: str = "") -> None:
-        """A line of the answer, whatever is in it. Nothing with --json."""
+        """A line of the answer, of any content. Nothing with --json."""
         if not self.json:
             print(visible(text))
 

@@ -1,4 +1,4 @@
-"""Plain values of options and arguments, taken as they are.
+"""Plain values of options and arguments, taken unchanged.
 
 typer converts every value by an adapter of pydantic, whose import takes as long as all that most verbs do: 70 ms. Text,
 flags, numbers within their bounds and words of a choice need none. Everything else, and with it every message about a

@@ -97,7 +97,7 @@ class Session:
     @property
     def config(self) -> "Config":
         """The configuration to open a store by. Where there is none, its state lies in a directory that goes with this
-        run: whoever only reads makes no store, and its place may be a mistake."""
+        run: a verb that only reads makes no store, and the configured directory may be a mistake."""
         if self._opened is None:
             self._opened = config = self.loaded.config
             if not self._begins and not config.state_directory.exists():
@@ -123,7 +123,7 @@ class Session:
 
     def store(self, *, look: bool = True, anew: bool = True) -> "Store":
         """The open store. Recovery after a crash runs first, unless this is a dry run. Without `look` buckets may be
-        shown as they were a while ago (`look_seconds`). Neither then nor without `anew` is looked into what shows no
+        shown in a state that is up to `look_seconds` old. Neither then nor without `anew` is looked into what shows no
         change: for verbs that delete nothing, or look again before they do."""
         if self._store is None:
             from tiering.engine.store import Store
@@ -350,7 +350,7 @@ def actor() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def fail_if_partly(failed: int, succeeded: int, what: str, kinds: Iterable[str] = ()) -> None:
+def fail_if_partly(failed: int, succeeded: int, noun: str, kinds: Iterable[str] = ()) -> None:
     """Exit 3 when some items failed and some are done, 1 when all failed; 12 when the store refused all of them, by the
     `kinds` of their errors."""
     if not failed:
@@ -359,10 +359,10 @@ def fail_if_partly(failed: int, succeeded: int, what: str, kinds: Iterable[str] 
 
     if succeeded:
         raise PartlyDone(
-            f"{failed} of {failed + succeeded} {what} failed", hint="the others are done; run it again to retry"
+            f"{failed} of {failed + succeeded} {noun} failed", hint="the others are done; run it again to retry"
         )
-    one = f"{what.removesuffix('ies')}y" if what.endswith("ies") else what.removesuffix("s")
-    message = f"all {failed} {what} failed" if failed > 1 else f"the {one} failed"
+    single = f"{noun.removesuffix('ies')}y" if noun.endswith("ies") else noun.removesuffix("s")
+    message = f"all {failed} {noun} failed" if failed > 1 else f"the {single} failed"
     raise error_of_kinds(message, kinds, hint="the reasons are above; nothing was lost")
 
 

@@ -1,7 +1,7 @@
 """Where a signal may end what the main thread does: not while it hands work to threads.
 
 Python's pools, queues and threads keep locks in code that is itself Python. An exception that a signal raises within
-those few instructions leaves the lock held, and whoever comes next waits for ever. It is raised a moment later there.
+those few instructions leaves the lock held, and its next user waits for ever. It is raised a moment later there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HANDS_OVER = {ThreadPoolExecutor.submit.__code__, threading.Thread.start.__code
 """Unsafe with all that they call, and so is `submit` of a pool of processes."""
 _PROCESSES = "concurrent.futures.process"
 _WAITS = {threading.Condition.wait.__code__}
-"""Safe as the innermost call: it has given its lock back, and takes it again whatever is raised."""
+"""Safe as the innermost call: it has given its lock back, and takes it again after any exception."""
 _BOOKKEEPING = {
     "threading",
     "queue",

@@ -18,7 +18,7 @@ DOCUMENT_EVERY_SECONDS = 1.0
 
 
 def choose(*, quiet: bool, no_progress: bool, as_json: bool = False) -> Progress:
-    """Bars, lines or nothing, as the terminal and the user want it; documents whoever asks for them."""
+    """Bars, lines or nothing, by the terminal and the options; documents for scripts."""
     if as_json:
         return Documents()
     if quiet or no_progress:

@@ -23,9 +23,11 @@ def replaced_document(table: str, result: "WriteResult") -> dict[str, Any]:
     }
 
 
-def tell_replaced(session: Session, document: dict[str, Any], what: str) -> None:
+def tell_replaced(session: Session, document: dict[str, Any], action: str) -> None:
     """Print it, where anything went."""
     if document.get("replaced"):
-        session.output.report(f"{what} {counted(len(document['replaced']), 'part')}: {', '.join(document['replaced'])}")
+        session.output.report(
+            f"{action} {counted(len(document['replaced']), 'part')}: {', '.join(document['replaced'])}"
+        )
     if document.get("revision") is not None:
         session.output.note(f"'frostline undo {document['disk']} {document['revision']}' takes this back")

@@ -76,8 +76,8 @@ def print_moves(output: Output, moves: list[dict[str, Any]]) -> None:
     )
 
 
-def _line(item: dict[str, Any]) -> str:
-    return f"{item['table']} {item['part']}  {item['from']} -> {item['to']}"
+def _line(move: dict[str, Any]) -> str:
+    return f"{move['table']} {move['part']}  {move['from']} -> {move['to']}"
 
 
 def merge_document(result: Any) -> dict[str, Any]:
@@ -113,20 +113,20 @@ def print_merges(output: Output, merges: list[dict[str, Any]]) -> None:
         ["table", "partition", "parts", "into", "rows", "before", "after", "seconds"],
         [
             (
-                item["table"],
-                item["partition"],
-                len(item["inputs"]),
-                item["output"],
-                f"{item['rows_in']:,}",
-                format_size(item["bytes_in"]),
-                "" if item["bytes_out"] is None else format_size(item["bytes_out"]),
-                f"{item['seconds']:.2f}",
+                merge["table"],
+                merge["partition"],
+                len(merge["inputs"]),
+                merge["output"],
+                f"{merge['rows_in']:,}",
+                format_size(merge["bytes_in"]),
+                "" if merge["bytes_out"] is None else format_size(merge["bytes_out"]),
+                f"{merge['seconds']:.2f}",
             )
-            for item in merges
+            for merge in merges
         ],
     )
-    for sentence, group in groupby((item for item in merges if item["kept"]), key=lambda item: item["kept"]):
-        names = ", ".join(item["output"] for item in group)
+    for sentence, group in groupby((merge for merge in merges if merge["kept"]), key=lambda merge: merge["kept"]):
+        names = ", ".join(merge["output"] for merge in group)
         output.note(f"{names}: {sentence}")
 
 
@@ -149,7 +149,7 @@ def steps_of(document: dict[str, Any]) -> tuple[int, int]:
 
 def fail_as_the_pass_did(document: dict[str, Any], faults: "Sequence[Fault]") -> None:
     """Exit 3 or 1 for steps that could not be done; where `faults` of disks are all of them, as the first one does:
-    whoever tries again needs to know whether that can help."""
+    a user who tries again needs to know whether that can help."""
     done, failed = steps_of(document)
     if not done and 0 < failed == len(faults):
         raise faults[0].error

@@ -50,15 +50,15 @@ def tell_behind(output: Output, store: "Store", sql: str) -> None:
 FORMATS = ("table", "csv", "json", "parquet")
 
 
-def choose(wanted: str, *, json: bool, to_file: bool) -> str:
+def choose(name: str, *, json: bool, to_file: bool) -> str:
     """The format to write. Raises `UsageError` for one that is unknown or does not fit."""
-    if wanted not in FORMATS:
-        raise UsageError(f"unknown output format: {wanted}", hint=f"one of: {', '.join(FORMATS)}")
+    if name not in FORMATS:
+        raise UsageError(f"unknown output format: {name}", hint=f"one of: {', '.join(FORMATS)}")
     if json and not to_file:
         return "json"
-    if wanted == "parquet" and not to_file and sys.stdout.isatty():
+    if name == "parquet" and not to_file and sys.stdout.isatty():
         raise UsageError("Parquet is not for terminals", hint="add -o FILE.parquet")
-    return wanted
+    return name
 
 
 def write(result: "QueryResult", chosen: str, file: str | None, output: Output, progress: "Progress") -> None:

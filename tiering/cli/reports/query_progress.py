@@ -20,9 +20,9 @@ Rows = TypeVar("Rows", bound=Sized)
 
 
 def shown(batches: "Iterable[Rows]", result: "QueryResult", progress: Progress) -> "Generator[Rows]":
-    """The batches of rows, those of the result; while they come, and before the first of them, the progress is told.
+    """The batches of rows, those of the result; while they come, and before the first of them, progress is reported.
 
-    It is told by a thread of its own, which has ended when this has: by its last item, by an error, or by `close`.
+    A thread of its own reports it; it has ended when this has: by its last item, by an error, or by `close`.
     """
     seen = _Seen(result)
     ended = threading.Event()
@@ -40,7 +40,7 @@ def shown(batches: "Iterable[Rows]", result: "QueryResult", progress: Progress) 
 
 
 class _Seen:
-    """What a query has done, and how much of that was told."""
+    """What a query has done, and how much of that was reported."""
 
     def __init__(self, result: "QueryResult") -> None:
         self._result = result

@@ -63,7 +63,7 @@ class TableIngest:
 
     def __init__(self, store: Store, inbox: TableInbox, stop: threading.Event | None = None) -> None:
         """Raises `NotFound` when there is no table of this name."""
-        self._store, self._place = store, inbox
+        self._store, self._inbox = store, inbox
         self._definition: TableDefinition = store.definition(inbox.name)
         self._stop = stop or threading.Event()
         self._deferred = False
@@ -76,8 +76,8 @@ class TableIngest:
 
     def finish(self) -> None:
         """Bring what a crash left to its end: the batch that was going in, and files that were taken."""
-        killed = self._place.killed()
-        batch = self._place.batch()
+        killed = self._inbox.killed()
+        batch = self._inbox.batch()
         if killed is not None:
             self._kills = killed.kills
         with self._attempt(batch.files[0].name if batch is not None and len(batch.files) == 1 else None):
@@ -93,23 +93,23 @@ class TableIngest:
     def _attempt(self, name: str | None = None) -> Iterator[None]:
         """While it lasts, a process that ends was killed at what is taken, or at the one file. Nothing where nothing is
         taken."""
-        if not self._place.taken():
+        if not self._inbox.taken():
             yield
-            self._place.forget_attempt()
+            self._inbox.forget_attempt()
             return
         name_hex = None if name is None else records.name_hex(name)
-        self._place.write_attempt(Attempt(kills=self._kills, name_hex=name_hex))
+        self._inbox.write_attempt(Attempt(kills=self._kills, name_hex=name_hex))
         try:
             yield
         except BaseException:
             with suppress(FrostlineError, OSError):
-                self._place.forget_attempt()
+                self._inbox.forget_attempt()
             raise
-        self._place.forget_attempt()
+        self._inbox.forget_attempt()
 
     def _fail_the_killer(self, name: str) -> None:
         """The process was killed while it worked on this file alone."""
-        file = next((file for file in self._place.taken() if file.name == name), None)
+        file = next((file for file in self._inbox.taken() if file.name == name), None)
         if file is not None:
             why = f"{self._kills} processes in a row were killed at it, the last one when it was read alone"
             hint = (
@@ -121,7 +121,7 @@ class TableIngest:
     def ingest(self) -> None:
         """Put everything that is taken into the table. Raises what an insert raises, and `InboxStops`; what is taken
         then stays so, and the next run goes on."""
-        if not self._definition.settings.deduplication_window and self._place.taken():
+        if not self._definition.settings.deduplication_window and self._inbox.taken():
             raise UsageError(
                 f"table {self._definition.full_name} has deduplication_window 0: after a crash nobody could tell"
                 " whether a file is in",
@@ -130,7 +130,7 @@ class TableIngest:
         self._deferred = True
         while self._deferred and not self._stop.is_set():
             self._deferred = False
-            files = self._place.taken()
+            files = self._inbox.taken()
             for some in [[file] for file in files] if self._kills >= _KILLS_TOGETHER else [files]:
                 with self._attempt(some[0].name if len(some) == 1 else None):
                     for group in self._groups(self._readable(some)):
@@ -150,7 +150,7 @@ class TableIngest:
                 hashed.append((file, self._digest(file)))
             except FileChanged as error:
                 self._wait(file, error)
-        known = self._store.context.journal.ingested.known(self._definition.uuid, [digest for _, digest in hashed])
+        known = self._store.context.journal.ingested.names_of(self._definition.uuid, [digest for _, digest in hashed])
         now: set[str] = set()
         for file, digest in hashed:
             if digest in now:
@@ -213,7 +213,7 @@ class TableIngest:
                 for one in group
             ),
         )
-        self._place.write_batch(records.batch_document.encode(batch))
+        self._inbox.write_batch(records.batch_document.encode(batch))
         try:
             self._put_in(batch, group)
         except (UsageError, Damaged) as error:
@@ -221,7 +221,7 @@ class TableIngest:
 
     def _refused(self, group: list[Readable], error: FrostlineError) -> None:
         """The table does not take the batch. One block is in or not, so nothing is: each file is tried alone."""
-        self._place.forget_batch()
+        self._inbox.forget_batch()
         if len(group) > 1:
             for one in group:
                 self._insert([one])
@@ -238,7 +238,7 @@ class TableIngest:
 
     def _is_in(self, batch: Batch, result: InsertResult) -> None:
         settled = msgspec.structs.replace(batch, state="in", parts=result.parts, again=result.duplicate_rows)
-        self._place.write_batch(records.batch_document.encode(settled))
+        self._inbox.write_batch(records.batch_document.encode(settled))
         self.done.rows += result.rows
         self.done.parts += result.parts
         self._settle(settled)
@@ -257,8 +257,8 @@ class TableIngest:
                 "batch": {"id": batch.id, "files": len(batch.files), "rows_in_before": batch.again},
             }
             ends.append(SettledFile(file.name, DONE, self._report("done", file.name, **facts)))
-        self._place.settle(ends)
-        self._place.forget_batch()
+        self._inbox.settle(ends)
+        self._inbox.forget_batch()
         for file in batch.files:
             self._note(file.name, "done", rows=file.rows)
 
@@ -270,7 +270,7 @@ class TableIngest:
             return
         why = records.why_not_again(batch, self._definition, made_by())
         files: list[Readable] = []
-        taken = {file.name: file for file in self._place.taken()}
+        taken = {file.name: file for file in self._inbox.taken()}
         for expected in batch.files if not why else ():
             try:
                 files.append(self._as_it_was(expected, taken))
@@ -284,7 +284,7 @@ class TableIngest:
 
     def _give_up(self, batch: Batch, why: str) -> None:
         """Put the files of a batch aside of which nobody can tell whether it is in."""
-        taken = {file.name for file in self._place.taken()}
+        taken = {file.name for file in self._inbox.taken()}
         for expected in batch.files:
             if expected.name in taken:
                 self._end(
@@ -295,7 +295,7 @@ class TableIngest:
                     error=f"the process ended while the file went in, and nobody can tell whether it is: {why}",
                     hint="look with a query for its rows; 'frostline inbox retry' inserts them, or remove the file",
                 )
-        self._place.forget_batch()
+        self._inbox.forget_batch()
 
     def _as_it_was(self, expected: BatchFile, taken: dict[str, Found]) -> Readable:
         """The file of a batch, when it still has the bytes that it had."""
@@ -307,22 +307,22 @@ class TableIngest:
         return self._read(file, expected.sha256)
 
     def _read(self, file: Found, sha256: str) -> Readable:
-        path, limits = self._place.taken_path / file.name, self._store.context.config.limits
+        path, limits = self._inbox.taken_path / file.name, self._store.context.config.limits
         return reading.read(path, file, sha256, self._definition, self._stop, limits)
 
     def _digest(self, file: Found) -> str:
-        return reading.digest_of(self._place.taken_path / file.name, file.name, self._definition, self._stop)
+        return reading.digest_of(self._inbox.taken_path / file.name, file.name, self._definition, self._stop)
 
     # Ends
 
     def _wait(self, file: Found, error: FileChanged) -> None:
-        log.info("%s: %s is not whole: %s", self._place.name, records.shown(file.name), error)
+        log.info("%s: %s is not whole: %s", self._inbox.name, records.shown(file.name), error)
         self.done.unfinished.append(records.shown(file.name))
-        self._place.put_back(file.name)
+        self._inbox.put_back(file.name)
 
     def _fail(self, name: str, digest: str, error: FrostlineError) -> None:
         """Put the file aside with what is wrong with it, which names it as it was called when it landed."""
-        message = error.message.replace(f"{self._place.taken_path / name}", records.shown(name))
+        message = error.message.replace(f"{self._inbox.taken_path / name}", records.shown(name))
         self._put_aside(name, FAILED, "failed", sha256=digest, error=message, hint=error.advice)
 
     def _put_aside(self, name: str, directory: str, state: str, **facts: object) -> None:
@@ -334,15 +334,15 @@ class TableIngest:
 
     def _end(self, name: str, directory: str, state: str, **facts: object) -> None:
         """Put one file aside that brings no rows."""
-        self._place.settle([SettledFile(name, directory, self._report(state, name, **facts))])
+        self._inbox.settle([SettledFile(name, directory, self._report(state, name, **facts))])
         self._note(name, state, error=str(facts.get("error", "")))
 
     def _note(self, name: str, state: str, *, rows: int = 0, error: str = "") -> None:
-        self.done.files.append(Ended(self._place.name, records.shown(name), state, rows, error))
+        self.done.files.append(Ended(self._inbox.name, records.shown(name), state, rows, error))
 
     def _report(self, state: str, name: str, **facts: object) -> bytes:
         clock: Callable[[], object] = self._store.context.clock
-        return report(state, at=clock(), table=self._place.name, file=name, **facts)  # type: ignore[arg-type]
+        return report(state, at=clock(), table=self._inbox.name, file=name, **facts)  # type: ignore[arg-type]
 
 
 def made_by() -> str:

@@ -107,7 +107,7 @@ class InboxWorker:
     def _round_of(self, inbox: Inbox, table: TableInbox, stores: _Stores) -> Round:
         if self._stop.is_set():
             return Round()
-        with stores.one() as store:
+        with stores.borrowed() as store:
             done = inbox.round_of(table, store)
         if done.files:  # there may be more
             self._wake.set()
@@ -171,7 +171,7 @@ class _Stores:
         self._lock = threading.Lock()
 
     @contextmanager
-    def one(self) -> Iterator[Store]:
+    def borrowed(self) -> Iterator[Store]:
         """One that nobody else has. Raises what opening another one raises."""
         with self._lock:
             store = self._free.pop() if self._free else self._spare.enter_context(self._open_store())

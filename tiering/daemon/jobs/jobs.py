@@ -237,7 +237,7 @@ class DaemonJobs:
                 self.records.note(name, durably=False, wanted=True)
                 self.plan(name)
 
-    def known(self) -> dict[str, JobRecord]:
+    def job_records(self) -> dict[str, JobRecord]:
         """What is known of each job's runs, and when it is due."""
         return {name: self.records.of(name) for name in self._kinds}
 

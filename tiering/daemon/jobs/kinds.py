@@ -41,7 +41,7 @@ class JobKind(msgspec.Struct, frozen=True):
     """What it works on and another job must not at the same time."""
     fine: frozenset[int] = frozenset({0})
     """The exit codes of a verb that did what it was to do."""
-    found: frozenset[int] = frozenset()
+    bad_codes: frozenset[int] = frozenset()
     """Those of a verb that did so, and what it found is bad news: the same again would find the same."""
     done_event: HookEvent | None = None
     """The event for hooks when it is done."""

@@ -161,7 +161,7 @@ def _disk(disk: Disk) -> DiskSeen:
 
 
 def _inbox(path: str | None) -> dict[str, InboxSeen]:
-    """Nothing where there is no inbox: whoever works on it says so."""
+    """Nothing where there is no inbox: its worker reports that."""
     if path is None:
         return {}
     try:

@@ -44,17 +44,19 @@ def _at(seen: Seen) -> Family:
 
 
 def _parts(seen: Seen) -> list[Family]:
-    called = bounded({place: amount.bytes for place, amount in seen.places.items()}, lambda place: place.table)
+    called = bounded(
+        {location: amount.bytes for location, amount in seen.places.items()}, lambda location: location.table
+    )
     summed: dict[PartsSeen, Amount] = {}
-    for place, amount in seen.places.items():
-        key = PartsSeen(called(place.table), place.disk, place.volume, place.state)
+    for location, amount in seen.places.items():
+        key = PartsSeen(called(location.table), location.disk, location.volume, location.state)
         summed.setdefault(key, Amount()).add(amount.rows, amount.bytes, amount.parts)
     where = ("table", "disk", "volume", "state")
     parts = Family("frostline_parts", "gauge", "Parts, by table and tier; outdated ones wait to be removed.", where)
     rows = Family("frostline_part_rows", "gauge", "Rows in them.", where)
     sizes = Family("frostline_part_bytes", "gauge", "Bytes in them.", where)
-    for place, amount in sorted(summed.items(), key=lambda item: (item[0].table, item[0].disk, item[0].state)):
-        labels = (place.table, place.disk, place.volume, place.state)
+    for location, amount in sorted(summed.items(), key=lambda entry: (entry[0].table, entry[0].disk, entry[0].state)):
+        labels = (location.table, location.disk, location.volume, location.state)
         parts.add(amount.parts, *labels)
         rows.add(amount.rows, *labels)
         sizes.add(amount.bytes, *labels)
@@ -106,17 +108,17 @@ def _work(seen: Seen) -> list[Family]:
     return [*moves, *_remembered("merge", "Merges", seen.merges), failing, pins, paused, broken, aside]
 
 
-def _remembered(what: str, title: str, work: tuple[WorkSeen, ...]) -> list[Family]:
+def _remembered(noun: str, title: str, work: tuple[WorkSeen, ...]) -> list[Family]:
     """The journal forgets the oldest, so these may fall: gauges."""
     labels = ("state", "reason")
-    counts = Family(f"frostline_{what}s", "gauge", f"{title} that the journal remembers, by state and reason.", labels)
-    sizes = Family(f"frostline_{what}_bytes", "gauge", "Bytes of them.", labels)
-    called = bounded({item: item.count for item in work}, lambda item: item.reason, 50)
+    counts = Family(f"frostline_{noun}s", "gauge", f"{title} that the journal remembers, by state and reason.", labels)
+    sizes = Family(f"frostline_{noun}_bytes", "gauge", "Bytes of them.", labels)
+    called = bounded({group: group.count for group in work}, lambda group: group.reason, 50)
     sums: dict[tuple[str, str], list[int]] = {}
-    for item in work:
-        known = sums.setdefault((item.state, called(item.reason)), [0, 0])
-        known[0] += item.count
-        known[1] += item.bytes
+    for group in work:
+        totals = sums.setdefault((group.state, called(group.reason)), [0, 0])
+        totals[0] += group.count
+        totals[1] += group.bytes
     for (state, reason), (count, size_bytes) in sorted(sums.items()):
         counts.add(count, state, reason)
         sizes.add(size_bytes, state, reason)

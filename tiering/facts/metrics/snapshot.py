@@ -177,5 +177,5 @@ def bounded(names: Mapping[K, int], name_of: Callable[[K], str], most: int = MOS
         weights[name_of(key)] += weight
     if len(weights) <= most:
         return lambda name: name
-    kept = {name for name, _ in sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:most]}
+    kept = {name for name, _ in sorted(weights.items(), key=lambda entry: (-entry[1], entry[0]))[:most]}
     return lambda name: name if name in kept else OTHERS

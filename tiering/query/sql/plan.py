@@ -141,7 +141,7 @@ def plan_reads(text: str, definitions: Mapping[str, TableDefinition]) -> PlanRea
                 Or(tuple(access.predicate for access in accesses)),
                 frozenset().union(*(access.columns for access in accesses)),
             )
-            for name, accesses in reader.found.items()
+            for name, accesses in reader.accesses.items()
         }
         return PlanReads(found, reader.stops_early, alone)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
@@ -181,7 +181,7 @@ def _named_columns(said: Any) -> list[int] | None:
 class _Reader:
     def __init__(self, definitions: Mapping[str, TableDefinition]) -> None:
         self._definitions = definitions
-        self.found: dict[str, list[Access]] = {}
+        self.accesses: dict[str, list[Access]] = {}
         self.stops_early = False
         self.scans = 0
 
@@ -225,7 +225,7 @@ class _Reader:
             filters.append(_from_filter(entry["value"], own))
         filters += [_from_expression(condition, lambda position: field_at(given[position])) for condition in above]
         columns = frozenset(number for number in read if number < _ROW_NUMBER)
-        self.found.setdefault(table, []).append(Access(And(tuple(filters)), columns))
+        self.accesses.setdefault(table, []).append(Access(And(tuple(filters)), columns))
         return True
 
 

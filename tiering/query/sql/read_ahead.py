@@ -46,7 +46,7 @@ class _Piece(msgspec.Struct, frozen=True):
     file: CheckedFile
     start: int
     stop: int
-    place: int
+    offset: int
     """Bytes of the scan before it."""
 
 
@@ -97,7 +97,7 @@ class ScannedFiles:
             return None
         piece = self._pieces[self._next]
         window_bytes = self._window_bytes if self._begun or self._window_bytes == WINDOW_BYTES else _FIRST_BYTES
-        if piece.place > self._reached and piece.place + piece.stop - piece.start > self._reached + window_bytes:
+        if piece.offset > self._reached and piece.offset + piece.stop - piece.start > self._reached + window_bytes:
             return None
         self._next += 1
         return piece
@@ -110,7 +110,7 @@ class ScannedFiles:
         number = bisect_right(starts, start) - 1
         if number < 0 or start >= self._pieces[first + number].stop:
             return True
-        place = self._pieces[first + number].place
+        place = self._pieces[first + number].offset
         again = place + 2 * self._window_bytes < self._reached
         if again or place > self._reached:
             self._reached = place

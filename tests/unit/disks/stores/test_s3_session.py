@@ -23,7 +23,7 @@ def test_no_password_of_an_endpoint_is_ever_said(by_environment: bool, monkeypat
         monkeypatch.setenv("AWS_ENDPOINT_URL", WITH_PASSWORD)
     known = session(None if by_environment else WITH_PASSWORD)
     assert known.endpoint_url == "http://127.0.0.1:1/base"
-    assert "pw123" not in f"{known.place} {known.bucket_url} {known} {known.client.meta.endpoint_url}"
+    assert "pw123" not in f"{known.location} {known.bucket_url} {known} {known.client.meta.endpoint_url}"
 
 
 @pytest.mark.parametrize("url", ["http://host:1/", "https://h/@x", "http://[::1]:9000"])

@@ -65,7 +65,7 @@ import sys
 from disks.workers.process_runner import ProcessRunner
 from tests.unit.disks.workers.test_process_runner import linger
 if __name__ == "__main__":
-    ProcessRunner(1).run(linger, [sys.argv[1]], what="sleep", on_done=lambda index, answer: None)
+    ProcessRunner(1).run(linger, [sys.argv[1]], title="sleep", on_done=lambda index, answer: None)
 """
 
 

@@ -123,7 +123,7 @@ def test_what_is_committed_between_two_batches_is_seen(
 def kept_of_a_part_that_is_gone(config: Config) -> Callable[..., None]:
     """Drops the first part, and forgets all; notes anew what was kept of it, in a place like its own."""
     with Store.open(config, anew=False) as store, closing(KeptParts(config.state_directory / "catalog.db")) as kept:
-        place = store.context.catalog._now.parts[store.definition(TABLE).uuid].looks[0].place
+        place = store.context.catalog._now.parts[store.definition(TABLE).uuid].looks[0].location
         path, mark, revision, facts, document = kept.load(place)[0]
         gone = PartToKeep(path, mark, revision, facts, kept.documents([document])[document])
         tables.drop_parts(store.context, store.parts(TABLE)[:1], reason="test")
