@@ -79,6 +79,7 @@ static: $(VENV)/.dev ## the checks that run nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.plugs
 	$(BIN)/lint-imports
 	$(BIN)/python -m tiering.cli.reference --check
 	$(BIN)/python -m tests.guards

@@ -62,7 +62,7 @@ PLUGINS = {
     ),
     "verbs of clickhouse": Plugin("tiering.cli.frame.verb_table.Verbs", {"zerocopy.verbs.clickhouse": ("zero-copy",)}),
     "jobs": Plugin(
-        "tiering.daemon.jobs.kinds.Jobs",
+        "tiering.daemon.jobs.kinds.JobKinds",
         {
             "tiering.daemon.jobs.own": ("policy", "merges", "cold_merges", "snapshots"),
             "restore.verbs.scheduled": ("gc", "fsck"),

@@ -114,7 +114,7 @@ def test_an_insert_that_counts_and_is_not_in_the_table_yet_is_dropped(
             dropping.assign(Replica.open(store.context, store.definition("d.t")), "all", "by hand")
         assert "is not over here" in b.sync(code=3)["postponed"][0]["reason"]
 
-    once(monkeypatch, inserting.arrivals, "take_in", meanwhile)
+    once(monkeypatch, inserting.staged_parts, "take_in", meanwhile)
     b.insert(2)
     assert b.keys() == [2]
     assert b.sync()["dropped"] == ["all_0_0_0"]

@@ -27,9 +27,9 @@ def with_picture(text: str, root: Path) -> str:
 
 def picture(root: Path) -> str:
     """The packages below `root`: one picture of all, then of each a picture and a table."""
-    packages = _packages(root)
-    modules = {name: path for package in packages for name, path in _modules(root, package)}
-    imports = {name: set(_imports(path, name, modules)) for name, path in modules.items()}
+    packages = packages_of(root)
+    modules = {name: path for package in packages for name, path in modules_of(root, package)}
+    imports = {name: set(imports_of(path, name, modules)) for name, path in modules.items()}
     lines = ["## The packages\n", *_flowchart(_between(imports, depth=1), packages)]
     rooms = _between(imports, depth=2)
     for package in packages:
@@ -45,19 +45,19 @@ def picture(root: Path) -> str:
     return "\n".join(lines)
 
 
-def _packages(root: Path) -> list[str]:
+def packages_of(root: Path) -> list[str]:
     """From the top down, as the first contract has them."""
     contracts = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     return [package.strip() for layer in contracts[0]["layers"] for package in layer.split("|")]
 
 
-def _modules(root: Path, package: str) -> Iterator[tuple[str, Path]]:
+def modules_of(root: Path, package: str) -> Iterator[tuple[str, Path]]:
     for path in sorted((root / package).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
-def _imports(path: Path, name: str, modules: Mapping[str, Path]) -> Iterator[str]:
+def imports_of(path: Path, name: str, modules: Mapping[str, Path]) -> Iterator[str]:
     """The modules of ours that the file imports, anywhere in it."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         match node:

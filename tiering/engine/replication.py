@@ -109,14 +109,14 @@ class Replication(Protocol):
         self,
         context: Context,
         table: str,
-        wanted: TableDefinition | None,
+        requested: TableDefinition | None,
         policy: str,
         keeper_path: str | None,
         replica: str | None,
         *,
         if_not_exists: bool,
     ) -> Made:
-        """Create the table's first replica, or another one; `wanted` may be None for that. Raises `Refused` for another
+        """Create the table's first replica, or another one; `requested` may be None for that. Raises `Refused` for another
         structure than the table has, `AlreadyExists` for a replica that is there unless `if_not_exists`."""
 
     def is_announced(self, context: Context, definition: TableDefinition, *, within_seconds: float) -> bool:

@@ -59,7 +59,7 @@ def read_share(config: Config, job: str) -> list[str]:
     return [] if any(option.startswith("--read-data") for option in given) else ["--read-data-subset", "5%"]
 
 
-class Jobs(Protocol):
+class JobKinds(Protocol):
     """A module that has jobs."""
 
     @property
@@ -67,7 +67,7 @@ class Jobs(Protocol):
         """Them, in the order in which they are shown."""
 
 
-_jobs = Plug[Jobs]("jobs")
+_jobs = Plug[JobKinds]("jobs")
 
 
 def kinds() -> dict[str, JobKind]:
