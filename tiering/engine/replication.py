@@ -116,8 +116,8 @@ class Replication(Protocol):
         *,
         if_not_exists: bool,
     ) -> Made:
-        """Create the table's first replica, or another one; `requested` may be None for that. Raises `Refused` for another
-        structure than the table has, `AlreadyExists` for a replica that is there unless `if_not_exists`."""
+        """Create the table's first replica, or another one; `requested` may be None for that. Raises `Refused` for
+        another structure than the table has, `AlreadyExists` for a replica that exists unless `if_not_exists`."""
 
     def is_announced(self, context: Context, definition: TableDefinition, *, within_seconds: float) -> bool:
         """Whether a daemon has told the other replicas, or does so by then, that this one is there."""
