@@ -80,8 +80,8 @@ def _page(stream: Any, at: int) -> tuple[Page, int]:
             if len(data) < size_bytes:
                 break
             continue
-        unpacked, packed = fields.get(2), fields.get(3)
-        of_kind = next((fields[number] for number in (5, 7, 8) if number in fields), {})
+        unpacked, packed = fields.get(2, -1), fields.get(3, -1)
+        of_kind: Any = next((fields[number] for number in (5, 7, 8) if number in fields), {})
         values = of_kind.get(1, 0) if isinstance(of_kind, dict) else -1
         if not all(isinstance(one, int) and one >= 0 for one in (unpacked, packed, values)):
             break

@@ -134,6 +134,11 @@ class InputSource:
         return label_of(self.path)
 
     @property
+    def is_here(self) -> bool:
+        """Whether its bytes can be looked at without a request each: it lies on this machine, or is unpacked to it."""
+        return self.open is None or bool(self.compression)
+
+    @property
     def size_bytes(self) -> int | None:
         """Of a file of this machine; None of what is elsewhere, or a pipe."""
         return None if self.open is not None or self.path == STDIN else Path(self.path).stat().st_size

@@ -186,7 +186,9 @@ def _read_parquet(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.Rec
         rows = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
         groups = source.span.within(rows) if source.span is not None else range(len(rows))
         intake.rows = sum(rows[: groups.start])
-        for some in _alike(source, file, stream, groups) if source.open is None else [(groups, _BATCH_ROWS)]:
+        for some in (
+            _alike(source, file, stream, groups) if source.is_here else [(groups, _rows_by_footer(file, groups))]
+        ):
             for batch in _parquet_batches(file, stream, *some):
                 found += batch.num_rows
                 yield batch
@@ -196,6 +198,13 @@ def _read_parquet(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.Rec
                 f"{source.label} holds {found:,} rows, and its footer says {file.metadata.num_rows:,}",
                 hint="the file is damaged: write it again",
             )
+
+
+def _rows_by_footer(file: pq.ParquetFile, groups: range) -> int:
+    """How many rows are decoded at once of a file whose pages would take a request each."""
+    found = (file.metadata.row_group(number) for number in groups)
+    widest = max((group.total_byte_size // max(group.num_rows, 1) for group in found), default=0)
+    return rows_at_once(widest)
 
 
 def _alike(source: InputSource, file: pq.ParquetFile, stream: Any, groups: range) -> Iterator[tuple[range, int]]:
@@ -266,7 +275,7 @@ def _parquet_batches(file: pq.ParquetFile, stream: Any, groups: range, rows: int
 
 def _read_arrow(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     with open_binary(intake.source, stdin, seekable=intake.source.path != STDIN) as stream:
-        if stream.seekable():
+        if stream.seekable() and intake.source.is_here:
             for number, size_bytes in enumerate(batch_sizes(stream)):
                 _check_at_once(intake.source, size_bytes, f"the buffers of batch or dictionary {number}")
             stream.seek(0)
@@ -306,7 +315,7 @@ def _orc_batches(stream: Any) -> Iterator[pa.RecordBatch]:
     import pyarrow.dataset as ds
 
     fragment = ds.OrcFileFormat().make_fragment(stream)
-    return fragment.to_batches(batch_size=_ORC_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False)
+    yield from fragment.to_batches(batch_size=_ORC_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False)
 
 
 def _open_orc(stream: Any) -> Any:
