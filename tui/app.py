@@ -165,6 +165,8 @@ class Dashboard(App[None]):
     async def _see(self, kind: type[View]) -> None:
         views = self.query_one("#views")
         found = views.query(kind)
+        if not views.is_attached:  # a signal has ended the dashboard since
+            return
         if not found:
             await views.mount(kind())
         for other in views.query(View):

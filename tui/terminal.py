@@ -105,11 +105,21 @@ def ended_by(board: Dashboard, source: Source) -> Callable[[], None]:
         poll.register(sys.__stdin__, 0)  # type: ignore[arg-type]
         found = dict(poll.poll())
         if not ended.is_set():
-            board.exit()
+            _exit_between_steps(board)
             _insist(ended, source, os.read(told, 1)[0] if told in found else signal.SIGHUP)
 
     threading.Thread(target=watch, name="dashboard: end", daemon=True).start()
     return ended.set
+
+
+def _exit_between_steps(board: Dashboard) -> None:
+    """Have the dashboard exit by its own thread: what puts a screen up does not come upon the end halfway."""
+    loop = board._loop
+    if loop is None:  # it has not begun
+        board.exit()
+        return
+    with suppress(RuntimeError):  # it has ended
+        loop.call_soon_threadsafe(board.exit)
 
 
 def _insist(ended: threading.Event, source: Source, number: int) -> None:

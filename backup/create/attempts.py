@@ -20,6 +20,7 @@ from backup.format import names
 from backup.format.header import UnfinishedBackup
 from backup.storage import Storage
 from disks.effects import fsync_directory, remove_tree, replace_file
+from disks.host.clean_up import clean_up_owed
 from disks.host.locks import OwnedDirectory, abandoned, sweep
 from oplog import pins
 from oplog.documents import Document
@@ -62,12 +63,13 @@ def attempt(
         storage.mark_unfinished(mark)
         yield own.path
     finally:
-        try:
-            _settle(storage, context, made)
-            remove_tree(own.path)
-        except (FrostlineError, OSError) as error:  # the next backup of this machine does it
-            logger.warning("what the backup %s left is taken away by the next one: %s", made.id, error)
-        own.release()
+        with clean_up_owed():
+            try:
+                _settle(storage, context, made)
+                remove_tree(own.path)
+            except (FrostlineError, OSError) as error:  # the next backup of this machine does it
+                logger.warning("what the backup %s left is taken away by the next one: %s", made.id, error)
+            own.release()
 
 
 def settle(storage: Storage, context: Context, directory: Path) -> None:

@@ -35,6 +35,7 @@ from pathlib import Path
 import msgspec
 
 from disks.effects import make_directory, replace_file
+from disks.host.clean_up import clean_up_owed
 from disks.host.processes import boot_id
 from disks.stores.base import ObjectInfo, ObjectStore
 from oplog import bounds
@@ -178,13 +179,14 @@ class Lease:
         self._refuse_if_held()
         holder = f"{socket.gethostname()}:{os.getpid()}"
         claim = LeaseClaim(owner=secrets.token_hex(8), number=1, until=now() + self._term, holder=holder)
-        _write(self._store, claim)
-        try:
-            time.sleep(self._settle_seconds)
-            since = self._refuse_if_held(claim)
-        except BaseException:
-            self._end(claim)
-            raise
+        with clean_up_owed():
+            _write(self._store, claim)
+            try:
+                time.sleep(self._settle_seconds)
+                since = self._refuse_if_held(claim)
+            except BaseException:
+                self._end(claim)
+                raise
         self._put(msgspec.structs.replace(claim, number=2, since=since))
         self._store.delete([claim.key])
         self._sweep()

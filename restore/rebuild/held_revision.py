@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from disks.base import LoggedDisk
+from disks.host.clean_up import clean_up_owed
 from disks.object_disk.references import clock_objection
 from disks.stores.base import ObjectStore
 from oplog import pins
@@ -83,9 +84,10 @@ def pinned(
     try:
         yield held
     finally:
-        stop.set()
-        renewer.join()
-        held.release()
+        with clean_up_owed():
+            stop.set()
+            renewer.join()
+            held.release()
 
 
 def _renew(held: HeldRevision, stop: threading.Event, every: timedelta) -> None:

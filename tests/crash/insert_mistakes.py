@@ -10,11 +10,13 @@ from contextlib import nullcontext
 from typing import Any
 
 from tests.crash.seeding import nothing, replaced
+from tiering.insert.inputs.packed_sizes import GroupSize
 
 _CHECK = "tests/unit/tiering/insert/test_reshaping.py"
 _FILES = "tests/unit/tiering/insert/test_attach_files.py"
 _HIVE = "tests/integration/test_hive.py"
 _SOURCES = "tests/unit/tiering/insert/test_sources.py"
+_POISON = "tests/hostile/test_poison_inputs.py"
 _REPLACE = "tests/integration/test_replace_partitions.py"
 
 
@@ -349,5 +351,23 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         replaced(
             "tiering.insert.inputs.source_files", "_OPENED", {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
         ),
+    ),
+    (
+        "poison: what is unpacked at once has no limit",
+        "a batch of a small file takes all memory",
+        f"{_POISON}::test_what_is_unpacked_at_once_has_a_limit[arrow]",
+        replaced("tiering.insert.inputs.sources", "_check_at_once", nothing),
+    ),
+    (
+        "poison: rows count as their dictionaries do",
+        "many rows of packed pages are decoded together, however wide they are",
+        f"{_POISON}::test_rows_of_packed_pages_are_decoded_in_slices[parquet]",
+        replaced("tiering.insert.inputs.sources", "group_size", lambda stream, group: GroupSize(0, 0)),
+    ),
+    (
+        "poison: a stripe is read whole",
+        "memory is that of all that a stripe of ORC unpacks to",
+        f"{_POISON}::test_rows_of_packed_pages_are_decoded_in_slices[orc]",
+        replaced("tiering.insert.inputs.sources", "_ORC_ROWS", 1 << 30),
     ),
 )

@@ -22,6 +22,11 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.ipc as ipc
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+
 from tiering.daemon.control import SOCKET_FILE
 
 MOST_LOG_BYTES = 1 << 20
@@ -59,6 +64,7 @@ class Daemon:
             "FROSTLINE_INBOX__BATCH_SECONDS": "1",
             "FROSTLINE_METRICS__PORT": str(port),
             "FROSTLINE_LIMITS__UNPACKED_BYTES": "64MiB",
+            "FROSTLINE_LIMITS__DECODED_BYTES": "64MiB",
         }
         self.frostline("table", "create", "d.t", "--column", "id:int64", "--column", "v:string", "--order-by", "id")
         with self.log.open("wb") as log:
@@ -99,7 +105,15 @@ class Daemon:
         self.frostline("daemon", "status", "--json")
 
     def rows(self) -> int:
-        return int(json.loads(self.frostline("query", "select count(*) from d.t", "--json"))["rows"][0][0])
+        count = "select count(*) from d.t where v = 'good'"
+        return int(json.loads(self.frostline("query", count, "--json"))["rows"][0][0])
+
+    def refusals(self, ending: str) -> list[str]:
+        """What the reports say of the files with this ending that were landed. Raise where one is elsewhere."""
+        waiting = [path.name for path in self.landing.iterdir() if path.name.endswith(ending)]
+        assert not waiting, f"not taken: {waiting}"
+        reports = (self.landing / "failed").glob(f"*{ending}.report.json")
+        return [json.loads(report.read_text())["error"] for report in reports]
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -151,11 +165,25 @@ def poison(daemon: Daemon, chance: random.Random, number: int) -> str:
         "cut.arrow": b"ARROW1\0\0" + chance.randbytes(1000),
         "noise.orc": b"ORC" + chance.randbytes(1000),
         "noise.json.gz": b"\x1f\x8b" + chance.randbytes(1000),
+        **_large_inside(number),
     }
     for name in chance.sample(sorted(files), 3):
         _land(daemon, f"{number}-{name}", files[name] + f"{number}".encode() * name.endswith(("json", "jsonl")))
     _land(daemon, f"{number}-good.csv", f"id,v\n{number},good\n".encode())
     return "poison"
+
+
+def _large_inside(number: int) -> dict[str, bytes]:
+    """Files of a few KB that unpack to 300 MB: a page, a batch, and a stripe, which goes in."""
+    rows = 3000
+    data = pa.table({"id": pa.array([number] * rows, pa.int64()), "v": ["x" * 100_000] * rows})
+    page, batch, stripe = pa.BufferOutputStream(), pa.BufferOutputStream(), pa.BufferOutputStream()
+    pq.write_table(data, page, compression="zstd", use_dictionary=False, data_page_size=1 << 30)
+    with ipc.new_file(batch, data.schema, options=ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(data.combine_chunks().to_batches()[0])
+    orc.write_table(data, stripe, compression="zstd")
+    packed = {"page.parquet": page, "batch.arrow": batch, "stripe.orc": stripe}
+    return {name: bytes(made.getvalue()) for name, made in packed.items()}
 
 
 def _land(daemon: Daemon, name: str, data: bytes) -> None:
@@ -190,6 +218,10 @@ def drive(seconds: float, seed: int) -> Counter[str]:
             while daemon.rows() < landed and time.monotonic() < deadline:
                 time.sleep(1)
             assert daemon.rows() == landed, f"{daemon.rows()} good files of {landed} are in"
+            for ending in ("page.parquet", "batch.arrow"):
+                for said in daemon.refusals(ending):
+                    done[f"refused {ending}"] += 1
+                    assert "at once" in said, said
             daemon.answers()
         finally:
             code = daemon.end()
@@ -209,7 +241,7 @@ def main() -> int:
     given = parser.parse_args()
     try:
         for what, count in sorted(drive(given.seconds, given.seed).items()):
-            print(f"{what:<14}{count:>10,}")
+            print(f"{what:<22}{count:>10,}")
     except AssertionError as error:
         print(f"the daemon did not hold: {error}", file=sys.stderr)
         return 1

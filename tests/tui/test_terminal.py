@@ -14,13 +14,17 @@ import subprocess
 import sys
 import termios
 import time
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
+from typing import Any
 
 import pytest
 
 from tests.homes import Home
 from tests.tui.conftest import DUE
-from tui.terminal import TerminalDriver
+from tests.tui.pilot import Driver, drive
+from tui.app import Dashboard
+from tui.screens.storage import Tables
+from tui.terminal import TerminalDriver, _exit_between_steps
 
 _PATIENCE_SECONDS = 120.0
 _CONTROL = re.compile(rb"\x1b\[[0-9;?$<>=]*[a-zA-Z]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)|\x1b[=>()][0-9A-B]?")
@@ -189,6 +193,29 @@ def test_signals_end_it_orderly(home: Home, number: signal.Signals) -> None:
         assert terminal.ends() == 0
         assert b"\x1b[?1049l" in terminal.drawn  # the screen that was there before
         assert b"Traceback" not in terminal.drawn
+
+
+def test_a_screen_that_comes_after_the_end_is_not_shown(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.sees("Overview")
+        driver.app.exit()
+        await Dashboard._see.__wrapped__(driver.app, Tables)  # type: ignore[attr-defined]
+
+    drive(home, story)
+
+
+def test_a_signal_ends_the_dashboard_between_two_of_its_steps() -> None:
+    ended: list[int] = []
+    board: Any = SimpleNamespace(_loop=asyncio.new_event_loop(), exit=lambda: ended.append(1))
+    _exit_between_steps(board)
+    assert not ended
+    board._loop.run_until_complete(asyncio.sleep(0))
+    assert ended == [1]
+    board._loop.close()
+    _exit_between_steps(board)
+    board._loop = None
+    _exit_between_steps(board)
+    assert ended == [1, 1]
 
 
 @pytest.mark.parametrize("called", ["_sigtstp_application", "_sigcont_application"])

@@ -20,7 +20,7 @@ from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED, Finished, Term
 from tiering.cli.frame.interruptible import has_begun
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import encode, print_error
-from tiering.cli.frame.signals import raising
+from tiering.cli.frame.signals import STOPPED, end_in_time, raising
 from tiering.cli.frame.verb import global_parameters, new_app, root_options, with_parameters
 from tiering.cli.frame.verb_table import VerbGroup
 from tiering.config.log_lines import LogStream
@@ -49,11 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The entry point: exits with the documented code."""
     collect_seldom()
     allow_open_files()
+    end_in_time()
     code = run(sys.argv[1:] if arguments is None else arguments)
-    if has_begun() or _ENGINE in sys.modules:
+    if code in STOPPED or has_begun() or _ENGINE in sys.modules:
         _flush()
-        # All is closed. A thread that came back from the engine at the end would abort the process, and the engine
-        # would list on stderr all that an error still holds of it.
+        # All is closed, and who stopped it does not wait for work that threads have begun. A thread that came back from
+        # the engine at the end would abort the process, and the engine would list on stderr all that an error still
+        # holds of it.
         os._exit(code)
     gc.freeze()  # before it ends the interpreter looks for garbage in everything once more: 40 ms, for nothing
     sys.exit(code)
@@ -79,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
         _flush()
         return finished.exit_code
     except Terminated:
-        print("frostline: stopped by SIGTERM; what was under way resumes with the next command", file=sys.stderr)
+        print(STOPPED[TERMINATED], file=sys.stderr)
         return TERMINATED
     except (KeyboardInterrupt, EOFError):
         return _interrupted()
@@ -209,7 +211,7 @@ def _unread() -> int:
 
 
 def _interrupted() -> int:
-    print("\nfrostline: interrupted; what was under way resumes with the next command", file=sys.stderr)
+    print(STOPPED[INTERRUPTED], file=sys.stderr)
     return INTERRUPTED
 
 

@@ -166,6 +166,9 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     unpacked_bytes: Size = 16 * 1024 * 1024 * 1024
     """Of one compressed file of Parquet, ORC or Arrow (`.parquet.gz`), which is unpacked into the temporary directory
     to be read. A larger one is refused."""
+    decoded_bytes: Size = 2 * 1024 * 1024 * 1024
+    """What the reader of a file of Parquet or Arrow may have in memory at once: the largest pages of a row group, or a
+    batch. A file that needs more is refused."""
     state_reserve_bytes: Size = 4 * 1024 * 1024
     """Kept in a file below `state_path` that is given up when its disk is full, for moves and drops: they make room."""
 

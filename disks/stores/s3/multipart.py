@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from disks.effects import op
+from disks.host.clean_up import clean_up_owed
 from oplog.errors import FrostlineError
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class MultipartUpload:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            with op("store.abort_upload", self._key):
+            with clean_up_owed(), op("store.abort_upload", self._key):
                 self._client.abort_multipart_upload(Bucket=self._bucket, Key=self._key, UploadId=self.upload_id)
         except (ClientError, BotoCoreError):
             pass

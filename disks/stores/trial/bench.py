@@ -19,6 +19,7 @@ from typing import Literal
 
 import msgspec
 
+from disks.host.clean_up import clean_up_owed
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.capability_checks import (
     DELETES,
@@ -137,13 +138,14 @@ def run(
     """Carry the steps out. A wrong answer becomes a failed check; an error of the store is raised after cleaning up."""
     report = BenchReport(leftovers_removed=remove_leftovers(store))
     bench = _Bench(store, report)
-    try:
-        bench.warm_up()
-        for step in steps:
-            advance(step)
-            bench.carry_out(step)
-    finally:
-        report.kept = bench.remove_all()
+    with clean_up_owed():
+        try:
+            bench.warm_up()
+            for step in steps:
+                advance(step)
+                bench.carry_out(step)
+        finally:
+            report.kept = bench.remove_all()
     report.checks = bench.checks()
     return report
 

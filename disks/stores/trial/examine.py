@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
+from disks.host.clean_up import clean_up_owed
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.bucket_settings import BucketSettings, NotAnswered
 from disks.stores.capability_checks import (
@@ -85,11 +86,12 @@ class _Trial:
         self._bare_put: Put = partial(s3_trial.put, self._session) if self._session else self._put_of_store
 
     def run(self) -> None:
-        try:
-            self._write_and_read()
-        finally:
-            self._step("deleting")
-            self._delete_all()
+        with clean_up_owed():
+            try:
+                self._write_and_read()
+            finally:
+                self._step("deleting")
+                self._delete_all()
 
     def _ask(
         self,

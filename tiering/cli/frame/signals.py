@@ -1,20 +1,42 @@
-"""Where a signal may end what the main thread does: not while it hands work to threads.
+"""Where a signal may end what the main thread does: not while it hands work to threads. And when it ends the process.
 
 Python's pools, queues and threads keep locks in code that is itself Python. An exception that a signal raises within
 those few instructions leaves the lock held, and its next user waits for ever. It is raised a moment later there.
+
+The exception alone does not end a verb in time. Native code returns to Python when it is done, a pool waits for what
+its threads have begun, and what is raised within a finalizer is lost. `end_in_time` ends the process then; a clean-up
+that is owed has longer.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import CodeType, FrameType
+from weakref import WeakSet
+
+from disks.host.clean_up import is_clean_up_owed
+from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED
 
 Handler = Callable[[int, FrameType | None], None]
 
+STOPPED = {
+    TERMINATED: "frostline: stopped by SIGTERM; what was under way resumes with the next command",
+    INTERRUPTED: "\nfrostline: interrupted; what was under way resumes with the next command",
+}
+_CODES: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED}
+_MOST_SECONDS = 1.0
+"""From the signal to the end of the process. What is cut off is mended by the next command, as after a kill."""
+_MOST_CLEAN_UP_SECONDS = 30.0
+"""The same while a clean-up is owed. A second after the last one it ends."""
+_LOOK_SECONDS = 0.05
+_end_the_verb: WeakSet[Handler] = WeakSet()
 _LATER_SECONDS = 0.005
 _MOST_DELAYS = 60
 """What is not left by then is a wait, and no bookkeeping: it is ended all the same."""
@@ -45,7 +67,39 @@ def raising(ended_by: Callable[[], BaseException], later: Callable[[Handler], No
         delays = 0
         raise ended_by()
 
+    _end_the_verb.add(handle)
     return handle
+
+
+def end_in_time() -> None:
+    """From now on Ctrl-C and SIGTERM end this process soon, whatever its main thread does. Not where a handler of its
+    own answers the signal, as in the daemon and the dashboard. For the entry point of a process."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # written to at once, also within native code
+    except ValueError:  # not the main thread
+        os.close(reader)
+        os.close(writer)
+        return
+    threading.Thread(target=_end_after_signal, args=(reader,), name="end in time", daemon=True).start()
+
+
+def _end_after_signal(reader: int) -> None:
+    while arrived := os.read(reader, 1):
+        code = _CODES.get(arrived[0])
+        if code is not None and signal.getsignal(arrived[0]) in _end_the_verb:
+            begun = time.monotonic()
+            end = begun + _MOST_SECONDS
+            while True:
+                if is_clean_up_owed():
+                    end = min(time.monotonic() + _MOST_SECONDS, begun + _MOST_CLEAN_UP_SECONDS)
+                if time.monotonic() >= end:
+                    break
+                time.sleep(_LOOK_SECONDS)
+            with suppress(OSError):  # past Python's streams, whose locks may be held
+                os.write(2, f"{STOPPED[code]}\n".encode())
+            os._exit(code)
 
 
 def keeps_lock(frame: FrameType | None) -> bool:

@@ -111,8 +111,7 @@ def read(
 
 def _rows(path: Path, file: Found, definition: TableDefinition, limits: LimitsConfig) -> Iterator[pa.RecordBatch]:
     """Of the directories of a path only those below the table's own are columns."""
-    source = source_of(str(path), None)
-    source = replace(source, named=file.name, most_unpacked_bytes=limits.unpacked_bytes)
+    source = replace(source_of(str(path), None), named=file.name).within(limits)
     for batches in read_each([source], Reshaping(definition)):
         yield from batches
 

@@ -20,7 +20,7 @@ from disks.stores.wrappers.metered import MeteredStore
 from disks.stores.wrappers.wrapped import unwrapped
 from oplog.errors import NotFound, UsageError
 from tiering.config.disk_locations import bucket_at
-from tiering.config.settings import Config
+from tiering.config.settings import Config, LimitsConfig
 
 if TYPE_CHECKING:
     from disks.stores.s3.requests import ListedKey
@@ -41,9 +41,9 @@ class BucketSources:
         self._limiter = limiter
 
     @property
-    def most_unpacked_bytes(self) -> int:
-        """What the configuration says of a compressed input that has to be unpacked whole."""
-        return self._config.limits.unpacked_bytes
+    def limits(self) -> LimitsConfig:
+        """What the configuration says of large inputs."""
+        return self._config.limits
 
     def find(self, url: str) -> list[tuple[str, Callable[[], BucketFile]]]:
         """The objects that a URL or a glob of keys names, in the order of their keys, each with what opens it. A key

@@ -120,12 +120,23 @@ class InputSource:
     """Of Parquet: what to read of it, where that is not all."""
     most_unpacked_bytes: int = LimitsConfig().unpacked_bytes
     """Of a compressed input that has to be unpacked whole."""
+    most_decoded_bytes: int = LimitsConfig().decoded_bytes
+    """Of what is in memory at once: pages of Parquet, a batch of Arrow."""
     named: str = ""
     """The path by which its directories are columns, where that is another one."""
+
+    def within(self, limits: LimitsConfig) -> InputSource:
+        """The same with these limits."""
+        return replace(self, most_unpacked_bytes=limits.unpacked_bytes, most_decoded_bytes=limits.decoded_bytes)
 
     @property
     def label(self) -> str:
         return label_of(self.path)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its bytes can be looked at without a request each: it lies on this machine, or is unpacked to it."""
+        return self.open is None or bool(self.compression)
 
     @property
     def size_bytes(self) -> int | None:
@@ -159,7 +170,7 @@ def find_sources(
     if not found:
         raise UsageError("nothing to insert", hint="name files, a glob or '-' for standard input")
     if buckets is not None:
-        found = [replace(source, most_unpacked_bytes=buckets.most_unpacked_bytes) for source in found]
+        found = [source.within(buckets.limits) for source in found]
     return found
 
 

@@ -30,6 +30,7 @@ from tiering.insert.inputs.bucket_sources import BucketSources
 from tiering.insert.inputs.decoded_size import bounded, longest, rows_at_once
 from tiering.insert.inputs.hive import path_columns, with_path_fields
 from tiering.insert.inputs.json.source import guess_schema, read_json
+from tiering.insert.inputs.packed_sizes import batch_sizes, group_size
 from tiering.insert.inputs.source_csv import check_text, csv_head, read_csv
 from tiering.insert.inputs.source_files import (
     ARROW_FILE,
@@ -46,6 +47,10 @@ from tiering.insert.row_reader import RowReader
 from tiering.table.schema import TableDefinition
 
 _BATCH_ROWS = 131_072
+_ORC_ROWS = 256
+"""Decoded at once, whatever they come to."""
+_ORC_BYTES = 64 * 1024 * 1024
+"""So many are handed on together."""
 
 
 def open_sources(
@@ -181,7 +186,9 @@ def _read_parquet(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.Rec
         rows = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
         groups = source.span.within(rows) if source.span is not None else range(len(rows))
         intake.rows = sum(rows[: groups.start])
-        for some in _alike(file, stream, groups) if source.open is None else [(groups, _BATCH_ROWS)]:
+        for some in (
+            _alike(source, file, stream, groups) if source.is_here else [(groups, _rows_by_footer(file, groups))]
+        ):
             for batch in _parquet_batches(file, stream, *some):
                 found += batch.num_rows
                 yield batch
@@ -193,9 +200,17 @@ def _read_parquet(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.Rec
             )
 
 
-def _alike(file: pq.ParquetFile, stream: Any, groups: range) -> Iterator[tuple[range, int]]:
-    """The row groups in runs, each with how many of its rows are decoded at once: rows of a small file can name one
-    large value of a dictionary, again and again."""
+def _rows_by_footer(file: pq.ParquetFile, groups: range) -> int:
+    """How many rows are decoded at once of a file whose pages would take a request each."""
+    found = (file.metadata.row_group(number) for number in groups)
+    widest = max((group.total_byte_size // max(group.num_rows, 1) for group in found), default=0)
+    return rows_at_once(widest)
+
+
+def _alike(source: InputSource, file: pq.ParquetFile, stream: Any, groups: range) -> Iterator[tuple[range, int]]:
+    """The row groups in runs, each with how many of its rows are decoded at once: rows of a small file can unpack to
+    many bytes, and name one large value of a dictionary, again and again. Raises `UsageError` where the pages of one
+    are too large."""
     columns = [(number, file.schema.column(number)) for number in range(len(file.schema))]
     texts = [
         (number, column.name)
@@ -204,16 +219,27 @@ def _alike(file: pq.ParquetFile, stream: Any, groups: range) -> Iterator[tuple[r
         if pa.types.is_string(kind := file.schema_arrow.field(column.name).type) or pa.types.is_binary(kind)
     ]
     begin, before = groups.start, _BATCH_ROWS
-    for number in groups if texts else ():
+    for number in groups:
         group = file.metadata.row_group(number)
+        size = group_size(stream, group)
+        _check_at_once(source, size.at_once_bytes, f"the pages of row group {number}")
         names = [name for column, name in texts if group.column(column).has_dictionary_page]
-        rows = min(_BATCH_ROWS, rows_at_once(_longest_values(file, stream, number, names)))
+        rows = min(_BATCH_ROWS, rows_at_once(size.widest_row_bytes + _longest_values(file, stream, number, names)))
         if rows != before and number > begin:
             yield range(begin, number), before
             begin = number
         before = rows
     if groups:
         yield range(begin, groups.stop), before
+
+
+def _check_at_once(source: InputSource, size_bytes: int, pieces: str) -> None:
+    if size_bytes > source.most_decoded_bytes:
+        raise UsageError(
+            f"{source.label}: {pieces} unpack to {size_bytes:,} bytes at once, and the limit is"
+            f" {source.most_decoded_bytes:,}",
+            hint="write the file in smaller pages or batches, or set limits.decoded_bytes to more",
+        )
 
 
 def _longest_values(file: pq.ParquetFile, stream: Any, group: int, names: Sequence[str]) -> int:
@@ -249,6 +275,10 @@ def _parquet_batches(file: pq.ParquetFile, stream: Any, groups: range, rows: int
 
 def _read_arrow(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     with open_binary(intake.source, stdin, seekable=intake.source.path != STDIN) as stream:
+        if stream.seekable() and intake.source.is_here:
+            for number, size_bytes in enumerate(batch_sizes(stream)):
+                _check_at_once(intake.source, size_bytes, f"the buffers of batch or dictionary {number}")
+            stream.seek(0)
         reader = _open_arrow(stream)
         if isinstance(reader, pa.RecordBatchFileReader):
             for number in range(reader.num_record_batches):
@@ -268,9 +298,24 @@ def _open_arrow(stream: Any) -> Any:
 
 def _read_orc(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     with open_binary(intake.source, stdin, seekable=True) as stream:
-        file = _open_orc(stream)
-        for number in range(file.nstripes):
-            yield file.read_stripe(number)
+        waiting: list[pa.RecordBatch] = []
+        rows = size_bytes = 0
+        for batch in _orc_batches(stream):
+            waiting.append(batch)
+            rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+            if size_bytes > _ORC_BYTES or rows >= _BATCH_ROWS:
+                yield pa.concat_batches(waiting)
+                waiting, rows, size_bytes = [], 0, 0
+        if waiting:
+            yield pa.concat_batches(waiting)
+
+
+def _orc_batches(stream: Any) -> Iterator[pa.RecordBatch]:
+    """In few rows each: nothing tells what a stripe unpacks to, and the reader of a data set unpacks no whole one."""
+    import pyarrow.dataset as ds
+
+    fragment = ds.OrcFileFormat().make_fragment(stream)
+    yield from fragment.to_batches(batch_size=_ORC_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False)
 
 
 def _open_orc(stream: Any) -> Any:
