@@ -55,12 +55,12 @@ def of_the_system(error: BaseException, where: object = "") -> FrostlineError | 
             )
         case errno.ENOMEM:
             return LimitReached(
-                f"no memory left for this process (ulimit -v: {_limit(resource.RLIMIT_AS)}){_at(where)}",
+                f"no memory left for this process (ulimit -v: {_size_limit(resource.RLIMIT_AS)}){_at(where)}",
                 hint="raise the limit or free memory; -j 1 and a query of less need less",
             )
         case errno.EFBIG:
             return LimitReached(
-                f"file too large: this process may write {_limit(resource.RLIMIT_FSIZE)} bytes to a file{_at(where)}",
+                f"file too large: this process may write {_size_limit(resource.RLIMIT_FSIZE)} to a file{_at(where)}",
                 hint="raise the limit: ulimit -f unlimited; nothing was changed",
             )
         case errno.EIO:
@@ -126,6 +126,15 @@ def files_to_open() -> int:
 def _limit(kind: int) -> str:
     soft = resource.getrlimit(kind)[0]
     return "unlimited" if soft == resource.RLIM_INFINITY else f"{soft:,}"
+
+
+def _size_limit(kind: int) -> str:
+    soft = resource.getrlimit(kind)[0]
+    if soft == resource.RLIM_INFINITY:
+        return "unlimited"
+    return (
+        f"{soft / 2**30:,.1f} GiB" if soft >= 2**30 else f"{soft / 2**20:,.1f} MiB" if soft >= 2**20 else f"{soft:,} B"
+    )
 
 
 def _at(where: object) -> str:

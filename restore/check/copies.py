@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import groupby
@@ -125,23 +126,37 @@ def _check_same_name(
 def _check_doubled(
     uuid: str, active: Iterable[PartCopy], survey: Survey, trees: Mapping[str, FileTree], findings: Findings
 ) -> None:
-    """No block is in two active parts (I1): a disk that was given up and came back may have brought it again. Parts of
-    replicas are compared with what Keeper says of blocks."""
+    """No block that deduplication would have skipped is in two active parts of a partition (I1): a disk that was given
+    up and came back may have brought it again. Equal inserts are no fault where the table does not deduplicate, or
+    where as many others came between them as it remembers. Parts of replicas are compared with what Keeper says of
+    blocks."""
     definition = survey.newest(uuid)
     if definition is None or definition.is_replicated:
         return
-    first: dict[str, PartCopy] = {}
+    window = definition.settings.deduplication_window
+    latest: dict[tuple[str, str], tuple[int, PartCopy]] = {}
+    counts: Counter[str] = Counter()
     for copy in active:
         if not copy.readable or (stored := _part(definition, copy, trees)) is None:
             continue
-        earlier = next((first[digest] for digest in stored.part.digests if digest in first), None)
+        digests, start = stored.part.digests, counts[copy.partition]
+        earlier = next(
+            (
+                before
+                for at, digest in enumerate(digests, start)
+                if (before := latest.get((copy.partition, digest))) is not None and at - before[0] <= window
+            ),
+            None,
+        )
         if earlier is not None:
-            message = f"rows of part {copy.name} on {copy.disk} are in part {earlier.name} on {earlier.disk} as well: "
+            _, other = earlier
+            message = f"rows of part {copy.name} on {copy.disk} are in part {other.name} on {other.disk} as well: "
             message += (
                 f"they count twice; 'frostline disk adopt {copy.disk}' sets a part aside whose rows are on other disks"
             )
             findings.add(Problem("I1", message, copy.disk, table=uuid, part=str(copy.name)))
-        first.update((digest, copy) for digest in stored.part.digests if digest not in first)
+        latest.update(((copy.partition, digest), (at, copy)) for at, digest in enumerate(digests, start))
+        counts[copy.partition] += len(digests)
 
 
 def _covered(parts: Iterable[PartCopy]) -> Iterator[tuple[PartCopy, PartCopy | None]]:

@@ -40,6 +40,33 @@ def _buckets_of_logs_forgotten() -> None:
     ObjectDisk.seen = lambda self: replace(real(self), buckets={})  # type: ignore[method-assign]
 
 
+def _older_disks_keep_their_id() -> None:
+    from msgspec.structs import replace
+
+    from tiering.catalog.identities.identity import Identities
+
+    real = Identities._older
+
+    def kept(self: Identities, name: str, older: Any) -> Any:
+        return replace(real(self, name, older), needs_new_identity=older.is_clone)
+
+    Identities._older = kept  # type: ignore[method-assign]
+
+
+def _every_table_deduplicates() -> None:
+    from msgspec.structs import replace
+
+    from restore.check.parts import Survey
+
+    real = Survey.newest
+
+    def newest(self: Survey, uuid: str) -> Any:
+        found = real(self, uuid)
+        return found and replace(found, settings=replace(found.settings, deduplication_window=1000))
+
+    Survey.newest = newest  # type: ignore[method-assign]
+
+
 def _uncounted_is_empty() -> None:
     from tiering.catalog.identities.identity import Identities
 
@@ -386,6 +413,12 @@ MISTAKES: tuple[Mistake, ...] = (
         replaced("tiering.journal.journal:Journal", "renew", nothing),
     ),
     (
+        "an older home keeps an id that another one uses (I16)",
+        "a disk that a log shows to be older keeps its id when it is adopted: two cloned homes adopt in turn for ever",
+        f"{_CLONES}::test_adoption_of_a_home_with_fewer_writes_ends",
+        _older_disks_keep_their_id,
+    ),
+    (
         "a name closes a gap (I15)",
         "rows that were set aside count as back where another part has their part's name",
         f"{_CLONES}::test_each_gets_an_identity_of_its_own",
@@ -396,6 +429,12 @@ MISTAKES: tuple[Mistake, ...] = (
         "fsck passes over a table that a set-back bucket brought again, beside another one of its name",
         f"{_SET_BACK}::TestBucket::test_has_a_table_again_whose_name_another_one_has",
         replaced("restore.check.check", "_check_names", nothing),
+    ),
+    (
+        "equal digests are always the same rows (I1)",
+        "fsck takes equal inserts of a table that does not deduplicate for a part that came back",
+        f"{_GIVEN_UP}::test_equal_inserts_that_a_table_takes_are_no_fault",
+        _every_table_deduplicates,
     ),
     (
         "rows in two parts are not named (I1)",

@@ -322,3 +322,19 @@ def test_a_row_whose_number_was_merged_over_has_a_way_out(home: Path, frostline:
     frostline("insert", "d.t", "kept.csv", "--replace-partitions")
     assert frostline.json("query", "select n from d.t")["rows"] == [[2]]
     assert frostline.json("fsck")["ok"]
+
+
+@pytest.mark.parametrize(("window", "between"), [(0, 0), (1, 1), (2, 2)])
+def test_equal_inserts_that_a_table_takes_are_no_fault(
+    home: Path, frostline: Frostline, window: int, between: int
+) -> None:
+    """Its deduplication is off, or it has forgotten the first of them."""
+    configure(home, "one")
+    columns = ("--column", "k:int64", "--column", "n:int64", "--order-by", "k")
+    for table in ("d.t", "d.other"):
+        frostline("table", "create", table, *columns, "--setting", f"deduplication_window={window}")
+    for number in (0, *range(1, between + 1), 0):
+        insert(frostline, number)
+    frostline("insert", "d.other", "0.csv")
+    assert count(frostline) == 2 + between
+    assert frostline.json("fsck")["ok"]

@@ -98,3 +98,33 @@ def test_a_part_of_the_clone_is_not_hidden_by_its_name(homes: Homes) -> None:
     (problem,) = a.json("fsck", code=4)["problems"]
     assert problem["invariant"] == "I1"
     assert name in problem["what"]
+
+
+@pytest.mark.parametrize("after_the_clone", [(), (30,)])
+def test_adoption_of_a_home_with_fewer_writes_ends(homes: Homes, after_the_clone: tuple[int, ...]) -> None:
+    """The log has seen more transactions of the other home, so that this one looks like an older copy. Each home adopts
+    at most once."""
+    a, b = homes
+    for key in (3, 4, 5):
+        a.insert(key)
+    for key in after_the_clone:
+        b.insert(key)
+    a.to_bucket()
+    b("query", "SELECT k FROM d.t", code=5)
+    assert "older copy" in b.error
+    b("disk", "adopt", "ssd")
+    for file in (b.path / "ssd").rglob("detached/unexpected_*/*.parquet"):  # its name is that of other rows in a
+        b("partition", "attach", "d.t", str(file))
+    a("query", "SELECT k FROM d.t", code=13)
+    a("disk", "adopt", "ssd")
+    assert len({read_file(home.path / "ssd" / ".frostline") for home in homes}) == 2
+    for turn in range(2):
+        for home, key in ((a, 6), (b, 60)):
+            for number in range(key, key + 3 * (turn + 1)):
+                home.insert(10 * turn + number)
+            home.to_bucket()
+            for other in homes:
+                other("query", "SELECT k FROM d.t")
+    expected = [*range(1, 6), *after_the_clone, 6, 7, 8, *range(16, 22), 60, 61, 62, *range(70, 76)]
+    assert a.keys() == b.keys() == sorted(expected)
+    assert all(home.json("fsck")["ok"] and home.json("doctor")["ok"] for home in homes)

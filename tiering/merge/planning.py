@@ -67,7 +67,8 @@ def plan_merges(
         if request.drop_deleted:
             plans += _forgetting(context, definition, _not_in(plans, parts, rules))
         if not clock_doubt:
-            plans += _expirations(context, definition, _not_in(plans, parts, rules))
+            rest = _not_in(plans, parts, rules)
+            plans += [*_expirations(context, definition, rest), *_partial_expirations(context, definition, rest)]
         return [*plans, *_reductions(definition, parts, _not_in(plans, parts, rules), limit)]
     late = list(_late_merges(parts, definition, rules, limit))
     merges = select_merges(
@@ -425,6 +426,20 @@ def _expirations(context: Context, definition: TableDefinition, parts: Sequence[
         due = ttl.due_in_part(ttl.due_times(definition, stored.facts), now)
         if due is not None:
             yield MergePlan(stored.name.partition, (stored,), f"due: {ttl.rule_text(due.rule)}; {due.undated}")
+
+
+def _partial_expirations(
+    context: Context, definition: TableDefinition, parts: Sequence[StoredPart]
+) -> Iterator[MergePlan]:
+    """Parts to rewrite by themselves in a final merge, because a rule deletes some of their rows: an earlier merge may
+    have kept them, while the clock was in doubt."""
+    now = context.clock()
+    for stored in parts:
+        dues = ttl.due_times(definition, stored.facts)
+        due = ttl.due_rows(dues, now) if ttl.due_in_part(dues, now) is None else None
+        if due is not None:
+            reason = f"final merge of a part by itself: {ttl.rule_text(due.rule)} is due for some of its rows"
+            yield MergePlan(stored.name.partition, (stored,), reason)
 
 
 def _recompressions(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> Iterator[MergePlan]:

@@ -88,6 +88,13 @@ def due_in_part(dues: Iterable[Due], now: datetime) -> Due | None:
     return max((due for due in found if not due.is_implausible), key=_time_of, default=None)
 
 
+def due_rows(dues: Iterable[Due], now: datetime) -> Due | None:
+    """The rule that deletes the oldest rows of the part now, and not yet all. None where the oldest time is not known
+    or looks like a missing one: a merge would keep those rows."""
+    found = (due for due in dues if due.deletes and due.first is not None and due.first <= now and not due.is_due(now))
+    return next((due for due in found if due.first - due.rule.after > EARLIEST_PLAUSIBLE), None)
+
+
 def may_have_due_rows(dues: Iterable[Due], now: datetime) -> bool:
     """Whether a rule may delete a row of the part now, by the oldest time in it; true where that is not known."""
     return any(due.deletes and (due.first is None or due.first <= now) for due in dues)

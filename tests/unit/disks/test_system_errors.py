@@ -55,6 +55,13 @@ def test_a_quota_and_memory_have_words_of_their_own() -> None:
     assert of_the_system(OSError(errno.ENOENT, "")) is None
 
 
+@pytest.mark.parametrize(("limit", "shown"), [(3 << 29, "1.5 GiB"), (300 << 20, "300.0 MiB"), (512, "512 B")])
+def test_limits_of_sizes_have_units(limit: int, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system_errors.resource, "getrlimit", lambda kind: (limit, limit))
+    assert f"(ulimit -v: {shown})" in str(of_the_system(MemoryError()))
+    assert f"may write {shown} to a file" in str(of_the_system(OSError(errno.EFBIG, "")))
+
+
 @pytest.mark.parametrize("number", REFUSALS, ids=errno.errorcode.__getitem__)
 def test_a_query_that_may_not_open_a_part(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with store_of(tmp_path, 1) as store:

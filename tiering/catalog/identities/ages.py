@@ -25,6 +25,9 @@ class Older(NamedTuple):
     why: str
     is_clone: bool = False
     """A log has seen another transaction of a number: another home has a copy of the disk, and writes to it."""
+    may_be_clone: bool = False
+    """A log shows it, and the journal does not: the disk and the journal were set back, or another home has a copy of
+    both and has written more."""
 
 
 class Ages:
@@ -90,7 +93,7 @@ class Ages:
         stamps = [one.stamp for one in disk.stamps()]
         if not is_older(stamps, seen):
             return None
-        return Older(_why(stamps, seen, "the log in a bucket"), is_clone=_has_another(stamps, seen))
+        return Older(_why(stamps, seen, "the log in a bucket"), is_clone=_has_another(stamps, seen), may_be_clone=True)
 
     def _bucket(self, disk: Disk, identity: str) -> Older | None:
         seen = self._seen.buckets.get(identity, 0)

@@ -20,6 +20,8 @@ class Fault(msgspec.Struct, frozen=True):
     tables: frozenset[str] = frozenset()
     whole_disk: bool = True
     """The disk is taken out; else only these tables are not whole."""
+    needs_new_identity: bool = False
+    """Another home may use the id of the disk, and that of the journal: adoption gives this one ids of its own."""
     any_table: bool = False
     """Somebody wrote there since the parts were counted: any table may have some."""
 

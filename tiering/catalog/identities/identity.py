@@ -204,9 +204,9 @@ class Identities:
             self._shown.pop(name, None)
         if verb == "adopt" and (logged := self._real[name].logged) is not None:
             take_over(logged)
-        failures: list[str] = []
-        if verb == "adopt" and any(fault.disk == name and fault.kind == "cloned" for fault in self.faults):
-            failures = self.mark_clones(actor)
+        failures, former = list[str](), ""
+        if verb == "adopt" and any(fault.disk == name and fault.needs_new_identity for fault in self.faults):
+            failures, former = self.mark_clones(actor), self._shown[name]
             # The journal first: after the disk has another id nothing shows any more that the journal is a clone's.
             self._journal.renew()
             self._shown[name] = self._real[name].renew_identity()
@@ -229,8 +229,8 @@ class Identities:
             stamp = disk.restamp(furthest) or next((one.stamp for one in reversed(disk.stamps())), None)
         self._journal.disks.decide(verb, known, shown, self.location(name), actor, stamp=stamp, accepted=furthest)
         failures += given_up.withdraw(others, shown, actor) if verb == "adopt" and shown is not None else []
-        if known.id not in ("", shown):
-            failures += given_up.note(others, known.id, actor)
+        for identity in {known.id, former} - {"", shown}:
+            failures += given_up.note(others, identity, actor)
         return failures
 
     def is_fresh(self, name: str) -> bool:
@@ -330,12 +330,18 @@ class Identities:
         return Fault(name, "given_up", error, self._tables(name))
 
     def _older(self, name: str, older: Older) -> Fault:
-        if older.is_clone:
-            return Fault(name, "cloned", is_cloned(name, self.location(name), older.why), self._tables(name))
-        return Fault(name, "older", is_older_copy(name, self.location(name), older.why), self._tables(name))
+        error = (is_cloned if older.is_clone else is_older_copy)(name, self.location(name), older.why)
+        may_be_clone = (older.is_clone or older.may_be_clone) and not self._real[name].read_only
+        return Fault(
+            name,
+            "cloned" if older.is_clone else "older",
+            error,
+            self._tables(name),
+            needs_new_identity=may_be_clone,
+        )
 
     def mark_clones(self, actor: str) -> list[str]:
-        """Let other homes that go by the id of a disk here find it out. In sentences, which disks have no mark."""
+        """Let other homes that use the id of a disk here find it out. In sentences, which disks have no mark."""
         failures: list[str] = []
         for fault in self.faults:
             if fault.kind == "cloned" and (stamps := self._real[fault.disk].stamps()):

@@ -47,6 +47,7 @@ def write_configuration(directory: Path, path: Path, text: str) -> None:
     with (directory / MARKER).open("a") as marker:
         marker.write(f"{hashlib.sha256(text.encode()).hexdigest()}  {path.relative_to(directory)}\n")
     path.write_text(text)
+    path.chmod(0o644)  # whatever the umask: a configuration that others may write is not trusted
 
 
 def _strangers(directory: Path) -> Iterator[str]:

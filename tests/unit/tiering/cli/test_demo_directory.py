@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -110,3 +111,13 @@ def test_the_command_refuses_without_a_yes(demo: Path, capsys: pytest.CaptureFix
     said = capsys.readouterr().err
     assert "table my.precious" in said
     assert "--yes" in said
+
+
+def test_a_careless_umask_leaves_the_configuration_trusted(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        begin(tmp_path / "demo", ask)
+        write_configuration(tmp_path / "demo", tmp_path / "demo" / "frostline.yaml", "limits:\n  workers: 4\n")
+    finally:
+        os.umask(before)
+    assert not (tmp_path / "demo" / "frostline.yaml").stat().st_mode & 0o022
