@@ -11,6 +11,7 @@ _CHECKS = "tests/hostile/test_disk_identity.py"
 _PLACES = "tests/hostile/test_one_place_twice.py"
 _DEMO = "tests/unit/tiering/cli/test_demo_directory.py"
 _SET_BACK = "tests/hostile/test_set_back.py"
+_ANOTHER = "tests/hostile/test_adopt_another.py"
 _STAMPS = "tests/unit/disks/local/test_stamps.py"
 _GIVEN_UP = "tests/hostile/test_given_up.py"
 _OLDER = "tests/hostile/test_adopt_older.py"
@@ -441,5 +442,17 @@ MISTAKES: tuple[Mistake, ...] = (
         "fsck passes over blocks that are in two active parts",
         f"{_GIVEN_UP}::test_fsck_names_rows_that_are_there_twice",
         replaced("restore.check.copies", "_check_doubled", nothing),
+    ),
+    (
+        "an adoption ends the finding of another disk (I16)",
+        "the stamp of a disk that is adopted says of a bucket how far it is, not how far it was seen",
+        f"{_ANOTHER}::test_the_finding_of_another_disk_stays[bucket-ssd]",
+        replaced("tiering.catalog.identities.ages:Ages", "state_to_keep", lambda self, state, identities: state),
+    ),
+    (
+        "stamps that go take a finding along (I16)",
+        "where a disk is written to while a bucket is older, its newest stamps forget how far that was seen",
+        f"{_ANOTHER}::test_inserts_elsewhere_do_not_end_a_finding[lost]",
+        replaced("tiering.catalog.identities.ages:Ages", "state_to_keep", lambda self, state, identities: state),
     ),
 )

@@ -12,6 +12,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _HOMES = "tests/replicas/test_two_homes.py"
+_LOST = "tests/replicas/keeper/test_lost_keeper.py"
 _BACK = "tests/replicas/test_set_back.py"
 _INTERSERVER = "tests/replicas/test_interserver.py"
 _REPLICAS = "tests/replicas/test_replicas.py"
@@ -85,6 +86,24 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a copy of a home on the same machine goes for that home",
         f"{_HOMES}::test_the_node_of_a_living_daemon_is_never_taken_away",
         replaced("zerocopy.replica.identity", "home_of", lambda context: "this machine"),
+    ),
+    (
+        "replicas: a copied home drops the living one (I9)",
+        "who takes a replica out does not look which home put it back into Keeper",
+        f"{_HOMES}::test_a_copy_drops_nothing_after_keeper_was_lost",
+        replaced("zerocopy.replica.identity", "check_home", nothing),
+    ),
+    (
+        "replicas: a daemon without a session is gone (I9)",
+        "who takes a replica out does not ask its daemon where Keeper does not know that it is there",
+        f"{_HOMES}::test_a_daemon_that_answers_keeps_its_replica",
+        replaced("zerocopy.replica.lifecycle", "_check_silent", nothing),
+    ),
+    (
+        "replicas: a drop while Keeper knows nothing (I9)",
+        "where Keeper lost the table, its replica is dropped with what it alone has",
+        f"{_LOST}::test_nobody_drops_what_others_may_lack",
+        replaced("zerocopy.replica.lifecycle", "_check_known", nothing),
     ),
     (
         "replicas: a restart waits",

@@ -92,6 +92,46 @@ def test_a_copy_drops_nothing_that_lies_in_a_bucket(
         shutil.copytree(a.path / name, made.path / name)
     with a.serving():
         made("table", "drop", "d.t", code=13)
+        assert "delete this home" in made.error
+        assert "table drop" not in made.error
+
+
+def test_a_copy_drops_nothing_after_keeper_was_lost(a: Machine, copied: Machine, keeper: Keeper) -> None:
+    """The daemon of the living replica has not said yet that it is there again."""
+    keeper.delete_tree("/tables")
+    a("replica", "restore", "d.t")
+    assert not keeper.exists(ACTIVE)
+    copied.insert(2, code=13)
+    assert "another home put replica a back into Keeper" in copied.error
+    copied("table", "drop", "d.t")
+    assert keeper.exists("/tables/01/d.t/replicas/a")
+    assert a.insert(3)["rows"] == 1
+    with a.serving():
+        assert not keeper.exists("/tables/01/d.t/replicas/a/home")
+    assert a.keys() == [1, 3]
+
+
+def test_a_home_says_that_it_is_the_one(a: Machine, copied: Machine, keeper: Keeper) -> None:
+    """The one that put the nodes back is gone, or cannot be told any more: its machine was started since."""
+    keeper.delete_tree("/tables")
+    a("replica", "restore", "d.t")
+    copied.insert(2, code=13)
+    assert "'frostline replica restore d.t' here" in copied.error
+    copied("replica", "restore", "d.t")
+    assert copied.insert(2)["rows"] == 1
+    a.insert(3, code=13)
+    copied("table", "drop", "d.t")
+    assert not keeper.exists("/tables/01/d.t")
+
+
+def test_a_daemon_that_answers_keeps_its_replica(a: Machine, copied: Machine, keeper: Keeper) -> None:
+    """Its session ended, and it has not said yet that it is there again."""
+    with a.serving():
+        keeper.delete_tree(ACTIVE)
+        for one in (a, copied):
+            one("table", "drop", "d.t", code=13)
+            assert "its daemon answers at" in one.error
+    assert a.keys() == copied.keys() == [1]
 
 
 def test_what_an_earlier_daemon_of_this_home_left_is_taken_over(

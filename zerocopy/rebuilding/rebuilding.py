@@ -120,6 +120,8 @@ def rebuild(
         )
     if keeper.find(nodes.restoring) is None:
         if own is not None and own.data == known.token.encode():
+            if keeper.exists(nodes.replica(known.replica).home):
+                identity.claim(context, keeper, nodes.replica(known.replica))
             return None
         keeper.delete_tree(nodes.replica(known.replica).path)
         return _come_late(context, definition, keeper, nodes, known)
@@ -230,6 +232,7 @@ def _come_late(
     token = own_replica.token.encode()
     context.journal.replicas.forget_entry(definition.uuid)
     keeper.multi(own.made(token, definition.version, is_lost=True), witness=Witness(own.path, token))
+    identity.claim(context, keeper, own)
     return Rebuilt(tuple(keeper.children(nodes.replicas)), (), 0, came_late=True)
 
 
@@ -241,6 +244,7 @@ def _say(replica: Replica, parts: Sequence[StoredPart]) -> None:
     if not keeper.exists(own.path):
         made = own.made(token, definition.version, pointer=1)
         keeper.multi(made, witness=Witness(own.path, token))
+    identity.claim(context, keeper, own)
     digests = {stored.facts.name: content_digest(stored.part).encode() for stored in parts}
     said = set(keeper.children(own.parts))
     gone = [[DeleteNode(own.part(name))] for name in sorted(said - digests.keys())]

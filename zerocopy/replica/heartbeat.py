@@ -57,8 +57,10 @@ def announce(replica: Replica) -> None:
     host, node = keeper.get(own.host), keeper.find(own.is_active)
     if node is None or node.owner != keeper.session:
         identity.check_owner(replica.context, replica.definition, replica.name, node)
+        identity.check_home(replica.context, replica.definition, keeper, own)
         # A newcomer writes `host`, so at the version that was read first nobody has joined since then.
         left: list[Operation] = [] if node is None else [DeleteNode(own.is_active)]
+        left += [DeleteNode(own.home)] if keeper.exists(own.home) else []
         data = identity.living_owner.encode(identity.owner_here(replica.context, keeper.session))
         words = [Set(own.host, address, host.version), *left, CreateNode(own.is_active, data, ephemeral=True)]
         try:

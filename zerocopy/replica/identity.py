@@ -25,7 +25,8 @@ from oplog.errors import Damaged, ReadOnly
 from oplog.kinds import TableAltered
 from tiering.catalog.context import Context
 from tiering.table.schema import TableDefinition
-from zerocopy.keeper.client import Keeper, Node
+from zerocopy.keeper.client import Keeper, Node, Witness
+from zerocopy.keeper.operations import CreateNode
 from zerocopy.replica.connections import KnownTable
 from zerocopy.replica.nodes import ReplicaNodes
 
@@ -120,6 +121,7 @@ def check_alone(
         node = keeper.watch_node(own.is_active, changed.set)
         if node is None or node.owner != keeper.session:
             check_owner(context, definition, own.path.rpartition("/")[2], node)
+            check_home(context, definition, keeper, own)
         kept.active_changed = changed
 
 
@@ -138,7 +140,7 @@ def check_owner(context: Context, definition: TableDefinition, name: str, node: 
     """Raise `ReadOnly` where the `is_active` of the replica of this name is another home's."""
     if node is None or not node.owner:  # somebody created one without a session
         return
-    who = "a daemon that does not say where it works"
+    who = "a daemon that does not say where it works,"
     try:
         owner = living_owner.decode(node.data)
     except msgspec.DecodeError:
@@ -146,11 +148,42 @@ def check_owner(context: Context, definition: TableDefinition, name: str, node: 
     else:
         if owner.home == home_of(context):
             return
-        who = f"the daemon of another home, process {owner.pid} on {owner.host}"
+        who = f"the daemon of another home, process {owner.pid} on {owner.host},"
     table = definition.full_name
     raise ReadOnly(
-        f"{table} can only be read here: {who}, is at work as replica {name}",
+        f"{table} can only be read here: {who} is at work as replica {name}",
         hint="was this home copied, or the machine restarted just now? A daemon that ended is forgotten within "
-        f"{context.config.keeper.session_timeout_seconds:g} seconds. To keep both homes let this one join by a "
-        f"name of its own: 'frostline table drop {table}', then 'table create {table} --replicated --replica NAME'",
+        f"{context.config.keeper.session_timeout_seconds:g} seconds. {_way_to_keep_both(context, definition)}",
     )
+
+
+def claim(context: Context, keeper: Keeper, own: ReplicaNodes) -> None:
+    """Say that this home put the replica's nodes back: until its daemon is there nothing else tells it from a copy."""
+    home = home_of(context).encode()
+    node = keeper.find(own.home)
+    if node is None:
+        keeper.multi([CreateNode(own.home, home)], witness=Witness(own.home, home))
+    elif node.data != home:
+        keeper.set(own.home, home, node.version)
+
+
+def check_home(context: Context, definition: TableDefinition, keeper: Keeper, own: ReplicaNodes) -> None:
+    """Raise `ReadOnly` where another home put the replica's nodes back, and its daemon was not there since."""
+    node = keeper.find(own.home)
+    if node is None or node.data == home_of(context).encode():
+        return
+    table = definition.full_name
+    raise ReadOnly(
+        f"{table} can only be read here: another home put replica {own.path.rpartition('/')[2]} back into Keeper, and "
+        "its daemon was not there since",
+        hint=f"start that daemon, if this home is a copy. {_way_to_keep_both(context, definition)}. If there is no "
+        f"other home, or the machine was started since: 'frostline replica restore {table}' here",
+    )
+
+
+def _way_to_keep_both(context: Context, definition: TableDefinition) -> str:
+    table = definition.full_name
+    join = f"'frostline table create {table} --replicated --replica NAME'"
+    if any(context.disk(name).logged for name in context.catalog.policy_disks(definition)):
+        return f"To keep both, delete this home, and let an empty one join by a name of its own: {join}"
+    return f"To keep both, let this one join by a name of its own: 'frostline table drop {table}', then {join}"

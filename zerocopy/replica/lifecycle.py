@@ -25,7 +25,7 @@ from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition, split_table_name
 from zerocopy.keeper.client import Keeper, Witness
 from zerocopy.keeper.operations import CheckNode, CreateNode, Operation
-from zerocopy.replica import identity, shared
+from zerocopy.replica import history, identity, shared
 from zerocopy.replica.connections import connections, peers_of, secret_of
 from zerocopy.replica.identity import ReplicaIdentity
 from zerocopy.replica.nodes import ANY_POLICY, TableNodes
@@ -93,7 +93,8 @@ def drop(context: Context, definition: TableDefinition) -> None:
     """Take this machine's replica out of Keeper, then its parts off this machine's disks. The last one takes the table
     with it: from the shared disk, and then from Keeper.
 
-    Raises `Refused` while this replica has parts that no other one has, `ReadOnly` on a machine that is no replica.
+    Raises `Refused` while this replica has parts that no other one has, where Keeper knows nothing of the table, and
+    while a daemon answers as this replica; `ReadOnly` on a machine that is no replica, or where Keeper was set back.
     """
     known = identity.read(context, definition)
     nodes = TableNodes(str(definition.keeper))
@@ -122,17 +123,36 @@ def _leave(
     if node is not None and node.data == restoring_token(own_replica.token):
         raise _being_restored(definition)
     if node is None or node.data != own_replica.token.encode():
+        _check_known(definition, keeper, nodes)
         return  # it is out already, or another machine's by now
-    active = keeper.find(nodes.replica(own_replica.replica).is_active)
-    if active is not None and active.owner != keeper.session:
+    history.check(context, definition, keeper, nodes)
+    own = nodes.replica(own_replica.replica)
+    active = keeper.find(own.is_active)
+    if active is None or active.owner != keeper.session:
         try:
             identity.check_owner(context, definition, own_replica.replica, active)
+            identity.check_home(context, definition, keeper, own)
         except ReadOnly:
             if any(context.disk(name).logged for name in context.catalog.policy_disks(definition)):
                 raise  # what it would drop in a bucket is the living one's
             return
+    if active is None:
+        host = keeper.find(own.host)
+        _check_silent(context, definition, host.data.decode(errors="replace") if host else "", own_replica.replica)
     _check_not_alone(keeper, nodes, own_replica.replica, _shared_parts(context, definition))
     remove(keeper, nodes, own_replica.replica)
+
+
+def _check_known(definition: TableDefinition, keeper: Keeper, nodes: TableNodes) -> None:
+    """Raise `Refused` where Keeper does not know the table: nobody can tell then whether others have the rows."""
+    keeper.sync(nodes.path)
+    theirs, table = _definition_in(keeper, nodes), definition.full_name
+    if theirs is None:
+        raise Refused(
+            f"Keeper knows nothing of {table} at {nodes.path}: nobody can tell whether other replicas have its rows",
+            hint=f"'frostline replica restore {table}' puts it back, with --without NAME for each replica that is gone;"
+            " then drop it. Or is another keeper.root configured?",
+        )
 
 
 def _is_being_dropped(keeper: Keeper, nodes: TableNodes) -> bool:
@@ -153,10 +173,15 @@ def check_dead(own: Replica, name: str) -> None:
     if own.keeper.exists(replica.is_active):
         raise Refused(f"replica {name} is active: it is not gone", hint="drop the table on its own machine")
     address = own.address_of(name)
-    if address and peers_of(own.context).replica_at(address, definition) == name:
+    _check_silent(own.context, definition, address, name)
+
+
+def _check_silent(context: Context, definition: TableDefinition, address: str, name: str) -> None:
+    """Raise `Refused` where the daemon of the replica answers, though Keeper does not know that it is there."""
+    if address and peers_of(context).replica_at(address, definition) == name:
         raise Refused(
             f"replica {name} is not gone: its daemon answers at {address}",
-            hint="it says so in Keeper with its next pass; drop the table on its own machine",
+            hint="it says so in Keeper with its next pass; drop the table on its own machine, when that daemon has ended",
         )
 
 

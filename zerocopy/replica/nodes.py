@@ -17,6 +17,7 @@
                                      the nodes are put back
     host                             where it gives parts to the others
     is_active                        goes with the session of its daemon
+    home                             which home put the nodes back; goes when the daemon of that one is there
     log_pointer                      the number of the first entry of the log that it has not taken over
     queue/queue-<number>             what it took over and has not done
     parts/<part>                     what it has -> the digest
@@ -113,6 +114,10 @@ class ReplicaNodes(msgspec.Struct, frozen=True):
         return f"{self.path}/is_active"
 
     @property
+    def home(self) -> str:
+        return f"{self.path}/home"
+
+    @property
     def metadata_version(self) -> str:
         return f"{self.path}/metadata_version"
 
@@ -176,6 +181,6 @@ def changed_by_hand(path: str, fault: str) -> Damaged:
     """What is said of a node that none of us wrote so. Nothing is done by it."""
     return Damaged(
         f"the node {path} in Keeper is invalid: {fault}",
-        hint="give it back what it held; of a replica's own nodes 'frostline replica drop' on another machine, then "
-        "'frostline table create --replicated' here, makes new ones",
+        hint="give it back what it held; new nodes of a replica: stop its daemon, 'frostline replica drop' on another "
+        "machine, then 'frostline table drop' and 'table create --replicated' here",
     )

@@ -78,6 +78,22 @@ def test_all_nodes_come_back_out_of_what_the_replicas_have(
     assert detached(a) == detached(b) == []
 
 
+def test_nobody_drops_what_others_may_lack(a: Machine, b: Machine, keeper: Keeper) -> None:
+    a.insert(1)
+    with a.serving():
+        b.sync()
+    b.insert(2)
+    files = b.files()
+    keeper.delete_tree("/tables")
+    b("table", "drop", "d.t", code=13)
+    assert "Keeper knows nothing of d.t" in b.error
+    assert "replica restore d.t" in b.error
+    assert b.files() == files
+    restore(b, "--without", "a")
+    b("table", "drop", "d.t")
+    assert b.files() == {}
+
+
 def test_who_is_not_waited_for_comes_late_and_what_it_alone_had_is_set_aside(
     a: Machine, b: Machine, keeper: Keeper
 ) -> None:
@@ -164,7 +180,8 @@ def test_an_insert_that_keeper_forgot_before_anybody_took_it_over_is_not_set_asi
     (forgotten,) = set(keeper.children(TABLE.log)) - {"log-0000000000"}
     keeper.delete_tree(f"{TABLE.log}/{forgotten}")
     keeper.delete_tree(TABLE.replica("a").part("all_1_1_0"))
-    for words in (("replica", "sync", "d.t"), ("replica", "restore", "d.t"), ("merge", "d.t", "--final")):
+    verbs = ["replica sync d.t", "replica restore d.t", "merge d.t --final", "table drop d.t"]
+    for words in map(str.split, verbs):
         a(*words, code=13)
         assert f"does not have entry {int(forgotten[-10:])} of the log" in a.error
     assert a.keys() == [1, 2]

@@ -10,12 +10,14 @@ a stamp or a log before the bucket is asked once more. So that somebody who writ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from disks.base import Disk
 from oplog.errors import FrostlineError
-from oplog.stamps import CommitStamp, SeenStates, WriterState, is_older
+from oplog.stamps import CommitStamp, KeptStamp, SeenStates, WriterState, is_older
 from tiering.journal.journal import Journal
 
 
@@ -50,12 +52,17 @@ class Ages:
     def why_older(self, disk: Disk, identity: str) -> Older | None:
         """What shows that the disk with this id is older than the journal has seen it. Notes what its stamps say of
         others."""
-        kept = disk.stamps()
-        for one in kept:
-            self._seen = self._seen.beside(one.state)
+        kept = self.note(disk)
         if (seen := self._stamps.get(identity)) is None or not is_older([one.stamp for one in kept], seen):
             return None
         return Older(_why([one.stamp for one in kept], seen, "this machine"))  # no other home has this journal
+
+    def note(self, disk: Disk) -> Sequence[KeptStamp]:
+        """Remember what the stamps of the disk say of others. The stamps."""
+        kept = disk.stamps()
+        for one in kept:
+            self._seen = self._seen.beside(one.state)
+        return kept
 
     def judge_journal(self) -> None:
         """Let the journal go on from where it was seen, when that is further than it is."""
@@ -134,6 +141,18 @@ class Ages:
             except (FrostlineError, OSError):  # the command that needs it reports it
                 continue
         return WriterState(journal, generation, stamps, buckets)
+
+    def state_to_keep(self, state: WriterState, identities: Iterable[str]) -> WriterState:
+        """The state for a stamp of a local disk: of a bucket of these that was seen further than it is, how far that
+        was, until a person has accepted it. What shows that the bucket is older must outlive the stamps that go. An
+        entry of a log says only how far each log is: the numbers of lost revisions are given again."""
+        buckets = dict(state.buckets)
+        for identity in identities:
+            if (seen := self._seen.buckets.get(identity, 0)) > max(
+                buckets.get(identity, 0), self._accepted.get(identity, 0)
+            ):
+                buckets[identity] = seen
+        return msgspec.structs.replace(state, buckets=buckets)
 
 
 def _has_another(stamps: list[CommitStamp], seen: CommitStamp) -> bool:

@@ -225,7 +225,8 @@ class Identities:
         if verb == "adopt" and shown is not None:
             furthest = self._ages.furthest(shown)
             disk = self._real[name]
-            disk.stamp_commits(self._state, lambda stamp: None)
+            self._ages.note(disk)  # its stamps go, and with them what they say of others
+            disk.stamp_commits(self._state_for(disk), lambda stamp: None)
             stamp = disk.restamp(furthest) or next((one.stamp for one in reversed(disk.stamps())), None)
         self._journal.disks.decide(verb, known, shown, self.location(name), actor, stamp=stamp, accepted=furthest)
         failures += given_up.withdraw(others, shown, actor) if verb == "adopt" and shown is not None else []
@@ -409,7 +410,7 @@ class Identities:
             self._try(partial(self._journal.disks.note_stamp, shown, stamps[-1].stamp))
         expected = known.id or None if known is not None else None
         disk.watch(expected, partial(self._begin, name, disk.kind, place))
-        disk.stamp_commits(self._state, partial(self._committed, name))
+        disk.stamp_commits(self._state_for(disk), partial(self._committed, name))
 
     def _begin(self, name: str, kind: str, location: str, identity: str) -> None:
         self._written[name] = identity
@@ -418,6 +419,12 @@ class Identities:
     def _committed(self, name: str, stamp: CommitStamp) -> None:
         if (identity := self._written.get(name)) is not None:
             self._try(partial(self._journal.disks.note_stamp, identity, stamp))
+
+    def _state_for(self, disk: Disk) -> Callable[[], WriterState]:
+        if disk.logged is not None:
+            return self._state
+        identities = {*self._shown.values(), *(known.id for known in self._known.values())}
+        return lambda: self._ages.state_to_keep(self._state(), identities)
 
     def _state(self) -> WriterState:
         return self._ages.state(self._real, {**self._shown, **self._written})

@@ -357,6 +357,9 @@ def _decide(
             session.output.note(sentence)
         if decision == "adopt" and identities.is_shared(name):
             _put_marks_back(session)
+        for fault in identities.faults:
+            if what == "adopt" and fault.kind == "older" and fault.disk != name:
+                session.output.note(f"not adopted: {fault.error.message}; {fault.error.hint}")
     if session.options.json:
         session.output.document(document)
     else:
