@@ -81,7 +81,7 @@ static: $(VENV)/.dev ## the checks that run nothing
 	$(BIN)/mypy
 	$(BIN)/python -m tests.plugs
 	$(BIN)/lint-imports
-	$(BIN)/python -m tiering.cli.reference --check
+	$(BIN)/python -m tests.tools.reference --check
 	$(BIN)/python -m tests.guards
 	$(BIN)/python -m tests.constraints --check
 
@@ -126,8 +126,8 @@ bench: $(VENV)/.dev ## every figure, each with its ratio to a peer measured in t
 screenshots: demo $(VENV)/.dev ## draw the pictures of docs/dashboard.md anew, of the store of make demo
 	@$(BIN)/python -m tests.tui.screenshots .demo docs/dashboard
 
-generate: $(VENV)/.dev ## write docs/reference, the picture in docs/architecture.md and configs/schema.json
-	$(BIN)/python -m tiering.cli.reference
+generate: $(VENV)/.dev ## write docs/reference, the generated half of docs/architecture.md and configs/schema.json
+	$(BIN)/python -m tests.tools.reference
 
 lock: $(VENV)/.dev ## resolve the dependencies anew into requirements/
 	$(BIN)/python -m pip install -q uv

@@ -29,21 +29,20 @@ def register(app: typer.Typer) -> None:
 
 def top(
     session: Session,
-    once: Annotated[bool, typer.Option("--once", help="print the overview and end")] = False,
-    read_only: Annotated[bool, typer.Option("--read-only", help="show everything, change nothing")] = False,
+    once: Annotated[bool, typer.Option("--once", help="print the overview and exit")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="disable actions")] = False,
     serve: Annotated[
         int | None,
         typer.Option(
-            "--serve", metavar="PORT", min=0, max=65535, help="show it in a browser of this machine; 0: a free port"
+            "--serve", metavar="PORT", min=0, max=65535, help="serve to a browser on this machine; 0: a free port"
         ),
     ] = None,
-    allow_actions: Annotated[bool, typer.Option("--allow-actions", help="with --serve: let viewers act")] = False,
+    allow_actions: Annotated[bool, typer.Option("--allow-actions", help="with --serve: allow actions")] = False,
 ) -> None:
-    """Show the store in the terminal: trouble, disks, what moves and why, what is due; and act on it.
+    """Show the store in the terminal: problems, disks, moves and pending work; act on it.
 
-    Every action is one that a verb does, too; its command line is shown. With --once, and with --json, the overview is
-    printed once. With --dry-run the dashboard changes nothing, as with --read-only. With --serve it only shows, unless
-    --allow-actions.
+    Each action shows its command line. With --once or --json it prints the overview and exits. --dry-run works as
+    --read-only.
     """
     if serve is None and allow_actions:
         raise UsageError("--allow-actions is for --serve", hint="in a terminal the dashboard acts, unless --read-only")

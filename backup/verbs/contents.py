@@ -13,10 +13,10 @@ from tiering.cli.frame.session import Session
 def diff(
     session: Session,
     first: Annotated[str, typer.Argument(metavar="A", help="a backup, its id, or latest")],
-    second: Annotated[str, typer.Argument(metavar="B", help="another one")],
+    second: Annotated[str, typer.Argument(metavar="B", help="a backup, its id, or latest")],
     to: To = None,
 ) -> None:
-    """What the second backup has that the first lacks, and the reverse: tables, and parts by name. Reads lists only."""
+    """Compare two backups: tables and part names. Reads no data."""
     from tiering.config.units import format_size
 
     with opened(session, to) as repository:
@@ -37,10 +37,10 @@ def diff(
 def cat(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="NAME", help="a backup, its id, or latest")],
-    path: Annotated[str, typer.Argument(metavar="PATH", help="TABLE/PART/FILE, as 'backup verify' names them")],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="TABLE/PART/FILE, as 'backup verify' prints it")],
     to: To = None,
 ) -> None:
-    """Write one file of a backup to stdout. It is compared with its digest before the first byte is written."""
+    """Write one file of a backup to stdout, after checking its digest."""
     with opened(session, to) as repository:
         data = repository.cat(name, path)
     sys.stdout.buffer.write(data)

@@ -16,15 +16,14 @@ def drill(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="NAME", help="a backup, its id, or latest")] = "latest",
     max_bytes: Annotated[
-        str | None, typer.Option("--max-bytes", metavar="N", help="restore only so much; other partitions each time")
+        str | None,
+        typer.Option("--max-bytes", metavar="N", help="restore at most N; each drill picks other partitions"),
     ] = None,
     to: To = None,
 ) -> None:
-    """Restore a backup into a scratch store, check it with all data, compare it with the backup's lists, take it away.
+    """Restore a backup into a scratch store, check all its data, and remove the store.
 
-    Parts, digests and rows must be what the lists say. The scratch store lies beside this machine's state and needs as
-    much room as is restored; the living tables are not touched. What was found is kept and shown by 'backup list'.
-    Exit 4: something is wrong; it is named.
+    Needs free space for the restored data; live tables are not touched. Exit 4: something is wrong.
     """
     from backup.recover.drill import DrillRequest
     from tiering.config.units import parse_size

@@ -14,7 +14,7 @@ from tiering.cli.frame.verb import new_app, verb
 
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
-    group = new_app("Backups: made at one instant, verified, restored anywhere.")
+    group = new_app("Create, verify and restore backups.")
     verb(group, changes=True)(init)
     verb(group, changes=True)(create)
     verb(group, "list")(list_backups)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def list_backups(session: Session, to: To = None) -> None:
-    """The backups, oldest first: how large they are, when each was verified and drilled, and what was found."""
+    """List backups, oldest first, with sizes and the results of verification and drills."""
     from tiering.config.units import format_size
 
     with opened(session, to) as repository:
@@ -44,7 +44,7 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="a backup, its id, or latest")],
     to: To = None,
 ) -> None:
-    """What is in a backup: its tables and partitions, the disks that it came from, and what it does not hold."""
+    """Show the tables, partitions and source disks of a backup, and what it leaves out."""
     with opened(session, to) as repository:
         documents = [_shown(repository, item) for item in repository.checked(repository.find(name))]
     if session.options.json:

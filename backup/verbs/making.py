@@ -12,10 +12,10 @@ from tiering.cli.frame.session import Session
 def init(
     session: Session,
     repository: Annotated[
-        str | None, typer.Argument(metavar="REPO", help="file:///path or s3://bucket/prefix, empty so far")
+        str | None, typer.Argument(metavar="REPO", help="an empty file:///path or s3://bucket/prefix")
     ] = None,
 ) -> None:
-    """Make a place for backups: an empty directory or prefix, apart from every disk."""
+    """Create a backup repository in an empty directory or prefix, outside every disk."""
     from backup.repository import Repository
     from backup.repository_location import repository_config, repository_url
 
@@ -35,26 +35,23 @@ def init(
 
 def create(
     session: Session,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="else the time")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="default: the current time")] = None,
     to: To = None,
     table: Tables = None,
     partition: Partitions = None,
     cold: Annotated[
         Literal["pin", "copy"],
-        typer.Option(help="cold data: copy it into the repository, or pin it where it is (no byte moves)"),
+        typer.Option(help="copy cold data, or pin it in its bucket"),
     ] = "copy",
-    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="T", help="a word to keep with it")] = None,
-    allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="though a table has no parts and had some in the backup before")
-    ] = False,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="T", help="label for 'backup prune --keep-tag'")
+    ] = None,
+    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="accept a table that lost all its parts")] = False,
 ) -> None:
-    """Back up tables as of one instant: schema, rules, policies, pins, and every part on every disk.
+    """Back up tables at one instant: definitions, rules, pins and all parts.
 
-    Every backup is complete by itself, and sends only what the repository lacks: a part that moved from the SSD to a
-    bucket is not new. Inserts, merges and moves go on meanwhile. Every byte is hashed as it is sent; a damaged part
-    fails the backup and is named. Killed on the way, it is run again and sends nothing twice.
-
-    With --cold pin what lies in a bucket stays there, kept by a pin in that bucket: such a backup needs the bucket.
+    Each backup is complete and sends only data the repository lacks. A damaged part fails the backup. Run an
+    interrupted backup again to continue it.
     """
     from backup.create.request import CreateRequest
     from backup.scope import scope_of
@@ -110,7 +107,7 @@ def delete(
     name: Annotated[str, typer.Argument(metavar="NAME", help="a backup, or its id")],
     to: To = None,
 ) -> None:
-    """Delete a backup, or what is left of one that was never completed. What only it held stays until a prune."""
+    """Delete a backup, or an incomplete one. 'backup prune' or 'backup gc' frees the space."""
     store = session.store()
     with opened(session, to) as repository:
         session.confirm(f"Delete backup {name} from {repository.name}? It cannot be restored any more.")

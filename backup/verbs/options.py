@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 To = Annotated[
     str | None,
-    typer.Option("--to", metavar="REPO", help="the repository; else $FROSTLINE_BACKUP, else backup.repository"),
+    typer.Option("--to", metavar="REPO", help="default: $FROSTLINE_BACKUP, then backup.repository"),
 ]
 Tables = Annotated[
-    list[str] | None, typer.Option("--table", "-t", metavar="T", help="only these tables; globs; may be repeated")
+    list[str] | None, typer.Option("--table", "-t", metavar="T", help="only matching tables (glob); repeatable")
 ]
 Partitions = Annotated[
-    list[str] | None, typer.Option("--partition", metavar="P", help="only this partition; may be repeated")
+    list[str] | None, typer.Option("--partition", metavar="P", help="only this partition; repeatable")
 ]
 
 

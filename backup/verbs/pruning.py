@@ -14,46 +14,40 @@ if TYPE_CHECKING:
     from disks.garbage.report import GcReport
     from disks.garbage.rules import GcRules
 
-Guard = Annotated[str, typer.Option("--guard-interval", metavar="24h", help="younger objects stay")]
-MostBytes = Annotated[str | None, typer.Option("--max-delete-bytes", metavar="N", help="stop there")]
-Quarantine = Annotated[
-    str, typer.Option(metavar="0s", help="delete only what a run with deletes announced this long ago")
-]
+Guard = Annotated[str, typer.Option("--guard-interval", metavar="24h", help="keep younger objects")]
+MostBytes = Annotated[str | None, typer.Option("--max-delete-bytes", metavar="N", help="stop after N bytes")]
+Quarantine = Annotated[str, typer.Option(metavar="0s", help="delete only what an earlier run marked this long ago")]
 ShortGuard = Annotated[
     bool,
-    typer.Option(
-        "--allow-short-guard-interval", help="allow less than an hour; only when nobody makes a backup meanwhile"
-    ),
+    typer.Option("--allow-short-guard-interval", help="allow under 1h; only if no backup runs meanwhile"),
 ]
 
 
 def prune(
     session: Session,
     keep_last: Annotated[int | None, typer.Option(metavar="N", help="the newest N backups")] = None,
-    keep_hourly: Annotated[int | None, typer.Option(metavar="N", help="the newest of each of N hours")] = None,
-    keep_daily: Annotated[int | None, typer.Option(metavar="N", help="the newest of each of N days")] = None,
-    keep_weekly: Annotated[int | None, typer.Option(metavar="N", help="the newest of each of N weeks")] = None,
-    keep_monthly: Annotated[int | None, typer.Option(metavar="N", help="the newest of each of N months")] = None,
-    keep_yearly: Annotated[int | None, typer.Option(metavar="N", help="the newest of each of N years")] = None,
+    keep_hourly: Annotated[int | None, typer.Option(metavar="N", help="the newest backup of each of N hours")] = None,
+    keep_daily: Annotated[int | None, typer.Option(metavar="N", help="the newest backup of each of N days")] = None,
+    keep_weekly: Annotated[int | None, typer.Option(metavar="N", help="the newest backup of each of N weeks")] = None,
+    keep_monthly: Annotated[int | None, typer.Option(metavar="N", help="the newest backup of each of N months")] = None,
+    keep_yearly: Annotated[int | None, typer.Option(metavar="N", help="the newest backup of each of N years")] = None,
     keep_within: Annotated[
-        str | None, typer.Option(metavar="30d", help="those at most this much older than the newest")
+        str | None, typer.Option(metavar="30d", help="backups at most this much older than the newest")
     ] = None,
-    keep_tag: Annotated[list[str] | None, typer.Option(metavar="T", help="those with this tag")] = None,
+    keep_tag: Annotated[list[str] | None, typer.Option(metavar="T", help="backups with this tag")] = None,
     guard_interval: Guard = "24h",
     max_delete_bytes: MostBytes = None,
     max_delete_fraction: Annotated[
-        str, typer.Option(metavar="0.1", help="refuse to delete a larger share of what no dropped backup named")
+        str, typer.Option(metavar="0.1", help="refuse to delete a larger share of unreferenced objects")
     ] = "0.1",
     quarantine: Quarantine = "0s",
     allow_short_guard_interval: ShortGuard = False,
     to: To = None,
 ) -> None:
-    """Drop the backups that no rule keeps, and what only they hold.
+    """Delete backups that no --keep rule selects, and the data only they hold.
 
-    A backup stays if any rule keeps it. Rules count for each machine and scope by itself, in UTC; only hours, days …
-    that have a backup count. The newest backup that verified always stays. With -n it shows each backup with the
-    reasons, and the bytes that would be freed. Objects go by the rules of 'backup gc'; those younger than the guard
-    interval go at a later run.
+    Rules apply per machine and set of tables, in UTC. The newest verified backup always stays. -n shows the reasons and
+    the bytes to be freed.
     """
     from backup.retention.prune import PruneRequest, retained
     from backup.retention.rules import KeepRules
@@ -98,18 +92,19 @@ def prune(
 
 def gc(
     session: Session,
-    delete: Annotated[bool, typer.Option("--delete", help="delete; without it gc only reports")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="delete; otherwise only report")] = False,
     guard_interval: Guard = "24h",
     max_delete_bytes: MostBytes = None,
-    max_delete_fraction: Annotated[str, typer.Option(metavar="0.1", help="refuse to delete a larger share")] = "0.1",
+    max_delete_fraction: Annotated[
+        str, typer.Option(metavar="0.1", help="refuse to delete a larger share of the objects")
+    ] = "0.1",
     quarantine: Quarantine = "0s",
     allow_short_guard_interval: ShortGuard = False,
     to: To = None,
 ) -> None:
-    """Report, or with --delete remove, objects of the repository that no backup names.
+    """Report unreferenced objects of the repository, or delete them with --delete.
 
-    Objects younger than the guard interval stay: a backup that is being made names them later. What a killed backup
-    left goes so, too. Exit 4: the report found orphans, or a reason not to delete. Exit 13: a safety rule refused.
+    Exit 4: the report found some, or a reason not to delete. Exit 13: a safety rule refused.
     """
     delete = delete and not session.dry_run
     rules = _rules(

@@ -23,23 +23,21 @@ def restore(
         typer.Option(
             "--map-table",
             metavar="A:B",
-            help="under another name; 'db.*:other.*'; may be repeated; without -t these alone",
+            help="rename tables; globs ('db.*:other.*'); repeatable; restores only these without -t",
         ),
     ] = None,
-    schema_only: Annotated[bool, typer.Option("--schema-only", help="the tables without their rows")] = False,
+    schema_only: Annotated[bool, typer.Option("--schema-only", help="restore definitions without rows")] = False,
     drop_existing: Annotated[
-        bool, typer.Option("--drop-existing", help="in the place of tables that have these names")
+        bool, typer.Option("--drop-existing", help="replace existing tables of the same name")
     ] = False,
     policy: Annotated[
-        str | None, typer.Option("--policy", metavar="P", help="for tables whose policy is not configured here")
+        str | None, typer.Option("--policy", metavar="P", help="policy for tables whose own is not configured")
     ] = None,
     to: To = None,
 ) -> None:
-    """Restore tables from a backup: onto an empty machine, or beside the tables that are here.
+    """Restore tables from a backup, each with all its parts or not at all.
 
-    Each table appears with all of its parts or not at all, and every byte is compared on the way. Parts go to the disks
-    that they came from; if one is not configured, to one of the same heat, with a note. After a crash, run it
-    again: it goes on. With -n it shows what it would do.
+    Parts return to their disks, or to one of similar temperature. Run an interrupted restore again to continue it.
     """
     from backup.recover.request import Renaming, RestoreRequest
     from backup.scope import scope_of

@@ -14,26 +14,24 @@ if TYPE_CHECKING:
 
     from backup.verify.verify import VerifyResult
 
-ReadData = Annotated[bool, typer.Option("--read-data", help="read every byte and compare it with its SHA-256")]
+ReadData = Annotated[bool, typer.Option("--read-data", help="read all data and compare SHA-256")]
 Subset = Annotated[
     str | None,
-    typer.Option("--read-data-subset", metavar="5%", help="read this share; later runs read other shares, until all"),
+    typer.Option("--read-data-subset", metavar="5%", help="read this share; later runs read the rest"),
 ]
 
 
 def verify(
     session: Session,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="a backup, its id, or latest")] = None,
-    every: Annotated[bool, typer.Option("--all", help="every backup of the repository")] = False,
+    every: Annotated[bool, typer.Option("--all", help="verify every backup")] = False,
     read_data: ReadData = False,
     read_data_subset: Subset = None,
     to: To = None,
 ) -> None:
-    """Prove that a backup is whole: everything that it names exists with its size, lists match their digests.
+    """Check that every object of a backup exists with its size, and that its lists match their digests.
 
-    With --read-data every byte is read and compared, each object once. With --read-data-subset a share of it, another
-    one each time, until all was read. What was found is kept and shown by 'backup list'. Exit 4: something is wrong;
-    each flaw is listed with its table, part and file, and with the other backups that have it.
+    Exit 4: something is wrong; each problem names the table, part and file, and backups that have an intact copy.
     """
     from backup.verify.verify import VerifyRequest
 

@@ -24,7 +24,7 @@ _SHOWN = 20
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = new_app("Disks of ClickHouse servers: look at their buckets, exchange their metadata.")
+    group = new_app("Inspect, convert and exchange metadata with ClickHouse disks.")
     app.add_typer(group, name="clickhouse")
     verb(group)(inspect)
     verb(group, changes=True)(export)
@@ -35,16 +35,14 @@ def register(app: typer.Typer) -> None:
 
 def inspect(
     session: Session,
-    url: Annotated[str, typer.Argument(metavar="URL", help="the disk's bucket and prefix: s3://bucket/prefix/")],
-    revision: Annotated[int | None, typer.Option(metavar="N", help="as the disk was at this revision")] = None,
-    files: Annotated[bool, typer.Option("--files", help="list every file with its objects")] = False,
-    attach: Annotated[bool, typer.Option("--attach", help="draft an ATTACH TABLE for every table")] = False,
+    url: Annotated[str, typer.Argument(metavar="URL", help="s3://bucket/prefix/ of the disk")],
+    revision: Annotated[int | None, typer.Option(metavar="N", help="state at this revision")] = None,
+    files: Annotated[bool, typer.Option("--files", help="list files and their objects")] = False,
+    attach: Annotated[bool, typer.Option("--attach", help="print ATTACH TABLE drafts")] = False,
 ) -> None:
-    """Say what a bucket is, which tables it holds, and what is wrong with it. Writes nothing.
+    """Show what a ClickHouse bucket contains and what is wrong with it. Read-only.
 
-    Reads the listing, the metadata of every object up to the revision, and three small files of every part.
-
-    Exit 4: something is wrong with it. Exit 10: there is nothing at the URL.
+    Exit 4: something is wrong. Exit 10: nothing is at the URL.
     """
     from restore.clickhouse.report import inspect as inspect_bucket
 
@@ -62,23 +60,20 @@ def inspect(
 
 def export(
     session: Session,
-    disk: Annotated[str, typer.Argument(metavar="DISK", help="any disk in a bucket")],
+    disk: Annotated[str, typer.Argument(metavar="DISK", help="an object disk")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="an empty or new directory")],
     metadata_version: Annotated[
         int | None,
-        typer.Option(metavar="1..5", help="default: 3, which every server reads; 4 where small files have no object"),
+        typer.Option(metavar="1..5", help="default: 3; 4 if small files have no object"),
     ] = None,
-    revision: Annotated[int | None, typer.Option(metavar="N", help="as the disk was at this revision")] = None,
+    revision: Annotated[int | None, typer.Option(metavar="N", help="state at this revision")] = None,
     key_prefix: Annotated[
-        str | None, typer.Option(metavar="PREFIX", help="what versions 1 and 5 put before a key; default: the URL's")
+        str | None, typer.Option(metavar="PREFIX", help="key prefix of versions 1 and 5; default: the URL's")
     ] = None,
 ) -> None:
-    """Write the local metadata of a disk as a ClickHouse server keeps it, so that one can attach the disk's bucket.
+    """Write a disk's metadata as a ClickHouse server stores it, so that a server can attach the bucket.
 
-    Files that exist already and are the same stay, so a stopped export goes on. Anything else in the directory is left
-    alone, and refused. Whole parts that lost their name are put into detached/, where a server's start spares them.
-
-    Exit 4: such parts, or other losses, are in the tree.
+    Run it again to continue. Refuses a directory with other files. Exit 4: the export has losses or parts in detached/.
     """
     from restore.clickhouse.export import export as export_disk
 
@@ -130,18 +125,15 @@ def _print_export(session: Session, result: dict[str, Any]) -> None:
 def import_metadata(
     session: Session,
     disk: Annotated[str, typer.Argument(metavar="DISK", help="a disk with log_format: 1")],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="the server's local directory of the disk")],
-    apply: Annotated[bool, typer.Option("--apply", help="do it; without it this is a preview")] = False,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="the server's metadata directory of the disk")],
+    apply: Annotated[bool, typer.Option("--apply", help="apply; otherwise only preview")] = False,
     key_prefix: Annotated[
-        str | None, typer.Option(metavar="PREFIX", help="what versions 1 and 5 have before a key; default: the URL's")
+        str | None, typer.Option(metavar="PREFIX", help="key prefix of versions 1 and 5; default: the URL's")
     ] = None,
 ) -> None:
-    """Take over the local metadata of a ClickHouse server: the disk's files are then those of the directory.
+    """Import the local metadata of a ClickHouse server for one disk. A preview unless --apply.
 
-    A preview unless --apply. Every object is looked for in one listing of the bucket. Stop the server first: what it
-    writes afterwards is not known here.
-
-    Exit 4: objects are missing, or files cannot be read. Exit 13: they cannot be read, and so nothing was taken over.
+    Stop the server first. Exit 4: objects are missing or files unreadable. Exit 13: nothing was imported.
     """
     from restore.clickhouse.rebuild import import_tree
 

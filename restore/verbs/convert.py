@@ -22,27 +22,25 @@ def register(group: typer.Typer) -> None:
 
 def convert(
     session: Session,
-    url: Annotated[str, typer.Argument(metavar="URL", help="the disk's bucket and prefix; it is only read")],
-    table: Annotated[str, typer.Argument(metavar="DB.TABLE", help="a table without rows, or a new one")],
-    uuid: Annotated[str | None, typer.Option(metavar="UUID", help="which of the disk's tables")] = None,
-    order_by: Annotated[str, typer.Option(metavar="C[,C]", help="the sort order of a new table")] = "",
-    partition_by: Annotated[str, typer.Option(metavar="EXPR", help="of a new table, such as 'month(ts)'")] = "",
-    policy: Annotated[str, typer.Option(metavar="P", help="of a new table; default: the only one")] = "",
+    url: Annotated[str, typer.Argument(metavar="URL", help="s3://bucket/prefix/ of the disk; only read")],
+    table: Annotated[str, typer.Argument(metavar="DB.TABLE", help="an empty or new table")],
+    uuid: Annotated[str | None, typer.Option(metavar="UUID", help="UUID of the source table")] = None,
+    order_by: Annotated[str, typer.Option(metavar="C[,C]", help="sort order of a new table")] = "",
+    partition_by: Annotated[
+        str, typer.Option(metavar="EXPR", help="partitions of a new table, such as 'month(ts)'")
+    ] = "",
+    policy: Annotated[str, typer.Option(metavar="P", help="policy of a new table; default: the only one")] = "",
     default: Annotated[
-        list[str] | None, typer.Option(metavar="C=VALUE", help="what parts without column C say; may be repeated")
+        list[str] | None, typer.Option(metavar="C=VALUE", help="value for parts without column C; repeatable")
     ] = None,
     metadata: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="the server's local directory of the disk, if it is there")
+        Path | None, typer.Option(metavar="DIR", help="the server's metadata directory, if available")
     ] = None,
 ) -> None:
-    """Take the rows of a ClickHouse table over into one of ours, all of them or with an error.
+    """Convert a ClickHouse table, with all its active rows, into a Frostline table.
 
-    ClickHouse itself reads copies of the parts, as the Python package chdb, in a process of its own: see
-    'pip install frostline[clickhouse]'. A column whose type a table here cannot hold is refused by name. The rows are
-    those of the active parts, as many as their count.txt say; what merges would still have reduced is not reduced.
-
-    Exit 2: chdb is missing, or a column has no type here. Exit 4: parts have lost their name, and their rows are not
-    taken. Exit 13: an active part is not whole, or the table here has rows.
+    Needs 'pip install frostline[clickhouse]'. Exit 2: chdb is missing, or a column type is not supported. Exit 4: parts
+    without a name were left out. Exit 13: an active part is incomplete, or the target has rows.
     """
     from disks.workers.parallel import WORKERS, Askers
     from restore.clickhouse.convert.convert import check_target, plan_columns

@@ -29,11 +29,11 @@ def register(app: typer.Typer) -> None:
 def log(
     session: Session,
     target: Annotated[str, typer.Argument(metavar="DISK|DB.TABLE", help="an object disk, or a table")],
-    since: Annotated[int, typer.Option(metavar="REV", help="only after this revision")] = 0,
-    until: Annotated[int | None, typer.Option(metavar="REV", help="only up to this revision")] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="the newest so many", min=0)] = None,
+    since: Annotated[int, typer.Option(metavar="REV", help="after this revision")] = 0,
+    until: Annotated[int | None, typer.Option(metavar="REV", help="up to this revision")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="at most N, newest first", min=0)] = None,
 ) -> None:
-    """Show the operations log of a bucket: who changed what, when and why."""
+    """Show the operations log of a bucket: what changed, when, why and by which machine."""
     from restore.history.documents import log_document
 
     store = session.store()
@@ -79,12 +79,9 @@ def diff(
     before: Annotated[int, typer.Argument(metavar="REV", help="the older revision; 0 is the empty disk")],
     after: Annotated[int, typer.Argument(metavar="REV", help="the newer revision")],
     table: Annotated[str | None, typer.Option(metavar="T", help="only this table")] = None,
-    files: Annotated[bool, typer.Option("--files", help="name every file that differs")] = False,
+    files: Annotated[bool, typer.Option("--files", help="list the files too")] = False,
 ) -> None:
-    """Show what differs between two revisions of a disk, in tables, parts and files, and which commits did it.
-
-    Parts that came and went in between are not shown: see 'frostline log' and 'frostline blame'.
-    """
+    """Show which tables, parts and files differ between two revisions, and the commits that changed them."""
     from restore.history.diff import diff as compare
     from restore.history.documents import diff_document, diff_lines
 
@@ -103,14 +100,10 @@ def diff(
 
 def blame(
     session: Session,
-    table: Annotated[str, typer.Argument(metavar="DB.TABLE", help="a table, also one that was dropped")],
-    part: Annotated[str, typer.Argument(metavar="PART", help="a part, also one that is gone")],
+    table: Annotated[str, typer.Argument(metavar="DB.TABLE", help="a table; may be dropped")],
+    part: Annotated[str, typer.Argument(metavar="PART", help="a part; may be gone")],
 ) -> None:
-    """Show who made a part, moved it, merged it, brought it back or dropped it, when and why.
-
-    A part that was merged from others is followed to them. Buckets tell by their logs, as far as these are kept; of
-    what happened on local disks the journal of this machine tells, and the part itself.
-    """
+    """Show the history of a part: insert, moves, merges, restores and drops, and its source parts."""
     from msgspec.structs import asdict
 
     from restore.history.blame import blame as inquire
@@ -146,10 +139,9 @@ def undo(
     disk: DiskName,
     revision: Annotated[int, typer.Argument(metavar="REV", help="the revision to reverse")],
 ) -> None:
-    """Reverse one commit with a new one: what it made goes, what it took away comes back.
+    """Reverse one commit with a new one.
 
-    Nothing is copied and history stays as it is: an undo is itself undone by undoing its revision. Refused (exit 13)
-    when later commits changed what it made, when rows would be lost or doubled, or when the bytes are gone.
+    Refused (exit 13) if later commits depend on it, rows would be lost or duplicated, or the data is gone.
     """
     from restore.history.documents import undo_document, undo_lines
     from restore.history.undo import preview, read_change

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tiering.engine.store import Store
     from tiering.journal.journal import Journal
 
-Disks = Annotated[list[str] | None, typer.Argument(metavar="DISK", help="default: every one it applies to")]
+Disks = Annotated[list[str] | None, typer.Argument(metavar="DISK", help="default: all that apply")]
 
 
 def register(app: typer.Typer) -> None:
@@ -36,23 +36,19 @@ def register(app: typer.Typer) -> None:
 def fsck(
     session: Session,
     disk: Disks = None,
-    read_data: Annotated[bool, typer.Option("--read-data", help="read everything, compare SHA-256")] = False,
+    read_data: Annotated[bool, typer.Option("--read-data", help="read all data and compare SHA-256")] = False,
     read_data_subset: Annotated[
-        str | None, typer.Option(metavar="5%", help="read a share, another one each time; 3/20: the third of twenty")
+        str | None, typer.Option(metavar="5%", help="read a rotating share; 3/20: the third of twenty")
     ] = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="derive again what can be; set aside what cannot be read. Deletes nothing")
+        bool, typer.Option("--repair", help="rebuild derived files, set unreadable parts aside; never deletes")
     ] = False,
     spark: Spark = False,
     master: Master = None,
 ) -> None:
-    """Check the invariants: tables, parts, files, objects. Exit 4 when something is wrong.
+    """Check tables, parts, files and objects; where configured, also pins of backups and Keeper.
 
-    Where a backup repository is configured, also the pins that its backups count on; of replicated tables, whether
-    Keeper says of this replica what is here, with --read-data also of what the others have.
-
-    With --spark the executors list the buckets in ranges of keys and read the data in them. Local disks are checked
-    here.
+    Exit 4: problems found.
     """
     from contextlib import ExitStack
 
@@ -231,35 +227,35 @@ def _print_check(session: Session, result: "CheckResult", how: "CheckOptions") -
 def gc(
     session: Session,
     disk: Disks = None,
-    delete: Annotated[bool, typer.Option("--delete", help="delete; without it gc only reports")] = False,
-    guard_interval: Annotated[str, typer.Option(metavar="24h", help="younger objects stay")] = "24h",
-    max_delete_bytes: Annotated[str | None, typer.Option(metavar="N", help="stop there")] = None,
-    max_delete_fraction: Annotated[str, typer.Option(metavar="0.1", help="refuse to delete a larger share")] = "0.1",
+    delete: Annotated[bool, typer.Option("--delete", help="delete; otherwise only report")] = False,
+    guard_interval: Annotated[str, typer.Option(metavar="24h", help="keep younger objects")] = "24h",
+    max_delete_bytes: Annotated[str | None, typer.Option(metavar="N", help="stop after N bytes")] = None,
+    max_delete_fraction: Annotated[
+        str, typer.Option(metavar="0.1", help="refuse to delete a larger share of the objects")
+    ] = "0.1",
     quarantine: Annotated[
-        str, typer.Option(metavar="0s", help="delete only what a run with --delete announced this long ago")
+        str, typer.Option(metavar="0s", help="delete only what an earlier run marked this long ago")
     ] = "0s",
     allow_short_guard_interval: Annotated[
         bool,
         typer.Option(
             "--allow-short-guard-interval",
-            help="allow less than an hour; only when nobody else writes to the disk",
+            help="allow under 1h; only if nothing else writes there",
         ),
     ] = False,
     allow_bucket_root: Annotated[
-        bool, typer.Option("--allow-bucket-root", help="delete on a disk whose url has no prefix")
+        bool, typer.Option("--allow-bucket-root", help="allow deletes on a disk without a prefix")
     ] = False,
     without_marks: Annotated[
         bool,
-        typer.Option("--without-marks", help="of a disk with log: say once that no machine of its prefix has keeper:"),
+        typer.Option("--without-marks", help="record that no machine sharing this prefix uses Keeper"),
     ] = False,
     spark: Spark = False,
     master: Master = None,
 ) -> None:
-    """Report, or with --delete remove, objects that no retained revision, pin or reader names.
+    """Report unreferenced objects, or delete them with --delete.
 
-    With --spark the executors list the buckets in ranges of keys. What is garbage is decided and deleted here.
-
-    Exit 4: the report found orphans, or a reason not to delete. Exit 13: a safety rule refused to delete.
+    Exit 4: the report found some, or a reason not to delete. Exit 13: a safety rule refused.
     """
     from disks.garbage.rules import GcRules
     from tiering.config.units import parse_duration, parse_percent, parse_size

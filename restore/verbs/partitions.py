@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from tiering.insert.insert import InsertResult
     from tiering.table.part import Part
 
-Attached = Annotated[
-    list[str], typer.Argument(metavar="PARTITION | FILE…", help="a detached partition, or data files of parts")
-]
-Partition = Annotated[str, typer.Argument(metavar="PARTITION", help="as 'partition list' shows it, such as 202601")]
+Attached = Annotated[list[str], typer.Argument(metavar="PARTITION | FILE…", help="a detached partition, or data files")]
+Partition = Annotated[str, typer.Argument(metavar="PARTITION", help="as shown by 'partition list', such as 202601")]
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_partitions(session: Session, table: TableName) -> None:
-    """List the partitions of a table with their size on each disk, and those that are detached."""
+    """List the partitions of a table with their size on each disk, detached ones too."""
     from restore.history.partitions import detached_parts
     from tiering.facts.parts import part_document
 
@@ -66,12 +64,9 @@ def list_partitions(session: Session, table: TableName) -> None:
 
 
 def drop(session: Session, table: TableName, partition: Partition) -> None:
-    """Drop a partition: all of its parts on every disk.
+    """Drop a partition on every disk and replica.
 
-    'frostline undo' of the revision that is printed brings back what lay in a bucket, while its retention lasts. What
-    lay on local disks is gone; 'partition detach' keeps it. Of a replicated table it goes from all replicas; what is
-    inserted meanwhile stays. Each replica keeps what lay on its local disks for replicas.keep_dropped_seconds (480):
-    'partition attach' takes it back until then.
+    'frostline undo' brings back parts in a bucket; parts on local disks are gone. 'partition detach' keeps both.
     """
     from restore.history.partitions import drop as drop_partition
     from restore.history.partitions import parts_of
@@ -91,11 +86,7 @@ def drop(session: Session, table: TableName, partition: Partition) -> None:
 
 
 def detach(session: Session, table: TableName, partition: Partition) -> None:
-    """Take a partition out of the table and keep its parts aside, each on its disk, in 'detached/' of the table.
-
-    No query, rule, merge or backup sees them there. 'partition attach' brings them back. When a crash stops it between
-    two disks, run it again.
-    """
+    """Move a partition to 'detached/' of its table. 'partition attach' brings it back."""
     from restore.history.partitions import detach as detach_partition
     from restore.history.partitions import parts_of
 
@@ -107,16 +98,9 @@ def detach(session: Session, table: TableName, partition: Partition) -> None:
 
 
 def attach(session: Session, table: TableName, names: Attached) -> None:
-    """Bring a detached partition back into the table, or data files of parts from elsewhere.
+    """Attach a detached partition, or data files of parts from elsewhere.
 
-    A partition: also what 'fsck --repair' set aside of it, once all of its files are back; their bytes are compared.
-    Refused (exit 13) when some of its rows are in the table: they were inserted again, or restored. When a
-    crash stops it between two disks, run it again. Of a replicated table: what a drop on any replica took,
-    while this machine still keeps it; it comes back as new parts, on all replicas.
-
-    Files: those of parts of this table, copied from 'detached/' or a backup, or of another store's table with the same
-    columns. Each becomes a part as it is, and the file stays; what the table has already is skipped. One that does not
-    fit, for its columns, its order, or rows of several partitions, is refused before the first goes in: insert it.
+    Refused (exit 13) if rows are in the table already, or a file does not fit it. Files are copied and stay.
     """
     from restore.history.partitions import attach as attach_partition
     from restore.history.partitions import attachable, sound

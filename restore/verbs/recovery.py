@@ -31,40 +31,24 @@ def register(app: typer.Typer) -> None:
 def restore(
     session: Session,
     disk: Annotated[str, typer.Argument(metavar="DISK", help="an object disk")],
-    revision: Annotated[int | None, typer.Option(metavar="N", help="as it was at this revision")] = None,
-    time: Annotated[str | None, typer.Option(metavar="T", help="as it was at this time")] = None,
-    table: Annotated[list[str] | None, typer.Option(metavar="T", help="only this table; may be repeated")] = None,
+    revision: Annotated[int | None, typer.Option(metavar="N", help="state at this revision")] = None,
+    time: Annotated[str | None, typer.Option(metavar="T", help="state at this time")] = None,
+    table: Annotated[list[str] | None, typer.Option(metavar="T", help="only this table; repeatable")] = None,
     partition: Annotated[
-        list[str] | None, typer.Option(metavar="P", help="only this partition of the table; may be repeated")
+        list[str] | None, typer.Option(metavar="P", help="only this partition of the table; repeatable")
     ] = None,
     path: Annotated[
-        list[str] | None, typer.Option(metavar="PATH", help="only this file or directory; may be repeated")
+        list[str] | None, typer.Option(metavar="PATH", help="only this file or directory; repeatable")
     ] = None,
-    source: Annotated[
-        str | None, typer.Option("--from", metavar="URL", help="take it from this bucket, which is only read")
-    ] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="do it; without it this is a preview")] = False,
+    source: Annotated[str | None, typer.Option("--from", metavar="URL", help="source bucket; only read")] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="apply; otherwise only preview")] = False,
     spark: Spark = False,
     master: Master = None,
 ) -> None:
-    """Rebuild a disk from its bucket, put it back to an older revision, or fill it from another bucket.
+    """Rebuild a disk from its bucket, return it to an older revision, or fill it from another bucket.
 
-    A preview unless --apply. Without --revision and --time it rebuilds the local metadata from the bucket, which loses
-    nothing and asks nothing. With them the disk is put back: a new revision makes it as it was then, the newer ones
-    stay in the log. Where that takes files away, the question needs a yes.
-
-    With --from the disk gets what another bucket holds (one of ours, or that of a ClickHouse server), by default at its
-    newest revision. What the disk has already is not copied again; tables that the other bucket does not know stay as
-    they are. Killed on the way, it is run again and goes on. Run again later it makes tables as the other bucket has
-    them: parts that were inserted or merged here since are removed.
-
-    With --spark the executors list the bucket, copy what comes from another one, and ask the objects of a ClickHouse
-    server for their paths. Our own log is read here, in order.
-
-    A part whose rows are there without it (on another disk, merged, or inserted again) stays away, which is said.
-
-    Exit 3: parts stayed away. Exit 4: objects are missing from the bucket, or parts of a ClickHouse server's are known
-    not to be whole.
+    A preview unless --apply. Asks for confirmation before deleting files. Run an interrupted restore again to continue
+    it. Exit 3: parts were left out because their rows exist elsewhere. Exit 4: objects are missing.
     """
     from disks.base import with_commits
     from restore.rebuild.request import RebuildRequest

@@ -31,33 +31,24 @@ def register(app: typer.Typer) -> None:
 def ingest(
     session: Session,
     table: TableName,
-    files: Annotated[list[str], typer.Argument(metavar="FILE", help="files, globs, or URLs that Spark can read")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="files, globs or URLs")],
     format: Annotated[  # noqa: A002  the flag is called so
-        str | None, typer.Option(metavar="FORMAT", help="parquet, csv, json or orc; default: by the name")
+        str | None, typer.Option(metavar="FORMAT", help="parquet, csv, json or orc; default: from the file name")
     ] = None,
     select: Annotated[
-        str | None, typer.Option(metavar="'A,B.C as D'", help="take only these columns and fields of structs")
+        str | None, typer.Option(metavar="'A,B.C as D'", help="only these columns and struct fields")
     ] = None,
     no_hive: Annotated[
-        bool, typer.Option("--no-hive", help="directories such as region=eu are no columns of the files in them")
+        bool, typer.Option("--no-hive", help="do not read columns from directories such as region=eu")
     ] = False,
-    batch_bytes: Annotated[
-        str, typer.Option("--batch-bytes", metavar="SIZE", help="files of so many bytes are one commit")
-    ] = "4GiB",
-    take_changed: Annotated[
-        bool, typer.Option("--take-changed", help="files that changed since they went in hold new rows")
-    ] = False,
-    spark: Annotated[
-        bool, typer.Option("--spark", help="by the executors of Spark; there is no other way yet")
-    ] = False,
+    batch_bytes: Annotated[str, typer.Option("--batch-bytes", metavar="SIZE", help="input bytes per commit")] = "4GiB",
+    take_changed: Annotated[bool, typer.Option("--take-changed", help="treat changed files as new rows")] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="run on Spark (required)")] = False,
     master: Master = None,
 ) -> None:
-    """Take many files into a table, by Spark: each file once.
+    """Ingest many files into a table with Spark, each file once.
 
-    Executors read the files and write sorted parts into the bucket. Files of --batch-bytes together are one commit. A
-    run that was stopped goes on after its last commit when it is run again: a file is known by place, size and time.
-
-    Exit 13: a file changed since it went in, or another ingest took some of the files at the same time.
+    Run an interrupted ingest again to continue it. Exit 13: a file has changed, or another ingest took it.
     """
     from functools import partial
 

@@ -27,7 +27,7 @@ from tiering.config.log_lines import LogStream
 
 HELP = """Tables of Parquet parts on fast disks and in S3, moved by policy, rebuilt from the bucket.
 
-A first look: frostline demo. Every verb: frostline VERB --help."""
+Try it: frostline demo. Help for a verb: frostline VERB --help."""
 _ENGINE = "duckdb"
 _NO_SUCH_PATH = frozenset(
     (
@@ -113,7 +113,7 @@ def _root() -> Any:
     from inspect import Parameter
     from typing import Annotated
 
-    eager = Annotated[bool, typer.Option("--version", help="tool, log format and minimum reader")]
+    eager = Annotated[bool, typer.Option("--version", help="show version, log format and minimum reader")]
     parameters = [
         Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context),
         Parameter("version", Parameter.KEYWORD_ONLY, annotation=eager, default=False),

@@ -91,8 +91,12 @@ def due_in_part(dues: Iterable[Due], now: datetime) -> Due | None:
 def due_rows(dues: Iterable[Due], now: datetime) -> Due | None:
     """The rule that deletes the oldest rows of the part now, and not yet all. None where the oldest time is not known
     or looks like a missing one: a merge would keep those rows."""
-    found = (due for due in dues if due.deletes and due.first is not None and due.first <= now and not due.is_due(now))
-    return next((due for due in found if due.first - due.rule.after > EARLIEST_PLAUSIBLE), None)
+    for due in dues:
+        if not due.deletes or due.first is None or due.first > now or due.is_due(now):
+            continue
+        if due.first - due.rule.after > EARLIEST_PLAUSIBLE:
+            return due
+    return None
 
 
 def may_have_due_rows(dues: Iterable[Due], now: datetime) -> bool:

@@ -181,7 +181,7 @@ def _check_silent(context: Context, definition: TableDefinition, address: str, n
     if address and peers_of(context).replica_at(address, definition) == name:
         raise Refused(
             f"replica {name} is not gone: its daemon answers at {address}",
-            hint="it says so in Keeper with its next pass; drop the table on its own machine, when that daemon has ended",
+            hint="its next pass registers it in Keeper; to drop the table, stop that daemon and drop it there",
         )
 
 

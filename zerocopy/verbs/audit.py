@@ -9,19 +9,14 @@ from tiering.cli.frame.session import Session
 if TYPE_CHECKING:
     from zerocopy.execution.auditing import Audited
 
-DiskName = Annotated[str | None, typer.Argument(metavar="DISK", help="only this one; default: every disk with log:")]
-Repair = Annotated[
-    bool, typer.Option("--repair", help="put missing marks back, and take those of this machine away that are left")
-]
+DiskName = Annotated[str | None, typer.Argument(metavar="DISK", help="default: every disk with `log:`")]
+Repair = Annotated[bool, typer.Option("--repair", help="restore missing marks; remove stale marks of this machine")]
 
 
 def audit(session: Session, disk: DiskName = None, repair: Repair = False) -> None:
-    """Compare the marks of replicas that share objects with all logs of the bucket, and with the bucket.
+    """Compare the marks of shared objects with all logs and the bucket. Deletes no object.
 
-    gc collects on this machine only after an audit of it that found everything in use marked, and that Keeper still
-    knows of. Deletes no object.
-
-    Exit 4: something differs.
+    gc on shared objects needs a clean audit. Exit 4: something differs.
     """
     from zerocopy.execution import auditing
 

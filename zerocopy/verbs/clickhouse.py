@@ -21,27 +21,24 @@ _SHOWN = 20
 
 def register(app: typer.Typer) -> None:
     """Add the group to the group of ClickHouse's verbs."""
-    group = new_app("Objects that several ClickHouse servers share (allow_remote_fs_zero_copy_replication).")
+    group = new_app("Inspect objects that ClickHouse servers share (zero-copy replication).")
     app.add_typer(group, name="zero-copy")
     verb(group)(inspect)
 
 
 def inspect(
     session: Session,
-    url: Annotated[str, typer.Argument(metavar="URL", help="the disk's bucket and prefix: s3://bucket/prefix/")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="s3://bucket/prefix/ of the disk")],
     server: Annotated[
         list[str],
-        typer.Option(metavar="REPLICA=DIR", help="a server's local directory of the disk; once for each server"),
+        typer.Option(metavar="REPLICA=DIR", help="a server's metadata directory; once per server"),
     ],
     keeper_path: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="remote_fs_zero_copy_zookeeper_path; default: /clickhouse/zero_copy"),
     ] = None,
 ) -> None:
-    """Compare what ClickHouse servers have on a disk that they share with their marks in Keeper and with the bucket.
-
-    Names parts without a mark (another server may delete their objects), marks without objects or without a part, and
-    objects that no server names. Asks the servers of keeper.hosts. Writes nothing, neither to Keeper nor to the bucket.
+    """Compare the zero-copy marks of ClickHouse servers in Keeper with their metadata and the bucket. Read-only.
 
     Exit 4: something differs. Exit 10: there are no marks.
     """

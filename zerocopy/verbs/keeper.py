@@ -10,14 +10,14 @@ from tiering.cli.frame.verb import new_app, verb
 if TYPE_CHECKING:
     from zerocopy.keeper.client import Keeper
 
-NodePath = Annotated[str, typer.Argument(metavar="PATH", help="below the configured root, such as /tables")]
+NodePath = Annotated[str, typer.Argument(metavar="PATH", help="path below the configured root, such as /tables")]
 CLOCK_SECONDS = 300.0
 """More than this between two clocks is too much (docs/machines.md)."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = new_app("Look at the ZooKeeper that replicated tables are coordinated by; run one.")
+    group = new_app("Inspect or run the ZooKeeper of replicated tables.")
     app.add_typer(group, name="keeper")
     verb(group, "ls")(list_nodes)
     verb(group)(get)
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_nodes(session: Session, path: NodePath = "/") -> None:
-    """List the nodes below a node."""
+    """List the child nodes of a path."""
     path = _checked(path)
     with _keeper(session) as keeper:
         children = keeper.children(path)
@@ -56,7 +56,7 @@ def list_nodes(session: Session, path: NodePath = "/") -> None:
 
 
 def get(session: Session, path: NodePath) -> None:
-    """Show what a node holds."""
+    """Show the content of a node."""
     path = _checked(path)
     with _keeper(session) as keeper:
         node = keeper.get(path)
@@ -71,7 +71,7 @@ def get(session: Session, path: NodePath) -> None:
 
 
 def check(session: Session) -> None:
-    """Ask every server how it is, and measure how fast it answers. Puts one node and takes it away again."""
+    """Check every Keeper server and measure latency. Writes and removes one node."""
     import msgspec
 
     from zerocopy.keeper import health
@@ -117,11 +117,11 @@ def check(session: Session) -> None:
 
 def run(
     session: Session,
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="where its data lies")],
-    port: Annotated[int, typer.Option(help="to listen on, on 127.0.0.1", min=1, max=65535)] = 2181,
-    jars: Annotated[str | None, typer.Option(metavar="DIR", help="ZooKeeper's jars; default: those of pyspark")] = None,
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="data directory")],
+    port: Annotated[int, typer.Option(help="port on 127.0.0.1", min=1, max=65535)] = 2181,
+    jars: Annotated[str | None, typer.Option(metavar="DIR", help="ZooKeeper jars; default: from pyspark")] = None,
 ) -> None:
-    """Run the packaged ZooKeeper: one server, for one machine. Several machines want an ensemble of three."""
+    """Run the packaged ZooKeeper as a single server. For several machines use an ensemble of three."""
     import os
     from pathlib import Path
 

@@ -22,7 +22,7 @@ OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="o
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = new_app("Replicas of tables: who has what, who is behind, and why.")
+    group = new_app("Inspect and repair replicas of tables.")
     app.add_typer(group, name="replica")
     verb(group, "list")(list_replicas)
     verb(group)(status)
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_replicas(session: Session) -> None:
-    """List the replicated tables of this machine, and whether they can be changed here."""
+    """List the replicated tables of this machine and whether they are writable."""
     from zerocopy.replica.status import own_replicas
 
     found = own_replicas(session.store().context)
@@ -50,11 +50,9 @@ def list_replicas(session: Session) -> None:
 
 
 def status(session: Session, table: OptionalTable = None) -> None:
-    """Show every replica of each table: what it has, and how far it is behind.
+    """Show every replica of each table and its lag.
 
-    Exit 4: a replica is not active, or behind. Exit 3: of some tables that is not known; the others are shown.
-
-    The lag is how long the oldest insert of another replica has waited that it has not got.
+    Exit 4: a replica is inactive or behind. Exit 3: the state of some tables is unknown.
     """
     from zerocopy.replica.status import statuses
     from zerocopy.verbs.each_table import EachTable
@@ -106,9 +104,7 @@ def _state(active: bool, lost: bool) -> str:
 
 
 def queue(session: Session, table: TableName) -> None:
-    """Show what this machine's replica has taken over from the log and not done, why it waits, and when it is tried
-    again; and which parts lately came with their bytes, though this machine shares objects with others, and why.
-    """
+    """Show the pending entries of this machine's replica and recent fetches of shared parts, with reasons."""
     import msgspec
 
     from tiering.facts.replicas import replica_trouble
@@ -151,10 +147,9 @@ def queue(session: Session, table: TableName) -> None:
 
 
 def sync(session: Session, table: OptionalTable = None) -> None:
-    """Take in now what the other replicas did, and do what is agreed upon. A daemon does so with every pass.
+    """Apply the changes of other replicas now. The daemon does this in each pass.
 
-    Exit 3: some of it could not be done; 1: none of it. The reasons are said, and the next time tries again. A table
-    that fails does not keep it from the others.
+    Exit 3: some of it failed. Exit 1: all of it failed.
     """
     from oplog.errors import UsageError
     from tiering.cli.frame.session import fail_if_partly
@@ -224,15 +219,14 @@ def _document_of(table: str, done: "Done") -> dict[str, Any]:
 def drop(
     session: Session,
     table: TableName,
-    replica: Annotated[str, typer.Argument(metavar="NAME", help="the replica whose machine is gone")],
+    replica: Annotated[str, typer.Argument(metavar="NAME", help="replica of the lost machine")],
     give_up_parts: Annotated[
-        bool, typer.Option("--give-up-parts", help="also when it had parts that no other one has: they are lost")
+        bool, typer.Option("--give-up-parts", help="accept losing parts only this replica has")
     ] = False,
 ) -> None:
-    """Forget a replica whose machine is gone for good. This machine's own goes with 'table drop'.
+    """Remove a lost replica. Use 'table drop' for this machine's own.
 
-    Refused while the replica is active, or has parts that no other one has, unless they are given up: then the others
-    wait for them no more, and the same rows inserted again are new.
+    Refused while the replica is active, or has parts no other one has, unless --give-up-parts.
     """
     from zerocopy.execution import work
 
@@ -257,24 +251,20 @@ def restore(
     session: Session,
     table: TableName,
     give_up_parts: Annotated[
-        bool, typer.Option("--give-up-parts", help="wait no more for parts that no replica has: they are lost")
+        bool, typer.Option("--give-up-parts", help="accept losing parts that no replica has")
     ] = False,
     without: Annotated[
         list[str] | None,
-        typer.Option("--without", metavar="NAME", help="after Keeper was lost: do not wait for this replica"),
+        typer.Option("--without", metavar="NAME", help="after losing Keeper: do not wait for this replica"),
     ] = None,
     from_parts: Annotated[
-        bool, typer.Option("--from-parts", help="Keeper was set back to an older state: rebuild its nodes")
+        bool, typer.Option("--from-parts", help="rebuild Keeper's nodes after it was set back")
     ] = False,
 ) -> None:
-    """Make this machine's replica what Keeper and the other replicas say, as 'fsck' compares it.
+    """Make this replica match Keeper and the other replicas, or restore Keeper's nodes if they are lost.
 
-    Where Keeper has lost the table, put its nodes back: say there what is here. The table can be written again when
-    all of its replicas have done so, but those that --without names. Exit 3: some are waited for.
-
-    Parts that are lacking here, or are other ones, are fetched; what no other replica knows is set aside in detached/,
-    and what here is another one too. Exit 3: some of it could not be done yet; 1: none of it. Exit 4: no replica has a
-    part that the log brings.
+    Missing parts are fetched; unknown parts move to detached/. Exit 3: unfinished, or replicas are awaited. Exit 1: all
+    of it failed. Exit 4: no replica has a part that the log lists.
     """
     from oplog.errors import PartlyDone, UsageError
     from tiering.cli.frame.session import fail_if_partly

@@ -423,7 +423,7 @@ class Identities:
     def _state_for(self, disk: Disk) -> Callable[[], WriterState]:
         if disk.logged is not None:
             return self._state
-        identities = {*self._shown.values(), *(known.id for known in self._known.values())}
+        identities = {*self._shown.values(), *(known.id for known in self._records.values())}
         return lambda: self._ages.state_to_keep(self._state(), identities)
 
     def _state(self) -> WriterState:

@@ -13,7 +13,7 @@ from tiering.cli.frame.verb import new_app, verb
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
     verb(app, changes=True)(warmup)
-    group = new_app("What queries read of buckets, kept on a local disk.")
+    group = new_app("Show and empty the read cache.")
     app.add_typer(group, name="cache")
     verb(group)(stats)
     verb(group, changes=True)(drop)
@@ -24,7 +24,7 @@ def warmup(
     table: TableName,
     partition: Annotated[str | None, typer.Option(metavar="P", help="only this partition")] = None,
 ) -> None:
-    """Read what a table has in buckets into the read cache, before a query asks for it."""
+    """Load a table's data from buckets into the read cache."""
     from tiering.config.units import format_size
     from tiering.query.warmup import warm_up
 
@@ -56,7 +56,7 @@ def warmup(
 
 
 def stats(session: Session) -> None:
-    """Show how full the read cache is, and how often it served."""
+    """Show the size and hit rate of the read cache."""
     from tiering.facts.status import cache_document
     from tiering.query.warmup import cache_of
 
@@ -70,7 +70,7 @@ def stats(session: Session) -> None:
 
 
 def drop(session: Session) -> None:
-    """Empty the read cache, and count its hits from zero. Queries that run go on, and read from the buckets."""
+    """Empty the read cache and reset its statistics. Running queries continue."""
     from tiering.config.units import format_size
     from tiering.query.warmup import cache_of
 

@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def default(session: Session) -> None:
-    """Print a configuration file to begin with."""
+    """Print a default configuration file."""
     import os
 
     import msgspec
@@ -41,7 +41,7 @@ def default(session: Session) -> None:
 
 
 def show(session: Session) -> None:
-    """Show the configuration in force, with where it came from. Secrets are covered."""
+    """Show the configuration in use and where each value comes from. Secrets are masked."""
     from tiering.config.reading import masked
 
     loaded = session.loaded
@@ -58,9 +58,9 @@ def show(session: Session) -> None:
 
 def validate(
     session: Session,
-    file: Annotated[str | None, typer.Argument(metavar="FILE", help="default: the one in force")] = None,
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="default: the file in use")] = None,
 ) -> None:
-    """Check a configuration: types, names and references. Nothing is opened."""
+    """Check types, names and references of a configuration. Opens nothing."""
     from tiering.config.reading import load_from
     from tiering.daemon.hooks.delivery import why_never
 
@@ -92,7 +92,7 @@ def schema(session: Session) -> None:
 
 
 def macros(session: Session) -> None:
-    """Show what {shard}, {replica} and the other macros stand for on this machine."""
+    """Show the values of {shard}, {replica} and other macros on this machine."""
     from tiering.config.macros import OF_A_TABLE
 
     known = session.loaded.config.macros

@@ -28,16 +28,14 @@ def cost(
     session: Session,
     table: OptionalTable = None,
     plan: Annotated[
-        str | None, typer.Option("--plan", metavar="PLAN.json", help="price what 'plan -o' saved; '-' reads stdin")
+        str | None, typer.Option("--plan", metavar="PLAN.json", help="estimate a plan saved by 'plan -o'; '-': stdin")
     ] = None,
     what_if: Annotated[
         str | None,
-        typer.Option("--what-if", metavar="POLICY", help="and if all parts of all tables lay as this policy puts them"),
+        typer.Option("--what-if", metavar="POLICY", help="estimate with every part placed by this policy"),
     ] = None,
 ) -> None:
-    """Show what storage costs a month by table and disk, and what past moves cost, by the prices of the configuration.
-    Where machines share the objects of a bucket (`log: NAME`), each object is split among those that name it. Changes
-    nothing."""
+    """Show monthly storage cost by table and disk, and the cost of past moves. Changes nothing."""
     from tiering.cli.frame.saved_plan import read_plan
     from tiering.facts.cost import Bill
 

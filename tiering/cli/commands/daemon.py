@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = new_app("Run the policy on its own.")
+    group = new_app("Run and control the background daemon.")
     app.add_typer(group, name="daemon")
     verb(group, changes=True)(run)
     verb(group)(status)
@@ -47,20 +47,17 @@ Jobs = Annotated[list[str] | None, typer.Argument(metavar="JOB", help="default: 
 
 def run(
     session: Session,
-    job: Annotated[str | None, typer.Argument(metavar="JOB", help="with --once: this job instead of a pass")] = None,
-    once: Annotated[bool, typer.Option("--once", help="one pass, or one run of JOB, then end")] = False,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="with --once: run this job")] = None,
+    once: Annotated[bool, typer.Option("--once", help="run one pass or JOB, then exit")] = False,
     log_format: Annotated[
         str | None,
-        typer.Option(
-            "--log-format", help="text or json, a line an event; default: daemon.log_format", metavar="FORMAT"
-        ),
+        typer.Option("--log-format", help="text or json; default: daemon.log_format", metavar="FORMAT"),
     ] = None,
     believe_clock: BelieveClock = False,
 ) -> None:
-    """Tick again and again: merges, TTL, moves, snapshots; and run the other jobs of `daemon.jobs` at their times.
+    """Run merges, TTL deletes, moves, snapshots and the jobs of `daemon.jobs` on schedule.
 
-    SIGTERM and Ctrl-C stop between two steps, and within one that takes longer than 8 s: the next start goes on with
-    it. SIGHUP and a changed configuration file are a 'daemon reload'.
+    SIGTERM and Ctrl-C stop safely. SIGHUP reloads the configuration.
     """
     import msgspec
 
@@ -172,23 +169,22 @@ def _run_job(session: Session, job: str, stop: threading.Event, config_file: str
 
 
 def pause(session: Session, job: Jobs = None) -> None:
-    """Have the running daemon begin no more runs of the jobs, until `daemon resume`; also not after a restart."""
+    """Stop starting jobs until `daemon resume`, also across restarts."""
     _ask(session, "pause", job or [])
 
 
 def resume(session: Session, job: Jobs = None) -> None:
-    """Have the running daemon begin runs of the jobs again; what was due meanwhile is one run, now."""
+    """Resume paused jobs; overdue runs happen once, now."""
     _ask(session, "resume", job or [])
 
 
-def trigger(session: Session, job: Annotated[str, typer.Argument(metavar="JOB", help="its name")]) -> None:
-    """Have the running daemon run a job now, or once more when it runs already; also one that is off or paused."""
+def trigger(session: Session, job: Annotated[str, typer.Argument(metavar="JOB", help="job name")]) -> None:
+    """Run a job now, even one that is off or paused; a running job runs once more."""
     _ask(session, "trigger", [job])
 
 
 def reload(session: Session) -> None:
-    """Have the running daemon read its configuration again, as it also does when the file is another one. Exit 3: some
-    of it needs a restart. With --dry-run: what would be in force."""
+    """Reload the daemon's configuration. Exit 3: some changes need a restart."""
     from tiering.daemon.control import ask
 
     document = ask(_where(session)[0], "compare" if session.dry_run else "reload", [])
@@ -217,9 +213,10 @@ def _ask(session: Session, command: str, jobs: list[str]) -> None:
 
 
 def status(session: Session) -> None:
-    """Say whether a daemon runs on this store, what it did, and how its jobs are. Exit 0: it runs and all is well; 3:
-    its last pass, the inbox or the last run of a job met trouble, or the configuration file is not valid; 1: none
-    runs."""
+    """Show whether a daemon runs on this store, its last pass and its jobs.
+
+    Exit 3: the last pass, the inbox, a job or the configuration has a problem. Exit 1: no daemon runs.
+    """
     import msgspec
 
     from tiering.daemon.jobs.status import documents_of, in_trouble

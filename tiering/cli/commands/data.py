@@ -35,41 +35,39 @@ def insert(
     table: TableName,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE", help="files, s3://bucket/key, globs of either, https://…; '-' reads stdin"),
+        typer.Argument(metavar="FILE", help="files, s3://bucket/key, globs, https://…; '-': stdin"),
     ] = None,
     format: Annotated[  # noqa: A002  the flag is called so
-        str | None, typer.Option(metavar="FORMAT", help="parquet, csv, json, arrow or orc; default: by the name")
+        str | None, typer.Option(metavar="FORMAT", help="parquet, csv, json, arrow or orc; default: from the file name")
     ] = None,
     select: Annotated[
         str | None,
-        typer.Option(
-            metavar="'A,B.C as D'", help="take only these columns and fields of structs; without files: the rows of SQL"
-        ),
+        typer.Option(metavar="'A,B.C as D'", help="columns and struct fields; without files: an SQL query"),
     ] = None,
     rename: Annotated[
         list[str] | None,
-        typer.Option("--rename-column", "--rename", metavar="A:B", help="input column A goes into B; may be repeated"),
+        typer.Option("--rename-column", "--rename", metavar="A:B", help="insert column A as B; repeatable"),
     ] = None,
     ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="leave out columns that the table does not have")
+        bool, typer.Option("--ignore-unknown", help="skip columns the table does not have")
     ] = False,
     flatten: Annotated[
-        bool, typer.Option("--flatten", help="make columns of the fields of structs: user.name of {user: {name: …}}")
+        bool, typer.Option("--flatten", help="turn struct fields into columns such as user.name")
     ] = False,
     default: Annotated[
         list[str] | None,
-        typer.Option(metavar="C=V", help="the value where the input has none, or null; may be repeated"),
+        typer.Option(metavar="C=V", help="value for missing or null input; repeatable"),
     ] = None,
     null: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="what is null in CSV, and nothing else, as '' or NA; may be repeated"),
+        typer.Option(metavar="TEXT", help="the text that means null in CSV; repeatable"),
     ] = None,
     skip_bad_rows: Annotated[
         tuple[int, str] | None,
-        typer.Option(metavar="N FILE", help="keep up to N rows that cannot be taken in FILE; more: exit 8"),
+        typer.Option(metavar="N FILE", help="write up to N bad rows to FILE; more: exit 8"),
     ] = None,
     no_hive: Annotated[
-        bool, typer.Option("--no-hive", help="directories such as region=eu are no columns of the files in them")
+        bool, typer.Option("--no-hive", help="do not read columns from directories such as region=eu")
     ] = False,
     dedup_by: Annotated[
         Literal["block", "file", "none"],
@@ -77,32 +75,23 @@ def insert(
     ] = "block",
     quorum: Annotated[
         str | None,
-        typer.Option(metavar="N|auto", help="replicated: end when N replicas have the rows; auto: the majority"),
+        typer.Option(metavar="N|auto", help="wait until N replicas have the rows; auto: a majority"),
     ] = None,
     quorum_timeout: Annotated[
-        str, typer.Option(metavar="DURATION", help="how long that is waited for; then exit 5")
+        str, typer.Option(metavar="DURATION", help="how long to wait for the quorum (exit 5 on timeout)")
     ] = "60s",
     replace_partitions: Annotated[
         bool,
         typer.Option(
             "--replace-partitions",
-            help="the rows take the place of the partitions they are in; undo takes it back",
+            help="replace the partitions the rows belong to",
         ),
     ] = False,
 ) -> None:
-    """Insert files into a table, or what a query answers.
+    """Insert files, or the rows of an SQL query, into a table.
 
-    Without files --select is SQL: 'SELECT a, sum(b) AS b FROM db.other GROUP BY a'.
-
-    An insert is idempotent: parts that an earlier insert wrote are skipped and counted as duplicates. Files that are
-    named together share parts, so that the same words double nothing; with --dedup-by file each has parts of its own,
-    and is skipped beside any others, too. Files may be compressed: .gz, .bz2, .xz, .zst, .lz4, .zip.
-
-    With --quorum, exit 5 where too few replicas are heard of: then nothing is inserted; or where they do not have the
-    rows in time: then they are in the table, and the same insert again waits on.
-
-    With --replace-partitions the rows go to the bucket, and all that the partitions held goes, by one commit; exit 13
-    where one of them got rows meanwhile, or has some on another disk: then nothing is changed.
+    Repeating an insert skips parts that exist and counts them as duplicates. Compressed files are read directly.
+    Exit 5: the quorum was not reached. Exit 13: a partition to replace has changed or is on several disks.
     """
     from contextlib import nullcontext
 
@@ -206,27 +195,20 @@ def _bad_rows(session: Session, given: tuple[int, str], sources: "list[InputSour
 
 def query(
     session: Session,
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="a SELECT; tables are named DB.TABLE")],
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="a SELECT over DB.TABLE")],
     output_format: Annotated[str, typer.Option(metavar="FORMAT", help="table, csv, json or parquet")] = "table",
-    output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="write to a file")] = None,
-    revision: Annotated[
-        str | None, typer.Option(metavar="[DISK:]N", help="the object disk, or this one, as it was at a revision")
-    ] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="write to FILE")] = None,
+    revision: Annotated[str | None, typer.Option(metavar="[DISK:]N", help="read an object disk at a revision")] = None,
     sequential: Annotated[
-        bool, typer.Option("--sequential", help="replicated: with all that was inserted with a quorum before")
+        bool, typer.Option("--sequential", help="replicated: include every earlier quorum insert")
     ] = False,
     allow_files: Annotated[
-        bool, typer.Option("--allow-files", help="it may read local files: read_csv('F'), read_parquet, read_json")
+        bool, typer.Option("--allow-files", help="allow read_csv('F'), read_parquet and read_json")
     ] = False,
 ) -> None:
-    """Run read-only SQL over all tiers.
+    """Run read-only SQL over all tiers. system.* tables describe the store.
 
-    Beside the tables there are system.tables, system.columns, system.parts, system.disks, system.log and system.moves:
-    what the store knows of itself.
-
-    Exit 3: a part of the table cannot be read at all, and the answer leaves it out. Parts that a repair set aside are
-    left out as well, which is said on stderr and in the JSON. Exit 5: with --sequential, something that was inserted
-    with a quorum is not here and cannot be fetched now.
+    Exit 3: a part is unreadable and left out. Exit 5: with --sequential, a quorum insert cannot be fetched now.
     """
     from tiering.cli.reports import query as query_output
 
@@ -263,9 +245,9 @@ def parts(
     table: OptionalTable = None,
     partition: Annotated[str | None, typer.Option(metavar="P", help="only this partition")] = None,
     disk: Annotated[str | None, typer.Option(metavar="D", help="only this disk")] = None,
-    all: Annotated[bool, typer.Option("--all", help="outdated and duplicate ones too")] = False,  # noqa: A002
+    all: Annotated[bool, typer.Option("--all", help="include outdated and duplicate parts")] = False,  # noqa: A002
 ) -> None:
-    """List parts: where they lie, how large they are, which times they cover."""
+    """List parts with their disk, size and time range."""
     from tiering.facts.parts import part_document
 
     store = session.store(anew=False)
@@ -286,11 +268,7 @@ def parts(
 
 
 def disks(session: Session) -> None:
-    """List the disks: space, parts, revision.
-
-    Total and free space of a local disk are those of its file system, less what it keeps free; used is what lies on the
-    disk itself.
-    """
+    """List disks with space, parts and revision."""
     from tiering.facts.status import disk_documents, disk_state
 
     documents = disk_documents(session.store(anew=False))
@@ -321,7 +299,7 @@ def disks(session: Session) -> None:
 
 
 def policies(session: Session) -> None:
-    """List the storage policies with their volumes."""
+    """List storage policies and their volumes."""
     config = session.loaded.config
     documents: list[dict[str, Any]] = [
         {

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tiering.engine.retiring import Asked
     from tiering.journal.known_disks import Holdings, KnownDisk
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="as the configuration calls it")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="name in the configuration")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = new_app("Disks that are not what they were: say which one is meant.")
+    group = new_app("Resolve disk identity problems, drain disks.")
     app.add_typer(group, name="disk")
     verb(group, changes=True)(adopt)
     verb(group, changes=True)(replace)
@@ -35,14 +35,10 @@ def register(app: typer.Typer) -> None:
 
 
 def adopt(session: Session, name: Name) -> None:
-    """Take the disk at the place for the one that the name stands for: another one, one given up, or an older copy.
+    """Accept the disk at the configured path as the one of this name.
 
-    Parts whose rows are in other active parts, or that were dropped since, are set aside in detached/; nothing is
-    deleted. What this machine knew of the disk's parts is forgotten, and counted again by the next command.
-
-    A copy of a disk's files that lacks its id gets a new one, and so does the disk of a machine that was cloned.
-
-    Exit 13: no tables lie there, or it has two names. Exit 5: a bucket that tells which rows are elsewhere is away.
+    Duplicate and dropped parts move to detached/; nothing is deleted. Exit 13: the disk has no tables, or two names.
+    Exit 5: a bucket needed for the comparison is unavailable.
     """
     identities, known = _configured(session, name)
     found = identities.shown(name)
@@ -62,10 +58,7 @@ def adopt(session: Session, name: Name) -> None:
 
 
 def replace(session: Session, name: Name) -> None:
-    """Give up for good what lay on a disk whose place is new and empty now.
-
-    Exit 13: the place is not empty.
-    """
+    """Give up the data of a disk whose path is now new and empty. Exit 13: the path is not empty."""
     identities, known = _configured(session, name)
     found = identities.at_place(name)
     if found is not None or not identities.is_empty(name):
@@ -78,10 +71,7 @@ def replace(session: Session, name: Name) -> None:
 
 
 def forget(session: Session, name: Name) -> None:
-    """Give up for good what lay on a disk that is not configured any more.
-
-    Exit 13: it is configured.
-    """
+    """Give up the data of a disk that is no longer configured. Exit 13: it is configured."""
     if name in session.loaded.config.disks:
         raise Refused(f"disk {name} is configured", hint=f"take it out first, or 'frostline disk replace {name}'")
     identities = session.identities(list(session.loaded.config.disks))  # the disk may be there under another name
@@ -91,17 +81,15 @@ def forget(session: Session, name: Name) -> None:
     _decide(session, "forget", name, identities, known, None)
 
 
-LogName = Annotated[str, typer.Argument(metavar="LOG", help="the name of the other log")]
-GiveUp = Annotated[bool, typer.Option("--give-up", help="also when it holds what no other log does")]
+LogName = Annotated[str, typer.Argument(metavar="LOG", help="name of the other log")]
+GiveUp = Annotated[bool, typer.Option("--give-up", help="even if it has data no other log has")]
 
 
 def retire_log(session: Session, disk: Name, log: LogName, give_up: GiveUp = False) -> None:
-    """Take the log of a machine that is gone for good out of a prefix that several share (`log:`).
+    """Retire the log of a lost machine from a prefix that several machines share (`log:`).
 
-    Shows what that log alone holds. From 24 hours later on gc heeds it no more, and collects what it alone named; for
-    12 hours its machine can take it back with 'disk adopt'. Deletes nothing.
-
-    Exit 13: it was written in the last 24 hours, or holds something alone, and not --give-up.
+    Shows what only that log holds; gc collects it from 24 hours later on. Exit 13: the log was written within 24 hours,
+    or holds data no other log has and --give-up is missing.
     """
     from disks.object_disk.sharing import retiring
     from tiering.engine.retiring import look
@@ -133,16 +121,13 @@ def retire_log(session: Session, disk: Name, log: LogName, give_up: GiveUp = Fal
         session.output.line("Retired: in 24 hours gc heeds it no more.")
 
 
-Stop = Annotated[bool, typer.Option("--stop", help="let parts come to the disk again; what left stays where it is")]
+Stop = Annotated[bool, typer.Option("--stop", help="allow new parts again; moved parts stay where they are")]
 
 
 def drain(session: Session, name: Name, stop: Stop = False) -> None:
-    """Move everything off a disk, to the other disks of the tables' policies, and let nothing new come to it.
+    """Move everything off a disk and keep new parts away from it.
 
-    A part goes to another disk of its volume, else to the next colder volume, else to a hotter one; what is detached
-    goes as well. Broken off, it goes on when it is run again. Rules, inserts and merges pass the disk by until --stop.
-
-    Exit 3: something is left. Exit 13: something has no place, and nothing was moved.
+    Run it again to continue. Exit 3: something is left. Exit 13: something fits nowhere; nothing was moved.
     """
     from tiering.engine import draining
 
@@ -358,7 +343,7 @@ def _decide(
         if decision == "adopt" and identities.is_shared(name):
             _put_marks_back(session)
         for fault in identities.faults:
-            if what == "adopt" and fault.kind == "older" and fault.disk != name:
+            if decision == "adopt" and fault.kind == "older" and fault.disk != name:
                 session.output.note(f"not adopted: {fault.error.message}; {fault.error.hint}")
     if session.options.json:
         session.output.document(document)

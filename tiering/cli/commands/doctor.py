@@ -22,12 +22,14 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     session: Session,
-    disk: Annotated[list[str] | None, typer.Argument(metavar="DISK", help="default: all, and this machine")] = None,
-    details: Annotated[bool, typer.Option("--all", help="show what is in order too")] = False,
+    disk: Annotated[
+        list[str] | None, typer.Argument(metavar="DISK", help="default: all disks and this machine")
+    ] = None,
+    details: Annotated[bool, typer.Option("--all", help="show passed checks too")] = False,
 ) -> None:
-    """Try every disk out and look at this machine: permissions, promises of stores, rules of buckets, clocks, journal.
+    """Check disks, stores, buckets, clocks and this machine.
 
-    Writes and deletes only objects of its own (`doctor/…`). Exit 4: it found a problem.
+    Writes and deletes only test objects (`doctor/…`). Exit 4: problems found.
     """
     import msgspec
 

@@ -10,19 +10,18 @@ from tiering.cli.frame.verb import new_app, verb
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = new_app("Try out the hooks that the daemon calls.")
+    group = new_app("Test the hooks of the daemon.")
     app.add_typer(group, name="hook")
     verb(group, changes=True)(test)
 
 
 def test(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="as in `hooks:` of the configuration")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="name under `hooks:`")],
 ) -> None:
-    """Send a test event to a hook once: its command or address is tried as the daemon tries it.
+    """Send a test event to a hook once.
 
-    The event is the first kind that the hook hears of, about `hook test`. Exit 5: it did not answer, or ended with an
-    error. Exit 13: it can never work, such as a program that is not there.
+    Exit 5: no answer, or an error. Exit 13: it can never work, such as a missing program.
     """
     from oplog.errors import NotFound
     from tiering.daemon.hooks.delivery import deliver

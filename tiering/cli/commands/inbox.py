@@ -14,7 +14,7 @@ from tiering.cli.frame.verb import new_app, verb
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = new_app("Files that land in a directory become rows.")
+    group = new_app("Insert files that arrive in a directory.")
     app.add_typer(group, name="inbox")
     verb(group, changes=True)(run)
     verb(group)(status)
@@ -23,9 +23,9 @@ def register(app: typer.Typer) -> None:
 
 def run(
     session: Session,
-    once: Annotated[bool, typer.Option("--once", help="everything that is whole, then end")] = False,
+    once: Annotated[bool, typer.Option("--once", help="take every complete file, then exit")] = False,
 ) -> None:
-    """Bring in what landed in the inbox. The daemon does the same by itself; without one, call this with --once."""
+    """Insert the files that arrived in the inbox. The daemon does this on its own."""
     from tiering.daemon.inbox.inbox import Inbox
 
     if session.dry_run:
@@ -66,7 +66,7 @@ def run(
 
 
 def status(session: Session) -> None:
-    """Show what waits, what failed and why, and what is left alone."""
+    """Show waiting, failed and ignored files with reasons."""
     from tiering.config.units import format_size
     from tiering.daemon.inbox.inbox import root_of
     from tiering.daemon.inbox.status import status_document
@@ -104,9 +104,9 @@ def status(session: Session) -> None:
 
 def retry(
     session: Session,
-    file: Annotated[str, typer.Argument(metavar="DB.TABLE/FILE", help="as 'inbox status' shows it")],
+    file: Annotated[str, typer.Argument(metavar="DB.TABLE/FILE", help="as shown by 'inbox status'")],
 ) -> None:
-    """Let a file that failed wait in the inbox again: it is taken as if it had just landed."""
+    """Retry a failed file as if it had just arrived."""
     from tiering.daemon.inbox.inbox import root_of
     from tiering.daemon.inbox.table_inbox import TableInbox, tables_of
 

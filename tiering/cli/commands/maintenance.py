@@ -29,7 +29,7 @@ def tick(
     only: Annotated[str | None, typer.Option(metavar="WHAT", help="moves, merges, gc or snapshots")] = None,
     believe_clock: BelieveClock = False,
 ) -> None:
-    """Do one pass of the daemon: merges, TTL deletes, moves, snapshots."""
+    """Run one daemon pass: merges, TTL deletes, moves, snapshots."""
     if only is not None and only not in STEPS:
         raise UsageError(f"unknown kind of work: {only}", hint=f"one of: {', '.join(STEPS)}")
     if believe_clock and not session.dry_run:
@@ -103,7 +103,7 @@ def _collect(session: Session, *, delete: bool) -> list[dict[str, Any]]:
 
 
 def snapshot(session: Session, disk: Annotated[str, typer.Argument(metavar="DISK", help="an object disk")]) -> None:
-    """Write the file table to the bucket, so that a rebuild starts there."""
+    """Write a snapshot of the file table to the bucket, so that rebuilds start there."""
     chosen = session.store().object_disk(disk)
     revision = chosen.revision if session.dry_run else chosen.write_snapshot()
     if session.options.json:

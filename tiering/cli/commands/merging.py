@@ -37,47 +37,38 @@ def merge(
     session: Session,
     table: TableName,
     partition: Annotated[str | None, typer.Option(metavar="P", help="only this partition")] = None,
-    final: Annotated[bool, typer.Option("--final", help="down to one part a partition")] = False,
-    adopt: Annotated[bool, typer.Option("--adopt", help="first make other machines' parts in the bucket ours")] = False,
+    final: Annotated[bool, typer.Option("--final", help="merge to one part per partition")] = False,
+    adopt: Annotated[bool, typer.Option("--adopt", help="first take over other machines' parts in the bucket")] = False,
     adopt_as: Annotated[
         Literal["older", "newer"] | None,
-        typer.Option(help="adopt: what their rows are, next to this machine's, where nobody can tell"),
+        typer.Option(help="adopt: order of their rows if it is unknown"),
     ] = None,
-    cold: Annotated[bool, typer.Option("--cold", help="parts in buckets, also where merges rest")] = False,
-    spark: Annotated[bool, typer.Option("--spark", help="the same, by the executors of Spark")] = False,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="merge parts in buckets, even where merges are disabled")
+    ] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="the same on Spark executors")] = False,
     master: Master = None,
-    where: Annotated[
-        str | None, typer.Option(metavar="SQL", help="cold: only partitions that can hold such a row")
-    ] = None,
+    where: Annotated[str | None, typer.Option(metavar="SQL", help="cold: only partitions that may match")] = None,
     target_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="cold: parts near this size are large enough")
+        str | None, typer.Option(metavar="SIZE", help="cold: leave parts near this size alone")
     ] = None,
-    min_inputs: Annotated[int, typer.Option(metavar="N", min=2, help="cold: merge no fewer parts at once")] = 2,
-    max_group_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="cold: make one part of no more than this")
-    ] = None,
-    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="cold: what one task reads")] = "256MiB",
+    min_inputs: Annotated[int, typer.Option(metavar="N", min=2, help="cold: fewest parts per merge")] = 2,
+    max_group_size: Annotated[str | None, typer.Option(metavar="SIZE", help="cold: largest output part")] = None,
+    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="cold: input bytes per task")] = "256MiB",
     groups_in_flight: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="with --spark: groups that are merged at once")
+        int | None, typer.Option(metavar="N", min=1, help="with --spark: concurrent merges")
     ] = None,
     max_failed_groups: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="cold: begin no more after more failures")
+        int | None, typer.Option(metavar="N", min=0, help="cold: stop after more failures")
     ] = None,
     drop_deleted: Annotated[
-        bool, typer.Option("--drop-deleted", help="forget deleted keys where a whole partition is merged")
+        bool, typer.Option("--drop-deleted", help="drop delete markers when a whole partition merges")
     ] = False,
 ) -> None:
-    """Merge parts into larger ones. Queries give the same rows before and after.
+    """Merge parts into larger ones. Query results do not change.
 
-    Parts that another machine inserted are merged only where nothing is missing between them, for it may be on that
-    machine's disk. When the machine is gone, --adopt rewrites its parts as this machine's own, also on volumes with
-    prefer_not_to_merge, and in this process. It is safe when the machine is not gone, too: it takes nothing but the
-    parts that the bucket holds. Where the merge mode goes by the order of inserts, it rewrites what was inserted after
-    them as well. Where nobody can tell that order it is refused, and --adopt-as says it.
-
-    --cold merges parts in buckets, from bucket to bucket, also on volumes with prefer_not_to_merge, in this process;
-    --spark has the executors of Spark do it. Each group of parts is committed by itself as soon as it is done; what
-    fails stays as it was. The inputs' objects stay until gc collects them.
+    Other machines' parts merge only if no gap between them can hold more rows. --adopt rewrites those in the bucket as
+    this machine's own; it is refused if their order matters and is unknown (see --adopt-as).
     """
     from msgspec.structs import replace
 

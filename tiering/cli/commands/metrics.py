@@ -20,10 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def metrics(session: Session) -> None:
-    """Print the numbers of the store once, as Prometheus reads them; no daemon is needed. `docs/metrics.md` lists them.
-
-    For the textfile collector of node_exporter, write to another name first and rename.
-    """
+    """Print metrics once, in Prometheus text format. No daemon is needed."""
     from tiering.daemon.jobs.status import documents_of
     from tiering.daemon.live import live_status
     from tiering.facts.metrics import collect, exposition

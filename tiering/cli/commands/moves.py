@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tiering.policy.decide import Move
     from tiering.policy.plan import Plan, Stay
 
-Partition = Annotated[str | None, typer.Option(metavar="P", help="all parts of this partition")]
+Partition = Annotated[str | None, typer.Option(metavar="P", help="all parts of a partition")]
 PartName = Annotated[str | None, typer.Option("--part", metavar="X", help="one part")]
 WAIT_POLL_SECONDS = 0.5
 
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
     verb(app)(plan)
     verb(app, changes=True)(apply)
     verb(app)(explain)
-    group = new_app("List, cancel and await moves.")
+    group = new_app("List, cancel and wait for moves.")
     app.add_typer(group, name="moves")
     verb(group, "list")(list_moves)
     verb(group, changes=True)(cancel)
@@ -48,12 +48,10 @@ def move(
     to_disk: Annotated[str | None, typer.Option(metavar="D", help="the target disk")] = None,
     keep_source: Annotated[
         bool,
-        typer.Option(
-            "--keep-source", help="leave the copy at the source; it is deleted once the part leaves the target for good"
-        ),
+        typer.Option("--keep-source", help="keep the source copy until the part leaves the target"),
     ] = False,
 ) -> None:
-    """Move a partition or a part to a volume or disk now, whatever the policy says."""
+    """Move a partition or part to a volume or disk now, overriding the policy."""
     _exactly_one("--partition", partition, "--part", part)
     _exactly_one("--to-volume", to_volume, "--to-disk", to_disk)
     from tiering.policy.change import already_there
@@ -69,10 +67,12 @@ def move(
 def plan(
     session: Session,
     table: OptionalTable = None,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="what would move at this time")] = None,
-    output: Annotated[str | None, typer.Option("-o", "--output", metavar="PLAN.json", help="save for 'apply'")] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="plan for this time")] = None,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="PLAN.json", help="save the plan for 'apply'")
+    ] = None,
     detailed_exitcode: Annotated[
-        bool, typer.Option("--detailed-exitcode", help="exit 4 when something is due, 0 when nothing is")
+        bool, typer.Option("--detailed-exitcode", help="exit 4 if moves are due, otherwise 0")
     ] = False,
 ) -> None:
     """Show what the policy would move, and why. Changes nothing."""
@@ -110,9 +110,9 @@ def plan(
 
 def apply(
     session: Session,
-    plan: Annotated[str, typer.Argument(metavar="PLAN.json", help="what 'plan -o' saved; '-' reads stdin")],
+    plan: Annotated[str, typer.Argument(metavar="PLAN.json", help="a plan saved by 'plan -o'; '-': stdin")],
 ) -> None:
-    """Carry out exactly the moves of a saved plan. What no longer fits is skipped with its reason."""
+    """Run exactly the moves of a saved plan. Moves that no longer apply are skipped with a reason."""
     from tiering.cli.frame.saved_plan import read_plan
 
     _carry_out(session, [*read_plan(plan).moves], nothing="The plan holds no moves.")
@@ -121,9 +121,9 @@ def apply(
 def explain(
     session: Session,
     table: TableName,
-    part: Annotated[str, typer.Argument(metavar="PART", help="the part; 'frostline parts' lists them")],
+    part: Annotated[str, typer.Argument(metavar="PART", help="as shown by 'frostline parts'")],
 ) -> None:
-    """Say why a part moves, why it does not, and when it will."""
+    """Explain why a part moves or stays, and when it will move."""
     import msgspec
 
     from tiering.config.units import format_size, format_time
@@ -148,9 +148,9 @@ def explain(
 
 def list_moves(
     session: Session,
-    active: Annotated[bool, typer.Option("--active", help="only unfinished ones")] = False,
-    failed: Annotated[bool, typer.Option("--failed", help="only failed ones")] = False,
-    limit: Annotated[int, typer.Option(metavar="N", help="the newest so many")] = 100,
+    active: Annotated[bool, typer.Option("--active", help="only unfinished moves")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="only failed moves")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", help="at most N, newest first")] = 100,
 ) -> None:
     """List moves, newest first: state, reason, attempts."""
     from tiering.config.units import format_size
@@ -181,8 +181,8 @@ def list_moves(
     )
 
 
-def cancel(session: Session, id: Annotated[int, typer.Argument(metavar="ID", help="see 'moves list'")]) -> None:  # noqa: A002
-    """Ask an unfinished move to stop at its next step; what it copied is removed."""
+def cancel(session: Session, id: Annotated[int, typer.Argument(metavar="ID", help="as shown by 'moves list'")]) -> None:  # noqa: A002
+    """Cancel an unfinished move at its next step and remove its copies."""
     journal = session.store().context.journal
     state = journal.work.move(id).state if session.dry_run else journal.work.request_cancel(id)
     stoppable = state in ("planned", "copying")
@@ -198,7 +198,7 @@ def wait(
     session: Session,
     id: Annotated[int | None, typer.Argument(metavar="ID", help="default: all unfinished moves")] = None,  # noqa: A002
 ) -> None:
-    """Wait until a move, or every unfinished one, has ended. Fails when one of them failed."""
+    """Wait until a move, or every unfinished one, ends. Fails if one failed."""
     import time
 
     journal = session.store().context.journal
@@ -228,7 +228,7 @@ def pause(
     merges: Annotated[bool, typer.Option("--merges", help="only merges")] = False,
     gc: Annotated[bool, typer.Option("--gc", help="only garbage collection")] = False,
 ) -> None:
-    """Pause background moves, merges and gc, for one table or all. Verbs still work when you run them."""
+    """Pause background moves, merges and gc, for one table or all. Manual commands still work."""
     _set_pause(session, table, _kinds(moves, merges, gc), paused=True)
 
 
@@ -239,7 +239,7 @@ def resume(
     merges: Annotated[bool, typer.Option("--merges", help="only merges")] = False,
     gc: Annotated[bool, typer.Option("--gc", help="only garbage collection")] = False,
 ) -> None:
-    """End a pause."""
+    """Resume background work."""
     _set_pause(session, table, _kinds(moves, merges, gc), paused=False)
 
 
@@ -248,9 +248,9 @@ def pin(
     table: TableName,
     partition: Partition = None,
     part: PartName = None,
-    to_volume: Annotated[str | None, typer.Option(metavar="V", help="bring it there and keep it there")] = None,
+    to_volume: Annotated[str | None, typer.Option(metavar="V", help="move it there and keep it there")] = None,
 ) -> None:
-    """Keep a partition or part where it is, or on a volume, whatever the rules say."""
+    """Keep a partition or part where it is, or on a volume, regardless of the rules."""
     _exactly_one("--partition", partition, "--part", part)
     store = session.store()
     definition = store.definition(table)
@@ -278,7 +278,7 @@ def pin(
 
 
 def unpin(session: Session, table: TableName, partition: Partition = None, part: PartName = None) -> None:
-    """End a pin: the rules decide again."""
+    """Remove a pin, so that the rules apply again."""
     _exactly_one("--partition", partition, "--part", part)
     store = session.store()
     definition = store.definition(table)

@@ -25,12 +25,12 @@ def register(app: typer.Typer) -> None:
 def objbench(
     session: Session,
     disk: Annotated[str, typer.Argument(metavar="DISK", help="an object disk")],
-    objects: Annotated[int, typer.Option(metavar="N", help="objects a size", min=1, max=100_000)] = 100,
-    size: Annotated[str, typer.Option(metavar="S,…", help="sizes of the objects")] = _SIZES,
+    objects: Annotated[int, typer.Option(metavar="N", help="objects per size", min=1, max=100_000)] = 100,
+    size: Annotated[str, typer.Option(metavar="S,…", help="object sizes")] = _SIZES,
 ) -> None:
-    """Measure a store and check its answers: put, get, ranged get, list, delete, put if absent; by 1 and by -j workers.
+    """Benchmark a store and check its guarantees, with 1 and with -j workers.
 
-    Everything lies below `objbench/` in the disk's prefix and is deleted at the end. Exit 4: a promise was not kept.
+    Writes below `objbench/` and deletes it at the end. Exit 4: a guarantee failed.
     """
     from disks.stores.open import open_store
     from disks.stores.trial.bench import plan, requests_of, run

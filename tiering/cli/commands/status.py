@@ -20,8 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(session: Session) -> None:
-    """Show disks, tables, unfinished and failed work, pauses and pins; and where a repository is configured the last
-    backup, verification and drill of each table, as this machine last saw them."""
+    """Show disks, tables, unfinished and failed work, pauses, pins, and the last backup of each table."""
     from tiering.facts.growth import stranded
     from tiering.facts.status import status_document
 
@@ -42,8 +41,7 @@ def status(session: Session) -> None:
 
 
 def du(session: Session, table: OptionalTable = None) -> None:
-    """Show the space each table takes on each disk and in each partition; where machines share the objects of a bucket
-    (`log: NAME`), how much of it is this machine's alone, and how much other machines use as well."""
+    """Show the space of each table by disk and partition, and how much of it other machines share."""
     from tiering.facts.parts import usage_documents
     from tiering.facts.sharing import sharing_documents
 

@@ -36,22 +36,20 @@ def create(
     table: TableName,
     like: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="take the columns of a data file, also s3:// or https://, or of a directory"),
+        typer.Option(metavar="FILE", help="take columns from a file, directory or URL"),
     ] = None,
-    flatten: Annotated[
-        bool, typer.Option("--flatten", help="of the sample's structs, the fields: as insert --flatten brings them")
-    ] = False,
+    flatten: Annotated[bool, typer.Option("--flatten", help="turn the sample's struct fields into columns")] = False,
     no_hive: Annotated[
-        bool, typer.Option("--no-hive", help="directories such as region=eu are no columns of the sample")
+        bool, typer.Option("--no-hive", help="do not read columns from directories such as region=eu")
     ] = False,
     rename_column: Annotated[
         list[str] | None,
-        typer.Option(metavar="A:B", help="the sample's column A is called B, as insert --rename-column brings it"),
+        typer.Option(metavar="A:B", help="name the sample's column A B; repeatable"),
     ] = None,
     column: Annotated[
-        list[str] | None, typer.Option(metavar="NAME:TYPE", help="a column, or another type than the sample's")
+        list[str] | None, typer.Option(metavar="NAME:TYPE", help="add a column, or override the sample's type")
     ] = None,
-    order_by: Annotated[str, typer.Option(metavar="C[,C]", help="the sort order")] = "",
+    order_by: Annotated[str, typer.Option(metavar="C[,C]", help="sort order")] = "",
     partition_by: Annotated[str, typer.Option(metavar="EXPR", help="such as 'day(ts)' or 'month(ts)'")] = "",
     ttl: Annotated[list[str] | None, typer.Option(metavar="RULE", help="such as '7d on ts to volume cold'")] = None,
     policy: Annotated[str, typer.Option(metavar="P", help="storage policy; default: the only one")] = "",
@@ -59,29 +57,21 @@ def create(
         str,
         typer.Option(
             metavar="MODE",
-            help="ordinary, replacing[:VERSION[,DELETED]], summing:C,C or aggregating:C=FUNCTION,… (min, max, sum, "
-            "any, anyLast)",
+            help="ordinary, replacing[:VERSION[,DELETED]], summing:C,C or aggregating:C=FUNCTION,…",
         ),
     ] = "ordinary",
     setting: Annotated[list[str] | None, typer.Option(metavar="K=V", help="a table setting")] = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="keep a table that exists")] = False,
-    replicated: Annotated[
-        bool, typer.Option("--replicated", help="with replicas on other machines; the first creates it, others join")
-    ] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="succeed if the table exists")] = False,
+    replicated: Annotated[bool, typer.Option("--replicated", help="create or join a replicated table")] = False,
     keeper_path: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="replicated: where in Keeper; default: /tables/{shard}/{database}.{table}"),
+        typer.Option(metavar="PATH", help="Keeper path; default: /tables/{shard}/{database}.{table}"),
     ] = None,
-    replica: Annotated[
-        str | None, typer.Option(metavar="NAME", help="replicated: this replica's name; default: {replica}")
-    ] = None,
+    replica: Annotated[str | None, typer.Option(metavar="NAME", help="replica name; default: {replica}")] = None,
 ) -> None:
-    """Create a table from columns or a sample file.
+    """Create a table from columns or a sample file, or join a replicated one.
 
-    The command changes nothing when the table exists: it fails, or says so with --if-not-exists.
-
-    With --replicated the table's parts are on several machines. Who is not the first joins: columns and order come from
-    the others when none are given, and must be theirs when they are.
+    A joining replica takes columns and order from the others; given ones must match.
     """
     from oplog.errors import UsageError
     from tiering.insert.reshaping import Reshaping, parse_renames
@@ -187,7 +177,7 @@ def _tell_daemon(session: Session, definition: "TableDefinition") -> None:
 
 
 def list_tables(session: Session) -> None:
-    """List the tables with their size on each disk."""
+    """List tables with their size on each disk."""
     from tiering.facts.parts import table_documents
 
     documents = table_documents(session.store(anew=False))
@@ -247,11 +237,11 @@ def alter(
     session: Session,
     table: TableName,
     add_column: Annotated[list[str] | None, typer.Option(metavar="N:T", help="add a column; see --default")] = None,
-    default: Annotated[str | None, typer.Option(metavar="V", help="what older parts say for an added column")] = None,
+    default: Annotated[str | None, typer.Option(metavar="V", help="value of an added column in older parts")] = None,
     rename_column: Annotated[list[str] | None, typer.Option(metavar="A:B", help="rename column A to B")] = None,
     drop_column: Annotated[list[str] | None, typer.Option(metavar="N", help="drop a column")] = None,
     widen_column: Annotated[
-        list[str] | None, typer.Option(metavar="N:T", help="a wider type, 'N:T null': nulls too")
+        list[str] | None, typer.Option(metavar="N:T", help="widen the type; 'N:T null' allows nulls")
     ] = None,
     ttl: Annotated[
         list[str] | None, typer.Option(metavar="RULE", help="replace all TTL rules; '' removes them")
@@ -262,22 +252,15 @@ def alter(
         bool | None,
         typer.Option(
             "--replicated/--not-replicated",
-            help="make a plain table one with replicas, of which this machine has the first; or the last replica a "
-            "plain table",
+            help="convert to or from a replicated table",
         ),
     ] = None,
-    keeper_path: Annotated[
-        str | None, typer.Option(metavar="PATH", help="with --replicated: where in Keeper, as of 'table create'")
-    ] = None,
+    keeper_path: Annotated[str | None, typer.Option(metavar="PATH", help="with --replicated: Keeper path")] = None,
     replica: Annotated[
-        str | None, typer.Option(metavar="NAME", help="with --replicated: this replica's name; default: {replica}")
+        str | None, typer.Option(metavar="NAME", help="with --replicated: replica name; default: {replica}")
     ] = None,
 ) -> None:
-    """Change a table. No data is rewritten.
-
-    With --replicated, or --not-replicated, all parts keep their names and bytes. What was begun and killed goes on when
-    the command is run again.
-    """
+    """Change a table without rewriting data. Run an interrupted change again to continue it."""
     import msgspec
 
     from oplog.errors import UsageError
@@ -350,13 +333,9 @@ def _convert(
 
 
 def rename(
-    session: Session, table: TableName, new: Annotated[str, typer.Argument(metavar="DB.NEW", help="its new name")]
+    session: Session, table: TableName, new: Annotated[str, typer.Argument(metavar="DB.NEW", help="the new name")]
 ) -> None:
-    """Give a table another name, also in another database. No data is rewritten; undo takes it back.
-
-    Pins, pauses, moves and backups stay the table's. What names it outside of the store, such as the configuration of
-    an inbox, is yours to change.
-    """
+    """Rename a table, also into another database. Pins, pauses, moves and backups stay with it."""
     from tiering.table.definitions import rename_table
 
     store = session.store()
@@ -374,10 +353,9 @@ def rename(
 
 
 def drop(session: Session, table: TableName) -> None:
-    """Drop a table and all its parts, on every machine that has any.
+    """Drop a table and all its parts, on every machine.
 
-    What lay in a bucket can be brought back with 'frostline restore DISK --revision N' while the retention lasts; what
-    lay on a local disk is gone.
+    Parts in a bucket can be restored during the retention; parts on local disks are gone.
     """
     from tiering.config.units import format_size
 

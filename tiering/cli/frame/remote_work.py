@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from disks.config import ObjectDiskConfig
     from disks.workers.runner import ClusterRunner, Remote, Runner
 
-Spark = Annotated[bool, typer.Option("--spark", help="let the executors of Spark list, read and copy")]
+Spark = Annotated[bool, typer.Option("--spark", help="list, read and copy on Spark executors")]
 Master = Annotated[
-    str | None, typer.Option("--master", metavar="M", help="with --spark: where; else as the configuration says")
+    str | None, typer.Option("--master", metavar="M", help="with --spark: master URL; default: from the configuration")
 ]
 
 

@@ -9,10 +9,14 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 import yaml
+from typer.core import TyperGroup
 
 from disks.workers.progress import Silent
 from oplog.errors import AccessDenied, Damaged, FrostlineError, Refused
@@ -51,6 +55,13 @@ def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
+def options_help(command: Any) -> Iterator[str]:
+    yield from (option.help or "" for option in command.params if option.name != "show_completion")  # Typer's own
+    if isinstance(command, TyperGroup):
+        for name in command.list_commands(typer.Context(command)):
+            yield from options_help(command.commands[name])
+
+
 class TestOptions:
     @pytest.mark.parametrize(
         "arguments", [["--json", "policies"], ["policies", "--json"], ["-q", "policies", "--json", "-v"]]
@@ -74,13 +85,23 @@ class TestOptions:
 
 class TestHelp:
     def test_every_verb_has_help_and_none_is_a_stub(self, capsys: pytest.CaptureFixture[str]) -> None:
-        from tiering.cli.reference import command_line
+        from tests.tools.reference import command_line
 
         text = command_line()
         for verb in CONTRACT_VERBS:
             assert f"## frostline {verb}\n" in text
         assert cli.run(["--help"]) == 0
         assert "Commands:" in capsys.readouterr().out
+
+    def test_the_help_of_every_option_is_a_phrase(self) -> None:
+        helps = list(options_help(typer.main.get_command(cli.build())))
+        assert len(helps) > 200
+        assert [text for text in helps if len(text.split()) > 12] == []
+
+    def test_shared_options_are_listed_once(self) -> None:
+        from tests.tools.reference import command_line
+
+        assert command_line().count("  --json ") == 1
 
     def test_the_table_of_verbs_names_what_each_module_has(self) -> None:
         for module, names in verbs.modules.items():
@@ -111,7 +132,7 @@ class TestHelp:
 
     def test_generated_files_are_up_to_date(self) -> None:
         """P52."""
-        from tiering.cli.reference import documents
+        from tests.tools.reference import documents
 
         for name, text in documents(REPOSITORY).items():
             assert (REPOSITORY / name).read_text() == text, f"{name}: run make generate"

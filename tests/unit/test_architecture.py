@@ -1,4 +1,4 @@
-"""The picture of the packages says what the imports are."""
+"""The diagrams of the packages show their imports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tiering.cli.architecture import BEGIN, END, picture, with_picture
+from tests.tools.architecture import BEGIN, END, picture, with_picture
 
 SOURCES = {
     "pyproject.toml": '[[tool.importlinter.contracts]]\nname = "down"\nlayers = ["high | other", "low"]\n',
@@ -35,8 +35,8 @@ def arrows(text: str) -> list[str]:
 
 
 def test_arrows_are_the_imports_wherever_they_stand(root: Path) -> None:
-    wanted = ["high --> low", "high_middle --> high_foot", "high_top --> high_middle"]
-    assert sorted(arrows(picture(root))) == wanted
+    expected = ["high --> low", "high_middle --> high_foot", "high_top --> high_middle"]
+    assert sorted(arrows(picture(root))) == expected
 
 
 def test_what_a_longer_way_says_is_left_out_and_what_nothing_says_is_not(root: Path) -> None:
@@ -46,11 +46,11 @@ def test_what_a_longer_way_says_is_left_out_and_what_nothing_says_is_not(root: P
     assert "high_top --> high_foot" in picture(root)
 
 
-def test_each_folder_says_what_it_may_touch(root: Path) -> None:
+def test_each_folder_has_the_first_clause_of_its_docstring(root: Path) -> None:
     shown = picture(root)
-    assert "| `high/middle/` | Half way: touches nothing. | low.bottom |" in shown
-    assert "| `high/middle/room/` | A room within. |  |" in shown
-    assert r"| `high/foot.py` | The foot, in two \| lines. |  |" in shown
+    assert "| `high/middle/` | Half way: touches nothing |" in shown
+    assert "| `high/middle/room/` | A room within |" in shown
+    assert r"| `high/foot.py` | The foot, in two \| lines |" in shown
     assert "thing.py" not in shown
 
 
