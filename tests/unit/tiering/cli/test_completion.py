@@ -190,7 +190,7 @@ class TestShells:
 
         assert fish("is-args", "frostline table s") == ("", 0)
         assert fish("is-args", "frostline insert db.t ") == ("", 1)
-        assert fish("get-args", "frostline table al") == ("alter\tChange a table.", 0)
+        assert fish("get-args", "frostline table al") == ("alter\tChange a table without rewriting data.", 0)
         assert fish("get-args", "frostline table alter db.t --drop-column 'us") == ("user id", 0)
 
     def test_bash_itself(self, store: Frostline, tmp_path: Path) -> None:
