@@ -94,6 +94,7 @@ def ministack(shared_directory: Path) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def moto(shared_directory: Path) -> Iterator[Server]:
     """Another S3 server in memory."""
+    pytest.importorskip("moto", reason="moto is not installed: pip install --require-hashes -r requirements/dev.txt")
     with servers.shared("moto", shared_directory) as server:
         yield server
 

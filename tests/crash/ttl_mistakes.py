@@ -124,6 +124,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         replaced("tiering.merge.planning", "_expirations", lambda *arguments: ()),
     ),
     (
+        "what a doubtful merge kept stays (I13)",
+        "a final merge passes over a part that is alone and has rows past their TTL",
+        "tests/integration/test_clock_trust.py::test_a_final_merge_deletes_what_a_doubtful_one_kept",
+        replaced("tiering.merge.planning", "_partial_expirations", lambda *arguments: ()),
+    ),
+    (
         "copies: changed as if they were parts",
         "a merge takes the copy that a move left, and recovery takes the part off the bucket",
         f"{_ORIGINALS}::test_a_change_leaves_the_rows_of_copies_in_the_bucket",

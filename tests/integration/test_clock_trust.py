@@ -195,6 +195,20 @@ def test_a_part_with_undated_rows_waits_for_a_clock(tmp_path: Path, monkeypatch:
         assert sum(merge.rows_in - merge.rows_out for merge in store.tick().merges) == 1
 
 
+def test_a_final_merge_deletes_what_a_doubtful_one_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P23: one of three rows is due. The part that has all of them is alone in its partition."""
+    fill(config := embedded(tmp_path), confirmed=None)
+    with Store.open(config) as store:
+        store.table("d.t").insert(pa.table({"ts": [datetime.now(UTC)]}).to_batches())
+        (merge,) = store.merge("d.t", MergeRequest(final=True))
+        assert (merge.rows_in, merge.rows_out) == (3, 3)
+        assert not store.merge("d.t", MergeRequest(final=True))
+        monkeypatch.setattr(clock_check, "kernel_clock_is_kept", lambda: True)
+        (merge,) = store.merge("d.t", MergeRequest(final=True))
+        assert (merge.rows_in, merge.rows_out) == (3, 1)
+        assert not store.merge("d.t", MergeRequest(final=True))
+
+
 def test_doctor_says_whether_a_clock_confirms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P23."""
     (finding,) = [one for one in doctor.run(embedded(tmp_path)) if one.check == "clock"]

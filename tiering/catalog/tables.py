@@ -34,6 +34,8 @@ from tiering.table.schema import (
     is_of_replicas,
 )
 
+_ATTEMPTS = 5
+
 
 def create(context: Context, definition: TableDefinition, *, if_not_exists: bool = False) -> TableDefinition:
     """Create the table on every disk of its policy. Raises `AlreadyExists` unless `if_not_exists`."""
@@ -62,21 +64,31 @@ def _create(context: Context, definition: TableDefinition) -> bool:
     first = [] if arbiter is None else [arbiter.name]
     others = [name for name in context.catalog.policy_disks(definition) if name not in first]
     blocks.take(context, definition, 0)  # no other machine knows of the table yet
-    try:
-        write_definition(
-            context,
-            definition,
-            kind=TableCreated(),
-            reason=f"create table {definition.full_name}",
-            disks=[*first, *others],
-            beside={blocks.mark_path(definition, 0): blocks.mark(context, 0)},
-            name_on=arbiter,
-        )
-    except Conflict:
-        context.catalog.refresh()
-        if arbiter is None or table_names.owner_of(arbiter, definition.full_name) in (None, definition.uuid):
-            raise
-        return False
+    disks = [*first, *others]
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            write_definition(
+                context,
+                definition,
+                kind=TableCreated(),
+                reason=f"create table {definition.full_name}",
+                disks=disks,
+                beside={blocks.mark_path(definition, 0): blocks.mark(context, 0)},
+                name_on=arbiter,
+            )
+            break
+        except Conflict as error:
+            context.catalog.refresh()
+            owner = table_names.owner_of(arbiter, definition.full_name) if arbiter is not None else None
+            if owner not in (None, definition.uuid):
+                return False
+            if attempt == _ATTEMPTS:
+                raise Transient(
+                    f"other processes changed the store while table {definition.full_name} was created",
+                    hint="run the command again with --if-not-exists",
+                ) from error
+            # Another process opened the store, and copied the definition to a disk before this one came to it.
+            disks = [name for name in disks if not context.disk(name).exists(definition.path)]
     context.catalog.refresh()
     return True
 

@@ -404,7 +404,7 @@ class Identities:
             and (known is None or (known.id, known.location) != (shown, place))
         ):
             known = known or KnownDisk(name=name, id=shown, kind=disk.kind, location=place)
-            known = self._records[name] = msgspec.structs.replace(known, id=shown, place=place)
+            known = self._records[name] = msgspec.structs.replace(known, id=shown, location=place)
             self._try(partial(self._journal.disks.note, name, shown, disk.kind, place))
         if shown is not None and (stamps := disk.stamps()):
             self._try(partial(self._journal.disks.note_stamp, shown, stamps[-1].stamp))
