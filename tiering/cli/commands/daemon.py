@@ -15,7 +15,7 @@ from tiering.cli.frame.exit_codes import INTERRUPTED, NOT_RUNNING, TERMINATED, F
 from tiering.cli.frame.options import BelieveClock, GlobalOptions
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
-from tiering.cli.frame.signals import raising
+from tiering.cli.frame.signals import ends_within, raising
 from tiering.cli.frame.verb import new_app, verb
 from tiering.cli.reports.moves import fail_as_the_pass_did, tick_document
 from tiering.config.log_lines import LogStream
@@ -41,6 +41,8 @@ def register(app: typer.Typer) -> None:
 
 _MOST_STOP_SECONDS = 8.0
 """Its jobs need most of that to end, or be ended."""
+_MOST_SECONDS = _MOST_STOP_SECONDS + 2.0
+"""Where the main thread does not even hear of the signal, within a call of an engine."""
 
 Jobs = Annotated[list[str] | None, typer.Argument(metavar="JOB", help="default: all jobs")]
 
@@ -337,12 +339,15 @@ def _end_in_time(stop: threading.Event, received: list[int], ended: threading.Ev
 def stop_on_signals(stop: threading.Event) -> list[int]:
     """SIGTERM and SIGINT set the event; the list tells which came. A second Ctrl-C interrupts at once."""
     received: list[int] = []
+    interrupt = raising(KeyboardInterrupt)
 
     def handle(number: int, frame: FrameType | None) -> None:
         received.append(number)
         stop.set()
-        signal.signal(signal.SIGINT, raising(KeyboardInterrupt))
+        signal.signal(signal.SIGINT, interrupt)
 
+    for handler in (handle, interrupt):  # the first Ctrl-C may be looked at when the handler of the second one is there
+        ends_within(handler, _MOST_SECONDS)
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
     return received

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import CodeType, FrameType
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from disks.host.clean_up import is_clean_up_owed
 from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED
@@ -36,7 +36,7 @@ _MOST_SECONDS = 1.0
 _MOST_CLEAN_UP_SECONDS = 30.0
 """The same while a clean-up is owed. A second after the last one it ends."""
 _LOOK_SECONDS = 0.05
-_end_the_verb: WeakSet[Handler] = WeakSet()
+_ends_within: WeakKeyDictionary[Handler, float] = WeakKeyDictionary()
 _LATER_SECONDS = 0.005
 _MOST_DELAYS = 60
 """What is not left by then is a wait, and no bookkeeping: it is ended all the same."""
@@ -67,13 +67,18 @@ def raising(ended_by: Callable[[], BaseException], later: Callable[[Handler], No
         delays = 0
         raise ended_by()
 
-    _end_the_verb.add(handle)
+    ends_within(handle, _MOST_SECONDS)
     return handle
 
 
+def ends_within(handler: Handler, seconds: float) -> None:
+    """So long a process may take to end after a signal that this handler answers."""
+    _ends_within[handler] = seconds
+
+
 def end_in_time() -> None:
-    """From now on Ctrl-C and SIGTERM end this process soon, whatever its main thread does. Not where a handler of its
-    own answers the signal, as in the daemon and the dashboard. For the entry point of a process."""
+    """From now on Ctrl-C and SIGTERM end this process soon, whatever its main thread does. Not where a handler answers
+    that no limit was set for, as in the dashboard. For the entry point of a process."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     try:
@@ -88,12 +93,14 @@ def end_in_time() -> None:
 def _end_after_signal(reader: int) -> None:
     while arrived := os.read(reader, 1):
         code = _CODES.get(arrived[0])
-        if code is not None and signal.getsignal(arrived[0]) in _end_the_verb:
+        handler = signal.getsignal(arrived[0]) if code is not None else None
+        seconds = _ends_within.get(handler) if callable(handler) else None
+        if code is not None and seconds is not None:
             begun = time.monotonic()
-            end = begun + _MOST_SECONDS
+            end = begun + seconds
             while True:
                 if is_clean_up_owed():
-                    end = min(time.monotonic() + _MOST_SECONDS, begun + _MOST_CLEAN_UP_SECONDS)
+                    end = min(max(end, time.monotonic() + _MOST_SECONDS), begun + _MOST_CLEAN_UP_SECONDS)
                 if time.monotonic() >= end:
                     break
                 time.sleep(_LOOK_SECONDS)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 import pytest
 
@@ -246,6 +247,42 @@ def test_a_wait_without_end_ends_with_the_signal(wait: str, number: signal.Signa
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code, done.stderr
     assert "resumes with the next command" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_daemon_that_does_not_hear_of_its_signal_ends(number: signal.Signals) -> None:
+    """Its main thread is within native code without an end, so the handler that would stop it never runs."""
+    program = _HANGS + (
+        "from tiering.cli.commands import daemon\n"
+        "daemon._MOST_SECONDS = 0.5\n"
+        "def verb(**given):\n"
+        "    daemon.stop_on_signals(threading.Event())\n"
+        "    threading.Thread(target=signalled_when_it_waits, args=(threading.get_ident(),), daemon=True).start()\n"
+        "    native()\n"
+        "main.build = lambda: verb\n"
+        "main.main([])\n"
+    )
+    command = [sys.executable, "-c", program.replace("SIGTERM", number.name)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 128 + number, done.stderr
+
+
+def test_the_first_ctrl_c_leaves_a_daemon_its_time() -> None:
+    """When it is looked at, the handler of the second one may be there."""
+    from tiering.cli.commands import daemon
+    from tiering.cli.frame import signals
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        daemon.stop_on_signals(threading.Event())
+        for _ in range(2):
+            handler: Any = signal.getsignal(signal.SIGINT)
+            assert signals._ends_within[handler] > daemon._MOST_STOP_SECONDS
+            if handler.__qualname__.startswith("stop_on_signals"):
+                handler(signal.SIGINT, None)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_clean_up_that_is_owed_has_more_time() -> None:
