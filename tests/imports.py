@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tiering.cli.architecture import imports_of, modules_of, packages_of
+from tests.tools.architecture import imports_of, modules_of, packages_of
 
 PUBLIC = "frostline"
 """The public module. It stands above all, and loads what it names when Python asks it for an attribute: by name."""
