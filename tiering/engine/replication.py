@@ -109,15 +109,15 @@ class Replication(Protocol):
         self,
         context: Context,
         table: str,
-        wanted: TableDefinition | None,
+        requested: TableDefinition | None,
         policy: str,
         keeper_path: str | None,
         replica: str | None,
         *,
         if_not_exists: bool,
     ) -> Made:
-        """Create the table's first replica, or another one; `wanted` may be None for that. Raises `Refused` for another
-        structure than the table has, `AlreadyExists` for a replica that is there unless `if_not_exists`."""
+        """Create the table's first replica, or another one; `requested` may be None for that. Raises `Refused` for a
+        structure that differs from the table's, `AlreadyExists` for a replica that is there unless `if_not_exists`."""
 
     def is_announced(self, context: Context, definition: TableDefinition, *, within_seconds: float) -> bool:
         """Whether a daemon has told the other replicas, or does so by then, that this one is there."""
@@ -288,9 +288,9 @@ def references(context: Context, disk: Disk) -> References | None:
 
 
 def put_marks(disks: Iterable[Disk], config: Config, context: Context | None = None) -> Callable[[], None]:
-    """From now on commits on disks whose objects several logs share are told to the replicas that share them, where
-    Keeper is configured. Nothing is opened before the first of them: the session is that of the `context`, else one
-    that the returned function ends."""
+    """From now on commits on disks whose objects several logs share are announced to the replicas that share them,
+    where Keeper is configured. Nothing is opened before the first of them: the session is that of the `context`, else
+    one that the returned function ends."""
     opened: list[OpenMarks] = []
 
     def marks_of(logged: LoggedDisk) -> BlobMarks:
