@@ -112,5 +112,5 @@ def _counted_twice(table: str, said: dict[PartName, str]) -> Iterator[Problem]:
             yield _problem("I11", table, name, f"Keeper says that rows of it are in {last}, too")
 
 
-def _problem(invariant: str, table: str, part: PartName, what: str) -> Problem:
-    return Problem(invariant, what, "keeper", table, str(part))
+def _problem(invariant: str, table: str, part: PartName, message: str) -> Problem:
+    return Problem(invariant, message, "keeper", table, str(part))
