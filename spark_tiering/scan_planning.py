@@ -29,6 +29,7 @@ from tiering.catalog import reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context, wall_clock
 from tiering.config.reading import load
+from tiering.config.units import counted
 from tiering.engine.opening import make_context
 from tiering.engine.store import Store
 from tiering.query.sql_filter import parse_filter
@@ -254,7 +255,7 @@ def _reachable(chosen: list[_Chosen], context: Context, options: ReadOptions) ->
     names = ", ".join(stored.facts.name for stored, _ in local[:3]) + (", …" if len(local) > 3 else "")
     disks = sorted({stored.disk for stored, _ in local})
     raise Refused(
-        f"{len(local)} parts of {options.table} lie on local disks of this machine ({', '.join(disks)}), which the "
+        f"disks of this machine ({', '.join(disks)}) have {counted(len(local), 'part')} of {options.table}, which the "
         f"executors cannot reach: {names}",
         hint=LOCAL_HINT,
     )

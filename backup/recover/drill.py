@@ -35,7 +35,7 @@ from oplog.entry import now
 from oplog.errors import Damaged, FrostlineError, NoSpace, NotFound, UsageError
 from restore.check.check import CheckOptions, check
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
-from tiering.config.units import format_size
+from tiering.config.units import counted, format_size
 from tiering.engine.store import Store
 from tiering.table import part as part_format
 from tiering.table.part import PartName
@@ -297,7 +297,7 @@ def _compared(store: Store, table: _Table) -> list[str]:
     with store.table(table.name).scan() as reader:
         rows = sum(batch.num_rows for batch in reader)
     if rows != wanted:
-        problems.append(f"table {table.name}: {rows} rows are read, and the lists say {wanted}")
+        problems.append(f"table {table.name}: {counted(rows, 'row')} are read, and the lists say {wanted}")
     return problems
 
 

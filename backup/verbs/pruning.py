@@ -175,12 +175,12 @@ def _print_gc(session: Session, document: dict[str, Any]) -> None:
     from tiering.config.units import format_size
 
     line = session.output.line
-    line(f"  referenced  {document['referenced']:,} objects that backups name")
-    line(f"  pending     {document['pending']:,} objects: nothing names them yet, but they are young")
+    line(f"  referenced  {counted(document['referenced'], 'object')} that backups name")
+    line(f"  pending     {counted(document['pending'], 'object')}: nothing names them yet, but they are young")
     line(f"  orphaned    {document['orphaned']:,} objects, {format_size(document['orphaned_bytes'])}")
     if document["quarantined"]:
         line(f"  quarantined {document['quarantined']:,} of them: they go when their quarantine is over")
     line(f"  deleted     {document['deleted']:,} objects, {format_size(document['deleted_bytes'])}")
     if document["kept"]:
-        line(f"  locked      {len(document['kept']):,} objects that the store keeps; a later gc deletes them")
+        line(f"  locked      {counted(len(document['kept']), 'object')} that the store keeps; a later gc deletes them")
     print_rest(session, document)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiering.config.settings import Config
+from tiering.config.units import counted
 from tiering.daemon.jobs.kinds import JobKind, Told, read_share
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _tell_created(document: Mapping[str, Any]) -> Told:
 def _tell_checked(document: Mapping[str, Any]) -> Told:
     problems = document.get("problems", [])
     first = f", the first: {_shown(problems[0])}" if problems else ""
-    return Told(f"{document.get('name')}: {len(problems)} problems{first}")
+    return Told(f"{document.get('name')}: {counted(len(problems), 'problem')}{first}")
 
 
 def _shown(problem: Any) -> str:
@@ -53,7 +54,7 @@ def _shown(problem: Any) -> str:
 
 
 def _tell_pruned(document: Mapping[str, Any]) -> Told:
-    return Told(f"{len(document.get('dropped', []))} backups dropped")
+    return Told(f"{counted(len(document.get('dropped', [])), 'backup')} dropped")
 
 
 KINDS = (

@@ -28,6 +28,7 @@ from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from restore.check.findings import FileTree, Findings, ListedTree, Problem
 from restore.check.parts import directories, present_files, read_part
+from tiering.config.units import counted
 from tiering.table.part import PART_FILE
 from tiering.table.paths import directory_of, locate
 
@@ -219,7 +220,7 @@ def _fault_in(source: Content, expected: Expected) -> str | None:
             raise refused from error
         return f"{_NOT_READ} {error}"
     if rows != expected.rows:
-        return f"the Parquet footer says {rows} rows and {PART_FILE} says {expected.rows}"
+        return f"the Parquet footer says {counted(rows, 'row')} and {PART_FILE} says {expected.rows}"
     return f"{_NO_TEXT} {untold}" if untold else None
 
 

@@ -18,6 +18,7 @@ from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from restore.check.clickhouse import check_part, is_clickhouse_part
 from restore.check.findings import Checked, FileTree, Findings, Problem
+from tiering.config.units import counted
 from tiering.table import part as part_format
 from tiering.table import schema, tombstones
 from tiering.table.part import PART_FILE, DataFile, Part, PartName
@@ -247,7 +248,7 @@ def _compare_files(disk: str, findings: Findings, part: Part, files: Mapping[str
         what = f"{PART_FILE} says {part.size_bytes} bytes and its files sum up to another size"
         _add(disk, findings, part, PART_FILE, what, None, None)
     if rows != part.rows:
-        what = f"{PART_FILE} says {part.rows} rows and its files sum up to another count"
+        what = f"{PART_FILE} says {counted(part.rows, 'row')} and its files sum up to another count"
         _add(disk, findings, part, PART_FILE, what, None, None)
 
 

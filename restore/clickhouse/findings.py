@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from oplog.clickhouse.replay import LogProblem
+from tiering.config.units import counted
 
 REPEATED = "duplicate_revision"
 NO_LOSS = frozenset({REPEATED, "unfinished_part", "unknown_schema"})
@@ -31,7 +32,7 @@ def _together(repeated: Sequence[LogProblem]) -> LogProblem:
     if len(repeated) == 1:
         return repeated[0]
     numbers = sorted({finding.revision for finding in repeated if finding.revision is not None})
-    what = f"{len(repeated):,} revisions ({_ranges(numbers)}) are borne by several objects each"
+    what = f"{counted(len(repeated), 'revision')} ({_ranges(numbers)}) are borne by several objects each"
     return LogProblem(REPEATED, what + repeated[0].what[repeated[0].what.rindex(":") :])
 
 

@@ -28,6 +28,7 @@ from restore.clickhouse.findings import losses, sentences
 from restore.clickhouse.tree import MetadataTree, key_prefix, read_tree, rows_of
 from restore.rebuild.plan import MissingObject, Tally, compare, in_scope, missing_objects
 from restore.rebuild.result import RebuildResult
+from tiering.config.units import counted
 
 NOT_IN_THE_LOG = (
     "the table was rebuilt from a log of ClickHouse's, which tells neither of frozen parts nor of deletions"
@@ -228,7 +229,8 @@ def _digest_of(row: FileRow, facts: dict[tuple[tuple[str, int], ...], FileRow]) 
 def _apply(disk: ClickHouseLogDisk, result: ImportResult, rows: dict[str, FileRow], listing: Iterable[str]) -> None:
     if result.problems:
         raise Refused(
-            f"{len(result.problems)} files of {result.directory} cannot be read, such as: {result.problems[0]}",
+            f"{counted(len(result.problems), 'file')} of {result.directory} cannot be read, such as: "
+            f"{result.problems[0]}",
             hint="what they named would count as unused; repair them, or take them out of the directory",
         )
     disk.replace_rows(rows.values(), highest(listing), set_aside_damaged=True)
@@ -243,9 +245,9 @@ def highest(keys: Iterable[str]) -> int:
 def _notes(tree: MetadataTree, keys: set[str], listing: dict[str, int]) -> Iterable[str]:
     if tree.miscounted:
         yield (
-            f"{len(tree.miscounted)} files count other names that are not in this directory, such as "
+            f"{counted(len(tree.miscounted), 'file')} count other names that are not in this directory, such as "
             f"{tree.miscounted[0]}: is it the whole of the disk's metadata?"
         )
     names = {key: parse_key(key) for key in listing if key not in keys}
     if unnamed := sum(name is not None and name.kind == FILE for name in names.values()):
-        yield f"{unnamed} objects in the bucket are named by no file of this directory"
+        yield f"{counted(unnamed, 'object')} in the bucket are named by no file of this directory"

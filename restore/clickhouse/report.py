@@ -16,7 +16,7 @@ from restore.clickhouse.bucket import ClickHouseTree, no_tree, read_bucket, surv
 from restore.clickhouse.listing import Contents, Kind
 from restore.clickhouse.parts import ClickHouseTable, State, find_tables
 from restore.clickhouse.table_facts import TableFacts, draft_of, read_facts
-from tiering.config.units import format_size
+from tiering.config.units import counted, format_size
 
 TITLES: Mapping[Kind, str] = {
     Kind.SEND_METADATA: "a disk with its log in the bucket (send_metadata, format 1)",
@@ -82,14 +82,15 @@ class Report(msgspec.Struct):
             facts.append(
                 (
                     "log",
-                    f"{counts[FILE]:,} files, {counts[RENAME]:,} renames, {counts[HARDLINK]:,} hard links"
+                    f"{counted(counts[FILE], 'file')}, {counted(counts[RENAME], 'rename')}, "
+                    + counted(counts[HARDLINK], "hard link")
                     + (f", {counts['other']:,} others" if counts["other"] else ""),
                 )
             )
             runs = len(self.tree.order.runs)
             restarted = f"; the counter restarted {runs - 1} times, highest {self.tree.head}" if runs > 1 else ""
             facts.append(("revision", f"{self.tree.revision} of {self.tree.order.newest}{restarted}"))
-        facts.append(("tree", f"{len(self.files):,} files, {format_size(self.tree.size_bytes)}"))
+        facts.append(("tree", f"{counted(len(self.files), 'file')}, {format_size(self.tree.size_bytes)}"))
         return facts
 
     def document(self, *, files: bool = False) -> dict[str, object]:
@@ -237,10 +238,12 @@ def _notes(tree: ClickHouseTree, revision: int | None) -> list[str]:
             f"path of their source): first {path}, object {key}"
         )
     if replayed.merged and not tree.ours:
-        notes.append(f"{len(replayed.merged):,} renames filled up a directory that existed, first {replayed.merged[0]}")
+        notes.append(
+            f"{counted(len(replayed.merged), 'rename')} filled up a directory that existed, first {replayed.merged[0]}"
+        )
     if tree.contents.foreign:
         notes.append(
-            f"{len(tree.contents.foreign):,} objects have names that no such disk gives, first "
+            f"{counted(len(tree.contents.foreign), 'object')} with names that no such disk gives, first "
             f"{tree.contents.foreign[0]}"
         )
     return notes

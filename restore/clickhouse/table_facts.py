@@ -19,6 +19,7 @@ from oplog.clickhouse.quoting import quoted_name
 from oplog.clickhouse.types import NotAType, parse, written
 from oplog.errors import Damaged, NotFound
 from restore.clickhouse.parts import ClickHousePart, ClickHouseTable, State
+from tiering.config.units import counted
 
 _COUNT = "count.txt"
 _KEY_COLUMN = re.compile(r"minmax_(.+)\.idx\Z")
@@ -77,7 +78,8 @@ def draft_of(table: ClickHouseTable, facts: TableFacts) -> str:
     partition = [f"PARTITION BY <an expression of {keys}>"] if keys else []
     return "\n".join(
         [
-            f"-- {rows} rows in {facts.parts} active parts: compare with SELECT count() FROM <database>.<table>",
+            f"-- {counted(rows, 'row')} in {counted(facts.parts, 'active part')}: compare with SELECT count() FROM "
+            "<database>.<table>",
             "-- not known here: defaults, columns that no part has, codecs, TTL, indexes, projections, the engine",
             f"ATTACH TABLE <database>.<table>{place}",
             f"(\n{width}\n)",

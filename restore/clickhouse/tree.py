@@ -24,6 +24,7 @@ from oplog.clickhouse.replay import File
 from oplog.errors import Damaged, FrostlineError, Refused
 from oplog.paths import is_safe
 from oplog.replay import FileRow
+from tiering.config.units import counted
 
 _PLAIN = re.compile(r"shadow/(?:[^/]+/revision|increment)\.txt\Z")
 _TEMPORARY = ".frostline-export.tmp"
@@ -184,7 +185,7 @@ def _check_foreign(
             foreign.append(row.path)
     if foreign:
         raise Refused(
-            f"{directory} holds {len(foreign)} files that are not of this tree, such as {foreign[0]}",
+            f"{directory} holds {counted(len(foreign), 'file')} that are not of this tree, such as {foreign[0]}",
             hint="choose an empty or new directory",
         )
 

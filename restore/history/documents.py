@@ -89,7 +89,7 @@ def diff_lines(diff: DiskDiff, *, files: bool) -> Iterator[str]:
     for name, parts in by_table.items():
         yield f"  {name}"
         for part in parts[:_SHOWN]:
-            rows = f"{part.rows:,} rows, " if part.rows is not None else ""
+            rows = f"{counted(part.rows, 'row')}, " if part.rows is not None else ""
             yield (
                 f"    {_SIGNS[part.change]} {part.part}  {part.what} "
                 f"({rows}{format_size(part.bytes)}){_by(part.commit)}"

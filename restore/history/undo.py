@@ -36,6 +36,7 @@ from restore.rebuild.elsewhere import present_parts, ways_back_of
 from restore.rebuild.held_revision import pinned, require_clock
 from tiering.catalog import reachability, tables
 from tiering.catalog.context import Context
+from tiering.config.units import counted
 from tiering.engine import replication
 from tiering.table import part as parts_format
 from tiering.table import schema, tombstones
@@ -365,7 +366,7 @@ def _check_blobs(disk: LoggedDisk, decided: UndoPlan) -> None:
     gone = [key for key, size in wanted.items() if sizes.get(key) != size]
     if gone:
         decided.refuse(
-            f"{len(gone)} of the {len(wanted)} objects it needs are gone from the bucket, such as {gone[0]}",
+            f"{len(gone)} of the {counted(len(wanted), 'object')} it needs are gone from the bucket, such as {gone[0]}",
             "bring them back from a copy of the bucket",
         )
     if not announced(disk, now=datetime.now(UTC)).isdisjoint(wanted):

@@ -65,6 +65,7 @@ from restore.rebuild.plan import (
 from restore.rebuild.request import RebuildRequest
 from restore.rebuild.result import RebuildResult
 from restore.rebuild.scope import scope_of
+from tiering.config.units import counted
 from tiering.table import part as parts_format
 from tiering.table.part import Part
 from tiering.table.paths import directory_of
@@ -141,7 +142,7 @@ def _rebuild_cache(
             if request.apply and cached_files:
                 raise Refused(
                     f"{disk.store.name} holds no log entry, while the cache of disk {disk.name} knows "
-                    f"{cached_files} files",
+                    f"{counted(cached_files, 'file')}",
                     hint=f"check the url of the disk; if the bucket was emptied on purpose, delete {disk.table_path}",
                 )
         objects, lost = _lost(disk, blobs, past, scope, remote)

@@ -107,7 +107,7 @@ def _print_export(session: Session, result: dict[str, Any]) -> None:
     for part in result["lost_parts"]:
         line(f"LOST NAME  {part['from']} is a whole part: in this tree it is {part['to']}")
     shown = "" if result["revision"] is None else f" at revision {result['revision']}"
-    line(f"disk {result['disk']}{shown}: {result['files']:,} files, {format_size(result['bytes'])}")
+    line(f"disk {result['disk']}{shown}: {counted(result['files'], 'file')}, {format_size(result['bytes'])}")
     line(f"  {'to write' if session.dry_run else 'written':<11}{result['written']:,}")
     line(f"  {'of these':<11}{result['links']:,} hard links")
     line(f"  {'unchanged':<11}{result['unchanged']:,}")
@@ -162,7 +162,8 @@ def _print_import(session: Session, result: "ImportResult") -> None:
 
     line = session.output.line
     versions = ", ".join(str(version) for version in sorted(result.versions)) or "none"
-    line(f"{result.directory}: {result.files:,} files, {format_size(result.bytes)} (metadata version {versions})")
+    files = counted(result.files, "file")
+    line(f"{result.directory}: {files}, {format_size(result.bytes)} (metadata version {versions})")
     line(f"  {'created' if result.applied else 'to create':<11}{result.created:,}")
     line(f"  {'removed' if result.applied else 'to remove':<11}{result.removed:,}")
     line(f"  {'unchanged':<11}{result.unchanged:,}")

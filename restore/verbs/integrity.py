@@ -214,9 +214,12 @@ def _print_check(session: Session, result: "CheckResult", how: "CheckOptions") -
             f" {share.read_lately} of the {share.filled} that hold data are read in this round"
         )
     checked = result.checked
-    reading = how.read_data or how.subset is not None
-    size = format_size(checked.bytes_read if reading else checked.bytes)
-    done = "every byte compared" if how.read_data else "read and compared" if reading else "data not read"
+    size, read = format_size(checked.bytes), format_size(checked.bytes_read)
+    done = "data not read"
+    if how.read_data:
+        done = f"every byte of data, {read}, compared"
+    elif how.subset is not None:
+        done = f"{read} of it read and compared"
     line(
         f"Checked {counted(checked.parts, 'part')}, {counted(checked.files, 'file')},"
         f" {counted(checked.objects, 'object')}, {size} ({done}):"

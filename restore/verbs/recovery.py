@@ -250,17 +250,27 @@ def _print_restore(session: Session, result: "RebuildResult", document: dict[str
     done = document["applied"]
     size = format_size(document["bytes"])
     if "source" in document:
-        line(f"{document['source']} at revision {document['revision']}: {document['files']:,} files, {size}")
+        line(f"{document['source']} at revision {document['revision']}: {counted(document['files'], 'file')}, {size}")
         line(f"  to disk    {document['disk']}")
     else:
-        line(f"disk {document['disk']} at revision {document['revision']}: {document['files']:,} files, {size}")
+        line(
+            f"disk {document['disk']} at revision {document['revision']}: {counted(document['files'], 'file')}, {size}"
+        )
     line(f"  {'created  ' if done else 'to create'}  {document['created']:,}")
     line(f"  {'removed  ' if done else 'to remove'}  {document['removed']:,}")
     line(f"  unchanged  {document['unchanged']:,}")
+    if (total := document["created"] + document["unchanged"]) != document["files"]:
+        why = (
+            "definitions and names that were given since stay" if total > document["files"] else "some parts stay away"
+        )
+        line(
+            f"  in all     {counted(total, 'file')}, created and unchanged; revision {document['revision']} had "
+            f"{document['files']:,}: {why}"
+        )
     if copy := document.get("copy"):
         how = {True: ", inside the store", False: ", through this machine"}.get(copy["server_side"], "")
         objects = copy["copied"] if done else copy["objects"]
-        moved = f"of {copy['objects']:,} objects" if done else "objects"
+        moved = f"of {counted(copy['objects'], 'object')}" if done else "objects"
         line(f"  {'copied   ' if done else 'to copy  '}  {objects:,} {moved}, {format_size(copy['bytes'])}{how}")
     for missing in result.missing_objects:
         what = f"object {missing.key}, {format_size(missing.size_bytes)}"

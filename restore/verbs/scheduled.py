@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiering.config.settings import Config
+from tiering.config.units import counted
 from tiering.daemon.jobs.kinds import JobKind, Told, read_share
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _fsck(config: Config, store: Store) -> Sequence[Sequence[str]]:
 
 def _tell_gc(document: Mapping[str, Any]) -> Told:
     deleted, orphaned = document.get("deleted", 0), document.get("orphaned", 0)
-    text = f"{deleted} objects deleted" if deleted else f"{orphaned} objects that nothing names"
+    text = f"{counted(deleted, 'object')} deleted" if deleted else f"{counted(orphaned, 'object')} that nothing names"
     left = {name: document.get(name, 0) - document.get(gone, 0) for name, gone in _LEFT}
     return Told(text, figures=left)
 
@@ -43,7 +44,9 @@ def _tell_gc(document: Mapping[str, Any]) -> Told:
 def _tell_fsck(document: Mapping[str, Any]) -> Told:
     problems = document.get("problems", [])
     first = f", the first: {problems[0]['what']}" if problems else ""
-    return Told(f"{document.get('checked', {}).get('parts', 0)} parts checked, {len(problems)} problems{first}")
+    return Told(
+        f"{document.get('checked', {}).get('parts', 0)} parts checked, {counted(len(problems), 'problem')}{first}"
+    )
 
 
 KINDS = (

@@ -27,6 +27,7 @@ from spark_tiering.scan_planning import (
     piece_of,
     shared_store,
 )
+from tiering.config.units import counted
 from tiering.engine import replication
 from tiering.engine.store import Store
 from tiering.query.sql_filter import parse_filter
@@ -158,7 +159,7 @@ def _check_there(disk: LoggedDisk, definition: TableDefinition, pieces: Sequence
         lost = [piece for piece in pool.map(look, gone) if piece is not None]
     if lost:
         raise Refused(
-            f"{len(lost)} files with rows that came into {definition.full_name} were collected, such as "
+            f"{counted(len(lost), 'file')} with rows that came into {definition.full_name} were collected, such as "
             f"{lost[0].label}: their parts were merged longer ago than the bucket keeps what was removed",
             hint=f"read the table as a whole, and go on with changes_since={disk.revision}; retention_seconds of disk "
             f"{disk.name} keeps more",

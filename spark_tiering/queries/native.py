@@ -27,6 +27,7 @@ from spark_tiering.queries.required import Need
 from spark_tiering.read_options import ReadOptions
 from spark_tiering.references import quoted
 from spark_tiering.scan_planning import Piece, choose_files, places
+from tiering.config.units import counted
 from tiering.engine.store import Store
 from tiering.table.columns.type_texts import arrow_type, type_text
 from tiering.table.columns.types import default_scalar, field_ids
@@ -256,7 +257,7 @@ def _relation(session: SparkSession, schema: Any, files: Sequence[tuple[str, int
     index = sources.InMemoryFileIndex(java, python.toSeq(paths), given, some(columns), known, unpartitioned, nothing)
     known.invalidateAll()
     if (seen := len(index.inputFiles())) != len(files):
-        raise Obstacle(f"it sees {seen} of {len(files)} files")
+        raise Obstacle(f"it sees {seen} of {counted(len(files), 'file')}")
     relation = sources.HadoopFsRelation(
         index,
         jvm.org.apache.spark.sql.types.StructType(),

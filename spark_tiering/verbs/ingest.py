@@ -174,7 +174,7 @@ def _ingest(
             error = UsageError(caught.message, hint=hint)
         if done:
             rows = sum(result.rows for result in done)
-            before = f"{rows} rows went in before by {counted(len(done), 'commit')}"
+            before = f"{counted(rows, 'row')} went in before by {counted(len(done), 'commit')}"
             error.message += f" ({before}; running it again goes on after them)"
             error.args = (error.message,)
         raise error from caught.__cause__

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiering.config.settings import Config
+from tiering.config.units import counted
 from tiering.daemon.jobs.kinds import JobKind, Told
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ def _ingest_seconds(config: Config) -> float | None:
 
 
 def _tell(document: Mapping[str, Any]) -> Told:
-    return Told(f"{document.get('table')}: {document.get('rows')} rows of {document.get('files')} files")
+    rows, files = document.get("rows") or 0, document.get("files") or 0
+    return Told(f"{document.get('table')}: {counted(rows, 'row')} of {counted(files, 'file')}")
 
 
 KINDS = (JobKind("ingest", _tell, _ingest, every=_ingest_seconds),)

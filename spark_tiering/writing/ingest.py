@@ -25,6 +25,7 @@ from spark_tiering.writing.file_shares import FileShare, IngestFile, rows_of, sh
 from spark_tiering.writing.mixed_files import are_mixed
 from spark_tiering.writing.path_columns import spark_type, with_path_columns
 from spark_tiering.writing.ranges import are_carried, in_ranges, read_by_tasks, rows_or_error
+from tiering.config.units import counted
 from tiering.insert.inputs.hive import path_columns
 from tiering.insert.inputs.source_files import find_sources, source_of
 from tiering.insert.reshaping import NULLS, Reshaping
@@ -304,7 +305,9 @@ def _checked(file: IngestFile) -> IngestFile:
 def _check_seen(rows: DataFrame, files: Sequence[IngestFile]) -> None:
     """Raise `Refused` where Spark passes over some, which would be noted as taken."""
     if (seen := len(rows.inputFiles())) != len(files):
-        raise Refused(f"Spark sees {seen} of {len(files)} files", hint="see in its log which it passes over, and why")
+        raise Refused(
+            f"Spark sees {seen} of {counted(len(files), 'file')}", hint="see in its log which it passes over, and why"
+        )
 
 
 def _selected(rows: DataFrame, select: Mapping[str, str]) -> DataFrame:

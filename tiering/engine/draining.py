@@ -21,6 +21,7 @@ from oplog.kinds import SetAside
 from tiering.catalog import blocks, reachability
 from tiering.catalog.context import Context
 from tiering.catalog.copies import copying
+from tiering.config.units import counted
 from tiering.engine import recovery, replication
 from tiering.move import policy_facts
 from tiering.move.report import MoveReport
@@ -150,7 +151,9 @@ def drain(context: Context, name: str) -> DrainReport:
         still = [stored for stored in context.catalog.parts(definition, include_outdated=True) if stored.disk == name]
         if still:
             names = ", ".join(stored.facts.name for stored in still[:3]) + (", …" if len(still) > 3 else "")
-            report.left.append(StaysThere(definition.full_name, f"{len(still)} parts: {names}", "run it again"))
+            report.left.append(
+                StaysThere(definition.full_name, f"{counted(len(still), 'part')}: {names}", "run it again")
+            )
     return report
 
 

@@ -43,6 +43,7 @@ from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import INSERT_CLAIM, check_plain, digests_claimed, stage_part
+from tiering.config.units import counted
 from tiering.insert.concurrency import OtherInserts
 from tiering.insert.row_blocks import row_blocks, row_digest
 from tiering.parquet.column_ranges import column_range, combine_ranges
@@ -95,7 +96,7 @@ def insert(
         except FrostlineError as error:
             done = run.result()
             if done.parts:
-                kept = f"{done.rows} rows in {len(done.parts)} parts went in before"
+                kept = f"{counted(done.rows, 'row')} in {counted(len(done.parts), 'part')} went in before"
                 then = "brings them once more" if again else "skips them"
                 error.message += f" ({kept}; running the insert again {then})"
                 error.args = (error.message,)

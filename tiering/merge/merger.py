@@ -33,6 +33,7 @@ from tiering.catalog.context import Context
 from tiering.catalog.insertion_order import InsertionOrder
 from tiering.catalog.lineage import inputs_of
 from tiering.catalog.new_parts import INSERT_CLAIM, first_block_on_its_way, stage_part
+from tiering.config.units import counted
 from tiering.merge.adoption import AdoptionPlan
 from tiering.merge.output import (
     MergeResult,
@@ -213,7 +214,7 @@ class _Merge(msgspec.Struct):
                 stack.enter_context(context.reservations.reserve(disk, bytes_in))
             else:
                 disk = stack.enter_context(context.reservations.for_merge(definition, sources, bytes_in))
-            what = f"merging {len(self.inputs)} parts of {definition.full_name}"
+            what = f"merging {counted(len(self.inputs), 'part')} of {definition.full_name}"
             task = stack.enter_context(context.progress.task(what, items=rows_in, size_bytes=bytes_in))
             for name in sorted(sources):
                 stack.enter_context(context.disk(name).read_lease())

@@ -18,7 +18,7 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.insertion_order import Followers
 from tiering.catalog.new_parts import first_block_on_its_way
-from tiering.config.units import format_size
+from tiering.config.units import counted, format_size
 from tiering.journal.kept_looks import PartSums
 from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.merge.selection import MAX_PARTS, OLD, MergePlan, MergeStay, explain_rest, select_final, select_merges
@@ -147,7 +147,7 @@ def _in_portions(plan: MergePlan, limit_bytes: int) -> Iterator[MergePlan]:
         return
     for portion in portions(list(plan.parts), limit_bytes):
         size = format_size(sum(stored.facts.size_bytes for stored in portion))
-        yield MergePlan(plan.partition, tuple(portion), f"final merge of {len(portion)} parts, {size}")
+        yield MergePlan(plan.partition, tuple(portion), f"final merge of {counted(len(portion), 'part')}, {size}")
 
 
 def _late_merges(

@@ -17,7 +17,7 @@ from itertools import groupby, pairwise
 import msgspec
 
 from tiering.catalog.catalog import StoredPart
-from tiering.config.units import format_size
+from tiering.config.units import counted, format_size
 from tiering.policy.plan import Reason
 from tiering.table.schema import TableSettings
 
@@ -98,7 +98,7 @@ def select_final(
     ):
         for segment in _segments(list(group), allowed, joinable, busy):
             if len(segment) > 1:
-                reason = f"final merge of {len(segment)} parts, {format_size(_total(segment))}"
+                reason = f"final merge of {counted(len(segment), 'part')}, {format_size(_total(segment))}"
                 plans.append(MergePlan(partition, tuple(segment), reason))
     return plans
 
@@ -207,7 +207,7 @@ def _select(segment: list[StoredPart], limit: int, now: datetime, part_count: in
     largest = max(stored.facts.size_bytes for stored in chosen)
     reason = (
         f"{len(chosen)} adjacent parts of {format_size(_total(chosen))} are {_total(chosen) / max(largest, 1):.1f} "
-        f"times their largest (at least {base:.1f} asked); the partition has {part_count} parts"
+        f"times their largest (at least {base:.1f} asked); the partition has {counted(part_count, 'part')}"
     )
     yield score, MergePlan(chosen[0].name.partition, chosen, reason)
     yield from _select(segment[:start], limit, now, part_count)

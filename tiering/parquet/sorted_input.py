@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from oplog.errors import Damaged, FrostlineError
+from tiering.config.units import counted
 from tiering.parquet.sort_keys import Key, SortKeyRange, row_key, rows_below
 from tiering.table.columns.types import arrow_schema, default_array, widened
 from tiering.table.part import DataFile
@@ -128,7 +129,7 @@ class SortedInput:
         groups = range(metadata.num_row_groups) if self._item.row_groups is None else self._item.row_groups
         expected = sum(metadata.row_group(number).num_rows for number in groups)
         if self._decoded_rows != expected:
-            raise OSError(f"{self._decoded_rows} of {expected} rows could be read")
+            raise OSError(f"{self._decoded_rows} of {counted(expected, 'row')} could be read")
 
     def take(self, rows: int) -> pa.Table:
         """The first so many ready rows, which are no longer ready then."""

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from tiering.config.jobs import parse_window, parse_zone
 from tiering.config.settings import PacingConfig, PolicyConfig, PricesConfig
-from tiering.config.units import format_size
+from tiering.config.units import counted, format_size
 from tiering.policy import cost, ttl
 from tiering.policy.backoff import AHEAD
 from tiering.policy.cost import Cost
@@ -155,7 +155,7 @@ class Pacing:
         if pacing.bytes is not None and spent.bytes >= pacing.bytes:
             used = f"{format_size(spent.bytes)} of {format_size(pacing.bytes)}"
         elif pacing.requests is not None and spent.requests >= pacing.requests:
-            used = f"{spent.requests:,} of {pacing.requests:,} requests"
+            used = f"{spent.requests:,} of {counted(pacing.requests, 'request')}"
         elif pacing.money is not None and spent.money >= pacing.money:
             used = f"{spent.money:.6g} of {pacing.money:.6g} {self._prices.currency}"
         return (

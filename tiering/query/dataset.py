@@ -33,6 +33,7 @@ from disks.stores.base import S3Connection
 from oplog.errors import NotFound, Refused
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.config.units import counted
 from tiering.parquet.checked_local import LocalRead
 from tiering.query.checked_parts import check_local_files, local_read, read_schema
 from tiering.query.filesystem import FrostlineFileSystem
@@ -209,8 +210,8 @@ def _convert(
     size_bytes = sum(file.size_bytes for _, file in files)
     if size_bytes > MAX_CONVERTED_BYTES:
         raise Refused(
-            f"{len(files)} files ({size_bytes} bytes) of {definition.full_name} are older than a renamed column or "
-            "a new default, which a dataset cannot map",
+            f"{counted(len(files), 'file')} ({size_bytes} bytes) of {definition.full_name} predate a renamed column "
+            "or a new default, which a dataset cannot map",
             hint=f"'frostline merge {definition.full_name} --final' rewrites them; scan() and query read them",
         )
     tables = [

@@ -18,6 +18,7 @@ from oplog.errors import NotFound
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.copies.set_aside import SetAsidePart, find_set_aside
+from tiering.config.units import counted
 from tiering.query.scan import Counters, stream
 from tiering.query.selection import begin_again, hold_leases, select_files
 from tiering.query.sql.engine import EngineOutgrown
@@ -244,7 +245,8 @@ def _explained(
     with leases:
         plans = session.explained(statement.text)
     lines = [
-        f"{counters.parts_read} parts to read, {counters.parts_pruned} left out by what part.json says of them",
+        f"{counted(counters.parts_read, 'part')} to read, {counters.parts_pruned} left out by what part.json says of"
+        " them",
         *reasons,
     ]
     lines += [line.rstrip() for _, plan in plans for line in plan.splitlines()]

@@ -144,7 +144,7 @@ def verify_backup(name: str, backup_id: str) -> Action:
         problems = [problem for result in found for problem in result.problems]
         if problems:
             return f"Backup {name} is DAMAGED, {counted(len(problems), 'problem')}: {problems[0]['text']}"
-        return f"Backup {name} is whole: {sum(result.files for result in found):,} files."
+        return f"Backup {name} is whole: {counted(sum(result.files for result in found), 'file')}."
 
     return Action(title=f"Verify backup {name}", commands=(("backup", "verify", backup_id),), run=run)
 

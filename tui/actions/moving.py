@@ -174,7 +174,9 @@ def merge(table: str, partition: str | None = None) -> Action:
 
     def run(store: Store) -> str:
         done = store.merge(table, request)
-        return f"{counted(len(done), 'merge')} of {table}, {sum(len(one.inputs) for one in done):,} parts merged."
+        return (
+            f"{counted(len(done), 'merge')} of {table}, {counted(sum(len(one.inputs) for one in done), 'part')} merged."
+        )
 
     return Action(
         title=f"Merge {table}" + (f", partition {partition}" if partition else ""),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tiering.config.units import counted
 from tiering.query.plain_values import plain_values
 from tui.facts.listing import ListColumn, Listing, plain
 
@@ -31,7 +32,7 @@ def answer(store: Store, sql: str) -> Listing:
     rows = rows[:ROWS_SHOWN]
     widths = [_width(name, [row[1][index] for row in rows[:100]]) for index, name in enumerate(names)]
     kinds = {index for index in range(len(names)) if rows and isinstance(rows[0][1][index], int | float)}
-    aside = f"; {len(result.set_aside):,} parts that a repair set aside are left out" if result.set_aside else ""
+    aside = f"; without {counted(len(result.set_aside), 'part')} that a repair set aside" if result.set_aside else ""
     return Listing(
         columns=tuple(
             ListColumn(f"c{index}", name, widths[index], _cell(index), right=index in kinds)
@@ -43,7 +44,8 @@ def answer(store: Store, sql: str) -> Listing:
             f"{index} {name}": value for index, (name, value) in enumerate(zip(names, row[1], strict=True))
         },
         state=lambda row: 0,
-        summary=f"{len(rows):,} rows{' and more' if more else ''}, {result.parts_read:,} parts read{aside}",
+        summary=f"{counted(len(rows), 'row')}{' and more' if more else ''}, "
+        f"{counted(result.parts_read, 'part')} read{aside}",
         empty="No rows.",
         sideways=True,
     )

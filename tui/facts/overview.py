@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from tiering.config.units import counted
 from tiering.facts.moves import move_record_document
 from tiering.facts.status import (
     beside_document,
@@ -165,7 +166,7 @@ def overview_lines(document: dict[str, Any]) -> Iterator[str]:
     for move in document["moves"]:
         yield f"  {move['state']:<10} {move['table']} {move['part']}  {move['from']} -> {move['to']}"
     for merge in document["merges"]:
-        yield f"  {merge['state']:<10} {merge['table']} {merge['partition']}: {len(merge['inputs'])} parts"
+        yield f"  {merge['state']:<10} {merge['table']} {merge['partition']}: {counted(len(merge['inputs']), 'part')}"
     for move in document["due"]:
         yield f"  due        {move['table']} {move['part']}  {move['from']} -> {move['to']}: {move['reason']['detail']}"
     if more := status["planned_moves"] - len(document["due"]):

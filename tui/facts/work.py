@@ -90,7 +90,7 @@ def _share_bar(share: float | None) -> str:
 def _way(row: dict[str, Any]) -> str:
     if row["what"] == "move":
         return f"{row['from']} > {row['to']}"
-    return f"{len(row['inputs'])} parts > 1"
+    return f"{counted(len(row['inputs']), 'part')} > 1"
 
 
 def _why(row: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
+from tiering.config.units import counted
 from tui.actions import moving
 from tui.facts.listing import minute, size
 from tui.facts.overview import amounts, daemon_text, disk_text, due_text, has_aged, overview, under_way
@@ -109,7 +110,7 @@ def overview_text(facts: dict[str, Any]) -> Iterator[str]:
     for move in facts["moves"][:_LINES]:
         yield f"  {move['state']:<9}  {move['part']}  {move['from']} > {move['to']}  {size(move['bytes'])}{_done(move)}"
     for merge in facts["merges"][:_LINES]:
-        yield f"  {merge['state']:<9}  {merge['output']}  {len(merge['inputs'])} parts of {merge['table']}"
+        yield f"  {merge['state']:<9}  {merge['output']}  {counted(len(merge['inputs']), 'part')} of {merge['table']}"
     for move in facts["due"][:_LINES]:
         yield f"  due        {move['part']}  {move['from']} > {move['to']}  {move['reason']['detail']}"
     if (left := status["planned_moves"] - min(_LINES, len(facts["due"]))) > 0:

@@ -61,11 +61,14 @@ class Audited(msgspec.Struct):
     clean: bool = False
     elsewhere: str = ""
     """Why the marks in this Keeper do not count, where they do not."""
+    collects_from: datetime | None = None
+    """When gc may collect here, where that is not now: the marks were in another Keeper before."""
 
     def lines(self) -> Iterator[str]:
         """The report, not yet escaped: the first differences, how many more, and what they mean for gc."""
         logs = ", ".join(f"{name} ({counted(uses, 'part')})" for name, uses in sorted(self.logs.items()))
-        yield f"disk {self.disk}: {self.objects:,} objects, {self.sets:,} sets, {self.marks:,} marks; logs: {logs}"
+        sets, marks = counted(self.sets, "set"), counted(self.marks, "mark")
+        yield f"disk {self.disk}: {counted(self.objects, 'object')}, {sets}, {marks}; logs: {logs}"
         for one in self.differences[:_SHOWN]:
             yield f"{one.kind}  {one.what}"
         if len(self.differences) > _SHOWN:
@@ -74,7 +77,8 @@ class Audited(msgspec.Struct):
             yield f"{self.elsewhere[0].upper()}{self.elsewhere[1:]}."
         if self.repaired:
             yield f"{counted(self.repaired, 'difference')} repaired."
-        yield "Clean: gc may collect here." if self.clean else "Not clean: gc collects nothing here."
+        begins = f" from {self.collects_from:%Y-%m-%d %H:%M} UTC on" if self.collects_from is not None else ""
+        yield f"Clean: gc may collect here{begins}." if self.clean else "Not clean: gc collects nothing here."
         if not self.repaired and any(one.is_mended for one in self.differences):
             yield "'frostline replica audit --repair' puts back the marks that are missing, and deletes nothing."
 
@@ -143,6 +147,8 @@ def run(context: Context, disk: LoggedDisk, *, repairs: bool, dry_run: bool = Fa
     if not dry_run:
         said = AuditResult(id=begun, clean=clean, time=now)
         audit_result.end(marks.keeper, marks.nodes, log, said, disk.state_path)
+    records = recorded_keeper.recorded_keepers(whole_prefix(disk.store))
+    begins = recorded_keeper.collects_from(records, guard=GcRules().guard)
     held = sum(map(len, marked.holders.values()))
     return Audited(
         disk=disk.name,
@@ -154,6 +160,7 @@ def run(context: Context, disk: LoggedDisk, *, repairs: bool, dry_run: bool = Fa
         repaired=repaired,
         clean=clean,
         elsewhere=elsewhere or "",
+        collects_from=begins if begins is not None and begins > now else None,
     )
 
 

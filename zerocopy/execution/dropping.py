@@ -23,6 +23,7 @@ from oplog.errors import Conflict, FrostlineError, Locked, NotFound, Transient
 from oplog.kinds import Dropped
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import StoredPart
+from tiering.config.units import counted
 from tiering.table.part import PartName
 from zerocopy.execution import altering, moving
 from zerocopy.execution.queue import pull, queue
@@ -99,7 +100,7 @@ def assign_due(replica: Replica, to_delete: Mapping[str, str]) -> list[str]:
     ][: entries.MOST_RANGES]
     if not chosen:
         return []
-    more = f", and {len(chosen) - 1} parts more" if len(chosen) > 1 else ""
+    more = f", and {counted(len(chosen) - 1, 'part')} more" if len(chosen) > 1 else ""
     entry = DropRange(
         time=context.clock(),
         replica=replica.name,

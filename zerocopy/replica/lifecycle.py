@@ -19,6 +19,7 @@ from oplog.kinds import TableAltered
 from tiering.catalog import tables
 from tiering.catalog.context import Context
 from tiering.config.macros import expand, is_path, is_step
+from tiering.config.units import counted
 from tiering.engine.replication import Made
 from tiering.table import schema
 from tiering.table.part import PartName
@@ -213,7 +214,7 @@ def _check_not_alone(keeper: Keeper, nodes: TableNodes, name: str, everywhere: C
     alone = [part for part in sorted(mine) if not any(one == part or one.covers(part) for one in theirs)]
     if alone:
         raise Refused(
-            f"{len(alone)} parts are on replica {name} alone, the first is {alone[0]}",
+            f"replica {name} alone has {counted(len(alone), 'part')}, the first is {alone[0]}",
             hint="let another one fetch them first: 'frostline replica sync' there",
         )
 

@@ -54,4 +54,5 @@ def _document(audited: "Audited") -> dict[str, object]:
         "repaired": audited.repaired,
         "clean": audited.clean,
         "elsewhere": audited.elsewhere,
+        "collects_from": audited.collects_from,
     }

@@ -19,6 +19,7 @@ import yaml
 from oplog.errors import Damaged
 from tiering.cli.demo.directory import begin, write_configuration
 from tiering.cli.demo.guided_demo import Story, near
+from tiering.config.units import counted
 from tiering.engine.store import Store
 from zerocopy.execution import following
 from zerocopy.keeper import packaged
@@ -103,7 +104,7 @@ class _Replicas(Story):
                     f"{name} has {answers[name]} in {known[name]}"
                 )
         hits, urls = answers[first][0]
-        self.say(f"   Checked: {hits:,} rows, each once, in the same parts on {', '.join(self.names)}.")
+        self.say(f"   Checked: {counted(hits, 'row')}, each once, in the same parts on {', '.join(self.names)}.")
         return {"rows": hits, "urls": urls, "parts": [part for part, _ in known[first]]}
 
     def _configure(self, name: str, port: int) -> None:
@@ -176,7 +177,7 @@ def _move(story: _Replicas) -> None:
     story.sync_all(but=second)
     for name in story.names:
         if left := _files(story.home(name) / "ssd"):
-            raise Damaged(f"the demo found {len(left)} files of parts on the SSD of {name} after the move")
+            raise Damaged(f"the demo found {counted(len(left), 'file')} of parts on the SSD of {name} after the move")
     story.on(first, "parts", TABLE)
     story.agree("after the move")
 

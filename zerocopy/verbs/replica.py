@@ -27,9 +27,9 @@ def register(app: typer.Typer) -> None:
     verb(group, "list")(list_replicas)
     verb(group)(status)
     verb(group)(queue)
-    verb(group, changes=True)(sync)
+    verb(group, changes=True, instead_of_dry_run="'frostline replica queue' and 'replica status' change nothing")(sync)
     verb(group, changes=True)(drop)
-    verb(group, changes=True)(restore)
+    verb(group, changes=True, instead_of_dry_run="'frostline fsck' says what it would mend")(restore)
     verb(group, changes=True)(audit.audit)
 
 
@@ -138,7 +138,7 @@ def queue(session: Session, table: TableName) -> None:
             )
             for one in waiting
         ],
-        empty=f"Nothing waits for replica of {table} here.",
+        empty=f"Nothing waits for the replica of {table} here.",
     )
     if any(one.node in failed for one in waiting):
         session.output.note(f"the next try is {_next(next_try)}")
@@ -151,13 +151,10 @@ def sync(session: Session, table: OptionalTable = None) -> None:
 
     Exit 3: some of it failed. Exit 1: all of it failed.
     """
-    from oplog.errors import UsageError
     from tiering.cli.frame.session import fail_if_partly
     from zerocopy.execution import work
     from zerocopy.verbs.each_table import EachTable
 
-    if session.dry_run:
-        raise UsageError("a sync has no dry run", hint="'frostline replica queue' and 'replica status' change nothing")
     store = session.store()
 
     def synced(definition: "TableDefinition") -> dict[str, Any]:
@@ -266,12 +263,10 @@ def restore(
     Missing parts are fetched; unknown parts move to detached/. Exit 3: unfinished, or replicas are awaited. Exit 1: all
     of it failed. Exit 4: no replica has a part that the log lists.
     """
-    from oplog.errors import PartlyDone, UsageError
+    from oplog.errors import PartlyDone
     from tiering.cli.frame.session import fail_if_partly
     from zerocopy.execution import work
 
-    if session.dry_run:
-        raise UsageError("a restore has no dry run", hint="'frostline fsck' says what it would mend")
     store = session.store()
     (definition,) = _replicated(session, table)
     session.confirm(

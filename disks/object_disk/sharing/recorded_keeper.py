@@ -104,13 +104,21 @@ def objection(records: Sequence[RecordedKeeper], keeper: str | None, *, at: date
         )
     if keeper != counts.record.keeper:
         return elsewhere(counts)
-    before = any(record.record.keeper not in ("", keeper) for record in records)
-    if before and at - counts.since < guard:
+    if (begins := collects_from(records, guard=guard)) is not None and at < begins:
         return (
             f"marks are kept in this Keeper since {counts.since:%Y-%m-%d %H:%M} UTC, and were in another one, or in "
-            f"one that lost its data: gc goes on when that is longer ago than its guard interval of {guard}"
+            f"one that lost its data: gc goes on after its guard interval, from {begins:%Y-%m-%d %H:%M} UTC on"
         )
     return None
+
+
+def collects_from(records: Sequence[RecordedKeeper], *, guard: timedelta) -> datetime | None:
+    """From when on a collection may go by the marks in the Keeper that the records name, after they were in another
+    one; None where they never were."""
+    counts = in_force(records)
+    if counts is None or all(one.record.keeper in ("", counts.record.keeper) for one in records):
+        return None
+    return counts.since + guard
 
 
 _NOTHING_SAID = (

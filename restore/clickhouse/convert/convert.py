@@ -27,6 +27,7 @@ from restore.clickhouse.convert.columns import declared_type, mapping_of, text_c
 from restore.clickhouse.convert.process import ask_engine
 from restore.clickhouse.convert.source import SourcePart, SourceTable
 from restore.clickhouse.parts import ClickHousePart
+from tiering.config.units import counted
 from tiering.engine.table import Table
 from tiering.table.schema import TableDefinition
 
@@ -105,7 +106,7 @@ def plan_columns(source: SourceTable, defaults: Mapping[str, str]) -> Conversion
         lacking = [part for part in source.parts if name not in {column.name for column in part.columns}]
         if lacking and name not in defaults:
             raise UsageError(
-                f"{len(lacking)} parts, such as {lacking[0].part.name}, were written before column {name} was added, "
+                f"{counted(len(lacking), 'part')}, such as {lacking[0].part.name}, came before column {name}, "
                 "and what they say for it stands in the table's definition, which is not in the bucket",
                 hint=f"say it: --default {name}=VALUE",
             )
@@ -116,7 +117,8 @@ def check_target(definition: TableDefinition, plan: ConversionPlan, rows_there: 
     """Raise `Refused` for a table that has rows, `UsageError` for one whose columns are others."""
     if rows_there:
         raise Refused(
-            f"table {definition.full_name} has {rows_there:,} rows already: whether a row came over could not be said",
+            f"table {definition.full_name} has {counted(rows_there, 'row')} already: whether a row came over "
+            "could not be said",
             hint="convert into a new table; INSERT … SELECT is not needed, queries can read both",
         )
     names = [column.name for column in definition.columns]
@@ -154,8 +156,8 @@ def convert(
     there = sum(stored.facts.rows for stored in target.parts())
     if (inserted.rows, result.rows, there) != (wanted, wanted, wanted):
         raise FrostlineError(
-            f"the parts count {wanted:,} rows, ClickHouse gave {result.rows:,}, {inserted.rows:,} were inserted and "
-            f"{there:,} are in {target.definition.full_name}",
+            f"the parts count {counted(wanted, 'row')}, ClickHouse gave {result.rows:,}, {inserted.rows:,} were "
+            f"inserted and {there:,} are in {target.definition.full_name}",
             hint="the table is not a copy: drop it. Blocks that are the same count once unless it has the setting "
             "deduplication_window=0, and TTL rules and merge modes take rows away",
         )
@@ -194,12 +196,14 @@ def _rows(
                 hint="ClickHouse can rewrite it, as hex(…) or base64Encode(…), into another column",
             )
         if answer["all"] != part.rows:
-            raise Damaged(f"part {part.part.name} has {answer['all']:,} rows, and its count.txt says {part.rows:,}")
+            raise Damaged(
+                f"part {part.part.name} has {counted(answer['all'], 'row')}, and its count.txt says {part.rows:,}"
+            )
         result.deleted_rows += answer["all"] - answer["rows"]
         with pq.ParquetFile(rows) as file:
             if file.metadata.num_rows != answer["rows"]:
                 raise Damaged(
-                    f"of the {answer['rows']:,} rows of part {part.part.name}, {file.metadata.num_rows:,} came"
+                    f"of the {counted(answer['rows'], 'row')} of part {part.part.name}, {file.metadata.num_rows:,} came"
                 )
             for batch in file.iter_batches():
                 result.rows += batch.num_rows

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from oplog.errors import DiskUnreachable, FrostlineError, Refused
+from tiering.config.units import counted
 from tiering.journal.known_disks import Holding
 
 
@@ -77,7 +78,7 @@ def _difference(now: Holding | None, before: Holding) -> str:
     parts, rows = (now.parts, now.rows) if now is not None else (0, 0)
     if parts < before.parts:
         return f"{before.parts - parts} of {before.parts} of {before.table}"
-    return f"those with {before.rows - rows:,} of {before.rows:,} rows of {before.table}: is it an older copy?"
+    return f"those with {before.rows - rows:,} of {counted(before.rows, 'row')} of {before.table}: is it an older copy?"
 
 
 def named(holdings: Iterable[Holding]) -> str:

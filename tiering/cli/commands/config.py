@@ -6,6 +6,7 @@ import typer
 
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
+from tiering.config.units import counted
 
 TEMPLATE = """\
 # The default configuration of Frostline: an SSD directory and a directory bucket. Save it as ./frostline.yaml or
@@ -75,7 +76,7 @@ def validate(
     if session.options.json:
         session.output.document(document)
     else:
-        what = f"{len(config.disks)} disks, {len(config.policies)} policies"
+        what = f"{counted(len(config.disks), 'disk')}, {counted(len(config.policies), 'policy', 'policies')}"
         session.output.line(f"{loaded.file or 'The embedded default'} is valid: {what}.")
     for name, hook in config.hooks.items():
         if why := why_never(hook):

@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
     group = new_app("Run and control the background daemon.")
     app.add_typer(group, name="daemon")
-    verb(group, changes=True)(run)
+    verb(group, changes=True, instead_of_dry_run="'frostline plan' shows what the next pass would move")(run)
     verb(group)(status)
     verb(group, changes=True)(pause)
     verb(group, changes=True)(resume)
@@ -66,8 +66,6 @@ def run(
     from oplog.errors import UsageError
     from tiering.daemon import daemon
 
-    if session.dry_run:
-        raise UsageError("a daemon has no dry run", hint="'frostline plan' shows what the next pass would move")
     if job is not None and not once:
         raise UsageError("a daemon runs all of its jobs", hint=f"'frostline daemon run --once {job}' runs this one")
     lines = _log_lines(session, log_format, once)

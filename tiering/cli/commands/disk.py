@@ -394,11 +394,12 @@ def _print(session: Session, document: dict[str, Any]) -> None:
     if known["place"]:
         line(f"known  disk {known['id'] or 'without an id'} at {known['place']}")
     for held in known["tables"]:
-        line(f"       {held['table']}: {counted(held['parts'], 'part')}, {held['rows']:,} rows when last counted")
+        rows = counted(held["rows"], "row")
+        line(f"       {held['table']}: {counted(held['parts'], 'part')}, {rows} when last counted")
     if known["place"] and not known["counted"]:
         line("       and it was written to since: parts may have come, and may have gone")
     line(f"found  {'disk ' + found['id'] if found['id'] else 'no disk'} at {found['place'] or 'no place'}")
     for held in found.get("tables", ()):
-        line(f"       {held['table']}: {counted(held['parts'], 'part')}, {held['rows']:,} rows")
+        line(f"       {held['table']}: {counted(held['parts'], 'part')}, {counted(held['rows'], 'row')}")
     for one in document.get("set_aside", ()):
         line(f"aside  {one['what']}")

@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
     group = new_app("Insert files that arrive in a directory.")
     app.add_typer(group, name="inbox")
-    verb(group, changes=True)(run)
+    verb(group, changes=True, instead_of_dry_run="'frostline inbox status' shows what waits")(run)
     verb(group)(status)
     verb(group, changes=True)(retry)
 
@@ -28,8 +28,6 @@ def run(
     """Insert the files that arrived in the inbox. The daemon does this on its own."""
     from tiering.daemon.inbox.inbox import Inbox
 
-    if session.dry_run:
-        raise UsageError("the inbox has no dry run", hint="'frostline inbox status' shows what waits")
     if not once:
         raise UsageError("say --once", hint="'frostline daemon run' brings in files as they land")
     stop = threading.Event()

@@ -9,6 +9,7 @@ from tiering.cli.commands.data import OptionalTable
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
 from tiering.cli.reports.backups import newest_backups
+from tiering.config.units import counted
 
 NOT_A_BACKUP = "Tiering is not a backup: each part lies in one place. Keep copies of data you cannot lose."
 
@@ -86,7 +87,8 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
         if one["last_error"]:
             lag = f", {one['lag_seconds']} s behind" if one["lag_seconds"] else ""
             line(f"replica waits  {one['table']}{lag}: {one['last_error']}")
-    line(f"parts          {document['parts']} with {document['rows']:,} rows, {format_size(document['bytes'])}")
+    rows, size = counted(document["rows"], "row"), format_size(document["bytes"])
+    line(f"parts          {document['parts']:,} with {rows}, {size}")
     line(f"on disks       {where}")
     under_way, due, failed = document["active_moves"], document["planned_moves"], document["failed_moves"]
     kept = ", ".join(f"{kind} {parts}" for kind, parts in document["waiting_moves"].items())
@@ -107,8 +109,8 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
     for one in document["crowded"]:
         line(f"many parts     {crowded_text(one)}: 'frostline merge {one['table']} --cold'")
     if (garbage := document["garbage"]) and garbage["orphaned"]:
-        size = format_size(garbage["orphaned_bytes"])
-        line(f"garbage        {garbage['orphaned']:,} objects, {size}, that nothing names: 'frostline gc --delete'")
+        objects, size = counted(garbage["orphaned"], "object"), format_size(garbage["orphaned_bytes"])
+        line(f"garbage        {objects}, {size}, that nothing names: 'frostline gc --delete'")
     for name in session.output.beside.get("unreachable", ()):
         line(f"unreachable    disk {name}")
     for item in document["broken"]:

@@ -17,7 +17,7 @@ from typing import Any
 from oplog.errors import Damaged, FrostlineError, NotFound
 from tiering.cli.demo.directory import begin, write_configuration
 from tiering.config.finding import find_file
-from tiering.config.units import format_size
+from tiering.config.units import counted, format_size
 
 FLIGHTS = 336_776
 WEATHER = 26_115
@@ -190,8 +190,8 @@ def _insert(story: Story) -> None:
     story.run("insert", "nyc.flights", flights, lines=3)
     again = story.ask("insert", "nyc.flights", flights)
     if again["rows"] or again["parts"]:
-        raise Damaged(f"inserting the same file again added {again['rows']} rows")
-    story.say(f"   The same file again: 0 rows, {again['duplicates']} parts recognised and skipped.")
+        raise Damaged(f"inserting the same file again added {counted(again['rows'], 'row')}")
+    story.say(f"   The same file again: 0 rows, {counted(again['duplicates'], 'part')} recognised and skipped.")
     story.run("insert", "nyc.weather", story.file("weather.csv"), lines=3)
     story.run("query", DELAYS)
 
@@ -215,7 +215,7 @@ def _move_to_cold(story: Story) -> None:
     story.run("apply", plan)
     moved = [part for part in story.ask("parts", "nyc.flights")["parts"] if part["volume"] == "cold"]
     if len(moved) != COLD_MONTHS:
-        raise Damaged(f"{COLD_MONTHS} months should lie in the bucket, {len(moved)} parts do")
+        raise Damaged(f"{COLD_MONTHS} months should lie in the bucket, {counted(len(moved), 'part')} do")
     story.run("parts", "nyc.flights")
     story.say("\n   Queries see one table, wherever its parts lie:")
     story.run("query", RAIN)

@@ -43,10 +43,10 @@ NAMES = tuple(item.name for item in fields(GlobalOptions))
 Declaration = tuple[Any, Any]
 
 
-def declarations(*, before_verb: bool, changes: bool) -> dict[str, Declaration]:
+def declarations(*, before_verb: bool, changes: bool, dry_run: bool = True) -> dict[str, Declaration]:
     """Name -> (annotation, default) of each option. After a verb the rare ones work too, but help does not repeat them.
 
-    `changes`: the verb changes something, so its help lists --dry-run and --yes.
+    `changes`: the verb changes something, so its help lists --yes and, if it has a `dry_run`, --dry-run.
     """
 
     def option(*names: str, text: str, common: bool = False, metavar: str | None = None, **more: Any) -> Any:
@@ -59,7 +59,10 @@ def declarations(*, before_verb: bool, changes: bool) -> dict[str, Declaration]:
         ),
         "json": (Annotated[bool, option("--json", text="one JSON document on stdout", common=True)], False),
         "dry_run": (
-            Annotated[bool, option("--dry-run", "-n", text="show what would change; change nothing", common=changes)],
+            Annotated[
+                bool,
+                option("--dry-run", "-n", text="show what would change; change nothing", common=changes and dry_run),
+            ],
             False,
         ),
         "yes": (Annotated[bool, option("--yes", "-y", text="answer yes to every question", common=changes)], False),

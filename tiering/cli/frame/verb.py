@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from oplog.errors import UsageError
 from tiering.cli.frame.options import NAMES, GlobalOptions, declarations
 from tiering.cli.frame.session import Session
 
@@ -25,11 +26,15 @@ def new_app(help_text: str, *, cls: type[TyperGroup] = TyperGroup) -> typer.Type
     )
 
 
-def verb(app: typer.Typer, name: str | None = None, *, changes: bool = False) -> Callable[[Verb], Verb]:
-    """Register the function. `changes`: it changes something, so its help lists --dry-run and --yes."""
+def verb(
+    app: typer.Typer, name: str | None = None, *, changes: bool = False, instead_of_dry_run: str = ""
+) -> Callable[[Verb], Verb]:
+    """Register the function. `changes`: it changes something, so its help lists --dry-run and --yes.
+    `instead_of_dry_run`: --dry-run is refused with this hint, and not listed."""
 
     def register(function: Verb) -> Verb:
-        app.command(name or function.__name__.replace("_", "-"))(_with_globals(function, changes=changes))
+        own = _with_globals(function, changes=changes, instead_of_dry_run=instead_of_dry_run)
+        app.command(name or function.__name__.replace("_", "-"))(own)
         return function
 
     return register
@@ -40,27 +45,31 @@ def root_options(**given: Any) -> GlobalOptions:
     return GlobalOptions(**{name: given[name] for name in NAMES if name in given})
 
 
-def _with_globals(function: Verb, *, changes: bool) -> Verb:
+def _with_globals(function: Verb, *, changes: bool, instead_of_dry_run: str) -> Verb:
     def run(context: typer.Context, **given: Any) -> None:
         after = {name: given.pop(name) for name in NAMES}
         before = context.find_root().obj or GlobalOptions()
         with Session(before.merged(after)) as session:
+            if instead_of_dry_run and session.dry_run:
+                raise UsageError(f"'{context.command_path}' has no dry run", hint=instead_of_dry_run)
             function(session, **given)
 
     own = list(inspect.signature(function).parameters.values())[1:]
     parameters = [
         inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
         *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own),
-        *global_parameters(before_verb=False, changes=changes),
+        *global_parameters(before_verb=False, changes=changes, dry_run=not instead_of_dry_run),
     ]
     return with_parameters(run, parameters, name=function.__name__, doc=function.__doc__)
 
 
-def global_parameters(*, before_verb: bool, changes: bool) -> list[inspect.Parameter]:
+def global_parameters(*, before_verb: bool, changes: bool, dry_run: bool = True) -> list[inspect.Parameter]:
     """The global options as parameters of a function."""
     return [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-        for name, (annotation, default) in declarations(before_verb=before_verb, changes=changes).items()
+        for name, (annotation, default) in declarations(
+            before_verb=before_verb, changes=changes, dry_run=dry_run
+        ).items()
     ]
 
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tiering.cli.frame.session import Session
+from tiering.config.units import counted
 
 if TYPE_CHECKING:
     from disks.garbage.collect import GcReport
@@ -30,20 +31,20 @@ def print_gc(session: Session, document: dict[str, Any]) -> None:
         line("  nothing was counted")
         print_rest(session, document)
         return
-    line(f"  referenced  {document['referenced']:,} objects: in use, or restorable within the retention")
-    line(f"  pending     {document['pending']:,} objects: nothing names them yet, but they are young")
-    line(f"  orphaned    {document['orphaned']:,} objects, {format_size(document['orphaned_bytes'])}")
+    line(f"  referenced  {counted(document['referenced'], 'object')}: in use, or restorable within the retention")
+    line(f"  pending     {counted(document['pending'], 'object')}: nothing names them yet, but they are young")
+    line(f"  orphaned    {counted(document['orphaned'], 'object')}, {format_size(document['orphaned_bytes'])}")
     if document["quarantined"]:
         line(f"  quarantined {document['quarantined']:,} of them: they go when their quarantine is over")
-    line(f"  deleted     {document['deleted']:,} objects, {format_size(document['deleted_bytes'])}")
+    line(f"  deleted     {counted(document['deleted'], 'object')}, {format_size(document['deleted_bytes'])}")
     if document["log_deleted"] or document["log_collectable"]:
-        line(
-            f"  old log     {document['log_collectable']:,} entries and snapshots, {document['log_deleted']:,} deleted"
-        )
+        old = counted(document["log_collectable"], "entry or snapshot", "entries and snapshots")
+        line(f"  old log     {old}, {document['log_deleted']:,} deleted")
     if document["kept"]:
         until = max((moment for moment in document["kept"].values() if moment), default="")
         when = f", until {until[:16].replace('T', ' ')}Z at the latest" if until else ""
-        line(f"  locked      {len(document['kept']):,} objects that the store keeps{when}; a later gc deletes them")
+        kept = counted(len(document["kept"]), "object")
+        line(f"  locked      {kept} that the store keeps{when}: for a later gc")
     if document["versioning"]:
         size = format_size(document["old_version_bytes"])
         line(f"  versions    {document['old_versions']:,} old ones, {size}, in no listing: see docs/integrity.md")
@@ -57,9 +58,9 @@ def print_rest(session: Session, document: dict[str, Any]) -> None:
         line(f"  uploads     {document['uploads']:,} unfinished, {document['uploads_aborted']:,} aborted")
     for name, what in (("foreign", "not Frostline's, never touched"), ("suspicious", "with an impossible time, kept")):
         if document[name]:
-            line(f"  {name:<11} {len(document[name]):,} objects {what}, such as {document[name][0]}")
+            line(f"  {name:<11} {counted(len(document[name]), 'object')} {what}, such as {document[name][0]}")
     if document["failed"]:
         key, why = next(iter(document["failed"].items()))
-        line(f"  failed      {len(document['failed']):,} objects, such as {key}: {why}")
+        line(f"  failed      {counted(len(document['failed']), 'object')}, such as {key}: {why}")
     if document["refused"]:
         line(f"  refused     {document['refused']}")

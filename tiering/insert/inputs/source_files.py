@@ -24,6 +24,7 @@ import pyarrow as pa
 from disks.system_errors import of_the_system
 from oplog.errors import FrostlineError, NoSpace, NotFound, UsageError
 from tiering.config.settings import LimitsConfig
+from tiering.config.units import counted
 from tiering.insert.inputs import web_sources
 from tiering.insert.inputs.bucket_sources import SCHEME, BucketSources, RemoteFile
 from tiering.insert.packed_streams import STREAMS, open_streams
@@ -228,7 +229,8 @@ def _only_member(archive: zipfile.ZipFile, path: str) -> str:
     members = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
     if len(members) != 1:
         raise UsageError(
-            f"{label_of(path)} holds {len(members)} files", hint="a zip file to insert holds exactly one; unpack it"
+            f"{label_of(path)} holds {counted(len(members), 'file')}",
+            hint="a zip file to insert holds exactly one; unpack it",
         )
     return members[0]
 

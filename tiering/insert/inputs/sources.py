@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from disks.workers.progress import Task
 from oplog.errors import UsageError
+from tiering.config.units import counted
 from tiering.insert.bad_rows import BadRows
 from tiering.insert.inputs.bucket_sources import BucketSources
 from tiering.insert.inputs.decoded_size import bounded, longest, rows_at_once
@@ -195,7 +196,7 @@ def _read_parquet(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.Rec
         found += sum(rows) - sum(rows[groups.start : groups.stop])
         if found != file.metadata.num_rows:
             raise UsageError(
-                f"{source.label} holds {found:,} rows, and its footer says {file.metadata.num_rows:,}",
+                f"{source.label} holds {counted(found, 'row')}, and its footer says {file.metadata.num_rows:,}",
                 hint="the file is damaged: write it again",
             )
 

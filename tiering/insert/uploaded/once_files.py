@@ -18,6 +18,7 @@ import msgspec
 from disks.base import LoggedDisk, Transaction
 from oplog.documents import Document
 from oplog.errors import Refused
+from tiering.config.units import counted
 from tiering.table.schema import TableDefinition
 
 MARKS = 64
@@ -51,7 +52,7 @@ class OnceFiles:
     @property
     def label(self) -> str:
         """For messages."""
-        return f"an ingest of {len(self.files)} files"
+        return f"an ingest of {counted(len(self.files), 'file')}"
 
     def is_done(self, disk: LoggedDisk, definition: TableDefinition) -> bool:
         """Whether all of them are in the table already."""
@@ -68,8 +69,8 @@ class OnceFiles:
         twice = [place for place, state in self.files.items() if known.get(place) == state]
         if twice:
             raise Refused(
-                f"{len(twice)} of the {len(self.files)} files went into {definition.full_name} by another ingest "
-                "meanwhile: none of them went in now",
+                f"{len(twice)} of the {counted(len(self.files), 'file')} went into {definition.full_name} by "
+                "another ingest meanwhile: none of them went in now",
                 hint="run it again: it takes those that are left",
             )
         number = max((int(path.rpartition(_BEGIN)[2].removesuffix(_END)) for path in paths), default=0) + 1

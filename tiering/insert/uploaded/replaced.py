@@ -19,6 +19,7 @@ from oplog.entry import Commit, Remove
 from oplog.errors import Locked, Refused
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.config.units import counted
 from tiering.policy.part_events import event
 from tiering.table.schema import TableDefinition
 
@@ -96,8 +97,8 @@ def _check_here(disk: LoggedDisk, definition: TableDefinition, parts: Sequence[S
         first = elsewhere[0]
         disks = ", ".join(sorted({stored.disk for stored in elsewhere}))
         raise Refused(
-            f"{len(elsewhere)} parts of what is to be replaced in {definition.full_name} lie on disk {disks}, where no "
-            f"undo brings them back, such as {first.facts.name}: nothing was replaced",
+            f"of what is to be replaced in {definition.full_name} disk {disks} has {counted(len(elsewhere), 'part')}, "
+            f"where no undo brings them back, such as {first.facts.name}: nothing was replaced",
             hint=f"frostline move {definition.full_name} --partition {first.name.partition} --to-disk {disk.name}",
         )
 

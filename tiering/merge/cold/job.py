@@ -35,6 +35,7 @@ from oplog.kinds import Merged
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.lineage import inputs_of
+from tiering.config.units import counted
 from tiering.merge.cold.shard_merge import MergeTask, ShardResult, merge_shard
 from tiering.merge.cold.shards import InputFile, Shard, cut_shards
 from tiering.merge.output import (
@@ -127,7 +128,7 @@ def merge_groups(
     options = request.cold or ColdOptions()
     work = _ColdMerge(context, definition, workers, options, request.drop_deleted, report, clock_doubt)
     waiting = sorted(plans, key=lambda plan: -plan.size_bytes)
-    what = f"merging {len(waiting)} groups of {definition.full_name}"
+    what = f"merging {counted(len(waiting), 'group')} of {definition.full_name}"
     rows = sum(stored.facts.rows for plan in waiting for stored in plan.parts)
     most = options.max_failed_groups
     lock = threading.Lock()
@@ -163,7 +164,7 @@ def _told(error: FrostlineError | OSError, plan: MergePlan) -> FrostlineError:
     """The error for the user: of a local disk that fails, what was being done."""
     if isinstance(error, FrostlineError):
         return error
-    return FrostlineError(f"merging {len(plan.parts)} parts of partition {plan.partition}: {error}")
+    return FrostlineError(f"merging {counted(len(plan.parts), 'part')} of partition {plan.partition}: {error}")
 
 
 def shards_of(

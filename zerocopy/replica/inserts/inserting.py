@@ -25,6 +25,7 @@ import pyarrow as pa
 from disks.base import Transaction
 from oplog.errors import AlreadyExists, Conflict, FrostlineError, LimitReached, NotFound, Transient, UsageError
 from tiering.catalog.lineage import content_digest
+from tiering.config.units import counted
 from tiering.engine.replication import Quorum
 from tiering.insert.insert import Inserting, NewPart
 from tiering.table.part import PartName
@@ -237,7 +238,7 @@ class ReplicatedInserting(Inserting):
             check_size(self._largest_word(news))
         except LimitReached as error:
             raise UsageError(
-                f"a block of {len(news)} partitions of {self.definition.full_name} does not go in as one: "
+                f"a block of {counted(len(news), 'partition')} of {self.definition.full_name} does not go in as one: "
                 f"{error.message}",
                 hint=f"{self._what_is_in()}, of fewer partitions at once (some 90), or give the table a coarser "
                 "--partition-by",
@@ -247,7 +248,7 @@ class ReplicatedInserting(Inserting):
         """Of an insert of which a block is refused, and what to insert now: rows that are in already would be in
         twice, since cut otherwise they are other blocks."""
         if self.rows_before:
-            return f"the first {self.rows_before} rows are in, and none after them: insert the rows after them"
+            return f"the first {counted(self.rows_before, 'row')} went in, and none after that: insert what comes after"
         if self.result().parts:
             return "nothing of this block was inserted, and others were: insert the rows of this one"
         return "nothing of this block was inserted; insert rows"

@@ -66,7 +66,7 @@ def wait(replica: Replica, parts: Iterable[str], number: int, seconds: float) ->
                 break
     except FrostlineError as error:
         why = error.message
-    known = f"{fewest} of {number} replicas" if fewest else f"fewer than {number} replicas"
+    known = f"{fewest} of {counted(number, 'replica')}" if fewest else f"fewer than {counted(number, 'replica')}"
     raise OutcomeUnknown(
         f"{counted(len(left), 'part')} inserted into {replica.definition.full_name} (the first is {left[0]}) "
         f"{'is' if len(left) == 1 else 'are'} known to be on {known}: {why}",
