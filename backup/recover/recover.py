@@ -36,6 +36,7 @@ from oplog.kinds import TableCreated
 from tiering.catalog import blocks, reachability, tables
 from tiering.catalog.context import Context
 from tiering.catalog.definitions import table_names
+from tiering.config.units import counted
 from tiering.engine import replication
 from tiering.journal.records import PAUSE_KINDS
 from tiering.table.merge_modes import depends_on_order
@@ -138,7 +139,9 @@ def _check_names(
     targets = Counter(plan.definition.full_name for plan in plans)
     for name, count in targets.items():
         if count > 1:
-            raise UsageError(f"{count} tables would become {name}", hint="give each a name of its own (--map-table)")
+            raise UsageError(
+                f"{counted(count, 'table')} would become {name}", hint="give each a name of its own (--map-table)"
+            )
     for plan in plans:
         name = plan.definition.full_name
         for unreadable in context.catalog.unreadable():

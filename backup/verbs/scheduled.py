@@ -40,7 +40,8 @@ def _prune(config: Config, store: Store) -> Sequence[Sequence[str]]:
 def _tell_created(document: Mapping[str, Any]) -> Told:
     lacking = ", ".join(table["table"] for table in document.get("left_out", ()))
     lacks = f", lacks {lacking}, which cannot be read" if lacking else ""
-    return Told(f"{document.get('name')}: {document.get('parts')} parts, {document.get('new_bytes')} bytes sent{lacks}")
+    parts = counted(document.get("parts") or 0, "part")
+    return Told(f"{document.get('name')}: {parts}, {document.get('new_bytes')} bytes sent{lacks}")
 
 
 def _tell_checked(document: Mapping[str, Any]) -> Told:

@@ -16,6 +16,7 @@ import msgspec
 
 from oplog.clickhouse.checksums import FILE_NAME as CHECKSUMS
 from oplog.clickhouse.replay import LOST, File, LogProblem
+from tiering.config.units import counted
 from tiering.table.part import PART_FILE
 
 _TABLE = re.compile(
@@ -285,7 +286,8 @@ def _unfinished(part: ClickHousePart, *, whole: bool, final: set[str], restarted
         )
     return LogProblem(
         "unfinished_part",
-        f"{part.directory} was never finished: {objects} objects, {part.size_bytes} bytes that nothing collects",
+        f"{part.directory} was never finished: {counted(objects, 'object')}, {part.size_bytes} bytes that nothing"
+        " collects",
         part.directory,
     )
 

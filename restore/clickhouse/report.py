@@ -88,7 +88,9 @@ class Report(msgspec.Struct):
                 )
             )
             runs = len(self.tree.order.runs)
-            restarted = f"; the counter restarted {runs - 1} times, highest {self.tree.head}" if runs > 1 else ""
+            restarted = (
+                f"; the counter restarted {counted(runs - 1, 'time')}, highest {self.tree.head}" if runs > 1 else ""
+            )
             facts.append(("revision", f"{self.tree.revision} of {self.tree.order.newest}{restarted}"))
         facts.append(("tree", f"{counted(len(self.files), 'file')}, {format_size(self.tree.size_bytes)}"))
         return facts

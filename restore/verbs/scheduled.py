@@ -44,9 +44,8 @@ def _tell_gc(document: Mapping[str, Any]) -> Told:
 def _tell_fsck(document: Mapping[str, Any]) -> Told:
     problems = document.get("problems", [])
     first = f", the first: {problems[0]['what']}" if problems else ""
-    return Told(
-        f"{document.get('checked', {}).get('parts', 0)} parts checked, {counted(len(problems), 'problem')}{first}"
-    )
+    parts = counted(document.get("checked", {}).get("parts", 0), "part")
+    return Told(f"{parts} checked, {counted(len(problems), 'problem')}{first}")
 
 
 KINDS = (

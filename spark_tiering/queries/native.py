@@ -84,7 +84,7 @@ def native_frame(
         if native == "always":
             raise Refused(f"Spark's own reader cannot read {name}: {error}", hint="native='auto' reads it") from None
         return None, _told(f"{name} is read through the data source: {error}")
-    return frame, _told(f"{name} by Spark's own reader: {len(pieces)} files")
+    return frame, _told(f"{name} by Spark's own reader: {counted(len(pieces), 'file')}")
 
 
 def _told(taken: str) -> str:

@@ -158,7 +158,7 @@ class TestRepair:
         store("fsck", "--repair")
         (gap,) = store.json("query", COUNT)["parts_set_aside"]
         assert (gap["disk"], gap["reason"], gap["rows"]) == ("ssd", "broken", None)
-        assert "0 or more rows" in store.error
+        assert "0 rows or more" in store.error
 
     def test_programs_are_warned(self, store: Frostline, altered: Path, caplog: pytest.LogCaptureFixture) -> None:
         store("fsck", "--read-data", "--repair")

@@ -57,7 +57,7 @@ def test_a_block_far_into_an_insert_that_keeper_does_not_take_says_which_rows_ar
     a = in_blocks_of(size, machine)
     rows = [key for block in range(10) for key in [block] * size] + list(range(size)) + [size] * 50
     a.insert(*rows, code=2)
-    assert "the first 1000 rows are in, and none after them: insert the rows after them, of fewer" in a.error
+    assert "the first 1,000 rows went in, and none after: insert the rest, of fewer" in a.error
     assert a.keys() == rows[:1000]
     a.insert(*rows, code=2)
     assert "the first 1000 rows are in" in a.error

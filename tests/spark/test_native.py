@@ -89,7 +89,7 @@ def test_files_of_directories_are_read_natively_and_the_log_and_the_plan_say_so(
     # Of many files only those that can hold rows are given to it.
     monkeypatch.setattr(native, "_FEW_FILES", 2)
     plan = spark_tiering.sql(spark, "select k from db.t where x = 2", config=config)._jdf.queryExecution().toString()
-    assert "db.t by Spark's own reader: 1 files" in plan
+    assert "db.t by Spark's own reader: 1 file" in plan
     with pytest.raises(UsageError, match="auto, always or never"):
         spark_tiering.sql(spark, COUNT, config=config, native="yes")  # type: ignore[arg-type]
 

@@ -22,6 +22,7 @@ from tiering.catalog.lineage import Lineage, Merges, no_merges
 from tiering.catalog.looks.stored import Broken, PartState, StoredPart
 from tiering.catalog.table_parts import TablePartsReader
 from tiering.config.settings import Config
+from tiering.config.units import counted
 from tiering.journal.kept_looks import PartSums
 from tiering.journal.kept_parts import KeptParts
 from tiering.policy.placement import ordered_volumes
@@ -197,7 +198,7 @@ class Catalog:
         if len(found) > 1:
             several = " and ".join(sorted(table.uuid for table in found))
             raise Conflict(
-                f"{len(found)} tables are called {full_name}: {several}",
+                f"{counted(len(found), 'table')} are called {full_name}: {several}",
                 hint=ONE_NAME_HINT,
             )
         if found:

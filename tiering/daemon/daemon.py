@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from oplog.errors import FrostlineError, Locked, in_a_line
+from oplog.errors import FrostlineError, Locked, PartlyDone, in_a_line
 from tiering.catalog.context import wall_clock
 from tiering.config.log_lines import LogStream, fields
 from tiering.config.reading import load
@@ -293,6 +293,8 @@ class _Daemon:
         self.spans.journal(self.store.context.journal)
         if self.stop.is_set() and not problem:
             return RunReport(run=run, result="stopped")
+        if not problem and (trouble := self.status.trouble):  # the pass did what it could
+            return RunReport(run=run, result="found", said=trouble, code=PartlyDone.exit_code)
         return RunReport(run=run, result="failed" if problem else "done", said=problem, code=1 if problem else 0)
 
     def _child(self, kind: JobKind, run: str) -> RunReport:

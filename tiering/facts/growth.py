@@ -33,7 +33,7 @@ def of_store(store: Store) -> list[Finding]:
     left = garbage(config)
     if left and left["orphaned"]:
         size = format_size(left["orphaned_bytes"])
-        what = f"the daemon's last gc left {left['orphaned']:,} objects, {size}, that nothing names"
+        what = f"the daemon's last gc left {counted(left['orphaned'], 'object')}, {size}, that nothing names"
         hint = (
             "frostline gc --delete, or daemon.gc_delete: true" if not config.daemon.gc_delete else "they are young yet"
         )

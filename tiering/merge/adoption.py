@@ -17,6 +17,7 @@ from tiering.catalog import blocks, insertion_order
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.insertion_order import InsertionOrder
+from tiering.config.units import counted
 from tiering.merge.planning import MergeRules, portions
 from tiering.merge.request import CountsAs
 from tiering.merge.selection import MergePlan
@@ -216,7 +217,7 @@ class _Planner(msgspec.Struct, frozen=True):
         """As many at once as a merge takes, all on one disk."""
         rest = iter(group)
         for members in portions([one.stored for one in group], self.definition.settings.max_merge_size_bytes, fewest=1):
-            count = f"{len(members)} parts" if len(members) > 1 else "a part"
+            count = counted(len(members), "part") if len(members) > 1 else "a part"
             disk, theirs = members[0].disk, sum(map(self._is_foreign, members))
             reason = f"{count} of other machines on {disk}, rewritten as this machine's own"
             if theirs < len(members):

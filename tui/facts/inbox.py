@@ -44,4 +44,4 @@ def _failed_files(tables: Sequence[Mapping[str, Any]]) -> str:
     first = why if why.startswith(f"{file}: ") else ": ".join(filter(None, (file, why)))
     if len(tables) == 1:
         return f"{counted(total, 'file')} of {table['table']} failed; {first}"
-    return f"{total:,} files of {counted(len(tables), 'table')} failed; of {table['table']} {first}"
+    return f"{counted(total, 'file')} of {counted(len(tables), 'table')} failed; of {table['table']} {first}"

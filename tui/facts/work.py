@@ -144,7 +144,7 @@ def jobs(store: Store) -> Listing:
     daemon = daemon_document(store.context.config)
     paused = sorted({pause.kind for pause in store.context.journal.overrides.pauses() if pause.table_uuid is None})
     runs = daemon_text(daemon)
-    did = f"{daemon['moved']:,} moved, {daemon['merged']:,} merged, {daemon['failures']:,} failures"
+    did = f"{daemon['moved']:,} moved, {daemon['merged']:,} merged, {counted(daemon['failures'], 'failure')}"
     held = f"; paused: {', '.join(paused)}" if paused else ""
     error = f"; last error: {daemon['last_error']}" if daemon["last_error"] else ""
     beside = [*_lanes(daemon), *_inbox(store), *_budgets(store), *_hooks(daemon)]

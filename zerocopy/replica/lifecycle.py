@@ -390,8 +390,9 @@ def _check_empty(context: Context, definition: TableDefinition) -> None:
     alone = [stored for stored in parts if not context.disk(stored.disk).capabilities.shared]
     if alone:
         raise Refused(
-            f"{len(alone)} parts of {definition.full_name} are on this machine's own disks since it was a plain table, "
-            f"and no replica knows them; the first is {alone[0].facts.name} on {alone[0].disk}",
+            f"this machine's own disks have {counted(len(alone), 'part')} of {definition.full_name} of when it was "
+            "a plain table, "
+            f"and no replica knows of that; the first is {alone[0].facts.name} on {alone[0].disk}",
             hint=f"move {definition.directory} of these disks elsewhere, join, then bring the rows in with 'frostline "
             f"insert {definition.full_name} …/*/data-*.parquet'",
         )

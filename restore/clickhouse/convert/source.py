@@ -18,6 +18,7 @@ from restore.clickhouse.findings import losses
 from restore.clickhouse.parts import ClickHousePart, ClickHouseTable, State, find_tables
 from restore.clickhouse.table_facts import count_in, read_file
 from restore.clickhouse.tree import inode_of, key_prefix, read_tree
+from tiering.config.units import counted
 
 _NAMELESS = frozenset({"lost_rename"})
 """Losses that leave the table's other parts unchanged: these rows are reported, and not taken."""
@@ -101,7 +102,7 @@ def _chosen(tables: Sequence[ClickHouseTable], uuid: str | None, store: str) -> 
     names = ", ".join(table.uuid for table in with_rows) or "none"
     if uuid is not None or not with_rows:
         raise NotFound(f"{store} has no table {uuid or 'with parts'}", hint=f"its tables with parts: {names}")
-    raise UsageError(f"{store} has {len(with_rows)} tables", hint=f"say --uuid with one of: {names}")
+    raise UsageError(f"{store} has {counted(len(with_rows), 'table')}", hint=f"say --uuid with one of: {names}")
 
 
 def _refuse_what_lacks_rows(

@@ -214,9 +214,9 @@ class Session:
         ]
         for table, disk in sorted({(gap.table, gap.disk) for gap in gaps}):
             rows = [gap.rows for gap in gaps if (gap.table, gap.disk) == (table, disk)]
-            known = f"{sum(count or 0 for count in rows):,}" + ("" if None not in rows else " or more")
+            known = counted(sum(count or 0 for count in rows), "row") + ("" if None not in rows else " or more")
             self.output.note(
-                f"set aside: {counted(len(rows), 'part')} of {table} on disk {disk} with {known} rows, in no answer;"
+                f"set aside: {counted(len(rows), 'part')} of {table} on disk {disk} with {known}, in no answer;"
                 " 'frostline fsck' names them"
             )
 

@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterable, Sized
 from typing import TYPE_CHECKING, TypeVar
 
 from disks.workers.progress import SILENT, Progress, Task
-from tiering.config.units import format_size
+from tiering.config.units import counted, format_size
 
 if TYPE_CHECKING:
     from tiering.query.query import QueryResult
@@ -53,7 +53,7 @@ class _Seen:
         share, read_bytes = self._result.done_so_far()
         percent = max(self._percent, int(_WHOLE * share)) if share is not None else self._percent
         read_bytes = max(self._read_bytes, read_bytes)
-        task.note(f"{format_size(read_bytes)} read, {self.rows:,} rows")
+        task.note(f"{format_size(read_bytes)} read, {counted(self.rows, 'row')}")
         task.advance(items=percent - self._percent, size_bytes=read_bytes - self._read_bytes)
         self._percent, self._read_bytes = percent, read_bytes
 

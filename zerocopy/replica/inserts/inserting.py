@@ -248,7 +248,7 @@ class ReplicatedInserting(Inserting):
         """Of an insert of which a block is refused, and what to insert now: rows that are in already would be in
         twice, since cut otherwise they are other blocks."""
         if self.rows_before:
-            return f"the first {counted(self.rows_before, 'row')} went in, and none after that: insert what comes after"
+            return f"the first {counted(self.rows_before, 'row')} went in, and none after: insert the rest"
         if self.result().parts:
             return "nothing of this block was inserted, and others were: insert the rows of this one"
         return "nothing of this block was inserted; insert rows"

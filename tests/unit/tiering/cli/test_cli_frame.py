@@ -436,3 +436,14 @@ def test_a_package_that_is_not_installed_is_named_with_the_way_to_get_it(tmp_pat
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-2:] == ["frostline: kazoo is not installed", "  pip install 'frostline[replicas]'"]
+
+
+def test_help_lists_a_dry_run_where_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """A verb that refuses --dry-run does not list it; the refusal comes before anything else."""
+    for words in (["daemon", "run"], ["inbox", "run"], ["replica", "sync"], ["replica", "restore", "d.t"]):
+        assert cli.run([*words, "--help"]) == 0
+        assert "--dry-run" not in capsys.readouterr().out
+        assert cli.run([*words, "-n"]) == 2
+        assert "has no dry run" in capsys.readouterr().err
+    cli.run(["replica", "drop", "--help"])
+    assert "--dry-run" in capsys.readouterr().out

@@ -26,6 +26,7 @@ from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
 from tiering.daemon.control import SOCKET_FILE
 from tiering.daemon.jobs.kinds import kinds
+from tiering.daemon.jobs.status import job_documents
 from tiering.daemon.live import live_status
 from tiering.daemon.memory import MemoryKeeping
 from tiering.daemon.status import STATUS_FILE, DaemonStatus, StatusRecord, read_status
@@ -305,6 +306,26 @@ def test_a_part_that_fails_is_trouble_until_it_is_mended(
     clock.now += timedelta(days=2)
     assert daemon.run(store, FAST, threading.Event(), once=True).trouble == ""
     assert disks_of(store) == ["s3"]
+
+
+def test_a_pass_with_trouble_is_no_job_that_is_done(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I15: `daemon status` ends with 3, and its job `policy` says why."""
+    stop = threading.Event()
+    original = store.tick
+    seen: list[tuple[str | None, str]] = []
+
+    def tick(**arguments: Any) -> TickReport:
+        (policy,) = (one for one in job_documents(store.context.config) if one["job"] == "policy")
+        seen.append((policy["result"], policy["said"]))
+        if len(seen) == 2:
+            stop.set()
+        report = original(**arguments)
+        report.problems.append("disk hdd is missing")
+        return report
+
+    monkeypatch.setattr(store, "tick", tick)
+    daemon.run(store, FAST, stop)
+    assert seen[1] == ("found", "disk hdd is missing")
 
 
 def test_a_move_of_a_part_that_is_gone_fails_no_more(store: Store, clock: Clock) -> None:

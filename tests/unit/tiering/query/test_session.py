@@ -236,7 +236,7 @@ def test_sums_of_whole_numbers_never_wrap(context: Context) -> None:
 
 def test_explain_says_what_is_read(context: Context, table: TableDefinition) -> None:
     lines = [row[0] for row in rows_of(context, "EXPLAIN SELECT count(*) FROM u.many WHERE k = 3")]
-    assert lines[0] == "1 parts to read, 4 left out by what part.json says of them"
+    assert lines[0] == "1 part to read, 4 left out by what part.json says of them"
     assert lines[1] == "u.many: 4 left out by k = 3"
     assert len(lines) > 4
 
