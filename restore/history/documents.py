@@ -170,7 +170,8 @@ def _part_lines(change: str, parts: Sequence[PartNote]) -> Iterator[str]:
     from tiering.config.units import format_size
 
     for note in parts[:_SHOWN]:
-        yield f"  {change}  part {note.part} of {note.table} ({note.rows:,} rows, {format_size(note.size_bytes)})"
+        held = f"{counted(note.rows, 'row')}, {format_size(note.size_bytes)}"
+        yield f"  {change}  part {note.part} of {note.table} ({held})"
     if len(parts) > _SHOWN:
         rows = sum(note.rows for note in parts[_SHOWN:])
-        yield f"  {change}  {counted(len(parts) - _SHOWN, 'part')} more ({rows:,} rows)"
+        yield f"  {change}  {counted(len(parts) - _SHOWN, 'part')} more ({counted(rows, 'row')})"

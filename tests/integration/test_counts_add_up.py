@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.command_line import Frostline
-from tiering.cli.reference import configuration, documents
+from tests.tools.reference import configuration, documents
 from tiering.config.settings import Config
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from disks.config import LocalDiskConfig
-from tiering.config.units import format_duration, format_size
+from tiering.config.units import counted, format_duration, format_size
 
 Level = Literal["ok", "note", "unknown", "warning", "problem"]
 LEVELS: tuple[Level, ...] = ("ok", "note", "unknown", "warning", "problem")
@@ -175,10 +175,10 @@ def of_node(facts: NodeFacts, *, now: datetime) -> list[Finding]:
     versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
     findings = [say("versions", "ok", versions)]
     if facts.open_files_limit < _FEW_FILES:
-        message = f"this process may open {facts.open_files_limit} files; large merges and queries need more"
+        message = f"this process may open {counted(facts.open_files_limit, 'file')}; large merges and queries need more"
         findings.append(say("open-files", "warning", message, f"ulimit -n {_FEW_FILES * 4}"))
     else:
-        findings.append(say("open-files", "ok", f"this process may open {facts.open_files_limit:,} files"))
+        findings.append(say("open-files", "ok", f"this process may open {counted(facts.open_files_limit, 'file')}"))
     if facts.state_error:
         hint = "everything below it can be rebuilt, but it must be writable"
         return [*findings, say("state", "problem", f"state directory: {facts.state_error}", hint)]
@@ -201,11 +201,11 @@ def of_node(facts: NodeFacts, *, now: datetime) -> list[Finding]:
         findings.append(say("file-table", "warning", f"the file table of disk {name} is damaged", hint))
     if facts.unfinished and facts.oldest_unfinished is not None:
         age = now - facts.oldest_unfinished
-        message = f"{facts.unfinished} unfinished moves, the oldest for {format_duration(age)}"
+        message = f"{counted(facts.unfinished, 'unfinished move')}, the oldest for {format_duration(age)}"
         stale = age > timedelta(hours=1)
         hint = "the next command that opens the store finishes or undoes them" if stale else ""
         findings.append(say("moves", "warning" if stale else "note", message, hint))
     if facts.failed:
-        message = f"{facts.failed} moves failed and were given up"
+        message = f"{counted(facts.failed, 'move')} failed and were given up"
         findings.append(say("failed-moves", "warning", message, "'frostline moves list --failed' says why"))
     return findings

@@ -19,6 +19,7 @@ from tiering.catalog.context import Context
 from tiering.catalog.insertion_order import Followers
 from tiering.catalog.lineage import is_lossless
 from tiering.catalog.new_parts import first_block_on_its_way
+from tiering.config.units import counted
 from tiering.merge.planning import due_level, may_come_back, out_of_line
 from tiering.parquet.column_ranges import combine_ranges
 from tiering.policy import ttl
@@ -181,7 +182,7 @@ def check_counts(
     out = sum(file.rows for file in files)
     if read != expected or out > read or (is_lossless(definition) and out != read):
         raise Damaged(
-            f"the merge into {output} read {read} of {expected} rows and wrote {out}",
+            f"the merge into {output} read {read} of {counted(expected, 'row')} and wrote {out}",
             hint="run 'frostline fsck'; the parts are unchanged",
         )
 

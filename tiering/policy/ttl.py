@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from oplog.errors import NotFound
+from tiering.config.units import counted
 from tiering.table.part import ColumnRange, Part, PartFacts
 from tiering.table.schema import Delete, MoveToDisk, MoveToVolume, Recompress, TableDefinition, TtlRule
 
@@ -181,7 +182,7 @@ def _due(definition: TableDefinition, part: Part | PartFacts, rule: TtlRule) -> 
 def _undated(column_range: ColumnRange, rows: int, rule: TtlRule) -> str:
     """Which rows have no time that the rule may delete by, or may have none; empty if every row has one."""
     if column_range.nulls:
-        return f"{min(column_range.nulls, rows)} of {rows} rows have no {rule.column}"
+        return f"{min(column_range.nulls, rows)} of {counted(rows, 'row')} have no {rule.column}"
     oldest = _as_time(column_range.min)
     if oldest is None:
         return f"the oldest {rule.column} is not known"

@@ -3,7 +3,7 @@ crash after each step leaves:
 
     begun     one multi: the table's nodes and its definition; `restoring`: the replicas that are        nobody may
               waited for, as far as the first one knows them                                             write yet
-    said      of each replica: its nodes, its home, its parts with their digests, the digests of inserted blocks   the same
+    said      of each replica: its nodes, home, parts with digests, the digests of inserted blocks       the same
     joined    one multi: `restoring` waits for it no more                                                the same
     decided     by a replica that need not wait: what counts (`agreement`), numbers past all that were given,
               an entry of the log for each part that somebody lacks                                      the same

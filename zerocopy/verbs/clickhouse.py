@@ -98,10 +98,12 @@ def _print(session: Session, url: str, sharing: "Sharing") -> None:
     from tiering.config.units import format_size
 
     line = session.output.line
-    line(f"{url}: {sharing.objects:,} objects, {format_size(sharing.size_bytes)}; {sharing.marks:,} marks")
-    shared = f"{sharing.shared:,} objects, {format_size(sharing.shared_bytes)}"
+    line(
+        f"{url}: {counted(sharing.objects, 'object')}, {format_size(sharing.size_bytes)}; {counted(sharing.marks, 'mark')}"
+    )
+    shared = f"{counted(sharing.shared, 'object')}, {format_size(sharing.shared_bytes)}"
     line(f"  shared       {shared}: more than one server has them")
-    orphaned = f"{sharing.orphaned:,} objects, {format_size(sharing.orphaned_bytes)}"
+    orphaned = f"{counted(sharing.orphaned, 'object')}, {format_size(sharing.orphaned_bytes)}"
     line(f"  orphaned     {orphaned}: none of these servers has them")
     line()
     session.output.table(

@@ -11,6 +11,7 @@ from disks.object_disk.sharing.retiring import heeded_logs
 from oplog.errors import FrostlineError
 from tiering.catalog.context import Context
 from tiering.config.settings import Config
+from tiering.config.units import counted
 from tiering.doctor.diagnosis import Finding, Level
 from tiering.engine.store import Store
 from zerocopy.execution import auditing
@@ -109,4 +110,4 @@ def _said(status: ReplicaStatus) -> tuple[Level, str, str]:
         return "warning", message, "run 'frostline daemon run' there; if its machine is gone: 'frostline replica drop'"
     if number:
         return "note", f"{where} has {waiting} to do", "'frostline replica sync' there says what keeps it"
-    return "ok", f"{where} has {status.parts} parts and nothing to do", ""
+    return "ok", f"{where} has {counted(status.parts, 'part')} and nothing to do", ""

@@ -234,7 +234,7 @@ def _held_alone(asked: "Asked") -> str:
     parts = sum(len(table.parts) for table in asked.alone)
     rows = sum(table.rows for table in asked.alone)
     objects = f"{counted(asked.objects, 'object')} of {asked.size_bytes:,} bytes"
-    told = f"{counted(parts, 'part')} with {rows:,} rows, {objects}"
+    told = f"{counted(parts, 'part')} with {counted(rows, 'row')}, {objects}"
     return f"{told}; pins: {', '.join(asked.pins)}" if asked.pins else told
 
 
@@ -268,7 +268,7 @@ def _print_asked(session: Session, asked: "Asked") -> None:
     seen = f"last wrote at {asked.last_sign:%Y-%m-%d %H:%M} UTC" if asked.last_sign is not None else "never wrote"
     line(f"log {asked.log} of disk {asked.disk}: machine {asked.holder or 'unknown'}, {seen}")
     for table in asked.alone:
-        size = f"{table.rows:,} rows, {table.size_bytes:,} bytes"
+        size = f"{counted(table.rows, 'row')}, {table.size_bytes:,} bytes"
         line(f"alone  {table.table}: {counted(len(table.parts), 'part')}, {size}")
         for part in table.parts:
             line(f"       {part}")

@@ -237,7 +237,7 @@ class _ColdMerge(msgspec.Struct):
             results[index] = result
             progress.advance(items=result.rows_read, size_bytes=shards[index].size_bytes)
 
-        what = f"merge {len(inputs)} parts of {definition.full_name} into {output}"
+        what = f"merge {counted(len(inputs), 'part')} of {definition.full_name} into {output}"
         self.workers.runner.run(self.workers.merge, tasks, title=what, on_done=on_done, stop=self.context.stop)
         ordered = [results[index] for index in range(len(tasks))]
         _check_keys(definition, shards, ordered, output)
