@@ -219,7 +219,7 @@ def _fault_in(source: Content, expected: Expected) -> str | None:
         if error.errno != errno.EIO and (refused := of_the_system(error, row.path)) is not None:
             raise refused from error
         return f"{_NOT_READ} {error}"
-    if rows != expected.rows:
+    if rows is not None and rows != expected.rows:
         return f"the Parquet footer says {counted(rows, 'row')} and {PART_FILE} says {expected.rows}"
     return f"{_NO_TEXT} {untold}" if untold else None
 

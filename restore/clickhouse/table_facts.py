@@ -71,14 +71,14 @@ def read_file(store: ObjectStore, part: ClickHousePart, name: str) -> bytes:
 
 def draft_of(table: ClickHouseTable, facts: TableFacts) -> str:
     """A statement that attaches the table, once somebody has put in what stands between `<` and `>`."""
-    rows = "an unknown number of" if facts.rows is None else f"{facts.rows:,}"
+    rows = "an unknown number of rows" if facts.rows is None else counted(facts.rows, "row")
     place = f" UUID '{table.uuid}'" if table.directory.startswith("store/") else ""
     width = ",\n".join(f"    {quoted_name(column.name)} {_type_text(column)}" for column in facts.columns)
     keys = ", ".join(map(quoted_name, facts.partition_columns))
     partition = [f"PARTITION BY <an expression of {keys}>"] if keys else []
     return "\n".join(
         [
-            f"-- {counted(rows, 'row')} in {counted(facts.parts, 'active part')}: compare with SELECT count() FROM "
+            f"-- {rows} in {counted(facts.parts, 'active part')}: compare with SELECT count() FROM "
             "<database>.<table>",
             "-- not known here: defaults, columns that no part has, codecs, TTL, indexes, projections, the engine",
             f"ATTACH TABLE <database>.<table>{place}",
