@@ -29,8 +29,8 @@ def _nouns(trees: list[tuple[Path, ast.Module]]) -> set[str]:
     for _, tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and _is_counted(node):
-                words = [one.value for one in node.args[1:] if isinstance(one, ast.Constant)]
-                found |= {str(words[-1]) if len(words) > 1 else f"{words[0]}s"} if words else set()
+                words = [str(one.value) for one in node.args[1:] if isinstance(one, ast.Constant)]
+                found |= {words[-1] if len(words) > 1 else f"{words[0]}s"} if words else set()
     return {noun for noun in found if noun.isalpha()} - _VERBS
 
 
