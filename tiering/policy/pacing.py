@@ -129,8 +129,8 @@ class Pacing:
         if not pacing.merge_first_parts or beside <= pacing.merge_first_parts:
             return None
         detail = (
-            f"partition {candidate.name.partition} has {counted(beside, 'part')} on disk {candidate.source}, which merge before "
-            f"they move; at {pacing.merge_first_parts} they are few enough"
+            f"partition {candidate.name.partition} has {counted(beside, 'part')} on disk {candidate.source}, "
+            f"which merge before they move; at {pacing.merge_first_parts} they are few enough"
         )
         return self._until(due + timedelta(seconds=pacing.merge_first_seconds), "merge_first", detail)
 

@@ -98,9 +98,8 @@ def _print(session: Session, url: str, sharing: "Sharing") -> None:
     from tiering.config.units import format_size
 
     line = session.output.line
-    line(
-        f"{url}: {counted(sharing.objects, 'object')}, {format_size(sharing.size_bytes)}; {counted(sharing.marks, 'mark')}"
-    )
+    marks = counted(sharing.marks, "mark")
+    line(f"{url}: {counted(sharing.objects, 'object')}, {format_size(sharing.size_bytes)}; {marks}")
     shared = f"{counted(sharing.shared, 'object')}, {format_size(sharing.shared_bytes)}"
     line(f"  shared       {shared}: more than one server has them")
     orphaned = f"{counted(sharing.orphaned, 'object')}, {format_size(sharing.orphaned_bytes)}"
