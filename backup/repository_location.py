@@ -25,7 +25,7 @@ def repository_url(config: Config, given: str | None, environment: Mapping[str, 
     if not found:
         raise UsageError(
             "no backup repository is named" if given is None else "the name of the repository is empty",
-            hint=f"say --to file:///path or s3://bucket/prefix, or set {VARIABLE} or backup.repository",
+            hint=f"use --to file:///path or s3://bucket/prefix, or set {VARIABLE} or backup.repository",
         )
     return found
 

@@ -388,7 +388,7 @@ class Dashboard(App[None]):
                 yield SystemCommand(f"{here.name_}: Filter", "which rows are shown", here.action_filter)
                 yield SystemCommand(f"{here.name_}: Copy", "what is chosen, as JSON", here.action_copy)
         for one in elsewhere((view for _, view in VIEWS), self.view, self.settings.keys):
-            yield SystemCommand(f"{one.screen}: {one.title}", f"goes to {one.screen}", partial(self._lead_to, one))
+            yield SystemCommand(f"{one.screen}: {one.title}", f"go to {one.screen}", partial(self._lead_to, one))
         yield from super().get_system_commands(screen)
 
     def _lead_to(self, there: ActionElsewhere) -> None:
@@ -406,7 +406,7 @@ class Dashboard(App[None]):
         if self.source.running:
             titles = [work.title for work in self.source.running]
             stop = Action(title="Leave, and stop what runs", commands=(), run=lambda store: "")
-            lines = [*titles, "", "Each stops between two of its steps; the next command, or the daemon, goes on."]
+            lines = [*titles, "", "Each stops between two of its steps; the next command, or the daemon, continues."]
             if not await self.ask(Confirm(stop, lines)):
                 return
         self.exit()

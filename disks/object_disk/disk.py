@@ -217,7 +217,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
                 ) from error
             self._offline = DiskUnreachable(
                 f"disk {self.name} cannot be reached: {error.message}",
-                hint="what lies on other disks can be used; try again when the bucket answers",
+                hint="what is on other disks can be used; try again when the bucket answers",
             )
         self.cache.hold_as_it_is()
 

@@ -253,7 +253,7 @@ class ObjectTransaction(Transaction):
     def _add(self, operation: Operation) -> None:
         self._check_open()
         if isinstance(operation, Rename) and f"{operation.target}/".startswith(f"{operation.source}/"):
-            raise Conflict(f"{operation.source} cannot become {operation.target}, which lies within it")
+            raise Conflict(f"{operation.source} cannot become {operation.target}, which is within it")
         with self._lock:
             self._operations.append(operation)
 

@@ -109,7 +109,7 @@ def check_uncounted(disk: LoggedDisk, inventory: Inventory, findings: Findings) 
         by = f" by {commit.actor}" if commit.actor else ""
         message = (
             f"log entry of revision {number} ({commit.kind.word}{by}) was put where the log had been collected: it "
-            "counts for nobody, and no later entry does the same"
+            "is ignored, and no later entry does the same"
         )
         findings.add(Problem("I6", message, disk.name, object=commit_key(number)))
 

@@ -137,7 +137,7 @@ def test_what_pacing_holds_back_is_listed_with_its_reason(home: Home, monkeypatc
 
     async def story(driver: Driver) -> None:
         await driver.press("5")
-        await driver.sees("3 parts to stay, 1 of them held back")
+        await driver.sees("3 parts stay, 1 of them postponed")
         assert [row["part"] for row in driver.rows] == [DUE]
         assert _cells(driver, "why", "part")[DUE].startswith("parts move from ")
         await driver.press("a")

@@ -137,11 +137,9 @@ def _reserve(missing_bytes: int, free_bytes: int, say: Callable[[str, Level, str
 
 def _file_system(kind: str, path: str, say: Callable[[str, Level, str, str], Finding]) -> Iterator[Finding]:
     if kind in _VOLATILE:
-        yield say(
-            "file-system", "warning", f"{path} lies on {kind}, which forgets everything at a reboot", "use a disk"
-        )
+        yield say("file-system", "warning", f"{path} is on {kind}, which forgets everything at a reboot", "use a disk")
     elif kind in _NETWORK:
-        what = f"{path} lies on {kind}: locks and fsync are as good as the server makes them"
+        what = f"{path} is on {kind}: locks and fsync are as good as the server makes them"
         yield say(
             "file-system",
             "warning",

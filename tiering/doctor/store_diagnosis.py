@@ -183,7 +183,7 @@ class _Store(msgspec.Struct, frozen=True):
     def _clock(self) -> Iterator[Finding]:
         skew = self.facts.clock_skew
         if isinstance(skew, NotAnswered):
-            yield self._say("clock", "unknown", f"the store's clock is not known: {skew.reason}")
+            yield self._say("clock", "unknown", f"the store's clock is unknown: {skew.reason}")
         elif skew is None:
             if self._speaks_s3:
                 yield self._say("clock", "unknown", "not known: the store sends no Date")
@@ -273,7 +273,7 @@ class _Store(msgspec.Struct, frozen=True):
         elif not lock.enabled:
             yield self._say("object-lock", "ok", "Object Lock is off")
         elif lock.retention_days is None:
-            what = "Object Lock is on without a default retention: objects are kept only where somebody locks them"
+            what = "Object Lock is on without a default retention: only explicitly locked objects are kept"
             yield self._say("object-lock", "note", what)
         else:
             what = f"Object Lock keeps every object for {lock.retention_days} days ({lock.mode})"

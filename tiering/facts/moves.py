@@ -63,10 +63,10 @@ def why_nothing_moves(store: Store, planned: Plan) -> str:
     if stuck:
         return f"Nothing moves: {counted(len(stuck), 'part')} cannot for want of a disk: {stuck[0]}."
     if any(stay.reason.kind in HELD for stay in planned.stays):
-        return "Nothing moves: what is due is held back; 'frostline explain' says of each part until when."
+        return "Nothing moves: due moves are postponed; 'frostline explain' shows until when."
     away = sorted({*store.unreachable(), *(fault.disk for fault in store.faults())})
     if away:
-        return f"Nothing is known to be due; disk {', '.join(away)} is away and cannot be asked: 'frostline doctor'."
+        return f"Nothing seems due; disk {', '.join(away)} is unavailable: 'frostline doctor'."
     return "Nothing is due."
 
 

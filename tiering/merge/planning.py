@@ -307,7 +307,7 @@ class MergeRules(msgspec.Struct, frozen=True):
         """Why two neighbours are never in one merge; None when they may be."""
         if left.volume != right.volume:
             return Reason(
-                "volumes", f"{left.part.name} lies on volume {left.volume}, {right.part.name} on {right.volume}"
+                "volumes", f"{left.part.name} is on volume {left.volume}, {right.part.name} on {right.volume}"
             )
         if apart := self.tangled & {left.name, right.name}:
             detail = (
@@ -326,7 +326,7 @@ class MergeRules(msgspec.Struct, frozen=True):
         gap = f"{left.name.max_block + 1} to {right.name.min_block - 1}"
         return Reason(
             "foreign_gap",
-            f"another machine inserted {left.part.name} and {right.part.name}, and may hold what lies between them "
+            f"another machine inserted {left.part.name} and {right.part.name}, and may hold what is between them "
             f"(blocks {gap}) on its own disk; {_ADOPT}",
         )
 
@@ -343,7 +343,7 @@ def may_come_back(left: StoredPart, right: StoredPart, gone: PartName) -> str:
     """Why the two are not merged: a part that lay between them is in neither."""
     return (
         f"{gone} was between {left.part.name} and {right.part.name}, and went into no other part: it may come back, or "
-        "lie on another machine's disk"
+        "are on another machine's disk"
     )
 
 

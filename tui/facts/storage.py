@@ -301,7 +301,7 @@ def bucket_lines(store: Store, name: str) -> list[str]:
         lines.append(
             f"pins: {len(held):,}" + "".join(f"; {pin.name} keeps revision {pin.revision:,}" for pin in held[:5])
         )
-    lines.append(f"orphans: {_orphans(store)}; c lists the bucket and tells them, before it deletes any")
+    lines.append(f"orphans: {_orphans(store)}; c lists the bucket and shows them before deleting any")
     if disk.logged is not None and disk.logged.log_name is not None:
         lines.append(f"marks: {marks(store, disk.logged)}; m compares them with all logs")
     return lines

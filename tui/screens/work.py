@@ -74,7 +74,7 @@ class Policy(ListView):
         elif chosen:
             raise UsageError(
                 "only moves are approved, and none is chosen",
-                hint="m in Parts moves what is held back at once; T deletes what a rule tells to",
+                hint="m in Parts moves postponed parts now; T deletes what a TTL rule selects",
             )
 
     async def tick(self) -> None:
@@ -93,8 +93,8 @@ class Jobs(ListView):
 
     name_: ClassVar[str] = "Jobs"
     about: ClassVar[str] = (
-        "What the daemon does and when it last did; then what goes on beside: lanes, the inbox by table, budgets of"
-        " policies, hooks. It is started by frostline daemon run."
+        "The daemon's jobs and their last runs; then lanes, the inbox by table, budgets of policies and hooks."
+        " frostline daemon run starts the daemon."
     )
     needs_store: ClassVar[bool] = False
     leaves_out_what_is_away: ClassVar[bool] = False

@@ -52,7 +52,7 @@ def check_order(context: Context, definition: TableDefinition) -> None:
         if range_of(stored.name.max_block) not in own:
             raise Refused(
                 f"{stored.facts.name} of {definition.full_name} on {stored.disk} was inserted by another machine: "
-                "replicas could not tell which rows came first",
+                "replicas could not determine which rows are older",
                 hint=f"make it this machine's own first: frostline merge {definition.full_name} --adopt",
             )
 

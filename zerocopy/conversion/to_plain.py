@@ -101,7 +101,7 @@ def _check_idle(context: Context, definition: TableDefinition) -> None:
         raise Locked(
             f"{counted(len(waiting), 'entry', 'entries')} of {definition.full_name} "
             f"{'waits' if len(waiting) == 1 else 'wait'} to be done{': ' + why if why else ''}",
-            hint=f"'frostline replica queue {definition.full_name}' shows them; what no replica has any more goes by "
+            hint=f"'frostline replica queue {definition.full_name}' shows them; give up what no replica has with "
             f"'frostline replica restore {definition.full_name} --give-up-parts'",
         )
     if moved := moving.busy(own):

@@ -90,7 +90,7 @@ def _write(
         except Conflict:
             continue
         return
-    raise Conflict("what Keeper knows of this bucket changed while it was audited", hint="run the audit again")
+    raise Conflict("the marks of this bucket in Keeper changed during the audit", hint="run the audit again")
 
 
 def objection(results: tuple[AuditResults, int] | None, log: str, audit_id: str | None) -> str | None:

@@ -52,7 +52,7 @@ _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "In
 _MOST_DIGITS = 9
 _UNTRUSTED = re.compile(r"certificate verify failed: ([^(\n]*[^(\n ])")
 
-NOT_THE_STORE = "a proxy or another server may stand in for the store: check the network and endpoint_url"
+NOT_THE_STORE = "a proxy or another server may answer in place of the store: check the network and endpoint_url"
 
 
 class S3Place(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ def error_of_answer(location: S3Place, key: str, status: int, code: str = "", te
             hint="raise the quota, or delete orphaned objects with 'frostline gc'",
         )
     if code == "InvalidObjectState":
-        return Refused(f"{where} lies in an archive class", hint="restore it in the bucket first, then try again")
+        return Refused(f"{where} is in an archive class", hint="restore it in the bucket first, then try again")
     if status in (401, 403) or code in _EXPIRED or code in _DENIED:
         return _denied(location, where, code, said, text)
     hint = "the store does not take checksums: set `checksums: none` for the disk" if "checksum" in text.lower() else ""

@@ -184,7 +184,7 @@ def _effect(effect: dict[str, Any], currency: str) -> str:
     once = f"Once {_money(effect['price'])} {currency} for {counted(effect['put'] + effect['get'], 'request')};"
     was, then, days = effect["before_price_month"], effect["after_price_month"], effect["pays_back_days"]
     pays = f", which pays in {days:g} days" if days is not None else ""
-    return f"{once} storage of these goes from {_money(was)} to {_money(then)} a month{pays}."
+    return f"{once} storage of these changes from {_money(was)} to {_money(then)} a month{pays}."
 
 
 def _money(amount: float) -> str:

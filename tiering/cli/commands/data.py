@@ -107,7 +107,7 @@ def insert(
         raise UsageError("--quorum is for replicated tables, whose partitions --replace-partitions cannot replace")
     if dedup_by != "block" and (replace_partitions or (dedup_by == "file" and not files)):
         why = "the same rows replace themselves" if replace_partitions else "no file is named"
-        raise UsageError(f"--dedup-by {dedup_by} says nothing here: {why}", hint="leave it out")
+        raise UsageError(f"--dedup-by {dedup_by} has no effect here: {why}", hint="leave it out")
     patience = parse_duration(quorum_timeout).total_seconds()  # wrong without --quorum, too
     wanted = Quorum.parse(quorum, patience) if quorum is not None else None
     process.keep_freed_blocks()
@@ -214,7 +214,7 @@ def query(
 
     chosen = query_output.choose(output_format, json=session.options.json, to_file=output is not None)
     if sequential and revision is not None:
-        raise UsageError("--sequential is about now, --revision about the past", hint="say one of them")
+        raise UsageError("--sequential is about now, --revision about the past", hint="use one of them")
     disk, number = _revision(revision)
     from tiering.query.sql.engine import engine_ahead
 

@@ -62,7 +62,7 @@ def replace(session: Session, name: Name) -> None:
     identities, known = _configured(session, name)
     found = identities.at_place(name)
     if found is not None or not identities.is_empty(name):
-        hint = f"'frostline disk adopt {name}' takes it as it is"
+        hint = f"'frostline disk adopt {name}' accepts it unchanged"
         what = f"disk {found}" if found is not None else "tables"
         if found is None and not identities.has_tables(name):
             hint, what = f"move them elsewhere, then 'frostline disk replace {name}'", "files that are no disk's"
@@ -118,7 +118,7 @@ def retire_log(session: Session, disk: Name, log: LogName, give_up: GiveUp = Fal
     elif session.dry_run:
         session.output.line("Dry run: nothing was changed.")
     else:
-        session.output.line("Retired: in 24 hours gc heeds it no more.")
+        session.output.line("Retired: gc ignores it in 24 hours.")
 
 
 Stop = Annotated[bool, typer.Option("--stop", help="allow new parts again; moved parts stay where they are")]
@@ -174,7 +174,7 @@ def _end_drain(session: Session, name: str) -> None:
     if session.options.json:
         session.output.document({"disk": name, "drained": drained and session.dry_run, "dry_run": session.dry_run})
     elif drained:
-        done = f"Would let parts come to {name} again." if session.dry_run else f"Parts may come to {name} again."
+        done = f"Would allow parts on {name} again." if session.dry_run else f"{name} accepts parts again."
         session.output.line(done)
     if not drained:
         session.nothing_to_do(f"Disk {name} is not drained.")
@@ -211,7 +211,7 @@ def _print_beside(session: Session, detached: "Sequence[DetachedThere]", left: "
 
 def _say_what_next(session: Session, name: str) -> None:
     line = session.output.line
-    line(f"Disk {name} is empty, and nothing comes to it until 'frostline disk drain {name} --stop'.")
+    line(f"Disk {name} is empty, and it gets no parts until 'frostline disk drain {name} --stop'.")
     if session.store().disk(name).capabilities.remote:
         line(f"Its objects go with 'frostline gc {name} --delete' when no revision needs them any more.")
     line(f"To give it up: take it out of the configuration, then 'frostline disk forget {name}'.")
@@ -381,7 +381,7 @@ def _held(session: Session, identities: "Identities", record: "KnownDisk") -> "t
 def _question(decision: str, name: str, parts: int, is_all: bool) -> str:
     match decision:
         case "adopt":
-            return f"Take what lies there now for disk {name}?"
+            return f"Use the data that is there now as disk {name}?"
         case "replace" | "forget":
             more = "" if is_all else ", and what was written to it since they were counted,"
             return f"Give up {counted(parts, 'part')} of disk {name}{more} for good?"
@@ -397,7 +397,7 @@ def _print(session: Session, document: dict[str, Any]) -> None:
         rows = counted(held["rows"], "row")
         line(f"       {held['table']}: {counted(held['parts'], 'part')}, {rows} when last counted")
     if known["place"] and not known["counted"]:
-        line("       and it was written to since: parts may have come, and may have gone")
+        line("       and it was written to since: its parts may have changed")
     line(f"found  {'disk ' + found['id'] if found['id'] else 'no disk'} at {found['place'] or 'no place'}")
     for held in found.get("tables", ()):
         line(f"       {held['table']}: {counted(held['parts'], 'part')}, {counted(held['rows'], 'row')}")

@@ -29,7 +29,7 @@ def run(
     from tiering.daemon.inbox.inbox import Inbox
 
     if not once:
-        raise UsageError("say --once", hint="'frostline daemon run' brings in files as they land")
+        raise UsageError("use --once", hint="'frostline daemon run' brings in files as they land")
     stop = threading.Event()
     stop_on_signals(stop)
     settings = session.loaded.config.inbox
@@ -57,7 +57,7 @@ def run(
         error = PartlyDone if len(done.files) > len(done.failed) else FrostlineError
         raise error(
             f"{counted(failed, 'file or table', 'files or tables')} failed",
-            hint="mend and 'frostline inbox retry' what is in failed/; what is in .taken goes in with the next run",
+            hint="fix the files in failed/ and run 'frostline inbox retry'; the next run inserts those in .taken",
         )
     if not done.files:
         session.nothing_to_do("Nothing was whole.")
@@ -75,7 +75,7 @@ def status(session: Session) -> None:
         session.output.document(document)
         return
     session.output.line(
-        f"inbox    {root}, {'process ' + str(document['pid']) if document['running'] else 'nobody'} at work"
+        f"inbox    {root}, {'process ' + str(document['pid']) if document['running'] else 'no process'} at work"
     )
     session.output.table(
         ["table", "waiting", "size", "taken", "done", "failed"],

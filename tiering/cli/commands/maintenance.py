@@ -55,7 +55,7 @@ def tick(
     for problem in document["problems"]:
         session.output.note(f"not done: {problem}")
     for kind, count in document["held"].items():
-        session.output.note(f"held back ({kind}): {counted(count, 'part')}; 'frostline plan' says until when")
+        session.output.note(f"postponed ({kind}): {counted(count, 'part')}; 'frostline plan' shows until when")
     if not any(steps_of(document)):
         session.nothing_to_do("Nothing was done." if document["waiting"] or document["held"] else "Nothing was due.")
     fail_as_the_pass_did(document, () if session.dry_run else session.store().context.faults)

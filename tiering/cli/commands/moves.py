@@ -95,7 +95,8 @@ def plan(
             )
         session.output.line(
             f"{counted(len(planned.moves), 'move')}, {format_size(planned.bytes)}, about"
-            f" {counted(document['requests'], 'write request')}; {counted(document['stays'], 'part')} to stay."
+            f" {counted(document['requests'], 'write request')};"
+            f" {counted(document['stays'], 'part')} {'stays' if document['stays'] == 1 else 'stay'}."
         )
         for sentence in _held(planned):
             session.output.line(sentence)
@@ -134,7 +135,7 @@ def explain(
         return
     line = session.output.line
     line(f"part {explanation.part} of {explanation.table}, {format_size(explanation.bytes)}")
-    line(f"  lies on     disk {explanation.disk}, volume {explanation.volume or '- (not in the policy)'}")
+    line(f"  stored on disk {explanation.disk}, volume {explanation.volume or '- (not in the policy)'}")
     target = f" to {explanation.target}" if explanation.target else ""
     line(f"  decision    {explanation.decision}{target}: {explanation.reason.detail} [{explanation.reason.kind}]")
     for rule in explanation.rules:
@@ -318,7 +319,7 @@ def _held(planned: "Plan") -> "list[str]":
         if stay.reason.kind in HELD:
             by_kind.setdefault(stay.reason.kind, []).append(stay)
     return [
-        f"Held back ({kind}): {counted(len(stays), 'part')}; {stays[0].table} {stays[0].part}: {stays[0].reason.detail}"
+        f"Postponed ({kind}): {counted(len(stays), 'part')}; {stays[0].table} {stays[0].part}: {stays[0].reason.detail}"
         for kind, stays in by_kind.items()
     ]
 

@@ -11,7 +11,7 @@ from tiering.cli.frame.verb import verb
 from tiering.cli.reports.backups import newest_backups
 from tiering.config.units import counted
 
-NOT_A_BACKUP = "Tiering is not a backup: each part lies in one place. Keep copies of data you cannot lose."
+NOT_A_BACKUP = "Tiering is not a backup: each part is stored once. Keep copies of data you cannot lose."
 
 
 def register(app: typer.Typer) -> None:

@@ -8,7 +8,7 @@ from tiering.config.units import counted
 if TYPE_CHECKING:
     from disks.garbage.collect import GcReport
 
-GC_AGAIN = "put right what the message names, and run it again: it goes on; without --delete it only reports"
+GC_AGAIN = "fix the cause and run it again: it continues; without --delete it only reports"
 
 
 def gc_document(report: "GcReport") -> dict[str, Any]:

@@ -95,12 +95,12 @@ def _overdue(seen: Seen, called: Callable[[str], str]) -> list[Family]:
 def _work(seen: Seen) -> list[Family]:
     failing = Family("frostline_failing_moves", "gauge", "Moves whose last try failed; they are tried again.")
     failing.add(seen.failing_moves)
-    pins = Family("frostline_pins", "gauge", "Parts and partitions that somebody pinned.")
+    pins = Family("frostline_pins", "gauge", "Pinned parts and partitions.")
     pins.add(seen.pins)
     paused = Family("frostline_pauses", "gauge", "Pauses of automatic work, for a table or for all.", ("kind",))
     for kind, count in sorted(seen.paused.items()):
         paused.add(count, kind)
-    broken = Family("frostline_broken_parts", "gauge", "What lies on a disk and cannot be read.")
+    broken = Family("frostline_broken_parts", "gauge", "Unreadable parts on a disk.")
     broken.add(seen.broken)
     aside = Family("frostline_parts_set_aside", "gauge", "Parts that a repair set aside: their rows are in no answer.")
     aside.add(seen.set_aside)
@@ -127,7 +127,7 @@ def _remembered(noun: str, title: str, work: tuple[WorkSeen, ...]) -> list[Famil
 
 def _disks(seen: Seen) -> list[Family]:
     up = Family(
-        "frostline_disk_up", "gauge", "1 when the disk is what its name stands for and answers.", ("disk", "kind")
+        "frostline_disk_up", "gauge", "1 when the disk is available and has the right identity.", ("disk", "kind")
     )
     free = Family("frostline_disk_free_bytes", "gauge", "Free on the disk, where it has a limit.", ("disk",))
     total = Family("frostline_disk_total_bytes", "gauge", "Its size, where it has a limit.", ("disk",))

@@ -197,7 +197,9 @@ def _requests(process: Process) -> list[Family]:
     calls = Family("frostline_store_calls_total", "counter", "Calls of stores that ended, each try counted.", ("call",))
     seconds = Family("frostline_store_call_seconds_total", "counter", "How long they took.", ("call",))
     failed = Family("frostline_store_failed_calls_total", "counter", "Those that failed.", ("call",))
-    throttled = Family("frostline_store_throttled_calls_total", "counter", "Those told to come more slowly.", ("call",))
+    throttled = Family(
+        "frostline_store_throttled_calls_total", "counter", "Requests answered with a request to slow down.", ("call",)
+    )
     for call, found in sorted(process.answered.items()):
         for family, value in ((calls, found.calls), (seconds, found.seconds)):
             family.add(value, call)
