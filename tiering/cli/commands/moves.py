@@ -135,7 +135,7 @@ def explain(
         return
     line = session.output.line
     line(f"part {explanation.part} of {explanation.table}, {format_size(explanation.bytes)}")
-    line(f"  stored on disk {explanation.disk}, volume {explanation.volume or '- (not in the policy)'}")
+    line(f"  stored on   disk {explanation.disk}, volume {explanation.volume or '- (not in the policy)'}")
     target = f" to {explanation.target}" if explanation.target else ""
     line(f"  decision    {explanation.decision}{target}: {explanation.reason.detail} [{explanation.reason.kind}]")
     for rule in explanation.rules:
