@@ -131,15 +131,15 @@ def _reserve(missing_bytes: int, free_bytes: int, say: Callable[[str, Level, str
     """A store of an earlier version has none until a change finds room for it: on a full disk that is never."""
     if missing_bytes > free_bytes:
         what = f"{format_size(missing_bytes)} of the reserve are missing, and there is no room for them"
-        hint = "free as much by other means: without it what makes room on the full disk, moves and drops, may fail"
+        hint = "free that much another way: otherwise moves and drops may fail on a full disk"
         yield say("reserve", "problem", what, hint)
 
 
 def _file_system(kind: str, path: str, say: Callable[[str, Level, str, str], Finding]) -> Iterator[Finding]:
     if kind in _VOLATILE:
-        yield say("file-system", "warning", f"{path} is on {kind}, which forgets everything at a reboot", "use a disk")
+        yield say("file-system", "warning", f"{path} is on {kind}, which is lost at a reboot", "use a disk")
     elif kind in _NETWORK:
-        what = f"{path} is on {kind}: locks and fsync are as good as the server makes them"
+        what = f"{path} is on {kind}: locks and fsync depend on the server"
         yield say(
             "file-system",
             "warning",
@@ -151,13 +151,13 @@ def _file_system(kind: str, path: str, say: Callable[[str, Level, str, str], Fin
 def of_clock(doubt: str) -> Finding:
     """Whether rules that delete go by this machine's clock."""
     if not doubt:
-        return Finding(subject="node", check="clock", level="ok", what="rules that delete go by this machine's clock")
+        return Finding(subject="node", check="clock", level="ok", what="delete rules use this machine's clock")
     return Finding(
         subject="node",
         check="clock",
         level="note",
-        what=f"rules that delete keep all rows: {doubt}",
-        hint="keep the clock by a time server (NTP); if it is right: 'frostline tick --believe-clock'",
+        what=f"delete rules are suspended: {doubt}",
+        hint="synchronize the clock (NTP); if it is right: 'frostline tick --believe-clock'",
     )
 
 

@@ -270,7 +270,7 @@ def _orphans(store: Store) -> str:
     """What nothing in the buckets names, as the daemon last found it; gc counts those of all buckets together."""
     found = garbage(store.context.config)
     if found is None:
-        return "not looked for by a daemon yet"
+        return "not counted by a daemon yet"
     total = f"{counted(found.get('orphaned', 0), 'object')} ({size(found.get('orphaned_bytes', 0))})"
     return f"{total} in all buckets at the daemon's last gc"
 

@@ -52,7 +52,7 @@ def moves(store: Store) -> Listing:
         document=lambda row: {name: value for name, value in row.items() if name != "what"},
         state=lambda row: (row["state"], row["updated"], row.get("bytes_done")),
         summary=_paused(store, "moves", "merges"),
-        empty="Nothing was ever moved or merged here.",
+        empty="No moves or merges yet.",
     )
 
 

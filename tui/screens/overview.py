@@ -116,7 +116,7 @@ def overview_text(facts: dict[str, Any]) -> Iterator[str]:
         yield f"  and {left:,} more: see Policy"
     if not facts["due"]:
         upcoming: datetime | None = facts["next_due"]
-        yield f"  The next part is due at {minute(upcoming)}." if upcoming else "  No part has a time to move."
+        yield f"  The next part is due at {minute(upcoming)}." if upcoming else "  No part is scheduled to move."
 
 
 def _fullness(disk: dict[str, Any]) -> str:

@@ -163,7 +163,7 @@ class Disks(ListView):
     name_: ClassVar[str] = "Disks"
     about: ClassVar[str] = (
         "Space, parts and revision of each disk; what moves of this machine write and read there each second, and how"
-        " many fail. gc shows what nothing names before it deletes it; Marks compares those by which machines share"
+        " many fail. gc shows unreferenced objects before deleting them; Marks compares those by which machines share"
         " objects with all logs."
     )
     each_minute: ClassVar[bool] = True

@@ -126,7 +126,7 @@ def _print_moves(session: Session, moves: dict[str, Any], currency: str) -> None
     from tiering.config.units import format_size, format_time
 
     if not moves["by_month"]:
-        session.output.line("Moves: none that the journal remembers.")
+        session.output.line("Moves: none recorded.")
         return
     since = format_time(moves["since"].replace(microsecond=0))
     session.output.line()

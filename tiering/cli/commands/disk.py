@@ -73,11 +73,11 @@ def replace(session: Session, name: Name) -> None:
 def forget(session: Session, name: Name) -> None:
     """Give up the data of a disk that is no longer configured. Exit 13: it is configured."""
     if name in session.loaded.config.disks:
-        raise Refused(f"disk {name} is configured", hint=f"take it out first, or 'frostline disk replace {name}'")
+        raise Refused(f"disk {name} is configured", hint=f"remove it first, or 'frostline disk replace {name}'")
     identities = session.identities(list(session.loaded.config.disks))  # the disk may be there under another name
     known = identities.record(name)
     if known is None:
-        raise NotFound(f"this machine knows no disk {name}", hint="'frostline disks' lists them")
+        raise NotFound(f"this machine has no record of disk {name}", hint="'frostline disks' lists them")
     _decide(session, "forget", name, identities, known, None)
 
 
@@ -163,7 +163,7 @@ def drain(session: Session, name: Name, stop: Stop = False) -> None:
             _say_what_next(session, name)
     fail_if_partly(len(moves["failed"]), len(moves["moved"]), "moves", [move["kind"] for move in moves["failed"]])
     if report.left:
-        raise PartlyDone(f"disk {name} is not empty", hint="what is left, and why, is above; run it again")
+        raise PartlyDone(f"disk {name} is not empty", hint="see above for what is left and why; run it again")
 
 
 def _end_drain(session: Session, name: str) -> None:
@@ -213,8 +213,8 @@ def _say_what_next(session: Session, name: str) -> None:
     line = session.output.line
     line(f"Disk {name} is empty, and it gets no parts until 'frostline disk drain {name} --stop'.")
     if session.store().disk(name).capabilities.remote:
-        line(f"Its objects go with 'frostline gc {name} --delete' when no revision needs them any more.")
-    line(f"To give it up: take it out of the configuration, then 'frostline disk forget {name}'.")
+        line(f"Its objects are removed by 'frostline gc {name} --delete' when no revision needs them any more.")
+    line(f"To give it up: remove it from the configuration, then 'frostline disk forget {name}'.")
 
 
 def _detached_documents(detached: "Sequence[DetachedThere]") -> list[dict[str, Any]]:
@@ -383,7 +383,7 @@ def _question(decision: str, name: str, parts: int, is_all: bool) -> str:
         case "adopt":
             return f"Use the data that is there now as disk {name}?"
         case "replace" | "forget":
-            more = "" if is_all else ", and what was written to it since they were counted,"
+            more = "" if is_all else ", and data written since,"
             return f"Give up {counted(parts, 'part')} of disk {name}{more} for good?"
     raise UsageError(f"no such decision: {decision}")
 

@@ -45,7 +45,7 @@ def run(
         session.output.document({"files": files, "rows": done.rows, "parts": done.parts, "problems": problems})
     else:
         for file in done.files:
-            what = file.error or (counted(file.rows, "row") if file.state == "done" else "its bytes are in already")
+            what = file.error or (counted(file.rows, "row") if file.state == "done" else "already inserted")
             session.output.line(f"{file.state:<9}  {file.table}/{file.file}: {what}")
         session.output.line(
             f"{counted(len(done.files), 'file')}, {counted(done.rows, 'row')} in {counted(len(done.parts), 'part')}."

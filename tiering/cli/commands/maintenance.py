@@ -39,7 +39,7 @@ def tick(
         session.output.document({**document, "dry_run": session.dry_run})
     else:
         if session.dry_run:
-            session.output.line("Dry run: this is what would be done; nothing was changed.")
+            session.output.line("Dry run: nothing was changed.")
         print_merges(session.output, document["merges"])
         for item in document["deleted"]:
             session.output.line(f"deleted  {item['table']} {item['part']}  {item['reason']['detail']}")

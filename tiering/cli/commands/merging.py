@@ -105,7 +105,7 @@ def _merge_here(session: Session, table: str, request: "MergeRequest") -> None:
         documents = [merge_document(result) for result in store.merge(table, request)]
         waits = replica_trouble(store.context.config, store.context.journal, store.definition(table)).error
         if waits:
-            session.output.note(f"agreed upon, and it waits: {waits}; 'frostline replica queue {table}' shows all")
+            session.output.note(f"recorded, and waiting: {waits}; 'frostline replica queue {table}' shows all")
     stays = store.explain_merges(table, plans, request) if not waits else ()
     report_merges(session, documents, stays, {}, waits=bool(waits))
 

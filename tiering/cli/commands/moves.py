@@ -101,7 +101,7 @@ def plan(
         for sentence in _held(planned):
             session.output.line(sentence)
         if output:
-            session.output.line(f"Saved. Carry it out with: frostline apply {output}")
+            session.output.line(f"Saved. Run it with: frostline apply {output}")
         _hint_at_next(session, planned)
     if not planned.moves and not planned.deletes:
         session.nothing_to_do(why_nothing_moves(store, planned))
@@ -116,7 +116,7 @@ def apply(
     """Run exactly the moves of a saved plan. Moves that no longer apply are skipped with a reason."""
     from tiering.cli.frame.saved_plan import read_plan
 
-    _carry_out(session, [*read_plan(plan).moves], nothing="The plan holds no moves.")
+    _carry_out(session, [*read_plan(plan).moves], nothing="The plan has no moves.")
 
 
 def explain(
@@ -330,7 +330,7 @@ def _hint_at_next(session: Session, planned: Any) -> None:
     upcoming = planned.next_due
     if upcoming is not None and not planned.moves:
         when = format_time(upcoming.replace(microsecond=0))
-        session.output.note(f"The next part is due at {when}; look ahead with --at TIME.")
+        session.output.note(f"The next part is due at {when}; preview with --at TIME.")
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

@@ -93,8 +93,7 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
     under_way, due, failed = document["active_moves"], document["planned_moves"], document["failed_moves"]
     kept = ", ".join(f"{kind} {parts}" for kind, parts in document["waiting_moves"].items())
     line(
-        f"moves          {under_way} under way, {due} due, {failed} failed"
-        + (f"; kept from moving: {kept}" if kept else "")
+        f"moves          {under_way} under way, {due} due, {failed} failed" + (f"; cannot move: {kept}" if kept else "")
     )
     line(f"merges         {document['active_merges']} under way")
     daemon = document["daemon"]

@@ -269,7 +269,7 @@ def alter(
     changes = (add_column, rename_column, drop_column, widen_column, ttl, policy, setting)
     if replicated is not None:
         if any(one is not None for one in changes):
-            raise UsageError("a table is converted by itself", hint="alter it before, or afterwards")
+            raise UsageError("a conversion cannot be combined", hint="alter the table before or afterwards")
         _convert(session, table, keeper_path, replica, to_replicated=replicated)
         return
     if keeper_path is not None or replica is not None:
@@ -369,7 +369,7 @@ def drop(session: Session, table: TableName) -> None:
     parts = store.context.catalog.parts(definition)
     size_bytes = sum(stored.facts.size_bytes for stored in parts)
     local = sum(1 for stored in parts if not store.disk(stored.disk).capabilities.remote)
-    lost = f" No restore brings back the {local:,} on local disks." if local else ""
+    lost = f" Restore cannot bring back the {local:,} on local disks." if local else ""
     session.confirm(f"Drop table {table} with {counted(len(parts), 'part')} ({format_size(size_bytes)})?{lost}")
     if not session.dry_run:
         store.drop_table(table)
@@ -405,7 +405,7 @@ def _tell_of_sample(session: Session, like: str, reshaping: "Reshaping") -> None
     if found is not None:
         session.output.note(
             f"Its first {counted(found.rows, 'row')} are of {found.first} to {found.last}: with --partition-by "
-            f"'{found.partition_by}' parts move and go by their age."
+            f"'{found.partition_by}' parts move and expire by age."
         )
 
 

@@ -320,12 +320,12 @@ class Session:
             return
         if self.options.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise Refused(
-                f"{question} Not without a yes.",
+                f"{question} Needs confirmation.",
                 hint=f"run it on a terminal, or add --yes; {look}",
             )
         print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise Refused("Nothing was changed: the answer was not yes.", hint="answer y, or add --yes")
+            raise Refused("Nothing was changed: not confirmed.", hint="answer y, or add --yes")
 
     def nothing_to_do(self, why: str) -> None:
         """Say so; with --error-on-nothing the exit code is 9."""

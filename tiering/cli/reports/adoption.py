@@ -63,7 +63,7 @@ class Adoption:
             except FrostlineError as error:
                 session.output.note(
                     f"the parts of disk {name} cannot be compared with those of other disks: {error.message};"
-                    " 'frostline fsck' names rows that are there twice"
+                    " 'frostline fsck' names duplicate rows"
                 )
                 return None
 

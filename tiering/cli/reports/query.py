@@ -42,7 +42,7 @@ def tell_behind(output: Output, store: "Store", sql: str) -> None:
             {"table": definition.full_name, "waiting": trouble.waiting, "error": trouble.error}
         )
         output.note(
-            f"{definition.full_name}: the answer may lack rows: {waiting} could not be taken over here "
+            f"{definition.full_name}: the answer may lack rows: {waiting} could not be fetched here "
             f"({trouble.error}); 'frostline replica status' shows how far this replica is"
         )
 
