@@ -131,8 +131,8 @@ def check_overslept(disk: LoggedDisk, findings: Findings) -> None:
     try:
         for claim in overslept(disk.store):
             what = (
-                f"{claim.overslept} was put by {claim.holder} after its turn was over: it may have taken the place of "
-                "what another machine wrote; compare with 'frostline fsck' on the others, then delete this object"
+                f"{claim.overslept} was written by {claim.holder} after its lease expired: it may have replaced an "
+                "object of another machine; compare with 'frostline fsck' on the others, then delete this object"
             )
             findings.add(Problem("I6", what, disk.name, object=claim.key))
     except Damaged as error:

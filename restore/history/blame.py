@@ -89,7 +89,7 @@ def blame(context: Context, table: str, part: str, *, reading: Callable[[int], N
         f"there is no record of part {part} of {table}",
         hint="the logs begin at "
         + (", ".join(f"revision {log.oldest} of disk {name}" for name, log in logs.items()) or "no disk")
-        + "; what happened before is forgotten",
+        + "; earlier history is gone",
     )
 
 

@@ -276,14 +276,14 @@ def _ascend(left: _Placed, right: _Placed) -> bool:
 
 def _hint(definition: TableDefinition, partition: str) -> str:
     return (
-        f"you may know: 'frostline merge {definition.full_name} --partition {partition} --adopt --adopt-as older', or "
-        "newer; until then every row of both is in each answer"
+        f"if you know the order: 'frostline merge {definition.full_name} --partition {partition} --adopt "
+        "--adopt-as older', or newer; until then queries return every row of both"
     )
 
 
 def _hint_among_others(definition: TableDefinition) -> str:
     return (
-        "--adopt-as does not apply to them. Every row of both is in each answer: query them, and write those that you "
+        "--adopt-as does not apply to them. Queries return every row of both: query them, and write those that you "
         f"keep with 'frostline insert {definition.full_name} FILE --replace-partitions'"
     )
 

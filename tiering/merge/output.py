@@ -110,7 +110,7 @@ def check_range(context: Context, definition: TableDefinition, inputs: Sequence[
     own = blocks.owned(context, definition)
     if not all(blocks.may_join(left.name, right.name, own) for left, right in pairwise(inputs)):
         raise Refused(
-            f"parts between {inputs[0].part.name} and {inputs[-1].part.name} may are on another machine",
+            f"parts between {inputs[0].part.name} and {inputs[-1].part.name} may be on another machine",
             hint="the machine that wrote them can merge them",
         )
     vanished = blocks.Vanished(context, definition)

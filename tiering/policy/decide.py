@@ -259,8 +259,8 @@ class _Pass:
         due = next((due for due in candidate.dues if due.deletes and due.is_due(self.now)), None)
         if due is not None and due.newest is not None:
             detail = (
-                f"rule '{ttl.rule_text(due.rule)}' is due, but the newest row says {ttl.short_time(due.newest)}, "
-                "which looks like a missing time: drop the part yourself if the time is right"
+                f"rule '{ttl.rule_text(due.rule)}' is due, but the newest row has {ttl.short_time(due.newest)}, "
+                "which looks like a missing time: drop the part manually if the time is right"
             )
             candidate.stay = (Reason("implausible_time", detail), None)
 

@@ -310,7 +310,7 @@ def _check_keys(
                 key = stored_key(group.first_key, definition)
                 if key is not None and key not in shard.within:
                     raise Damaged(
-                        f"shard {shard.number} of the merge into {output} gave back {item.file.name}, which has keys "
+                        f"shard {shard.number} of the merge into {output} returned {item.file.name}, which has keys "
                         "of another shard",
                         hint="the parts are unchanged; run the merge again",
                     )
