@@ -108,8 +108,8 @@ def fsck(
     for uuid, table in bringing.items():
         if any(uuid in tables for tables in result.held.values()):
             session.output.note(
-                f"a restore of {table} has not ended: the same command goes on where it was; "
-                "what it brought goes a day after it began"
+                f"a restore of {table} has not ended: the same command continues it; "
+                "what it brought is removed a day after it began"
             )
     if work is not None:
         work.report()

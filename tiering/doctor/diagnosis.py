@@ -97,7 +97,7 @@ def of_local(name: str, config: LocalDiskConfig, facts: LocalFacts) -> list[Find
     size = f"{format_size(facts.free_bytes)} of {format_size(facts.total_bytes)} are free"
     if config.keep_free_space_bytes > facts.total_bytes > 0:
         hint = f"keep_free_space_bytes ({format_size(config.keep_free_space_bytes)}) is more than the file system has"
-        findings.append(say("space", "problem", f"{size}: nothing can ever be written", hint))
+        findings.append(say("space", "problem", f"{size}: nothing can be written", hint))
     elif room == 0:
         hint = "free space, lower keep_free_space_bytes, or let 'frostline tick' move parts away"
         kept = (
@@ -195,7 +195,7 @@ def of_node(facts: NodeFacts, *, now: datetime) -> list[Finding]:
     else:
         findings.append(say("journal", "ok", "the journal is whole"))
     for name in facts.damaged_tables:
-        hint = "the next use rebuilds it from the bucket"
+        hint = "it is rebuilt from the bucket on next use"
         findings.append(say("file-table", "warning", f"the file table of disk {name} is damaged", hint))
     if facts.unfinished and facts.oldest_unfinished is not None:
         age = now - facts.oldest_unfinished
@@ -205,5 +205,5 @@ def of_node(facts: NodeFacts, *, now: datetime) -> list[Finding]:
         findings.append(say("moves", "warning" if stale else "note", message, hint))
     if facts.failed:
         message = f"{counted(facts.failed, 'move')} failed and were given up"
-        findings.append(say("failed-moves", "warning", message, "'frostline moves list --failed' says why"))
+        findings.append(say("failed-moves", "warning", message, "'frostline moves list --failed' shows why"))
     return findings

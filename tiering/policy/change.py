@@ -81,7 +81,7 @@ def manual_moves(
                 source=copy.disk,
                 target=target,
                 bytes=size,
-                reason=Reason("manual", f"asked for: {subject} to {destination}"),
+                reason=Reason("manual", f"requested: {subject} to {destination}"),
                 keep_source=keep_source,
             )
             for copy in (copies[:1] if keep_source else copies)

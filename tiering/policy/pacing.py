@@ -119,7 +119,7 @@ class Pacing:
         if waiting is None:
             return None
         few = "1 small part" if waiting.parts == 1 else f"{waiting.parts} small parts"
-        rows = f"partition {candidate.name.partition} has {few} of rows that came late"
+        rows = f"partition {candidate.name.partition} has {few} of late rows"
         if not waiting.is_over(self._now):
             return self._until(waiting.ends(), "late", f"{rows}; such parts are merged, then they move together")
         return self._until(waiting.gives_up(), "late", f"{rows}; the next merge takes them, then they move together")
@@ -129,8 +129,8 @@ class Pacing:
         if not pacing.merge_first_parts or beside <= pacing.merge_first_parts:
             return None
         detail = (
-            f"partition {candidate.name.partition} has {counted(beside, 'part')} on disk {candidate.source}, which merge before "
-            f"they move; at {pacing.merge_first_parts} they are few enough"
+            f"partition {candidate.name.partition} has {counted(beside, 'part')} on disk {candidate.source}, which "
+            f"merge before they move; at {pacing.merge_first_parts} they are few enough"
         )
         return self._until(due + timedelta(seconds=pacing.merge_first_seconds), "merge_first", detail)
 

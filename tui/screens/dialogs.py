@@ -63,7 +63,7 @@ class Confirm(ModalScreen[bool]):
         if event.value.strip() == self.chosen.name:
             self.dismiss(True)
         else:
-            self.query_one(".question", Plain).say([f"That is not it. Type {self.chosen.name}, or Escape to leave it."])
+            self.query_one(".question", Plain).say([f"No match. Type {self.chosen.name}, or Escape to cancel."])
 
 
 class Choose(ModalScreen[str | None]):

@@ -30,7 +30,7 @@ def check_disks(context: Context, definition: TableDefinition, operation: str) -
     for disk in disks:
         if disk.read_only:
             raise ReadOnly(
-                f"{operation}: disk {disk.name} is read-only and would not know of it",
+                f"{operation}: disk {disk.name} is read-only and would not learn of it",
                 hint="set read_only: false in its configuration; nothing was changed",
             )
 

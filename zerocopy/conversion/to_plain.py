@@ -74,7 +74,7 @@ def convert(
         blocks.take_all(context, definition, max(blocks.unused(context, definition), range_of(_highest(own)) + 1))
         # before the table is one that nobody else may drop parts of
         retained_drops.let_go(context.disks.values(), [definition], lambda disk, kept: True, context.actor)
-        reason = f"{table} is replicated no more"
+        reason = f"{table} is not replicated any longer"
         new = tables.replace(context, definition, new, reason=reason, kind=TableAltered())
         _leave_keeper(context, new, keeper, nodes)
     return replace(done, definition=new)

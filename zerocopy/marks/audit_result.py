@@ -101,7 +101,7 @@ def objection(results: tuple[AuditResults, int] | None, log: str, audit_id: str 
     elif verdict is None:
         why = "Keeper knows nothing of the audit of this machine: it lost its data, or is another one"
     elif verdict.id != audit_id:
-        why = "Keeper knows of another audit than the last one of this machine: one goes on, or it was set back"
+        why = "Keeper has another audit than this machine's last one: one is running, or Keeper was set back"
     elif not verdict.clean:
         why = "the last audit found something in use that no mark protects"
     else:

@@ -220,7 +220,7 @@ def begin(
         if not keeper.exists(nodes.metadata):
             raise Conflict(
                 f"{nodes.path} in Keeper is no table's, and is not empty",
-                hint="look with 'frostline keeper ls'; you can remove what is left there",
+                hint="check with 'frostline keeper ls'; you can remove what is left there",
             ) from error
 
 

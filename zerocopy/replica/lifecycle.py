@@ -310,7 +310,7 @@ def _being_restored(definition: TableDefinition) -> Refused:
 def _half_dropped(nodes: TableNodes) -> Conflict:
     return Conflict(
         f"{nodes.path} in Keeper is being dropped, or is no table's",
-        hint="look with 'frostline keeper ls'; you can remove what a killed drop left",
+        hint="check with 'frostline keeper ls'; you can remove what a killed drop left",
     )
 
 

@@ -99,7 +99,8 @@ def _print(session: Session, url: str, sharing: "Sharing") -> None:
 
     line = session.output.line
     line(
-        f"{url}: {counted(sharing.objects, 'object')}, {format_size(sharing.size_bytes)}; {counted(sharing.marks, 'mark')}"
+        f"{url}: {counted(sharing.objects, 'object')}, {format_size(sharing.size_bytes)};"
+        f" {counted(sharing.marks, 'mark')}"
     )
     shared = f"{counted(sharing.shared, 'object')}, {format_size(sharing.shared_bytes)}"
     line(f"  shared       {shared}: more than one server has them")

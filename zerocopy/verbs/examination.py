@@ -109,5 +109,5 @@ def _said(status: ReplicaStatus) -> tuple[Level, str, str]:
         message = f"{where} is not heard of, and has {waiting} to do: what was merged moves to no bucket without it"
         return "warning", message, "run 'frostline daemon run' there; if its machine is gone: 'frostline replica drop'"
     if number:
-        return "note", f"{where} has {waiting} to do", "'frostline replica sync' there says what keeps it"
+        return "note", f"{where} has {waiting} to do", "'frostline replica sync' there shows what keeps it"
     return "ok", f"{where} has {counted(status.parts, 'part')} and nothing to do", ""

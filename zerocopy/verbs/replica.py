@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
     verb(group)(queue)
     verb(group, changes=True, instead_of_dry_run="'frostline replica queue' and 'replica status' change nothing")(sync)
     verb(group, changes=True)(drop)
-    verb(group, changes=True, instead_of_dry_run="'frostline fsck' says what it would mend")(restore)
+    verb(group, changes=True, instead_of_dry_run="'frostline fsck' shows what it would repair")(restore)
     verb(group, changes=True)(audit.audit)
 
 

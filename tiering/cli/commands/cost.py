@@ -110,7 +110,7 @@ def _beside_hot(document: dict[str, Any]) -> str:
 def _shared(sharing: dict[str, Any]) -> str:
     if "error" in sharing:
         return (
-            f"{sharing['disk']}: whose the objects are is not known, so all count as this machine's: {sharing['error']}"
+            f"{sharing['disk']}: whose the objects are is unknown, so all count as this machine's: {sharing['error']}"
         )
     whole, share, currency = _money(sharing["price_month"]), _money(sharing["share_price_month"]), sharing["currency"]
     others = ", ".join(name for name, size in sharing["with"].items() if size)
@@ -183,7 +183,7 @@ def _print_policy(session: Session, effect: dict[str, Any], currency: str) -> No
 def _effect(effect: dict[str, Any], currency: str) -> str:
     once = f"Once {_money(effect['price'])} {currency} for {counted(effect['put'] + effect['get'], 'request')};"
     was, then, days = effect["before_price_month"], effect["after_price_month"], effect["pays_back_days"]
-    pays = f", which pays in {days:g} days" if days is not None else ""
+    pays = f", which pays off in {days:g} days" if days is not None else ""
     return f"{once} storage of these changes from {_money(was)} to {_money(then)} a month{pays}."
 
 

@@ -47,8 +47,8 @@ def adopt(session: Session, name: Name) -> None:
             raise fault.error
     if found is None and known is not None and known.id and not identities.has_tables(name):
         raise Refused(
-            f"{identities.location(name)} holds no disk that could be adopted: no id of one, and no tables",
-            hint=f"mount it; if the place is new on purpose: 'frostline disk replace {name}'",
+            f"{identities.location(name)} holds no disk to adopt: no id and no tables",
+            hint=f"mount it; if the path is new on purpose: 'frostline disk replace {name}'",
         )
     identities.compare_ages()  # how far have the logs seen it
     is_back = any(fault.disk == name and fault.kind == "given_up" for fault in identities.faults)
@@ -230,7 +230,7 @@ def _left_documents(left: "Sequence[StaysThere]") -> list[dict[str, Any]]:
 
 def _held_alone(asked: "Asked") -> str:
     if asked.unreadable is not None:
-        return f"nobody can tell what ({asked.unreadable})"
+        return f"unknown ({asked.unreadable})"
     parts = sum(len(table.parts) for table in asked.alone)
     rows = sum(table.rows for table in asked.alone)
     objects = f"{counted(asked.objects, 'object')} of {asked.size_bytes:,} bytes"
@@ -297,7 +297,7 @@ def _decide(
     adoption: "Adoption | None" = None,
 ) -> None:
     if record is None and adoption is None:
-        session.nothing_to_do(f"This machine knows nothing of disk {name}: there is nothing to {decision}.")
+        session.nothing_to_do(f"This machine has no record of disk {name}: there is nothing to {decision}.")
         if session.options.json:
             session.output.document({"disk": name, "changed": False, "dry_run": session.dry_run})
         return

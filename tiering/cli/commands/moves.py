@@ -376,4 +376,4 @@ def _say(session: Session, document: dict[str, Any], text: str) -> None:
 
 def _exactly_one(first: str, first_value: object, second: str, other: object) -> None:
     if (first_value is None) == (other is None):
-        raise UsageError(f"say either {first} or {second}")
+        raise UsageError(f"use either {first} or {second}")

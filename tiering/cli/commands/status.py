@@ -123,7 +123,7 @@ def _sharing_text(sharing: dict[str, Any]) -> str:
     from tiering.config.units import format_size
 
     if "error" in sharing:
-        return f"how much other machines share is not known: {sharing['error']}"
+        return f"how much other machines share is unknown: {sharing['error']}"
     text = (
         f"objects of {format_size(sharing['bytes'])} ({sharing['price_month']:.2f} {sharing['currency']} a month),"
         f" {format_size(sharing['alone_bytes'])} of them ({sharing['alone_price_month']:.2f}) this machine's alone"
@@ -132,7 +132,7 @@ def _sharing_text(sharing: dict[str, Any]) -> str:
         return text
     others = ", ".join(f"{log} {format_size(size)}" for log, size in sharing["with"].items() if size)
     shared = format_size(sharing["shared_bytes"])
-    return f"{text}; {shared} other machines use as well ({others}): they stay until none of them does"
+    return f"{text}; {shared} other machines use as well ({others}): they stay until unused"
 
 
 def _size(document: dict[str, Any]) -> str:

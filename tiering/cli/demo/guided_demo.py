@@ -215,7 +215,7 @@ def _move_to_cold(story: Story) -> None:
     story.run("apply", plan)
     moved = [part for part in story.ask("parts", "nyc.flights")["parts"] if part["volume"] == "cold"]
     if len(moved) != COLD_MONTHS:
-        raise Damaged(f"{COLD_MONTHS} months should lie in the bucket, {counted(len(moved), 'part')} do")
+        raise Damaged(f"{COLD_MONTHS} months should be in the bucket, {counted(len(moved), 'part')} do")
     story.run("parts", "nyc.flights")
     story.say("\n   Queries see one table, wherever its parts are:")
     story.run("query", RAIN)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from tiering.engine.store import Store
     from tiering.insert.inputs.bucket_sources import BucketSources
 
-BEGIN_OR_FIND = "'frostline table create' begins one; one that you have is found by --config or FROSTLINE_HOME"
+BEGIN_OR_FIND = "create one with 'frostline table create', or point to one with --config or FROSTLINE_HOME"
 OWN_LOGGERS = ("frostline", "tiering", "disks", "oplog", "restore", "backup", "zerocopy", "tui", "spark_tiering")
 """Only these speak below WARNING: at DEBUG the S3 clients write session tokens and keys."""
 

@@ -32,10 +32,10 @@ def print_gc(session: Session, document: dict[str, Any]) -> None:
         print_rest(session, document)
         return
     line(f"  referenced  {counted(document['referenced'], 'object')}: in use, or restorable within the retention")
-    line(f"  pending     {counted(document['pending'], 'object')}: nothing names them yet, but they are young")
+    line(f"  pending     {counted(document['pending'], 'object')}: nothing names them yet, but they are recent")
     line(f"  orphaned    {counted(document['orphaned'], 'object')}, {format_size(document['orphaned_bytes'])}")
     if document["quarantined"]:
-        line(f"  quarantined {document['quarantined']:,} of them: they go when their quarantine is over")
+        line(f"  quarantined {document['quarantined']:,} of them: deleted when their quarantine ends")
     line(f"  deleted     {counted(document['deleted'], 'object')}, {format_size(document['deleted_bytes'])}")
     if document["log_deleted"] or document["log_collectable"]:
         old = counted(document["log_collectable"], "entry or snapshot", "entries and snapshots")

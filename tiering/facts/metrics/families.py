@@ -111,7 +111,7 @@ def _work(seen: Seen) -> list[Family]:
 def _remembered(noun: str, title: str, work: tuple[WorkSeen, ...]) -> list[Family]:
     """The journal forgets the oldest, so these may fall: gauges."""
     labels = ("state", "reason")
-    counts = Family(f"frostline_{noun}s", "gauge", f"{title} that the journal remembers, by state and reason.", labels)
+    counts = Family(f"frostline_{noun}s", "gauge", f"{title} in the journal, by state and reason.", labels)
     sizes = Family(f"frostline_{noun}_bytes", "gauge", "Bytes of them.", labels)
     called = bounded({group: group.count for group in work}, lambda group: group.reason, 50)
     sums: dict[tuple[str, str], list[int]] = {}

@@ -98,7 +98,7 @@ def _check_here(disk: LoggedDisk, definition: TableDefinition, parts: Sequence[S
         disks = ", ".join(sorted({stored.disk for stored in elsewhere}))
         raise Refused(
             f"of what is to be replaced in {definition.full_name} disk {disks} has {counted(len(elsewhere), 'part')}, "
-            f"where no undo brings them back, such as {first.facts.name}: nothing was replaced",
+            f"where undo cannot restore them, such as {first.facts.name}: nothing was replaced",
             hint=f"frostline move {definition.full_name} --partition {first.name.partition} --to-disk {disk.name}",
         )
 
