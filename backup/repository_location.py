@@ -25,7 +25,7 @@ def repository_url(config: Config, given: str | None, environment: Mapping[str, 
     if not found:
         raise UsageError(
             "no backup repository is named" if given is None else "the name of the repository is empty",
-            hint=f"say --to file:///path or s3://bucket/prefix, or set {VARIABLE} or backup.repository",
+            hint=f"use --to file:///path or s3://bucket/prefix, or set {VARIABLE} or backup.repository",
         )
     return found
 
@@ -71,8 +71,8 @@ def check_no_disk_around(repository: ObjectDiskConfig, opened: Callable[[ObjectD
         finally:
             store.close()
         raise Refused(
-            f"{repository.url} lies within a disk: {above.url}{DISK_KEY} is its mark",
-            hint="a backup beside the data goes with it: give the repository a place of its own",
+            f"{repository.url} is within a disk: {above.url}{DISK_KEY} is its mark",
+            hint="a backup next to the data is lost with it: use a separate repository",
         )
 
 
@@ -84,5 +84,5 @@ def _check_apart(config: Config, repository: ObjectDiskConfig) -> None:
             same = location.steps == other.steps
             raise Refused(
                 f"{repository.url} {'is' if same else 'overlaps'} the place of disk {name}, {other.text}",
-                hint="a backup beside the data goes with it: give the repository a place of its own",
+                hint="a backup next to the data is lost with it: use a separate repository",
             )

@@ -97,7 +97,7 @@ class Storage:
                     hint="name an empty directory or prefix",
                 ) from None
         else:
-            raise AlreadyExists(f"{existing.name} is a backup repository already", hint="use it as it is")
+            raise AlreadyExists(f"{existing.name} is a backup repository already", hint="use it unchanged")
         put_once(store, names.MARKER_KEY, sealed(marker))
         return cls.open(store)
 

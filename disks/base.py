@@ -279,7 +279,7 @@ class Disk(ABC):
     def hold(self, paths: Sequence[str], *, until: datetime, process: int) -> builtins.list[Path]:
         """Where other processes of this machine can read the files until then, or until the process ends, also when
         they are removed meanwhile. Raises `NotFound` for one that is gone already, `Refused` on disks elsewhere."""
-        raise Refused(f"the files of disk {self.name} lie in no directory", hint="read them through the disk")
+        raise Refused(f"the files of disk {self.name} are in no directory", hint="read them through the disk")
 
     @abstractmethod
     def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> Transaction:
@@ -583,7 +583,7 @@ def with_commits(disk: Disk) -> LoggedDisk:
         return logged
     if disk.clickhouse is not None:
         raise UsageError(
-            f"disk {disk.name} has ClickHouse's log, which tells of files and renames, not of commits",
+            f"disk {disk.name} has ClickHouse's log, which records files and renames, not commits",
             hint="'frostline clickhouse inspect' shows what is in it, 'frostline restore' rebuilds from it",
         )
     raise UsageError(f"disk {disk.name} is {disk.kind}: it has no operations log", hint="name an object disk")

@@ -63,8 +63,8 @@ def decode(data: bytes, *, name: str) -> str:
 
 
 _HINT = (
-    "bring it back from a copy; 'frostline disks' says which id this machine knows. Where nobody has one: remove it, "
-    "and 'frostline disk adopt' takes the disk as it is"
+    "bring it back from a copy; 'frostline disks' shows which id this machine knows. If there is none: remove it, "
+    "and 'frostline disk adopt' accepts the disk unchanged"
 )
 
 

@@ -131,7 +131,7 @@ class MemoryTransaction(Transaction):
     def rename(self, source: str, target: str) -> None:
         check_path(source), check_path(target)
         if f"{target}/".startswith(f"{source}/"):
-            raise Conflict(f"{source} cannot become {target}, which lies within it")
+            raise Conflict(f"{source} cannot become {target}, which is within it")
 
         def change(files: Files) -> None:
             moved = _at_or_below(files, source)

@@ -66,7 +66,7 @@ def of_the_system(error: BaseException, where: object = "") -> FrostlineError | 
         case errno.EIO:
             return FrostlineError(
                 f"the device failed (Input/output error){_at(where)}",
-                hint="look at the log of the kernel (dmesg) and at the disk; nothing was set aside",
+                hint="check the kernel log (dmesg) and the disk; nothing was set aside",
             )
     return None
 

@@ -67,7 +67,7 @@ def check_received(size_bytes: int) -> None:
     most_bytes, name = _most_received.get()
     if size_bytes > most_bytes:
         raise Damaged(
-            f"{name} has {size_bytes} bytes, more than any real one of its kind",
+            f"{name} has {size_bytes} bytes, more than any valid one of its kind",
             hint="bring it back from a copy, or move it away if you put it there; 'frostline fsck' names it",
         )
 

@@ -86,7 +86,7 @@ class PartlyDone(FrostlineError):
 
     kind = "partly_done"
     exit_code = 3
-    next_step = "run it again: it goes on with what failed"
+    next_step = "run it again: it retries what failed"
 
 
 class Transient(FrostlineError):
@@ -167,7 +167,7 @@ class Refused(FrostlineError):
 
     kind = "refused"
     exit_code = 13
-    next_step = "nothing was changed; 'frostline doctor' says what stands in the way"
+    next_step = "nothing was changed; 'frostline doctor' shows the cause"
 
 
 class Retained(Refused):
@@ -198,14 +198,14 @@ class AlreadyExists(FrostlineError):
     """The name is taken; what is there was left as it is."""
 
     kind = "already_exists"
-    next_step = "choose another name, or look at what is there"
+    next_step = "choose another name, or check what is there"
 
 
 class Conflict(FrostlineError):
     """A precondition of a transaction no longer holds: somebody else changed the same paths first."""
 
     kind = "conflict"
-    next_step = "somebody else changed the same files meanwhile: run it again"
+    next_step = "another writer changed the same files: run it again"
 
 
 class Damaged(FrostlineError):

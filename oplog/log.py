@@ -80,7 +80,7 @@ class OperationsLog:
         gap = _gap_in(found)
         if gap is not None and gap < (floor := self.floor()):
             logger.warning(
-                "%s: entries before revision %d are passed over: that of revision %d was collected",
+                "%s: entries before revision %d are skipped: that of revision %d was collected",
                 *(self.store.name, floor, gap),
             )
             found = [revision for revision in found if revision >= floor]
@@ -165,8 +165,8 @@ class OperationsLog:
             if not any(revision is not None and revision >= first - 1 for revision in snapshots):
                 raise self._missing(gap + 1)
             logger.warning(
-                "%s: entries before revision %d are passed over: that of revision %d is missing, and a later snapshot "
-                "stands in for it",
+                "%s: entries before revision %d are skipped: that of revision %d is missing, and a later snapshot "
+                "replaces it",
                 *(self.store.name, first, gap + 1),
             )
         return max(first, *(parse_floor_key(key) or 0 for key in keys), 0)

@@ -103,7 +103,7 @@ def check_end(
         if (is_stray or _is_late(store, revision, own)) and _lies_there(revision, digest, read):
             raise StrayEntry(
                 f"revision {revision} of {store.name} had been collected: this machine was behind the log, and its "
-                "entry counts for nobody"
+                "entry is ignored"
             )
     raise _unknown(store, revision)
 
@@ -123,8 +123,8 @@ def _lies_there(revision: int, digest: str, read: Callable[[Sequence[int]], Iter
 
 def _unknown(store: LogStore, revision: int) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"log entry {store.name}{commit_key(revision)} was written and others have been collected since: whether it "
-        "still counted cannot be told",
-        hint="look at what there is before running the command again: this machine stood still for longer than the "
+        f"log entry {store.name}{commit_key(revision)} was written and others have been collected since: it is "
+        "unknown whether it counts",
+        hint="check the current state before running the command again: this machine was suspended for longer than the "
         "retention, or the store's listings lag behind",
     )

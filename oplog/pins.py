@@ -163,7 +163,7 @@ def _pin_of(mark: str) -> str:
 def _read(store: LogStore, key: str) -> Pin:
     pin = _decode(store.get(key), f"{store.name}{key}")
     if _key(pin.name) != key:
-        raise Damaged(f"pin {store.name}{key} does not say what its name says", hint="delete it if nobody needs it")
+        raise Damaged(f"pin {store.name}{key} does not say what its name says", hint="delete it if it is not needed")
     return pin
 
 
@@ -175,7 +175,7 @@ def _decode(data: bytes, name: str) -> Pin:
 
 
 def _damaged(name: str, why: str) -> Damaged:
-    return Damaged(f"pin {name} cannot be read: {why}", hint="delete it if nobody needs it")
+    return Damaged(f"pin {name} cannot be read: {why}", hint="delete it if it is not needed")
 
 
 def _key(name: str) -> str:

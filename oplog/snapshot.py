@@ -148,7 +148,7 @@ def _check_safe(rows: Iterable[FileRow], last: str, name: str) -> str:
         if fault is not None:
             raise _damaged(name, fault)
         if row.path <= last:
-            raise _damaged(name, f"its files are not in path order: {row.path} comes after {last}")
+            raise _damaged(name, f"its files are not in path order: {row.path} follows {last}")
         last = row.path
     return last
 

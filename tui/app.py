@@ -67,7 +67,7 @@ VIEWS: tuple[tuple[str, type[View]], ...] = (
 _LOOK_SECONDS = 0.25
 _NOTE_SECONDS = 60.0
 _NARROW = 100
-_SIGNS = ("Times are UTC. Before a row: > the cursor, * marked, + new or changed since the last look.",)
+_SIGNS = ("Times are UTC. Before a row: > the cursor, * marked, + new or changed since the last refresh.",)
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class Dashboard(App[None]):
         Binding("r", "reload", "Reload", id="app.reload"),
         Binding("question_mark,f1", "help", "Help", id="app.help"),
         Binding("q", "quit", "Quit", id="app.quit"),
-        Binding("ctrl+z", "suspend_process", "Put aside; fg brings it back", show=False, id="app.suspend"),
+        Binding("ctrl+z", "suspend_process", "Suspended; fg resumes it", show=False, id="app.suspend"),
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
     ]
 
@@ -330,7 +330,7 @@ class Dashboard(App[None]):
             finally:
                 self._show_state()
             if isinstance(lines, NothingToDo):
-                await self.ask(Text(f"{action.title}: nothing would be done", lines))
+                await self.ask(Text(f"{action.title}: nothing to do", lines))
             if isinstance(lines, NothingToDo) or not await self.ask(Confirm(action, lines)):
                 return
         self._do(action)
@@ -386,9 +386,9 @@ class Dashboard(App[None]):
                 )
             if isinstance(here, ListView):
                 yield SystemCommand(f"{here.name_}: Filter", "which rows are shown", here.action_filter)
-                yield SystemCommand(f"{here.name_}: Copy", "what is chosen, as JSON", here.action_copy)
+                yield SystemCommand(f"{here.name_}: Copy", "the selected rows, as JSON", here.action_copy)
         for one in elsewhere((view for _, view in VIEWS), self.view, self.settings.keys):
-            yield SystemCommand(f"{one.screen}: {one.title}", f"goes to {one.screen}", partial(self._lead_to, one))
+            yield SystemCommand(f"{one.screen}: {one.title}", f"go to {one.screen}", partial(self._lead_to, one))
         yield from super().get_system_commands(screen)
 
     def _lead_to(self, there: ActionElsewhere) -> None:
@@ -405,8 +405,8 @@ class Dashboard(App[None]):
             return
         if self.source.running:
             titles = [work.title for work in self.source.running]
-            stop = Action(title="Leave, and stop what runs", commands=(), run=lambda store: "")
-            lines = [*titles, "", "Each stops between two of its steps; the next command, or the daemon, goes on."]
+            stop = Action(title="Exit and stop running work", commands=(), run=lambda store: "")
+            lines = [*titles, "", "Each stops between two of its steps; the next command, or the daemon, continues."]
             if not await self.ask(Confirm(stop, lines)):
                 return
         self.exit()

@@ -21,7 +21,7 @@ def check_settings(settings: Settings) -> None:
     places: tuple[Any, ...] = (Dashboard, Grid, *(view for _, view in VIEWS))
     known = sorted({binding.id for place in places for binding in _bindings(place) if binding.id})
     if unknown := sorted(set(settings.keys) - set(known)):
-        raise UsageError(f"dashboard.keys: nothing is called {unknown[0]!r}", hint=f"there are: {', '.join(known)}")
+        raise UsageError(f"dashboard.keys: unknown key action {unknown[0]!r}", hint=f"there are: {', '.join(known)}")
 
 
 def _bindings(owner: Any) -> Iterable[Binding]:

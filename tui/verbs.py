@@ -137,7 +137,7 @@ def _run(session: Session, *, read_only: bool, ascii_only: bool) -> None:
         logging.disable(logging.NOTSET)
         source.close()
     if running := [work.title for work in source.running]:
-        session.output.note(f"waiting for a step to end: {', '.join(running)}; Ctrl-C leaves at once")
+        session.output.note(f"waiting for a step to end: {', '.join(running)}; Ctrl-C exits immediately")
         source.wait()
 
 

@@ -68,7 +68,7 @@ def attempt(
                 _settle(storage, context, made)
                 remove_tree(own.path)
             except (FrostlineError, OSError) as error:  # the next backup of this machine does it
-                logger.warning("what the backup %s left is taken away by the next one: %s", made.id, error)
+                logger.warning("the next backup removes what backup %s left: %s", made.id, error)
             own.release()
 
 

@@ -266,7 +266,7 @@ def _partition_of(name: str) -> str | None:
 def _check(fine: bool, where: str, detail: str) -> None:
     if not fine:
         raise Damaged(
-            f"{where} is no list of a backup: {detail} cannot be", hint="'frostline backup verify' tells more"
+            f"{where} is no list of a backup: {detail} cannot be", hint="'frostline backup verify' shows more"
         )
 
 

@@ -66,7 +66,7 @@ def plan_table(
     policy = config.policies[policy_name]
     database, name = split_table_name(request.target_name(source))
     if definition.is_replicated:
-        notes.append(f"{definition.full_name} was replicated; it comes back as a table of this machine alone")
+        notes.append(f"{definition.full_name} was replicated; it is restored as a table of this machine only")
     definition = msgspec.structs.replace(
         definition,
         keeper=msgspec.UNSET,
@@ -100,7 +100,7 @@ def _policy_name(definition: TableDefinition, request: RestoreRequest, config: C
     if chosen is None:
         raise UsageError(
             f"policy {definition.policy} of {definition.full_name} is not configured here",
-            hint=f"say --policy and one of: {', '.join(sorted(config.policies))}",
+            hint=f"use --policy and one of: {', '.join(sorted(config.policies))}",
         )
     notes.append(f"policy {definition.policy} is not configured here: {definition.full_name} follows {chosen}")
     return chosen

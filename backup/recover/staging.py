@@ -86,7 +86,7 @@ def _staged(reader: BackupReader, placed: PlacedEntry, definition: TableDefiniti
     }:
         raise Damaged(
             f"{PART_FILE} of {entry.name} in the backup describes other files than the backup's list",
-            hint="'frostline backup verify --read-data' tells more",
+            hint="'frostline backup verify --read-data' shows more",
         )
     if part.table != definition.uuid:
         data = part_format.encode(_of_table(part, definition))

@@ -48,7 +48,7 @@ def check_trees(context: Context, trees: Sequence[tuple[BackupHeader, TreeEntry]
         disk = context.disks.get(tree.disk)
         if disk is None or disk.bucket is None:
             raise NotFound(
-                f"{tree.directory} is ClickHouse's and lay on disk {tree.disk}, which is no bucket here",
+                f"{tree.directory} is ClickHouse's and was on disk {tree.disk}, which is no bucket here",
                 hint=f"configure an empty bucket as disk {tree.disk} (log_format: 1), or leave it out (-t)",
             )
         if disk.list(tree.directory):

@@ -87,7 +87,7 @@ def sweep(context: Context) -> list[str]:
             with context.journal.claim("tables", [note.table], "recovery"):
                 if take_away(context, note):
                     remove_file(path, missing_ok=True)
-                    done.append(f"took away what a restore of {note.table} that nobody went on with had brought")
+                    done.append(f"removed the files of an abandoned restore of {note.table}")
         except Locked:
             continue
         except (FrostlineError, OSError) as error:
@@ -107,7 +107,7 @@ def take_away(context: Context, note: Unrevealed) -> bool:
     if any(disk.read_only or not _is_ours(disk, directory, note) for disk in having):
         return False
     for disk in having:
-        reason = f"a restore of {note.table} that nobody went on with"
+        reason = f"an abandoned restore of {note.table}"
         with disk.transaction(Tidied(), reason=reason, actor=context.actor) as transaction:
             transaction.remove(directory)
             transaction.commit()

@@ -68,7 +68,7 @@ def _read(
                 return None
             backup = backups[ref]
             raise Damaged(
-                f"what backup {backup.name} ({backup.id}) names is not known: {key} cannot be read: {error.message}",
+                f"what backup {backup.name} ({backup.id}) names is unknown: {key} cannot be read: {error.message}",
                 hint="bring the list back, or delete that backup ('frostline backup delete')",
             ) from error
 
@@ -88,7 +88,7 @@ def roots(storage: Storage) -> list[BackupHeader]:
         if isinstance(root, BrokenBackup):
             backup_id = root.key.removesuffix(".json")[-16:]
             raise Damaged(
-                f"what {storage.name}{root.key} names is not known: {root.error.message}",
+                f"what {storage.name}{root.key} names is unknown: {root.error.message}",
                 hint=f"use a newer frostline where that wrote it; else 'frostline backup delete {backup_id}'",
             )
         found[root.id] = root

@@ -39,7 +39,7 @@ class KeepRules(msgspec.Struct, frozen=True):
             raise UsageError("a rule that keeps nothing", hint="leave it out, or give a number of at least 1")
         if not counts and self.within is None and not self.tags:
             raise UsageError(
-                "no rule says what to keep", hint="--keep-last 7, --keep-daily 14, --keep-within 30d, --keep-tag T …"
+                "no --keep rule is given", hint="--keep-last 7, --keep-daily 14, --keep-within 30d, --keep-tag T …"
             )
 
 

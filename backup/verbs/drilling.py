@@ -50,6 +50,4 @@ def _print_drilled(session: Session, result: "DrillResult") -> None:
         line(f"  {table['table']}: {counts}")
     for problem in result.problems:
         line(f"  {problem}")
-    line(
-        f"Restored, compared and taken away in {result.seconds:.1f} s." if done else "A preview: nothing was restored."
-    )
+    line(f"Restored, compared and removed in {result.seconds:.1f} s." if done else "A preview: nothing was restored.")

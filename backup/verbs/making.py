@@ -76,7 +76,7 @@ def create(
         named = ", ".join(table.table for table in made.left_out)
         raise PartlyDone(
             f"backup {made.name} lacks {named}: {made.left_out[0].why}",
-            hint="'frostline doctor' says how the table can be read again; then back it up",
+            hint="'frostline doctor' shows how the table can be read again; then back it up",
         )
 
 

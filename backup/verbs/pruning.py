@@ -176,10 +176,10 @@ def _print_gc(session: Session, document: dict[str, Any]) -> None:
 
     line = session.output.line
     line(f"  referenced  {counted(document['referenced'], 'object')} that backups name")
-    line(f"  pending     {counted(document['pending'], 'object')}: nothing names them yet, but they are young")
+    line(f"  pending     {counted(document['pending'], 'object')}: nothing names them yet, but they are recent")
     line(f"  orphaned    {counted(document['orphaned'], 'object')}, {format_size(document['orphaned_bytes'])}")
     if document["quarantined"]:
-        line(f"  quarantined {document['quarantined']:,} of them: they go when their quarantine is over")
+        line(f"  quarantined {document['quarantined']:,} of them: deleted when their quarantine ends")
     line(f"  deleted     {counted(document['deleted'], 'object')}, {format_size(document['deleted_bytes'])}")
     if document["kept"]:
         line(f"  locked      {counted(len(document['kept']), 'object')} that the store keeps; a later gc deletes them")

@@ -36,7 +36,7 @@ def verify(
     from backup.verify.verify import VerifyRequest
 
     if (name is None) != every:
-        raise UsageError("say which backup to verify, or --all")
+        raise UsageError("name the backup to verify, or use --all")
     share = _share(read_data, read_data_subset)
     with opened(session, to) as repository:
         results = repository.verify(
@@ -57,7 +57,7 @@ def _share(read_data: bool, subset: str | None) -> float:
     if subset is None:
         return 1.0 if read_data else 0.0
     if read_data:
-        raise UsageError("say either --read-data or --read-data-subset")
+        raise UsageError("use either --read-data or --read-data-subset")
     number = subset.removesuffix("%")
     try:
         share = float(number) / 100

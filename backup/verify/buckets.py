@@ -81,7 +81,7 @@ class PinnedBuckets:
                 unusable.update({pinned.disk} if pinned.url not in self._sizes else ())
         for file, at in stayed:
             if at.disk not in by_disk:
-                found.append(file.flaw(f"lies on disk {at.disk}, which the backup does not pin"))
+                found.append(file.flaw(f"is on disk {at.disk}, which the backup does not pin"))
             elif at.disk not in unusable:
                 size_bytes = self._sizes[by_disk[at.disk].url].get(at.key)
                 if size_bytes != file.file.size_bytes:

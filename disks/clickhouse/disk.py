@@ -49,7 +49,7 @@ from oplog.replay import FileRow
 LIMITATIONS = (
     "one writer at a time: a lease in the bucket keeps others out, as far as the clocks agree",
     "the file table on this machine is the truth: after its loss the log gives back what follows",
-    "a transaction that also renames or removes files may come back in part, if the machine is lost while it is logged",
+    "a transaction that also renames or removes files may be restored partly if the machine is lost while logging it",
     "digests of files, and the reasons of changes, are not in the log: after a rebuild only sizes are checked",
     "an older revision can be read while its objects are there; nothing keeps gc from them but the retention",
     "no snapshots: a rebuild asks the bucket for the path of every object",
@@ -307,7 +307,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
         if found := self.numbers_of_others():
             raise Refused(
                 f"{self.store.name} has objects up to number {found[0]}, and this machine gave numbers up to "
-                f"{found[1]}: somebody else wrote to the bucket",
+                f"{found[1]}: another writer wrote to the bucket",
                 hint=f"stop the other writer; 'frostline restore {self.name}' shows what the bucket's log says",
             )
         self._looked = time.monotonic()

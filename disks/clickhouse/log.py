@@ -115,7 +115,7 @@ class ClickHouseLog:
                 if isinstance(error, OutcomeUnknown):
                     raise
                 raise Locked(
-                    f"{self._store.name}{key} was written by somebody else: this disk takes one writer",
+                    f"{self._store.name}{key} was written by another writer; this disk allows one",
                     hint="find the other writer; a copy of this machine's state directory counts as one",
                 ) from error
 

@@ -20,7 +20,7 @@ def read_row(store: ObjectStore, row: FileRow, byte_range: ByteRange | None = No
     """
     if byte_range is None and row.path.endswith(_DOCUMENT) and row.size_bytes > bounds.LARGEST_DOCUMENT_BYTES:
         raise Damaged(
-            f"{disk}:{row.path} has {row.size_bytes} bytes, more than any real one", hint="run 'frostline fsck'"
+            f"{disk}:{row.path} has {row.size_bytes} bytes, more than any valid one", hint="run 'frostline fsck'"
         )
     if byte_range is not None and not 0 <= byte_range.start <= byte_range.stop <= row.size_bytes:
         raise Damaged(

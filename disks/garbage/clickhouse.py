@@ -114,7 +114,7 @@ def _check_table(disk: ClickHouseLogDisk, listing: _Listing, rules: GcRules, now
         return f"the file table may lack files: {unknown}"
     if found := disk.numbers_of_others():
         return (
-            f"the bucket has objects up to number {found[0]}, this machine gave {found[1]}: somebody else writes to it"
+            f"the bucket has objects up to number {found[0]}, this machine gave {found[1]}: another writer writes to it"
         )
     if "since" not in state:
         return None
@@ -132,7 +132,7 @@ def _other_writer(listing: _Listing, since: datetime) -> str | None:
     before = max((_number(blob.key) for blob in listing.files if blob.modified <= since), default=0)
     for blob in listing.files:
         if blob.modified > since + FUTURE_TOLERANCE and _number(blob.key) <= before:
-            return f"object {blob.key} was written after this machine took the disk over, by somebody else"
+            return f"object {blob.key} was written after this machine took the disk over, by another writer"
     for blob in listing.bare:
         if blob.modified > since + FUTURE_TOLERANCE:
             return f"object {blob.key} was written after this machine took the disk over, and its table never named it"

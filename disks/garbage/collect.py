@@ -92,7 +92,7 @@ def collect(
     if rules.delete and not rules.allow_bucket_root and is_root(whole_prefix(bucket.store).name):
         raise Refused(
             f"disk {disk.name} is all of {bucket.store.name}: a prefix that was forgotten looks like this",
-            hint="give the disk a prefix of its own; or, if the whole bucket is meant, say --allow-bucket-root",
+            hint="give the disk a prefix of its own; or, if the whole bucket is meant, use --allow-bucket-root",
         )
     if short:
         logger.warning("disk %s: collecting with a guard interval of only %g s", disk.name, rules.guard.total_seconds())
@@ -101,7 +101,7 @@ def collect(
         _Collection(with_commits(disk), rules, report, now=now, remote=remote, references=references).run()
         return report
     if remote is not None:
-        raise UsageError(f"disk {disk.name} has ClickHouse's log: its bucket is listed here, and by nobody else")
+        raise UsageError(f"disk {disk.name} has ClickHouse's log: its bucket is listed here, and nowhere else")
     collect_clickhouse(clickhouse, rules, now or datetime.now(UTC), report, check_clock=now is None)
     return report
 
@@ -352,7 +352,7 @@ class _Collection:
         try:
             self._witnesses.fence(intent)
         except FrostlineError as error:
-            raise SafetyStop(f"the log could not be told what goes: {error.message}") from error
+            raise SafetyStop(f"the log could not record the deletions: {error.message}") from error
 
     def _put_floor(self, floor: int) -> None:
         """A writer that still stands below it learns that its next entry is none of the log's (L1)."""

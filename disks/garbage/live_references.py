@@ -75,9 +75,7 @@ class Reach(msgspec.Struct, frozen=True):
 def reach(disk: LoggedDisk, inventory: Inventory, *, now: datetime, retention: timedelta) -> Reach:
     """What pins and retention keep. Raises `Damaged` for a listing without a log."""
     if inventory.head == 0:
-        raise Damaged(
-            f"{disk.store.name} holds no log entry, so nothing says which objects are garbage", hint="check the prefix"
-        )
+        raise Damaged(f"{disk.store.name} holds no log entry, so garbage cannot be determined", hint="check the prefix")
     listed, known_pins = _pins(disk, [info.key for info in inventory.pins])
     base = retained_from(inventory.commits, now=now, retention=retention)
     live = tuple(pin for pin in known_pins if is_live(pin, now))

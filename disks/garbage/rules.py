@@ -72,8 +72,8 @@ def check_caps(blobs: ListedBlobs, verdict: BlobState, rules: GcRules) -> None:
     share = max(by_count, by_bytes)
     if share > rules.max_delete_fraction:
         raise SafetyStop(
-            f"{share:.0%} of the blobs are orphaned and at most {rules.max_delete_fraction:.0%} may go at "
-            f"once; if that is right, allow it with --max-delete-fraction {min(share + 0.01, 1):.2f}"
+            f"{share:.0%} of the blobs are orphaned and at most {rules.max_delete_fraction:.0%} may be deleted "
+            f"in one run; if that is right, allow it with --max-delete-fraction {min(share + 0.01, 1):.2f}"
         )
 
 

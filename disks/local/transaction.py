@@ -84,7 +84,7 @@ class LocalTransaction(Transaction):
 
     def rename(self, source: str, target: str) -> None:
         if f"{check_path(target)}/".startswith(f"{check_path(source)}/"):
-            raise Conflict(f"{source} cannot become {target}, which lies within it")
+            raise Conflict(f"{source} cannot become {target}, which is within it")
         self._add("rename", source, target)
 
     def remove(self, path: str) -> None:

@@ -446,7 +446,7 @@ class TableCache:
                 return
             head, digest = table.head()
             if self._log.settled(head + 1, self._log.read(head + 1).digest) is None:
-                self.note(f"{error.message}; no older one tells more. {error.hint}")
+                self.note(f"{error.message}; no older one helps. {error.hint}")
             with table.write(forgettable=True) as view:
                 view.remember(**{CONTRADICTED: str(head)})
             try:
@@ -463,7 +463,7 @@ class TableCache:
                 return
             raise Damaged(  # not a question of retention
                 f"log entry {self._store.name}{commit_key(revision + 1)} is missing (revision {revision + 1}), and no "
-                "snapshot stands in for it",
+                "snapshot replaces it",
                 hint=f"run 'frostline fsck {self._disk_name}'; bring the objects back from a backup of the bucket",
             ) from error
         if start is not None and until is None:
@@ -481,7 +481,7 @@ class TableCache:
             self.note(f"{key} contradicts the log; an older one is used")
             self._begin_anew(table, 0, None, below=1)
             return
-        self.note(f"{key} contradicts the snapshot before it, and no entry tells which of them is right")
+        self.note(f"{key} contradicts the snapshot before it, and no entry shows which of them is right")
         with table.write(forgettable=True) as view:
             view.remember(**{CONTRADICTED: state["revision"]})
 

@@ -217,7 +217,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
                 ) from error
             self._offline = DiskUnreachable(
                 f"disk {self.name} cannot be reached: {error.message}",
-                hint="what lies on other disks can be used; try again when the bucket answers",
+                hint="what is on other disks can be used; try again when the bucket answers",
             )
         self.cache.hold_as_it_is()
 
@@ -407,7 +407,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
     def settle(self, *, actor: str = "", dry_run: bool = False) -> int | None:
         revision = self.cache.contradicted()
         if revision is not None and not dry_run:
-            reason = f"fsck: entry {revision} is wrong about the file table; what the log does counts"
+            reason = f"fsck: entry {revision} is wrong about the file table; the log is right"
             self._commit_word(Repaired(contradicted=revision), "repair", reason, actor)
         return revision
 

@@ -45,7 +45,7 @@ class _Look(msgspec.Struct, frozen=True):
 
 _NAME = "look"
 """Beside the rows of the file table: the name of the look that began last."""
-_document = Document("note of the last look at a bucket", _Look)
+_document = Document("record of the last scan of a bucket", _Look)
 
 
 class LastLook:

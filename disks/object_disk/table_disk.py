@@ -127,7 +127,7 @@ class TableDisk(BucketDisk):
         if row.key is None:
             raise NotFound(f"{self.name}:{path} rides inside the log and has no object of its own", hint="use read()")
         if row.more:
-            raise NotFound(f"{self.name}:{path} lies in {1 + len(row.more)} objects", hint="use read()")
+            raise NotFound(f"{self.name}:{path} is in {1 + len(row.more)} objects", hint="use read()")
         return Location(self.store.url(row.key), self.store.s3_connection)
 
     def _row(self, path: str) -> FileRow:

@@ -117,7 +117,7 @@ class ObjectTransaction(Transaction):
         if copied and self._marking is not None and row.key is not None and row.blob_set is not None:
             self._marking.arrived(row.path, row.key, row.blob_set)
         if row.more:
-            raise Refused(f"{row.path} lies in {1 + len(row.more)} objects", hint="upload it again, as one object")
+            raise Refused(f"{row.path} is in {1 + len(row.more)} objects", hint="upload it again, as one object")
         self._add(Create(check_path(row.path), row.size_bytes, row.sha256, row.key, row.inline, row.blob_set))
 
     def uploaded(self, path: str, key: str, size_bytes: int, sha256: str, *, since: float | None = None) -> None:
@@ -253,7 +253,7 @@ class ObjectTransaction(Transaction):
     def _add(self, operation: Operation) -> None:
         self._check_open()
         if isinstance(operation, Rename) and f"{operation.target}/".startswith(f"{operation.source}/"):
-            raise Conflict(f"{operation.source} cannot become {operation.target}, which lies within it")
+            raise Conflict(f"{operation.source} cannot become {operation.target}, which is within it")
         with self._lock:
             self._operations.append(operation)
 

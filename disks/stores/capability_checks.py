@@ -38,7 +38,7 @@ READ_BACK = Question(
     "read-own-write",
     "an object can be read right after its put",
     "the store forgets or delays what it acknowledged: do not keep data here",
-    under_load="bytes come back as written",
+    under_load="bytes are returned as written",
 )
 RANGE = Question("range", "a range gives those bytes")
 LISTED = Question(
@@ -49,7 +49,7 @@ LISTED = Question(
 )
 IN_ORDER = Question(
     "list-order",
-    "listings come in key order",
+    "listings are in key order",
     "the log is found by its order: this kind of bucket (such as a directory bucket) cannot hold a disk",
 )
 DELETES = Question("delete", "deletes are carried out")
@@ -82,11 +82,11 @@ CHECKSUMS = Question(
 )
 METADATA = Question(
     "metadata",
-    "user metadata comes back",
+    "user metadata is returned",
     "fsck cannot compare the path of a blob with the log; data is not affected",
     level="warning",
 )
-UNDERSCORES = Question("metadata-underscore", "metadata names with '_' come back")
+UNDERSCORES = Question("metadata-underscore", "metadata names with '_' are returned")
 
 Put = Callable[[str, bytes, bytes, Mapping[str, str]], None]
 """Key, body, SHA-256 and headers of one put, without repeats and without any mending of what a weak server does."""

@@ -238,7 +238,7 @@ class _Tree:
         self._result.without_source += not real
         if f"{target}/".startswith(f"{source}/"):
             if source != target and real:
-                self._find("unusable_rename", f"{source} is renamed to {target}, which lies in it", record, source)
+                self._find("unusable_rename", f"{source} is renamed to {target}, which is in it", record, source)
             return
         directory = self._directory(record, target) if real else self._parent(target)
         if directory is None:
@@ -366,7 +366,7 @@ class _Tree:
                     LogProblem(
                         "path_claimed_twice",
                         f"object {key} says that it was created as {inode.created_at}, as {earlier.blobs[0][0]} was, "
-                        "which has been renamed since: a copy made inside the store, whose own path nobody knows",
+                        "which has been renamed since: a copy made inside the store, whose own path is unknown",
                         inode.created_at,
                         key,
                         inode.revision,

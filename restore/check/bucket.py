@@ -236,7 +236,7 @@ def _check_listing(disk: LoggedDisk, log: Inventory, inventory: Inventory, findi
         message = f"the listing does not show log entry {key}, which another listing shows: it is incomplete"
         findings.add(Problem("I15", message, disk.name, object=key))
     if inventory.blobs.repeated is not None:
-        message = f"the listing shows object {inventory.blobs.repeated} twice: it cannot be relied on"
+        message = f"the listing shows object {inventory.blobs.repeated} twice: it is not reliable"
         findings.add(Problem("I15", message, disk.name, object=inventory.blobs.repeated))
 
 

@@ -101,7 +101,7 @@ def _tree(disk: Disk, findings: Findings, result: CheckResult, how: CheckOptions
         if how.repair and (wrong := logged.settle(actor=how.actor, dry_run=how.dry_run)) is not None:
             verb = "would commit" if how.dry_run else "committed"
             result.repaired.append(
-                f"disk {disk.name}: {verb} that entry {wrong} is wrong about the file table: what the log does counts"
+                f"disk {disk.name}: {verb} that entry {wrong} is wrong about the file table: the log is right"
             )
         _report_leftovers(disk, findings)
         return check_bucket(logged, findings, result, how, progress)

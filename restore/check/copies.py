@@ -110,15 +110,13 @@ def _check_same_name(
         part for copy in copies if definition is not None and (part := _part(definition, copy, trees)) is not None
     ]
     if any(not part.is_copy_of(stored[0]) for part in stored):
-        message = f"two parts bear the name {first.name}, on {places}, and both are in every answer: 'frostline"
+        message = f"two parts have the name {first.name}, on {places}, and queries return both: 'frostline"
         message += " disk adopt' of a local disk sets the one there aside, and 'frostline partition attach' of its"
-        message += " files brings it back under another name"
+        message += " files attaches it under another name"
     elif len(stored) == len(copies) and arrivals.explain(stored):
         return
     else:
-        message = (
-            f"part {first.name} is on {places}, and no move is under way: its rows count once, and 'frostline move'"
-        )
+        message = f"part {first.name} is on {places}, and no move is running: its rows count once, and 'frostline move'"
         message += " of the part, without --keep-source, leaves it on one of them"
     findings.add(Problem("I1", message, first.disk, table=uuid, part=str(first.name)))
 
@@ -197,7 +195,7 @@ def _check_hidden(
         message = (
             f"part {cover.name} on {cover.disk} takes the place of {hidden.name} on {hidden.disk}, and neither the "
         )
-        message += "journal nor the log shows that it was made from it: both are in every answer"
+        message += "journal nor the log shows that it was made from it: queries return both"
         findings.add(Problem("I1", message, cover.disk, table=uuid, part=str(cover.name)))
 
 

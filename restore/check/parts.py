@@ -147,7 +147,7 @@ def survey(tree: FileTree, survey: Survey, findings: Findings, checked: Checked)
             aside = directory_of(located.uuid, f"{DETACHED_DIRECTORY}/{located.file.partition('/')[0]}")
             survey.set_aside.setdefault(f"{tree.disk}:{aside}")
         elif located is not None and located.part is not None and located.file == PART_FILE:
-            message = f"{located.part!r} is no name of a part: its rows are in no answer; move the directory away"
+            message = f"{located.part!r} is no name of a part: queries omit its rows; move the directory away"
             findings.add(Problem("I15", message, tree.disk, table=located.uuid, path=row.path, object=row.key))
 
 

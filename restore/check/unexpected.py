@@ -109,7 +109,7 @@ def check_uncounted(disk: LoggedDisk, inventory: Inventory, findings: Findings) 
         by = f" by {commit.actor}" if commit.actor else ""
         message = (
             f"log entry of revision {number} ({commit.kind.word}{by}) was put where the log had been collected: it "
-            "counts for nobody, and no later entry does the same"
+            "is ignored, and no later entry does the same"
         )
         findings.add(Problem("I6", message, disk.name, object=commit_key(number)))
 
@@ -131,8 +131,8 @@ def check_overslept(disk: LoggedDisk, findings: Findings) -> None:
     try:
         for claim in overslept(disk.store):
             what = (
-                f"{claim.overslept} was put by {claim.holder} after its turn was over: it may have taken the place of "
-                "what another machine wrote; compare with 'frostline fsck' on the others, then delete this object"
+                f"{claim.overslept} was written by {claim.holder} after its lease expired: it may have replaced an "
+                "object of another machine; compare with 'frostline fsck' on the others, then delete this object"
             )
             findings.add(Problem("I6", what, disk.name, object=claim.key))
     except Damaged as error:
@@ -155,13 +155,13 @@ def check_strangers(disk: LoggedDisk, inventory: Inventory, findings: Findings) 
     """What lies among the entries, the snapshots or the pins, and is none."""
     for key in inventory.foreign:
         if key.startswith((OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, PINS_PREFIX)):
-            message = "the object has none of the names that are given to entries, snapshots and pins"
+            message = "the object has no name of an entry, snapshot or pin"
             if parse_snapshot_key(key) is not None:
-                message = "the snapshot is larger than any real one: it is not read"
+                message = "the snapshot is larger than any valid one: it is not read"
             findings.add(Problem("I6", message, disk.name, object=key))
     for revision, entry in inventory.commits.items():
         if entry.size_bytes > bounds.LARGEST_ENTRY_BYTES:
-            message = f"log entry of revision {revision} has {entry.size_bytes} bytes, more than any real one"
+            message = f"log entry of revision {revision} has {entry.size_bytes} bytes, more than any valid one"
             findings.add(Problem("I15", message, disk.name, object=commit_key(revision)))
 
 

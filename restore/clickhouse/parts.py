@@ -271,8 +271,8 @@ def _unfinished(part: ClickHousePart, *, whole: bool, final: set[str], restarted
     if whole and CHECKSUMS in part.files and (restarted or part.name.startswith(LOST)):
         return LogProblem(
             "lost_rename",
-            f"{part.directory} is a whole part under a temporary name: after a restart of the server another operation "
-            "overwrote the one that gave it its name. Nobody knows the name, nor whether it was merged since",
+            f"{part.directory} is a complete part under a temporary name: after a server restart another operation "
+            "overwrote the one that gave it its name. Its name, and whether it was merged since, are unknown",
             part.directory,
         )
     objects = len({key for file in part.files.values() if file.links == 1 for key, _ in file.blobs})
@@ -280,8 +280,8 @@ def _unfinished(part: ClickHousePart, *, whole: bool, final: set[str], restarted
     if whole and CHECKSUMS in part.files and name not in final:
         return LogProblem(
             "lost_rename",
-            f"{part.directory} is a whole part under a temporary name: the operation that renamed it to {name} is not "
-            f"in the log (a restart of the server may have overwritten it), or it was never finished",
+            f"{part.directory} is a complete part under a temporary name: its rename to {name} is not in the "
+            f"log (a server restart may have overwritten it), or never finished",
             part.directory,
         )
     return LogProblem(

@@ -66,6 +66,6 @@ def _placed(contents: Contents, directories: dict[str, str], result: Replayed) -
         if found[1] in directories:
             placed.append((directories[found[1]] + found[2], info))
         else:
-            what = f"object {info.key} lies in a directory that no prefix.path names"
+            what = f"object {info.key} is in a directory that no prefix.path names"
             result.findings.append(LogProblem("unnamed_object", what, object=info.key))
     return placed

@@ -30,9 +30,7 @@ from restore.rebuild.plan import MissingObject, Tally, compare, in_scope, missin
 from restore.rebuild.result import RebuildResult
 from tiering.config.units import counted
 
-NOT_IN_THE_LOG = (
-    "the table was rebuilt from a log of ClickHouse's, which tells neither of frozen parts nor of deletions"
-)
+NOT_IN_THE_LOG = "the table was rebuilt from a log of ClickHouse's, which records neither frozen parts nor deletions"
 
 
 def rebuild(
@@ -50,7 +48,7 @@ def rebuild(
     if apply and revision is not None and not disk.read_only:
         raise UsageError(
             f"disk {disk.name} has ClickHouse's log, which cannot go back to an older revision in place",
-            hint="a preview works; or restore into a new disk with --from, or set read_only: true to look at it",
+            hint="a preview works; or restore into a new disk with --from, or set read_only: true to inspect it",
         )
     started = clock.monotonic()
     before = _requests(disk)

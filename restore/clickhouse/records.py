@@ -76,7 +76,7 @@ def read_records(
     gone = [
         LogProblem(
             "vanished",
-            f"object {listed.key} was in the listing and is gone now: somebody is writing to the bucket",
+            f"object {listed.key} was in the listing and is gone now: another writer is active in the bucket",
             object=listed.key,
             revision=listed.revision,
         )

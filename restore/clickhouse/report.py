@@ -24,7 +24,7 @@ TITLES: Mapping[Kind, str] = {
     Kind.PLAIN: "a ClickHouse disk of type plain: keys are paths",
     Kind.PLAIN_REWRITABLE: "a ClickHouse disk of type plain_rewritable",
     Kind.WITHOUT_METADATA: "a ClickHouse disk without send_metadata",
-    Kind.UNKNOWN: "not a disk that is known here",
+    Kind.UNKNOWN: "an unknown disk",
     Kind.EMPTY: "empty",
 }
 

@@ -100,7 +100,7 @@ def write_tree(
     except OSError as error:
         raise FrostlineError(
             f"cannot write the tree to {error.filename or directory}: {error.strerror}",
-            hint="what is there stays; the same command goes on where it stopped",
+            hint="what is there stays; the same command continues it",
         ) from error
     return result
 

@@ -86,10 +86,10 @@ def blame(context: Context, table: str, part: str, *, reading: Callable[[int], N
         if told is not None:
             return told
     raise NotFound(
-        f"nothing is known of part {part} of {table}",
+        f"there is no record of part {part} of {table}",
         hint="the logs begin at "
         + (", ".join(f"revision {log.oldest} of disk {name}" for name, log in logs.items()) or "no disk")
-        + "; what happened before is forgotten",
+        + "; earlier history is gone",
     )
 
 

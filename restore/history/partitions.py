@@ -206,7 +206,7 @@ def attachable(context: Context, definition: TableDefinition, partition: str) ->
             f"nothing of partition {partition!r} of {definition.full_name} is detached",
             hint=f"detached are: {', '.join(partitions) or 'no partitions'}"
             if not definition.is_replicated or len(everything) == len(detached)
-            else f"what else lies in {directory_of(definition.uuid, DETACHED_DIRECTORY)} comes back as files: "
+            else f"what else is in {directory_of(definition.uuid, DETACHED_DIRECTORY)} can be attached as files: "
             f"'frostline partition attach {definition.full_name} FILE'",
         )
     context.catalog.check_readable(definition)

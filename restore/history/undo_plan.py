@@ -243,7 +243,7 @@ def _check_leaving(situation: Situation, result: UndoPlan) -> None:
             if lost:
                 result.refuse(
                     f"part {note.part} of {note.table} was merged from parts that would not all come back: "
-                    f"{_listed(lost)} lay on another disk",
+                    f"{_listed(lost)} were on another disk",
                 )
     if nowhere and isinstance(kind, Moved):
         names = _listed([f"{note.part} of {note.table}" for note in nowhere])
@@ -270,7 +270,7 @@ def _check_coming_back(situation: Situation, result: UndoPlan) -> None:
     coming = {row.path for row in result.creates}
     if result.parts_back and situation.broken:
         result.refuse(
-            f"nobody can tell whether the rows are there already: {situation.broken[0]}",
+            f"it is unknown whether the rows are there already: {situation.broken[0]}",
             "run 'frostline fsck'; set the broken part aside first",
         )
     for note in result.parts_back:
@@ -301,7 +301,7 @@ def _check_names(situation: Situation, result: UndoPlan) -> None:
 def _add_notes(situation: Situation, result: UndoPlan) -> None:
     commit = situation.commit
     if isinstance(commit.kind, Dropped) and result.parts_back:
-        result.notes.append(f"Only what lay on disk {situation.disk} comes back, not what lay on other disks.")
+        result.notes.append(f"Only what was on disk {situation.disk} is restored, not what was on other disks.")
     if isinstance(commit.kind, Dropped) and commit.kind.by_ttl:
         result.notes.append(
             "The TTL rule that dropped it is still there: alter it first, or the next pass drops again."

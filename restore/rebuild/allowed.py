@@ -28,7 +28,7 @@ from tiering.table.schema import TABLE_FILE, TableDefinition
 def check_writable(disk: LoggedDisk) -> None:
     """Raise `Refused` for a disk that nothing may be committed to."""
     if disk.read_only:
-        raise Refused(f"disk {disk.name} is read-only", hint="to look at what would change is allowed")
+        raise Refused(f"disk {disk.name} is read-only", hint="a preview is allowed")
 
 
 def objection_of(*checks: Callable[[], None]) -> str:
@@ -135,5 +135,5 @@ def check_objects(disk: LoggedDisk, result: RebuildResult, target: FileTable, sc
     if needed:
         raise Locked(
             f"a collection is deleting objects that revision {result.revision} of disk {disk.name} needs",
-            hint="wait until it has ended and look at the preview again; an abandoned one counts for an hour",
+            hint="wait until it has ended and check the preview again; an abandoned one counts for an hour",
         )

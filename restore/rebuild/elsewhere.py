@@ -16,10 +16,8 @@ def look_around(context: Context) -> Elsewhere:
     tables = context.catalog.tables()
     hidden = [gone.definition for gone in context.catalog.dropped()]
     parts = {table.uuid: tuple(present_parts(context, table)) for table in (*tables, *hidden)}
-    notes = [f"what lies on disk {fault.disk} is not known: {fault.error.message}" for fault in context.faults]
-    notes += [
-        f"{broken.text}; whether its rows are those that come back cannot be told" for broken in context.catalog.broken
-    ]
+    notes = [f"what is on disk {fault.disk} is unknown: {fault.error.message}" for fault in context.faults]
+    notes += [f"{broken.text}; it is unknown whether its rows are those restored" for broken in context.catalog.broken]
     stones = {table.uuid: ways_back_of(context, table.uuid) for table in hidden}
     return Elsewhere(parts, tables, notes, stones)
 

@@ -21,7 +21,7 @@ def past_at_time(log: OperationsLog, inventory: Inventory, moment: datetime) -> 
     if inventory.commits:
         newest = committed_at(inventory, log.read(inventory.head).commit)
         if moment > max(newest, datetime.now(UTC)) + _AHEAD:
-            raise Refused(f"{moment:%Y-%m-%d %H:%M:%S} UTC is yet to come", hint=_reach(log, inventory))
+            raise Refused(f"{moment:%Y-%m-%d %H:%M:%S} UTC is in the future", hint=_reach(log, inventory))
     return past_before(log, inventory, moment)
 
 

@@ -32,7 +32,7 @@ class StaysAway(msgspec.Struct, frozen=True):
         """How to have it all the same."""
         other = self.presence.other
         if other.disk == disk:
-            return f"restore the table or the partition instead of a path: then {other.part.name} goes back with it"
+            return f"restore the table or the partition instead of a path: then {other.part.name} is restored too"
         return (
             f"to have disk {disk} as it was, bring there what is elsewhere, and restore again: "
             f"frostline move {self.table} --part {other.part.name} --to-disk {disk}"

@@ -173,7 +173,7 @@ def _newest(disk: LoggedDisk, inventory: Inventory) -> tuple[TableAsOf, list[str
     try:
         whole = past_at(disk.log, inventory, past.revision, until=inventory.head, before=1)
     except (NotFound, Damaged):
-        return past, [f"{key} contradicts the snapshot before it, and no entry tells which of them is right"]
+        return past, [f"{key} contradicts the snapshot before it, and no entry shows which of them is right"]
     past.close()
     return whole, [f"{key} contradicts the log; an older one is used"]
 

@@ -30,7 +30,7 @@ class RebuildRequest(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.revision is not None and self.time is not None:
-            raise UsageError("a restore goes to a revision or to a time, not to both")
+            raise UsageError("give a revision or a time, not both")
 
     @property
     def whole(self) -> bool:

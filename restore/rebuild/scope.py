@@ -20,7 +20,7 @@ def scope_of(
     if not partitions:
         return directories
     if len(directories) != 1:
-        raise UsageError("--partition needs the table whose partition it is", hint="say one --table DB.TABLE with it")
+        raise UsageError("--partition needs the table whose partition it is", hint="add one --table DB.TABLE")
     (directory,) = directories
     found = sorted({*_parts(directory, then), *_parts(directory, now)})
     scope = [f"{directory}/{name}" for name in found if _partition(name) in partitions]

@@ -102,7 +102,7 @@ def _check_apart(target: ObjectStore, source: ObjectStore) -> None:
     if target.name.startswith(source.name) or source.name.startswith(target.name):
         raise Refused(
             f"{source.name} and {target.name} overlap: a disk is not restored from itself",
-            hint="without --from the disk goes back to an older revision of its own; else choose another prefix",
+            hint="without --from the disk returns to its own older revision; otherwise choose another prefix",
         )
 
 

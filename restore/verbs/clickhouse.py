@@ -105,7 +105,7 @@ def _print_export(session: Session, result: dict[str, Any]) -> None:
 
     line = session.output.line
     for part in result["lost_parts"]:
-        line(f"LOST NAME  {part['from']} is a whole part: in this tree it is {part['to']}")
+        line(f"LOST NAME  {part['from']} is a complete part: in this tree it is {part['to']}")
     shown = "" if result["revision"] is None else f" at revision {result['revision']}"
     line(f"disk {result['disk']}{shown}: {counted(result['files'], 'file')}, {format_size(result['bytes'])}")
     line(f"  {'to write' if session.dry_run else 'written':<11}{result['written']:,}")

@@ -106,11 +106,11 @@ def _new_table(
     if not order_by:
         raise UsageError(
             f"table {table} is new: which order do its rows have?",
-            hint=f"say --order-by with some of: {', '.join(schema.names)}",
+            hint=f"use --order-by with some of: {', '.join(schema.names)}",
         )
     policies = session.loaded.config.policies
     if not policy and len(policies) != 1:
-        raise UsageError("which storage policy?", hint=f"say --policy with one of: {', '.join(policies)}")
+        raise UsageError("which storage policy?", hint=f"use --policy with one of: {', '.join(policies)}")
     check_told_apart(schema.names, "columns", "rename one of them on a server: ALTER TABLE … RENAME COLUMN '{}' TO …")
     # Parts may hold the same rows, and an insert takes equal blocks once: here each row counts.
     return define_table(
@@ -129,7 +129,7 @@ def _print(session: Session, document: dict[str, Any]) -> None:
         return
     line = session.output.line
     for path in document["lost_parts"]:
-        line(f"LOST NAME  {path} is a whole part, and its rows are not taken: nobody knows whether others have them")
+        line(f"LOST NAME  {path} is a complete part whose rows were left out: other parts may have them")
     parts, rows = counted(document["source_parts"], "part"), counted(document["source_rows"], "row")
     line(f"{document['url']} table {document['source_table']}: {parts}, {rows}")
     for name, kind in document["columns"].items():

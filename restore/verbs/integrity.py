@@ -59,7 +59,7 @@ def fsck(
     from tiering.engine.recovery import unfinished_restores
 
     if read_data and read_data_subset:
-        raise UsageError("say either --read-data or --read-data-subset")
+        raise UsageError("use either --read-data or --read-data-subset")
     config = session.config
     names = disk or list(config.disks)
     identities = session.identities(names)
@@ -108,8 +108,8 @@ def fsck(
     for uuid, table in bringing.items():
         if any(uuid in tables for tables in result.held.values()):
             session.output.note(
-                f"a restore of {table} has not ended: the same command goes on where it was; "
-                "what it brought goes a day after it began"
+                f"a restore of {table} has not ended: the same command continues it; "
+                "what it brought is removed a day after it began"
             )
     if work is not None:
         work.report()
@@ -201,7 +201,7 @@ def _print_check(session: Session, result: "CheckResult", how: "CheckOptions") -
     for sentence in result.repaired:
         line(f"repair: {sentence}")
     for path in result.set_aside:
-        line(f"set aside earlier, read by nobody: {path}")
+        line(f"set aside earlier, not read: {path}")
         if path in result.attachable:
             table, partition = result.attachable[path]
             line(f"  its files are there again: 'frostline partition attach {table} {partition}' brings it back")
@@ -309,7 +309,7 @@ def _say_without_marks(session: Session, disk: "Disk") -> None:
     if session.loaded.config.keeper.hosts:
         raise Refused(
             "this machine has `keeper:`, and holds objects by marks there",
-            hint="leave --without-marks out; 'frostline replica audit' says whether gc may collect",
+            hint="leave --without-marks out; 'frostline replica audit' shows whether gc may collect",
         )
     logged = disk.logged
     if logged is None or logged.log_name is None:

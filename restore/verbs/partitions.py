@@ -79,7 +79,7 @@ def drop(session: Session, table: TableName, partition: Partition) -> None:
     ]
     local = sorted({stored.disk for stored in parts} - {stored.disk for stored in lasting})
     rows = sum(stored.facts.rows for stored in parts if stored.state == "active")
-    lost = f" What lies on {', '.join(local)} cannot be brought back." if local else ""
+    lost = f" What is on {', '.join(local)} cannot be restored." if local else ""
     session.confirm(f"Drop partition {partition} of {table} ({counted(rows, 'row')})?{lost}")
     done = None if session.dry_run else drop_partition(store.context, definition, partition)
     _report(session, definition.full_name, partition, [(stored.disk, stored.part) for stored in parts], done, "drop")

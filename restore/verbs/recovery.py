@@ -54,7 +54,7 @@ def restore(
     from restore.rebuild.request import RebuildRequest
 
     if revision is not None and time is not None:
-        raise UsageError("say either --revision or --time")
+        raise UsageError("use either --revision or --time")
     request = RebuildRequest(
         revision=revision,
         time=_end_of_second(time) if time else None,
@@ -75,7 +75,7 @@ def restore(
         if time is not None or table:
             what = "--time" if time is not None else "--table"
             raise UsageError(
-                f"disk {disk} has ClickHouse's log, which knows no {what}", hint="say --revision, or nothing"
+                f"disk {disk} has ClickHouse's log, which knows no {what}", hint="use --revision, or nothing"
             )
         _restore_clickhouse(session, clickhouse, request, start)
     elif source is not None:
@@ -121,7 +121,7 @@ def _look(session: Session) -> "Look":
         try:
             return look_around(session.unrecovered().context)
         except FrostlineError as error:
-            return Elsewhere(notes=[f"what other disks hold is not known: {error.message}"])
+            return Elsewhere(notes=[f"what other disks hold is unknown: {error.message}"])
 
     return look
 
@@ -170,7 +170,7 @@ def _show(session: Session, result: "RebuildResult") -> None:
         session.found_something()
     if result.applied and result.left_out:
         raise PartlyDone(
-            f"{counted(len(result.left_out), 'part')} did not come back, for the rows are there: "
+            f"{counted(len(result.left_out), 'part')} were left out because their rows exist: "
             f"{result.left_out[0].text}",
             hint=result.left_out[0].hint(result.disk),
         )

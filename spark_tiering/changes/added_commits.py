@@ -48,7 +48,7 @@ def check_kept(disk: LoggedDisk, definition: TableDefinition, since: int) -> Non
     again = f"read the table as a whole, and go on with changes_since={head}"
     if since > head:
         raise Refused(
-            f"disk {disk.name} is at revision {head}: nothing of {definition.full_name} can have come after {since}",
+            f"disk {disk.name} is at revision {head}: {definition.full_name} cannot have changes after {since}",
             hint=f"frostline log {disk.name}",
         )
     if oldest > since + 1:
@@ -138,7 +138,7 @@ def _is_new(disk: LoggedDisk, commit: Commit, directory: str) -> bool:
         other = next(iter(before)).rpartition("/")[2]
         raise Refused(
             f"part {name}, which revision {commit.revision} of disk {disk.name} brought from another disk, may hold "
-            f"rows of {other}, which was here before: new rows cannot be told from old ones",
+            f"rows of {other}, which was here before: new and old rows cannot be distinguished",
             hint=_GO_ON.format(commit.revision),
         )
     return True
@@ -157,7 +157,7 @@ def _came_merged(disk: LoggedDisk, commit: Commit, directory: str) -> bool:
     if elsewhere and len(elsewhere) < len(sources):
         raise Refused(
             f"part {name}, which revision {commit.revision} of disk {disk.name} merged, holds rows of {elsewhere[0]}, "
-            "which lay on another disk: new rows cannot be told from old ones",
+            "which was on another disk: new and old rows cannot be distinguished",
             hint=_GO_ON.format(commit.revision),
         )
     return bool(elsewhere)

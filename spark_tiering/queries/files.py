@@ -36,8 +36,8 @@ def check_bucket(session: SparkSession, disk: str, url: str) -> None:
     if url.startswith("file://"):
         return
     if not url.startswith("s3://"):
-        raise Obstacle(f"files lie on {disk}, which is no directory")
-    with _obstacle(f"files lie on {disk}, and Spark has no hadoop-aws on its class path"):
+        raise Obstacle(f"files are on {disk}, which is no directory")
+    with _obstacle(f"files are on {disk}, and Spark has no hadoop-aws on its class path"):
         _hadoop(session).FileSystem.getFileSystemClass("s3a", _properties(session))
 
 

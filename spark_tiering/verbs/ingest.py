@@ -175,7 +175,7 @@ def _ingest(
         if done:
             rows = sum(result.rows for result in done)
             before = f"{counted(rows, 'row')} went in before by {counted(len(done), 'commit')}"
-            error.message += f" ({before}; running it again goes on after them)"
+            error.message += f" ({before}; run it again to continue)"
             error.args = (error.message,)
         raise error from caught.__cause__
     return done

@@ -106,7 +106,7 @@ def left_of(
         path, state = file.fingerprint
         if path in marks and marks[path] != state and not takes_changed:
             raise Refused(
-                f"{file.url} has changed since it went into {table}: rows that are there may come once more",
+                f"{file.url} has changed since it went into {table}: rows may be inserted twice",
                 hint="--take-changed takes what it holds now for new rows; 'frostline insert --replace-partitions' "
                 "replaces partitions",
             )

@@ -39,7 +39,7 @@ def stream_options(given: Mapping[str, str]) -> WriteOptions:
         raise UsageError(f"option new_checkpoint: expected accept or refuse, got {accepts!r}")
     gathers = _gathers(options.pop("gather", str(SMALL_PARTS)))
     if not name:
-        raise UsageError("without a checkpoint of its own nobody can say which stream this is", hint=_HINT)
+        raise UsageError("a stream without its own checkpoint cannot be identified", hint=_HINT)
     asked = write_options({name: value for name, value in options.items() if name not in _OF_SPARK})
     if asked.once is not None:
         raise UsageError("a stream counts its batches by itself", hint="leave the option job_id out")
@@ -49,7 +49,7 @@ def stream_options(given: Mapping[str, str]) -> WriteOptions:
 
 def _gathers(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) != 1):
-        raise UsageError(f"option gather: not a number of parts: {text!r}", hint="0 leaves all parts as they come")
+        raise UsageError(f"option gather: not a number of parts: {text!r}", hint="0 leaves all parts unmerged")
     return int(text)
 
 

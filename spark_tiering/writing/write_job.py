@@ -60,7 +60,7 @@ def _replaces(table: str, mode: str) -> Literal["partitions", "table"]:
             return "table"
         case "":
             raise Refused(
-                f"mode 'overwrite' does not say which rows of {table} go",
+                f"mode 'overwrite' does not say which rows of {table} to remove",
                 hint="option('partitionOverwriteMode', 'dynamic') replaces the partitions that the rows are in, "
                 "'static' the whole table; of df.write.format('frostline')…save('db.table'), as 'insert overwrite' and "
                 "insertInto hand on no options",

@@ -114,7 +114,7 @@ def test_a_range_that_another_machine_took_is_its_own(root: Path, frostline: Fro
     b("disk", "adopt", "s3")
     assert b.rows == everything
     assert c.rows == everything[1:]
-    assert "two parts bear the name all_1000001_1000001_0" in b("fsck", code=4)
+    assert "two parts have the name all_1000001_1000001_0" in b("fsck", code=4)
     before = set(b.parts)
     b.insert((4, 4))
     (new,) = set(b.parts) - before

@@ -245,7 +245,7 @@ def test_what_was_written_since_the_last_look_is_given_up_with_open_eyes(home: P
     assert not known["counted"]
     assert "written to since" in store("disk", "replace", "ssd", "-n")
     store("disk", "replace", "ssd", code=13)
-    assert "Give up 1 part of disk ssd, and what was written to it since they were counted, for good?" in store.error
+    assert "Give up 1 part of disk ssd, and data written since, for good?" in store.error
 
 
 def test_fsck_names_an_id_that_is_not_what_it_was(home: Path, store: Frostline) -> None:

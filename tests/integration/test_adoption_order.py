@@ -172,7 +172,7 @@ def test_what_nobody_can_order_is_refused(machine: Machines, counts_as: Any, sta
     a.insert("a", cold=True)
     a.lose()
     before = b.names
-    with pytest.raises(Refused, match="nobody can tell whether rows of all_1_1_0 on s3") as refused:
+    with pytest.raises(Refused, match="it is unknown whether rows of all_1_1_0 on s3") as refused:
         b.merge(ADOPT)
     assert "frostline merge d.t --partition all --adopt --adopt-as older" in str(refused.value.hint)
     with pytest.raises(Refused):
@@ -217,7 +217,7 @@ def test_a_word_orders_no_two_foreign_machines(machine: Machines, counts_as: Any
     before = d.mails
     with pytest.raises(Refused, match="which another machine inserted too") as refused:
         d.merge(msgspec.structs.replace(ADOPT, adopt_as=counts_as))
-    assert "--adopt-as says nothing about them" in str(refused.value.hint)
+    assert "--adopt-as does not apply to them" in str(refused.value.hint)
     assert d.mails == before
 
 
@@ -385,7 +385,7 @@ def test_an_insert_on_its_way_is_waited_for(machine: Machines, monkeypatch: pyte
             return original(*arguments)
 
         monkeypatch.setattr(merger, "_first_after", meanwhile)
-        with pytest.raises(Locked, match="on its way, and nobody can tell"):
+        with pytest.raises(Locked, match=r"an insert into .* is on its way"):
             b.merge(ADOPT)
     monkeypatch.undo()
     assert b.names == before

@@ -219,7 +219,7 @@ def test_a_killed_restore_that_nobody_goes_on_with_is_swept(
         machine.restore("one", f"{TABLE}:demo.copy")
     with Store.open(machine.config(), clock=lambda: now() + timedelta(days=2)) as store:
         assert [line for line in store.recovered if "demo.copy" in line] == (
-            [] if restored_since else ["took away what a restore of demo.copy that nobody went on with had brought"]
+            [] if restored_since else ["removed the files of an abandoned restore of demo.copy"]
         )
     if restored_since:
         assert machine.rows("demo.copy") == before

@@ -229,7 +229,7 @@ class TestMeddling:
         with meddling(ministack, request=request) as server:
             found = doctor(server, ministack.new_bucket())
         assert found["conditional-put"]["level"] == "warning"
-        assert "behind a lease" in found["conditional-put"]["what"]
+        assert "with a lease" in found["conditional-put"]["what"]
         assert found["sha256"]["level"] == "note"
 
     def test_a_listing_that_lags(self, doctor: Doctor, ministack: Server) -> None:

@@ -69,7 +69,7 @@ def test_a_copy_that_nobody_asked_for_is_a_fault(homes: tuple[Home, Home]) -> No
     b.to_bucket("s3")
     for part in (b.path / "copied").glob("store/*/*/all_*"):
         shutil.copytree(part, b.path / "ssd" / part.relative_to(b.path / "copied"))
-    assert "no move is under way" in b("fsck", code=4)
+    assert "no move is running" in b("fsck", code=4)
     assert "'frostline move' of the part" in b("fsck", code=4)
     b.to_bucket("s3")
     assert b.keys() == [1, 2, 3]

@@ -120,7 +120,7 @@ def test_rows_that_went_into_a_dropped_table_stay(one: Home, two: Home) -> None:
     one.insert(2)
     for _ in range(2):
         assert one.tables() == []
-        assert "what ssd has of it is hidden until it is brought back" in one.error
+        assert "its parts on ssd are hidden" in one.error
         assert len(one.on_ssd()) == 1
     two("undo", "s3", str(two.head()))
     assert one.keys() == [1, 2]

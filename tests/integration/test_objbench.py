@@ -100,10 +100,10 @@ class Wrong(MemoryStore):
 @pytest.mark.parametrize(
     ("fault", "promise"),
     [
-        ("bits", "bytes come back as written"),
+        ("bits", "bytes are returned as written"),
         ("range", "a range gives those bytes"),
         ("lag", "a listing shows every object"),
-        ("order", "listings come in key order"),
+        ("order", "listings are in key order"),
         ("race", "of several writers exactly one wins"),
         ("ghosts", "what was deleted is gone"),
     ],
@@ -222,7 +222,7 @@ def test_threads_do_not_mix_up_their_bodies() -> None:
                 return super().get(key, byte_range)
             return super().get(others[0] if key == others[1] else key, byte_range)
 
-    assert "bytes come back as written" in failed(Swaps())
+    assert "bytes are returned as written" in failed(Swaps())
 
 
 @pytest.mark.skipif(worm.ACTIVE, reason="deletes")

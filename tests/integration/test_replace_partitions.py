@@ -184,7 +184,7 @@ def test_no_rows_replace_nothing(home: Home) -> None:
 def test_rows_on_an_ssd_stay_and_the_way_out_is_named(home: Home, more: list[str]) -> None:
     home("insert", "d.t", file(home, (9, 1)))
     home("insert", "d.t", file(home, (10, 1)), "--replace-partitions", *more, code=13)
-    assert "where no undo brings them back" in home.error
+    assert "where undo cannot restore them" in home.error
     assert "frostline move d.t --partition 1 --to-disk s3" in home.error
     assert home.keys() == [1, 2, 3, 9]
     cold(home, "1")

@@ -297,7 +297,7 @@ def test_due_parts_that_wait_for_the_bucket_are_not_nothing(
     capfd.readouterr()
     assert run(["-c", str(path), "plan"]) == 0
     said = capfd.readouterr()
-    assert "Nothing moves: 2 parts cannot for want of a disk" in said.out + said.err
+    assert "Nothing moves: 2 parts cannot move" in said.out + said.err
     assert "Nothing is due" not in said.out + said.err
     run(["-c", str(path), "tick"])
     said = capfd.readouterr()

@@ -111,7 +111,7 @@ def test_status_and_queue_tell_who_is_behind(a: Machine, b: Machine) -> None:
         ("a", False, 1, 1),
         ("b", True, 0, 1),
     ]
-    assert "no replica whose address" in b.sync(code=1)["postponed"][0]["reason"]
+    assert "no reachable replica" in b.sync(code=1)["postponed"][0]["reason"]
     assert [entry["part"] for entry in b.json("replica", "queue", "d.t")["entries"]] == ["all_0_0_0"]
     with a.serving():
         (one,) = [one for one in b.json("replica", "status", "d.t", code=4)["replicas"] if one["replica"] == "a"]

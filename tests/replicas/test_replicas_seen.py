@@ -27,7 +27,7 @@ def test_replicas_are_shown_and_synced(
         await driver.press("minus")
         expected = driver.beside(b, "replica", "status", code=4)["replicas"]
         assert {one["replica"]: one["behind"] for one in expected} == {"a": 1, "b": 1}
-        await driver.sees("nothing is fetched here by itself: no daemon runs")
+        await driver.sees("automatic fetches are off here: no daemon runs")
         await driver.lists(_but_the_time(expected), _but_the_time)
         await driver.press("y")
         await driver.until(

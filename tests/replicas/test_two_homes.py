@@ -156,7 +156,7 @@ def test_who_does_not_say_where_it_works_is_not_taken_away_either(
         with a.serving():
             assert active(keeper).data == data
         a.insert(1, code=13)
-        assert "a daemon that does not say where it works" in a.error
+        assert "a daemon with an unknown state directory" in a.error
     assert a.insert(1)["rows"] == 1
 
 

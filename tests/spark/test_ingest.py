@@ -117,7 +117,7 @@ def test_what_was_stopped_between_two_commits_goes_on_after_the_last(
     with monkeypatch.context() as patch:
         patch.setattr(write_job, "commit", stopped)
         home(*each, code=1)
-        assert "10 rows went in before by 1 commit; running it again goes on after them" in home.error
+        assert "10 rows went in before by 1 commit; run it again to continue" in home.error
         assert contents(home) == expected(0, 10)
         home(*each, code=1)
         assert contents(home) == expected(0, 30)

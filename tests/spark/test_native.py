@@ -107,7 +107,7 @@ def test_what_spark_cannot_read_itself_goes_through_the_source_and_the_log_and_t
     elsewhere = write_config(tmp_path / "elsewhere", ministack)
     limited = _directory(tmp_path / "limited", limits={"requests_per_second": 500})
     finer = _directory(tmp_path / "finer")
-    no_client = "files lie on s3, and Spark has no hadoop-aws on its class path: .*S3AFileSystem not found"
+    no_client = "files are on s3, and Spark has no hadoop-aws on its class path: .*S3AFileSystem not found"
     obstacles: list[tuple[Path, dict[str, str], dict[str, Any], str]] = [
         (elsewhere, {}, {}, no_client),
         (limited, {}, {}, "it would not keep the limits of bytes and requests a second of s3"),

@@ -203,7 +203,7 @@ def test_the_stream_is_known_by_its_checkpoint(tmp_path: Path) -> None:
     }
     assert stream_options(named).once == OnceABatch("s", "7", takes_new=True)
     for wrong, message in (
-        ({"path": "db.t"}, "which stream this is"),
+        ({"path": "db.t"}, "a stream without its own checkpoint"),
         ({**named, "job_id": "x"}, "counts its batches by itself"),
         ({**named, "new_checkpoint": "yes"}, "expected accept or refuse"),
         ({**named, "gather": "1"}, "option gather: not a number of parts"),

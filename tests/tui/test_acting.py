@@ -62,10 +62,10 @@ def test_marked_parts_are_moved_pinned_and_unpinned(home: Home) -> None:
 def test_what_destroys_wants_its_name(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("2", "D")
-        await driver.sees("$ frostline table drop d.events", "No restore brings back the 2 on local disks.")
+        await driver.sees("$ frostline table drop d.events", "Restore cannot bring back the 2 on local disks.")
         await driver.lacks("preview: ")  # that has ended
         await driver.press("y", "enter")
-        await driver.sees("That is not it")
+        await driver.sees("No match")
         assert len(driver.beside(home, "table", "list")["tables"]) == 2
         await driver.press("backspace")
         await driver.write("d.events")
@@ -85,7 +85,7 @@ def test_an_undo_shows_what_it_would_do(home: Home) -> None:
         await driver.press("7", "d")
         await driver.sees(f"frostline diff s3 {moved - 1} {moved}", "all_1_1_0")
         await driver.press("escape", "z")
-        await driver.sees(f"Undo revision {moved} of disk s3: nothing would be done", "REFUSED: ", "all_1_1_0")
+        await driver.sees(f"Undo revision {moved} of disk s3: nothing to do", "REFUSED: ", "all_1_1_0")
         await driver.write(str(moved))
         await driver.press("enter", "escape")
         await driver.press("down", "z")
@@ -100,7 +100,7 @@ def test_an_undo_shows_what_it_would_do(home: Home) -> None:
 def test_what_would_do_nothing_is_not_asked(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("3", "m", "enter")
-        await driver.sees("to volume hot: nothing would be done", "Nothing would move: it is all there.")
+        await driver.sees("to volume hot: nothing to do", "Nothing to move: all parts are there.")
         await driver.press("y", "escape")
         await driver.until(lambda: len(driver.app.screen_stack) == 1)
         await driver.is_told()
@@ -117,9 +117,9 @@ def test_merges_pauses_and_cancelled_moves(home: Home) -> None:
         await driver.press("U")
         assert driver.beside(home, "status")["pauses"] == []
         await driver.press("m")
-        await driver.sees("Merge d.small: nothing would be done", "Nothing is worth merging now.", "Escape closes")
+        await driver.sees("Merge d.small: nothing to do", "Nothing to merge now.", "Escape closes")
         await driver.press("n", "4", "c")
-        await driver.sees("Nothing was ever moved or merged here.")
+        await driver.sees("No moves or merges yet.")
 
     drive(home, story)
 

@@ -102,7 +102,7 @@ def test_a_plan_says_which_disk_cannot_be_asked(home: Home) -> None:
     """Nothing is due of what is seen; whether something is on the disk that is away, nobody knows."""
     home("table", "drop", "d.events")
     bucket = home.path.parent / "s3"
-    seen = "Nothing is known to be due; disk s3 is away and cannot be asked: 'frostline doctor'"
+    seen = "Nothing seems due; disk s3 is unavailable: 'frostline doctor'"
 
     async def story(driver: Driver) -> None:
         await driver.press("5")

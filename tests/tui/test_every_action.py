@@ -139,7 +139,7 @@ def test_the_plan_of_another_time_is_that_of_the_verb(home: Home, time: str) -> 
         await driver.sees(f"at {time[:10]} ")
         await driver.lists(planned, lambda rows: rows)
         await driver.press("a")
-        await driver.is_told("this is the plan of another time\nt and an empty line show that of now")
+        await driver.is_told("this is a plan for another time\nt and an empty line show the current plan")
         await driver.press("t", *["backspace"] * 20, "enter")
         await driver.lists([DUE], lambda rows: [row["part"] for row in rows])
 
@@ -152,7 +152,7 @@ def test_a_pass_is_done_from_the_plan_and_from_the_jobs(home: Home, screen: str)
 
     async def story(driver: Driver) -> None:
         await driver.press(screen, "T")
-        await driver.sees("Do one pass of the daemon now?", "$ frostline tick", DUE)
+        await driver.sees("Run one daemon pass now?", "$ frostline tick", DUE)
         await driver.press("y")
         await driver.until(lambda: "1 part moved" in driver.told[0])
 

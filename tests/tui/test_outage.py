@@ -18,7 +18,7 @@ from tests.servers import Server, free_port, ministack
 from tests.tui.pilot import Driver, drive
 from tui import source
 
-_AWAY = "disk s3 cannot be reached: what it holds is shown as it was last seen"
+_AWAY = "disk s3 cannot be reached: its last known contents are shown"
 _SCREENS = ("1", "2", "3", "4", "5", "6", "7", "8", "9", "0", "minus")
 
 
@@ -84,7 +84,7 @@ def test_every_screen_outlives_the_bucket(cold: Home, bucket: Bucket, monkeypatc
             await driver.sees(said)
             await driver.lacks("Nothing is due")
         await driver.press("5")
-        await driver.sees("Nothing moves: 1 part cannot for want of a disk: disk s3 cannot be reached")
+        await driver.sees("Nothing moves: 1 part cannot move: disk s3 cannot be reached")
         await driver.press("3")
         await driver.lists(sorted(part["part"] for part in parts), lambda rows: sorted(row["part"] for row in rows))
         await driver.press("7", "r")

@@ -137,11 +137,11 @@ def test_what_pacing_holds_back_is_listed_with_its_reason(home: Home, monkeypatc
 
     async def story(driver: Driver) -> None:
         await driver.press("5")
-        await driver.sees("3 parts to stay, 1 of them held back")
+        await driver.sees("3 parts stay, 1 of them postponed")
         assert [row["part"] for row in driver.rows] == [DUE]
         assert _cells(driver, "why", "part")[DUE].startswith("parts move from ")
         await driver.press("a")
-        await driver.until(lambda: driver.told[0].startswith("only moves are approved, and none is chosen"))
+        await driver.until(lambda: driver.told[0].startswith("only moves can be approved, and none is selected"))
 
     drive(home, story, size=(140, 30))
     assert not home.json("moves", "list")["moves"]
@@ -272,7 +272,7 @@ def test_a_disk_tells_what_was_asked_of_its_bucket(home: Home) -> None:
         names = [row["name"] for row in driver.rows]
         await driver.press(*["down"] * names.index("s3"))
         await driver.sees("requests of these screens: LIST ", "pins: 0", "calls of these screens")
-        await driver.sees("orphans: not looked for by a daemon yet")
+        await driver.sees("orphans: not counted by a daemon yet")
         record = {"jobs": {"gc": {"figures": {"orphaned": 3, "orphaned_bytes": 2048}}}}
         (state / JOBS_FILE).write_text(json.dumps(record))
         assert driver.beside(home, "status")["garbage"] == record["jobs"]["gc"]["figures"]

@@ -154,7 +154,7 @@ def test_viewers_see_the_dashboard_and_end_with_their_tab(home: Home, served: Se
                 await first.press("p")
                 await first.sees("only reads")
                 await second.press("4")
-                await second.sees("Nothing was ever moved")
+                await second.sees("No moves or merges yet")
                 processes = served.viewers()
                 assert len(processes) == 2
             await until(lambda: not any(map(alive, processes)))

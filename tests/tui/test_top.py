@@ -63,7 +63,7 @@ def test_what_keeps_due_parts_and_a_full_disk_are_said(home: Home) -> None:
     home("resume", "d.events")
     bucket = home.path.parent / "s3"
     bucket.rename(bucket.with_name("away"))
-    assert "0 due (kept: 1 as a disk is away)" in home("top", "--once")
+    assert "0 due (kept: 1 for an unavailable disk)" in home("top", "--once")
     bucket.with_name("away").rename(bucket)
     before = home.configuration.read_text()
     home.configuration.write_text(before.replace("low_space_ratio: 0", "low_space_ratio: 0.9999999"))
@@ -86,7 +86,7 @@ def test_the_inbox_and_the_daemon_are_trouble_while_they_are(tmp_path: Path) -> 
         failed = tmp_path / "inbox" / "d.t" / "failed"
         failed.mkdir(parents=True)
         (failed.parent / "a.csv").write_text("k\n1\n")
-        assert trouble(store) == ["1 file for d.t and no daemon that takes them in"]
+        assert trouble(store) == ["1 file for d.t and no daemon that inserts them"]
         (failed / "b.csv").write_text("k\nx\n")
         with daemon_lock(config.state_directory):
             StatusRecord(config.state_directory, DaemonStatus(running=True, last_error="once", trouble="no room"))
@@ -119,7 +119,7 @@ def test_the_daemon_itself_is_asked_and_else_what_it_wrote_down_is_shown(
         server.begin()
         try:
             assert [home.json("status")["daemon"]["ticks"], home.json("top")["status"]["daemon"]["ticks"]] == [8, 8]
-            assert "the daemon cannot write down what it knows: no room" in home("top", "--once")
+            assert "the daemon cannot write its status: no room" in home("top", "--once")
             silent.set()
             assert home.json("status")["daemon"]["ticks"] == 7
         finally:

@@ -37,8 +37,7 @@ _PATIENCE_SECONDS = 4.0
 _NAMED = 10
 
 ONE_NAME_HINT = (
-    "two machines created them at once, or a bucket was set back: name the one that you mean by its uuid, and drop or"
-    " rename the other"
+    "two machines created them at the same time, or a bucket was set back: use the uuid, and drop or rename one of them"
 )
 _NONE_YET = "none yet: see 'frostline table create --help'; one that you have is found by --config or FROSTLINE_HOME"
 
@@ -209,11 +208,11 @@ class Catalog:
         for disk in self._disks.values():
             if disk.broken is not None:
                 raise type(disk.broken)(
-                    f"no table {full_name} is known here: {disk.broken.message}", hint=disk.broken.hint
+                    f"no table {full_name} is available here: {disk.broken.message}", hint=disk.broken.hint
                 )
             if disk.unreachable:
                 raise DiskUnreachable(
-                    f"no table {full_name} is known here: {disk.unreachable}",
+                    f"no table {full_name} is available here: {disk.unreachable}",
                     hint="if another machine created it, try again when the bucket answers",
                 )
         known = ", ".join(table.full_name for table in self.tables()) or _NONE_YET

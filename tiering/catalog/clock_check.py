@@ -98,7 +98,7 @@ class Clocks:
         if confirmed is None:
             return "no other clock has ever confirmed this machine's, and none can be asked now"
         return (
-            f"the clock says {now:%Y-%m-%d %H:%MZ} and was last confirmed at {confirmed:%Y-%m-%d %H:%MZ};"
+            f"the clock shows {now:%Y-%m-%d %H:%MZ} and was last confirmed at {confirmed:%Y-%m-%d %H:%MZ};"
             " no other clock can be asked now"
         )
 

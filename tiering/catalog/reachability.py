@@ -111,7 +111,7 @@ def check_certain(context: Context, definition: TableDefinition) -> None:
             continue
         if disk.unreachable and (disk.read_only or blocks.foreign(context, definition, disk)):
             raise DiskUnreachable(
-                f"another machine writes {definition.full_name} as well, and what it wrote since is not known: "
+                f"another machine writes {definition.full_name} as well, and what it wrote since is unknown: "
                 f"{disk.unreachable}",
                 hint="try again when the bucket answers; no answer is better than one that lacks rows",
             )

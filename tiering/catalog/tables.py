@@ -54,7 +54,7 @@ def create(context: Context, definition: TableDefinition, *, if_not_exists: bool
     if if_not_exists:
         return existing
     raise AlreadyExists(
-        f"table {definition.full_name} exists already", hint="drop it first, or say --if-not-exists to keep it"
+        f"table {definition.full_name} exists already", hint="drop it first, or use --if-not-exists to keep it"
     )
 
 
@@ -109,7 +109,7 @@ def replace(
         context.catalog.refresh()
         _require_policy_disks(context, new, f"altering {old.full_name}")
         if context.catalog.table_to_change(old.uuid).version != old.version:
-            raise AlreadyExists(f"table {old.full_name} was altered meanwhile", hint="look at it again, then retry")
+            raise AlreadyExists(f"table {old.full_name} was altered meanwhile", hint="check it again, then retry")
         renamed = old.full_name != new.full_name
         if renamed:
             table_names.require_free(context, new)
@@ -136,7 +136,7 @@ def replace(
             if renamed:
                 table_names.require_free(context, new)
             raise AlreadyExists(
-                f"table {old.full_name} was altered meanwhile by another machine", hint="look at it again, then retry"
+                f"table {old.full_name} was altered meanwhile by another machine", hint="check it again, then retry"
             ) from error
         finally:
             context.catalog.refresh()
@@ -440,13 +440,13 @@ def check(context: Context, definition: TableDefinition) -> None:
     if (fault := schema.fault_in(definition)) is not None:
         raise UsageError(
             f"the definition of {definition.full_name} cannot be stored: {fault}",
-            hint="nothing was changed; say another value",
+            hint="nothing was changed; use another value",
         )
     names = [column.name for column in definition.columns]
     if len(set(names)) != len(names):
         raise UsageError(f"table {definition.full_name} names a column twice", hint=f"columns: {', '.join(names)}")
     if not definition.order_by:
-        raise UsageError(f"table {definition.full_name} has no sort order", hint="say --order-by COLUMN[,COLUMN]")
+        raise UsageError(f"table {definition.full_name} has no sort order", hint="use --order-by COLUMN[,COLUMN]")
     for name in (*definition.order_by, *(field.column for field in definition.partition_by)):
         definition.column(name)
     for rule in definition.ttl:

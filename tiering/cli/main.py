@@ -166,7 +166,7 @@ def _foreign(error: Exception, arguments: Sequence[str], *, json: bool, verbose:
         print_error(refused, json=json)
         return refused.exit_code
     if isinstance(error, UnicodeEncodeError) and (other := next(filterfalse(_is_utf8, arguments), None)) is not None:
-        print_error(UsageError(f"{other[:200]!r} is not UTF-8 text", hint="only paths may be any bytes"), json=json)
+        print_error(UsageError(f"{other[:200]!r} is not UTF-8 text", hint="only paths may be non-UTF-8"), json=json)
         return 2
     text = str(error).strip().splitlines()
     problem = f"unexpected {type(error).__name__}: {text[0] if text else 'no message'}"
@@ -184,9 +184,7 @@ def _of_a_path(error: OSError) -> FrostlineError | None:
     if error.errno in (errno.EACCES, errno.EPERM):
         return AccessDenied(said, hint="check its permissions, and those of the directories above")
     if error.errno == errno.ENAMETOOLONG:
-        return UsageError(
-            f"the path {str(error.filename)[:80]}… is too long", hint="this file system takes a shorter one"
-        )
+        return UsageError(f"the path {str(error.filename)[:80]}… is too long", hint="use a shorter path")
     if error.errno in _NO_SUCH_PATH:
         return UsageError(said, hint="check the path")
     return None
@@ -220,7 +218,7 @@ def _trace(verbose: bool) -> None:
         import traceback
 
         if isinstance(sys.stderr, LogStream):
-            logging.getLogger("frostline").error("what follows is about this", exc_info=True)
+            logging.getLogger("frostline").error("details follow", exc_info=True)
             return
         from tiering.config.escaping import visible
         from tiering.config.secrets import without_passwords

@@ -61,7 +61,7 @@ def _check_keeper(config: Config, complain: Complain) -> None:
     if bool(keeper.certificate) != bool(keeper.certificate_key):
         raise complain(("keeper",), "certificate and certificate_key belong together", "")
     if not keeper.tls and (keeper.ca_bundle or keeper.certificate):
-        raise complain(("keeper", "tls"), "certificates are of no use without TLS", "say tls: true")
+        raise complain(("keeper", "tls"), "certificates are of no use without TLS", "set tls: true")
     shown = (config.interserver.certificate, config.interserver.certificate_key, config.interserver.ca_bundle)
     if any(shown) and not all(shown):
         raise complain(

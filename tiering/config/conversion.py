@@ -12,7 +12,7 @@ import msgspec
 
 from oplog.errors import FrostlineError, UsageError
 
-TOO_DEEP = "lists and mappings lie within each other more deeply than any configuration has them"
+TOO_DEEP = "lists and mappings are nested too deeply"
 
 KeyPath = tuple[str | int, ...]
 

@@ -75,7 +75,7 @@ def parse_cron(text: str) -> Cron:
             hint="cron would run it on either; write '*' for one of them",
         )
     if min(days) > max(_MONTH_DAYS[month - 1] for month in months):
-        raise UsageError(f"{text!r} names no day that ever comes")
+        raise UsageError(f"{text!r} names a day that does not exist")
     return Cron(minutes, hours, days, months, weekdays, each_hour=fields[1].startswith("*"))
 
 

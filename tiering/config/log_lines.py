@@ -174,7 +174,7 @@ def _thread_failed(failed: threading.ExceptHookArgs) -> None:
 
 
 def _unraisable(failed: Any) -> None:
-    what = failed.err_msg or "an exception that nobody could be told of"
+    what = failed.err_msg or "an exception without a caller to report to"
     log.error("%s: %r", what, failed.object, exc_info=_info(failed.exc_type, failed.exc_value, failed.exc_traceback))
 
 

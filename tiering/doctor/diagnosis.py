@@ -97,7 +97,7 @@ def of_local(name: str, config: LocalDiskConfig, facts: LocalFacts) -> list[Find
     size = f"{format_size(facts.free_bytes)} of {format_size(facts.total_bytes)} are free"
     if config.keep_free_space_bytes > facts.total_bytes > 0:
         hint = f"keep_free_space_bytes ({format_size(config.keep_free_space_bytes)}) is more than the file system has"
-        findings.append(say("space", "problem", f"{size}: nothing can ever be written", hint))
+        findings.append(say("space", "problem", f"{size}: nothing can be written", hint))
     elif room == 0:
         hint = "free space, lower keep_free_space_bytes, or let 'frostline tick' move parts away"
         kept = (
@@ -131,17 +131,15 @@ def _reserve(missing_bytes: int, free_bytes: int, say: Callable[[str, Level, str
     """A store of an earlier version has none until a change finds room for it: on a full disk that is never."""
     if missing_bytes > free_bytes:
         what = f"{format_size(missing_bytes)} of the reserve are missing, and there is no room for them"
-        hint = "free as much by other means: without it what makes room on the full disk, moves and drops, may fail"
+        hint = "free that much another way: otherwise moves and drops may fail on a full disk"
         yield say("reserve", "problem", what, hint)
 
 
 def _file_system(kind: str, path: str, say: Callable[[str, Level, str, str], Finding]) -> Iterator[Finding]:
     if kind in _VOLATILE:
-        yield say(
-            "file-system", "warning", f"{path} lies on {kind}, which forgets everything at a reboot", "use a disk"
-        )
+        yield say("file-system", "warning", f"{path} is on {kind}, which is lost at a reboot", "use a disk")
     elif kind in _NETWORK:
-        what = f"{path} lies on {kind}: locks and fsync are as good as the server makes them"
+        what = f"{path} is on {kind}: locks and fsync depend on the server"
         yield say(
             "file-system",
             "warning",
@@ -153,13 +151,13 @@ def _file_system(kind: str, path: str, say: Callable[[str, Level, str, str], Fin
 def of_clock(doubt: str) -> Finding:
     """Whether rules that delete go by this machine's clock."""
     if not doubt:
-        return Finding(subject="node", check="clock", level="ok", what="rules that delete go by this machine's clock")
+        return Finding(subject="node", check="clock", level="ok", what="delete rules use this machine's clock")
     return Finding(
         subject="node",
         check="clock",
         level="note",
-        what=f"rules that delete keep all rows: {doubt}",
-        hint="keep the clock by a time server (NTP); if it is right: 'frostline tick --believe-clock'",
+        what=f"delete rules are suspended: {doubt}",
+        hint="synchronize the clock (NTP); if it is right: 'frostline tick --believe-clock'",
     )
 
 
@@ -197,7 +195,7 @@ def of_node(facts: NodeFacts, *, now: datetime) -> list[Finding]:
     else:
         findings.append(say("journal", "ok", "the journal is whole"))
     for name in facts.damaged_tables:
-        hint = "the next use rebuilds it from the bucket"
+        hint = "it is rebuilt from the bucket on next use"
         findings.append(say("file-table", "warning", f"the file table of disk {name} is damaged", hint))
     if facts.unfinished and facts.oldest_unfinished is not None:
         age = now - facts.oldest_unfinished
@@ -207,5 +205,5 @@ def of_node(facts: NodeFacts, *, now: datetime) -> list[Finding]:
         findings.append(say("moves", "warning" if stale else "note", message, hint))
     if facts.failed:
         message = f"{counted(facts.failed, 'move')} failed and were given up"
-        findings.append(say("failed-moves", "warning", message, "'frostline moves list --failed' says why"))
+        findings.append(say("failed-moves", "warning", message, "'frostline moves list --failed' shows why"))
     return findings

@@ -72,7 +72,7 @@ class _Store(msgspec.Struct, frozen=True):
         url, endpoint = self.config.url, self.config.endpoint_url or ""
         host = urlsplit(endpoint).hostname or ""
         if url.startswith("s3://") and not url.removeprefix("s3://").partition("/")[2].strip("/"):
-            what = "the disk has the whole bucket: gc takes everything in it for its own or for foreign"
+            what = "the disk is the whole bucket: gc treats every object as its own or as foreign"
             yield self._say("prefix", "note", what, "give a prefix: s3://bucket/prefix/")
         if endpoint.startswith("http://") and not host.startswith(("127.", "localhost", "::1")):
             what = f"{without_passwords(endpoint)} is not encrypted"
@@ -85,12 +85,12 @@ class _Store(msgspec.Struct, frozen=True):
         yield self._permission("list", "s3:ListBucket", "the log cannot be found")
         yield self._permission("get", "s3:GetObject", "parts cannot be read")
         if self.config.read_only:
-            yield self._say("put", "unknown", "writing was not tried: the disk is read-only")
+            yield self._say("put", "unknown", "write tests skipped: the disk is read-only")
             return
         yield self._permission("put", "s3:PutObject", "nothing can be moved here")
         if facts.is_kept:
             until = f" until {facts.kept_until:%Y-%m-%d %H:%M}Z" if facts.kept_until else ""
-            what = f"not known: Object Lock keeps what was written for the trial{until}; gc removes it then"
+            what = f"unknown: Object Lock keeps what was written for the trial{until}; gc removes it then"
             yield self._say("delete", "unknown", what)
         elif facts.of("delete").denied:
             what = f"deleting is not allowed: {facts.of('delete').said}"
@@ -112,7 +112,7 @@ class _Store(msgspec.Struct, frozen=True):
                 check, level, f"not allowed, so {otherwise}: {answer.said}", f"the credentials need {needed}"
             )
         if answer.good is None:
-            return self._say(check, "unknown", f"not known: {answer.said}")
+            return self._say(check, "unknown", f"unknown: {answer.said}")
         if not answer.good:
             return self._say(check, level, f"does not work, so {otherwise}: {answer.said}")
         return self._say(check, "ok", "allowed")
@@ -144,10 +144,10 @@ class _Store(msgspec.Struct, frozen=True):
     def _conditional(self) -> Finding:
         answer = self.facts.of(ONE_WINNER.check)
         if self.config.conditional_put == "no":
-            what = "conditional_put is 'no': one machine at a time writes, behind a lease"
+            what = "conditional_put is 'no': only one machine can write at a time, with a lease"
             return self._say(ONE_WINNER.check, "note", what, _NOT_PROMISED)
         if answer.good is False:
-            what = f"no conditional writes ({answer.said}): one machine at a time can write, behind a lease"
+            what = f"no conditional writes ({answer.said}): only one machine can write at a time, with a lease"
             servers = "; some servers honour it in buckets without versioning only" if self._versions_kept else ""
             return self._say(ONE_WINNER.check, "warning", what, f"{ONE_WINNER.advice}{servers}; {_NOT_PROMISED}")
         return self._promise(ONE_WINNER)
@@ -161,7 +161,7 @@ class _Store(msgspec.Struct, frozen=True):
         if answer.good:
             return self._say(question.check, "ok", promise)
         if answer.good is None:
-            return self._say(question.check, "unknown", f"not known whether {promise}: {answer.said}")
+            return self._say(question.check, "unknown", f"unknown whether {promise}: {answer.said}")
         what = f"not so: {promise}; {answer.said}".rstrip("; ")
         return self._say(question.check, question.level, what, question.advice)
 
@@ -183,10 +183,10 @@ class _Store(msgspec.Struct, frozen=True):
     def _clock(self) -> Iterator[Finding]:
         skew = self.facts.clock_skew
         if isinstance(skew, NotAnswered):
-            yield self._say("clock", "unknown", f"the store's clock is not known: {skew.reason}")
+            yield self._say("clock", "unknown", f"the store's clock is unknown: {skew.reason}")
         elif skew is None:
             if self._speaks_s3:
-                yield self._say("clock", "unknown", "not known: the store sends no Date")
+                yield self._say("clock", "unknown", "unknown: the store sends no Date")
         elif abs(skew) > SKEW_NOTED:
             ahead = "behind" if skew > timedelta(0) else "ahead of"
             what = f"this machine's clock is {format_duration(abs(skew))} {ahead} the store's"
@@ -199,11 +199,11 @@ class _Store(msgspec.Struct, frozen=True):
     def _uploads(self) -> Iterator[Finding]:
         uploads = self.facts.uploads
         if isinstance(uploads, NotAnswered):
-            yield self._say("uploads", "unknown", f"unfinished uploads are not known: {uploads.reason}")
+            yield self._say("uploads", "unknown", f"unfinished uploads are unknown: {uploads.reason}")
             return
         old = [upload for upload in uploads if self.now - upload.started > _GUARD]
         if old:
-            what = f"{len(old)} unfinished multipart uploads older than {format_duration(_GUARD)} are paid for"
+            what = f"{len(old)} unfinished multipart uploads older than {format_duration(_GUARD)} cost money"
             hint = f"'frostline gc {self.name} --delete' ends those with names of ours, such as {old[0].key}"
             yield self._say("uploads", "warning", what, hint)
         elif self._speaks_s3:
@@ -214,7 +214,7 @@ class _Store(msgspec.Struct, frozen=True):
     def _versioning(self, settings: BucketSettings) -> Iterator[Finding]:
         facts, state = self.facts, settings.versioning
         if isinstance(state, NotAnswered):
-            yield self._say("versioning", "unknown", f"not known whether the bucket keeps old versions: {state.reason}")
+            yield self._say("versioning", "unknown", f"unknown whether the bucket keeps old versions: {state.reason}")
             return
         if state == "off":
             yield self._say("versioning", "ok", "the bucket keeps no old versions")
@@ -235,21 +235,19 @@ class _Store(msgspec.Struct, frozen=True):
             days = ended[0].old_versions_days
             yield self._say("versioning", "note", f"{what}; rule {ended[0].name!r} ends them after {days} days")
         else:
-            hint = (
-                "no lifecycle rule ends old versions, so they are paid for ever: add one, or set delete_versions: true"
-            )
+            hint = "no lifecycle rule ends old versions, so their cost grows: add one, or set delete_versions: true"
             yield self._say("versioning", "warning", what, hint)
 
     def _lifecycle(self, settings: BucketSettings) -> Iterator[Finding]:
         if isinstance(settings.lifecycle, NotAnswered):
-            yield self._say("lifecycle", "unknown", f"lifecycle rules are not known: {settings.lifecycle.reason}")
+            yield self._say("lifecycle", "unknown", f"lifecycle rules are unknown: {settings.lifecycle.reason}")
             return
         bad = self._rules(settings, lambda rule: rule.expires is not None or rule.archives is not None)
         for rule in bad:
             done = f"deletes objects {rule.expires}" if rule.expires else f"archives objects {rule.archives}"
             where = f"below {rule.prefix!r}" if rule.prefix else "in the whole bucket"
             some = " (those with certain tags or sizes)" if rule.filtered else ""
-            what = f"lifecycle rule {rule.name!r} {done} {where}{some}: it will destroy parts that are in use"
+            what = f"lifecycle rule {rule.name!r} {done} {where}{some}: it will destroy parts in use"
             hint = "take this disk's prefix out of the rule; TTL rules of tables delete what is due"
             yield self._say("lifecycle", "warning" if rule.filtered else "problem", what, hint)
         if not bad:
@@ -258,7 +256,7 @@ class _Store(msgspec.Struct, frozen=True):
             yield self._say("abort-uploads-rule", "ok", "a lifecycle rule ends unfinished multipart uploads")
         else:
             hint = "add AbortIncompleteMultipartUpload after some days: gc ends leftovers too, but only when it runs"
-            what = "no lifecycle rule ends unfinished multipart uploads, which no listing shows and which are paid for"
+            what = "no lifecycle rule ends unfinished multipart uploads, which no listing shows and which cost money"
             yield self._say("abort-uploads-rule", "note", what, hint)
 
     def _rules(self, settings: BucketSettings, matches: Callable[[LifecycleRule], bool]) -> list[LifecycleRule]:
@@ -269,11 +267,11 @@ class _Store(msgspec.Struct, frozen=True):
 
     def _object_lock(self, lock: ObjectLock | NotAnswered) -> Iterator[Finding]:
         if isinstance(lock, NotAnswered):
-            yield self._say("object-lock", "unknown", f"not known whether Object Lock is on: {lock.reason}")
+            yield self._say("object-lock", "unknown", f"unknown whether Object Lock is on: {lock.reason}")
         elif not lock.enabled:
             yield self._say("object-lock", "ok", "Object Lock is off")
         elif lock.retention_days is None:
-            what = "Object Lock is on without a default retention: objects are kept only where somebody locks them"
+            what = "Object Lock is on without a default retention: only explicitly locked objects are kept"
             yield self._say("object-lock", "note", what)
         else:
             what = f"Object Lock keeps every object for {lock.retention_days} days ({lock.mode})"

@@ -72,7 +72,7 @@ def look(context: Context, disk: LoggedDisk, name: str) -> Asked:
             return found
         if objection := clock_objection(disk.store.clock_skew()):
             raise Refused(
-                f"{objection}: whether {name} was written lately cannot be told",
+                f"{objection}: it is unknown whether {name} was written lately",
                 hint="set this machine's clock, or the store's, and run it again",
             )
         now = context.clock()

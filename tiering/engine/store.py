@@ -310,7 +310,7 @@ class Store:
             raise UsageError(
                 f"a revision is one of a disk with an operations log, and there are {len(disks)}"
                 + (f": {known}" if known else ""),
-                hint=f"say which: --revision {disks[0].name}:{revision}" if disks else "give a configuration with one",
+                hint=f"choose one: --revision {disks[0].name}:{revision}" if disks else "give a configuration with one",
             )
         return disks[0]
 

@@ -53,7 +53,7 @@ def _far_ahead(store: Store) -> Iterator[Finding]:
     for stored, due in islice(kept, _MOST_NAMED):
         yield _kept_by_its_date(stored, due)
     if more := sum(1 for _ in kept):
-        what = f"{more:,} more parts have a row that is dated far ahead"
+        what = f"{more:,} more parts have a row that has a time far in the future"
         yield Finding(subject="tables", check="far-future", level="warning", what=what)
 
 
@@ -66,9 +66,7 @@ def _kept_by_its_date(stored: StoredPart, due: ttl.Due) -> Finding:
     query = f"SELECT * FROM {database}.{name} WHERE {column} >= '{since}'"
     what = f"part {stored.label} of {table}, partition {partition}, has a row with {due.rule.column} {newest}:"
     what += f" until then the rule '{ttl.rule_text(due.rule)}' does not take the part"
-    hint = (
-        f"frostline query {shlex.quote(query)} shows it; if its date is a mistake, insert the partition again without"
-    )
+    hint = f"frostline query {shlex.quote(query)} shows it; if the time is wrong, insert the partition again without"
     hint += " it (--replace-partitions), or move the part with 'frostline move'"
     return Finding(subject="tables", check="far-future", level="warning", what=what, hint=hint)
 

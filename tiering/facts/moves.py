@@ -54,19 +54,17 @@ def why_nothing_moves(store: Store, planned: Plan) -> str:
     paused = [stay.reason.detail for stay in planned.stays if stay.reason.kind == "paused"]
     failed = sum(stay.reason.kind in ("gave_up", "backoff") for stay in planned.stays)
     if paused:
-        return f"Nothing moves: {paused[0]} ({counted(len(paused), 'part')}); 'frostline resume' ends a pause."
+        return f"Nothing moves: {paused[0]} ({counted(len(paused), 'part')}); 'frostline resume' continues."
     if failed:
-        return (
-            f"Nothing moves: {counted(failed, 'part')} wait after moves that failed; 'frostline moves list --failed'."
-        )
+        return f"Nothing moves: {counted(failed, 'part')} wait after failed moves; 'frostline moves list --failed'."
     stuck = [stay.reason.detail for stay in planned.stays if stay.reason.kind in NO_DISK]
     if stuck:
-        return f"Nothing moves: {counted(len(stuck), 'part')} cannot for want of a disk: {stuck[0]}."
+        return f"Nothing moves: {counted(len(stuck), 'part')} cannot move: {stuck[0]}."
     if any(stay.reason.kind in HELD for stay in planned.stays):
-        return "Nothing moves: what is due is held back; 'frostline explain' says of each part until when."
+        return "Nothing moves: due moves are postponed; 'frostline explain' shows until when."
     away = sorted({*store.unreachable(), *(fault.disk for fault in store.faults())})
     if away:
-        return f"Nothing is known to be due; disk {', '.join(away)} is away and cannot be asked: 'frostline doctor'."
+        return f"Nothing seems due; disk {', '.join(away)} is unavailable: 'frostline doctor'."
     return "Nothing is due."
 
 

@@ -92,7 +92,7 @@ def crowded_text(partition: Mapping[str, Any]) -> str:
     """A sentence about a partition that has very many parts in a bucket."""
     return (
         f"partition {partition['partition']} of {partition['table']} has {partition['parts']:,} small parts"
-        f" on disk {partition['disk']}, as late rows leave them"
+        f" on disk {partition['disk']}, left by late rows"
     )
 
 

@@ -173,7 +173,7 @@ def _check_layout(path: Path, definition: TableDefinition, groups: Sequence[RowG
 
 def _unfit(path: Path, definition: TableDefinition, why: str) -> UsageError:
     return UsageError(
-        f"{path} {why}: it cannot be a part of {definition.full_name} as it is",
+        f"{path} {why}: it cannot become a part of {definition.full_name} unchanged",
         hint=f"'frostline insert {definition.full_name} FILE' takes its rows; nothing was changed",
     )
 

@@ -197,8 +197,8 @@ class _Planner(msgspec.Struct, frozen=True):
         one, two = (f"{part.facts.name} on {part.disk}" for part in (stored, other))
         theirs = f"those of {two}" + (", which another machine inserted too" if self._is_foreign(other) else "")
         return (
-            f"nobody can tell whether rows of {one}, which another machine inserted, are older or newer than {theirs}, "
-            f"and the merge mode {self.definition.merge_mode} goes by it"
+            f"it is unknown whether rows of {one}, which another machine inserted, are older or newer than {theirs}, "
+            f"and merge mode {self.definition.merge_mode} depends on it"
         )
 
     def _runs(self, placed: Sequence[_Placed]) -> Iterator[AdoptionPlan]:
@@ -276,14 +276,14 @@ def _ascend(left: _Placed, right: _Placed) -> bool:
 
 def _hint(definition: TableDefinition, partition: str) -> str:
     return (
-        f"you may know: 'frostline merge {definition.full_name} --partition {partition} --adopt --adopt-as older', or "
-        "newer; until then every row of both is in each answer"
+        f"if you know the order: 'frostline merge {definition.full_name} --partition {partition} --adopt "
+        "--adopt-as older', or newer; until then queries return every row of both"
     )
 
 
 def _hint_among_others(definition: TableDefinition) -> str:
     return (
-        "--adopt-as says nothing about them. Every row of both is in each answer: query them, and write those that you "
+        "--adopt-as does not apply to them. Queries return every row of both: query them, and write those that you "
         f"keep with 'frostline insert {definition.full_name} FILE --replace-partitions'"
     )
 

@@ -159,7 +159,7 @@ def _check_later(
     first = first_block_on_its_way(context.journal.claimed(definition.uuid))
     if first is not None and range_of(first) < max(range_of(stored.inserted[1]) for stored in inputs):
         raise Locked(
-            f"an insert into {definition.full_name} is on its way, and nobody can tell yet what it comes after",
+            f"an insert into {definition.full_name} is running, and its position in the order is not known yet",
             hint="try again when the insert is done",
         )
     oldest, known = min(stored.inserted for stored in inputs), {(stored.name, stored.disk) for stored in inputs}
@@ -350,5 +350,5 @@ def _label(stored: StoredPart, file: DataFile) -> str:
 def _altered(stored: StoredPart, file: DataFile) -> FrostlineError:
     return Damaged(
         f"{_label(stored, file)} is not what was written: its SHA-256 differs from part.json",
-        hint="run 'frostline fsck --read-data'; the part is kept as it is and not merged",
+        hint="run 'frostline fsck --read-data'; the part is left unchanged and not merged",
     )

@@ -110,7 +110,7 @@ def check_range(context: Context, definition: TableDefinition, inputs: Sequence[
     own = blocks.owned(context, definition)
     if not all(blocks.may_join(left.name, right.name, own) for left, right in pairwise(inputs)):
         raise Refused(
-            f"parts between {inputs[0].part.name} and {inputs[-1].part.name} may lie on another machine",
+            f"parts between {inputs[0].part.name} and {inputs[-1].part.name} may be on another machine",
             hint="the machine that wrote them can merge them",
         )
     vanished = blocks.Vanished(context, definition)
@@ -119,7 +119,7 @@ def check_range(context: Context, definition: TableDefinition, inputs: Sequence[
             raise Refused(may_come_back(left, right, gone), hint="merge the parts on either side of it")
     if between:
         raise Conflict(
-            f"the parts are not adjacent: {', '.join(between)} lies between them",
+            f"the parts are not adjacent: {', '.join(between)} is between them",
             hint="merge adjacent parts only, else the rows in between would be lost",
         )
     followers = Followers.of(definition, active)
@@ -137,7 +137,7 @@ def check_active(context: Context, definition: TableDefinition, inputs: Sequence
     missing = {(stored.name, stored.disk) for stored in inputs} - {(stored.name, stored.disk) for stored in active}
     if missing:
         gone = ", ".join(f"{name} on {disk}" for name, disk in sorted(missing))
-        raise Conflict(f"not an active part any more: {gone}", hint="look at 'frostline parts' and plan again")
+        raise Conflict(f"not an active part any more: {gone}", hint="check 'frostline parts' and plan again")
     return active
 
 

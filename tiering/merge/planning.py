@@ -163,7 +163,7 @@ def _late_merges(
     bound = min(definition.settings.max_merge_size_bytes, limit or definition.settings.max_merge_size_bytes)
     for plan in select_final(parts, allowed=takes, busy=rules.claims, joinable=rules.joinable):
         for portion in portions(plan.parts, bound):
-            reason = f"{len(portion)} small parts of rows that came late, which move together"
+            reason = f"{len(portion)} small parts of late rows, which move together"
             yield MergePlan(plan.partition, tuple(portion), reason)
 
 
@@ -286,34 +286,32 @@ class MergeRules(msgspec.Struct, frozen=True):
         if stored.volume is None:
             return Reason("not_in_policy", f"disk {stored.disk} is not in the table's policy")
         if stored.volume in self.resting:
-            return Reason("resting", f"volume {stored.volume} prefers not to merge")
+            return Reason("resting", f"merges are disabled on volume {stored.volume}")
         if disk.unreachable:
             return Reason("unreachable", disk.unreachable)
         if disk.read_only:
             return Reason("read_only", f"disk {stored.disk} is read-only")
         if stored.disk in self.drained:
-            return Reason("drained", f"disk {stored.disk} is drained: what is there only leaves")
+            return Reason("drained", f"disk {stored.disk} is drained: parts can only leave it")
         waiting = self.late.get(stored.facts.name)
         if waiting is not None and not waiting.is_over(self.now):
             until = ttl.short_time(waiting.ends())
-            return Reason("late", f"small parts of rows that came late are merged into one at {until}")
+            return Reason("late", f"small parts of late rows are merged into one at {until}")
         if self.cold is not None and (reason := _not_cold(self.cold, disk, stored)) is not None:
             return reason
         if self.first_in_flight is not None and stored.name.max_block >= self.first_in_flight:
-            return Reason("insert", f"an insert is on its way that may still bring block {self.first_in_flight}")
+            return Reason("insert", f"an insert is running that may still bring block {self.first_in_flight}")
         return None
 
     def why_apart(self, left: StoredPart, right: StoredPart) -> Reason | None:
         """Why two neighbours are never in one merge; None when they may be."""
         if left.volume != right.volume:
             return Reason(
-                "volumes", f"{left.part.name} lies on volume {left.volume}, {right.part.name} on {right.volume}"
+                "volumes", f"{left.part.name} is on volume {left.volume}, {right.part.name} on {right.volume}"
             )
         if apart := self.tangled & {left.name, right.name}:
-            detail = (
-                f"{min(apart)} and another part have numbers in common and no rows: they stay apart. Query them, and"
-            )
-            detail += " write the rows that you keep with 'frostline insert --replace-partitions'"
+            detail = f"{min(apart)} and another part share block numbers but no rows: they stay apart. Query them, and"
+            detail += " write the rows to keep with 'frostline insert --replace-partitions'"
             return Reason("overlap", detail)
         if not self.followers.follows(left.name, right.name):
             return Reason("order", out_of_line(left, right))
@@ -326,7 +324,7 @@ class MergeRules(msgspec.Struct, frozen=True):
         gap = f"{left.name.max_block + 1} to {right.name.min_block - 1}"
         return Reason(
             "foreign_gap",
-            f"another machine inserted {left.part.name} and {right.part.name}, and may hold what lies between them "
+            f"another machine inserted {left.part.name} and {right.part.name}, and may hold what is between them "
             f"(blocks {gap}) on its own disk; {_ADOPT}",
         )
 
@@ -342,8 +340,8 @@ def out_of_line(left: StoredPart, right: StoredPart) -> str:
 def may_come_back(left: StoredPart, right: StoredPart, gone: PartName) -> str:
     """Why the two are not merged: a part that lay between them is in neither."""
     return (
-        f"{gone} was between {left.part.name} and {right.part.name}, and went into no other part: it may come back, or "
-        "lie on another machine's disk"
+        f"{gone} was between {left.part.name} and {right.part.name}, and no merge took it: it may be restored, "
+        "or be on another machine's disk"
     )
 
 

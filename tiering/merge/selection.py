@@ -132,7 +132,7 @@ def _why_not_merged(
 ) -> Reason | None:
     """Why no two of the parts may be merged; None when some may."""
     if len(members) == 1:
-        return why_not(members[0]) or Reason("single", "one part: there is nothing to merge it with")
+        return why_not(members[0]) or Reason("single", "one part: nothing to merge it with")
     obstacle: Reason | None = None
     for left, right in pairwise(members):
         found = why_not(left) or why_not(right) or why_apart(left, right)

@@ -289,7 +289,7 @@ class _BatchMover:
             f"part {move.part} was not moved to {move.target}: {definition.full_name} was made a replicated table "
             f"meanwhile, and its replicas move its parts; run 'frostline replica sync {definition.full_name}', then the"
             " move again",
-            hint="as a replica's, it is agreed upon with the others",
+            hint="a replica's moves are coordinated with the others",
         )
 
     def _commit(self, transaction: Transaction, target: Disk, items: list[MoveItem]) -> int | None:

@@ -213,7 +213,7 @@ def _list_copies(context: Context) -> None:
     try:
         journal.add(listed, all_listed=True)
     except (NoSpace, ReadOnly) as error:
-        logger.warning("copies of parts that buckets had are listed later: %s", error.message)
+        logger.warning("copies of parts in buckets are listed later: %s", error.message)
     if listed:
         context.catalog.refresh(disks=())
 
@@ -278,5 +278,5 @@ def _guarded(context: Context, table_uuid: str, part: str, step: Callable[[], li
     except Locked:
         return []
     except (FrostlineError, OSError) as error:
-        logger.warning("the move of %s is left for later: %s", part, error)
+        logger.warning("the move of %s is postponed: %s", part, error)
         return []

@@ -188,7 +188,7 @@ class ReadCache:
                 self.failure = error
             except OSError as error:
                 self.failure = FrostlineError(
-                    f"the read cache keeps nothing: {error}", hint="look at read_cache.path in the configuration"
+                    f"the read cache keeps nothing: {error}", hint="check read_cache.path in the configuration"
                 )
 
     def close(self) -> None:

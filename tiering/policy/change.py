@@ -81,7 +81,7 @@ def manual_moves(
                 source=copy.disk,
                 target=target,
                 bytes=size,
-                reason=Reason("manual", f"asked for: {subject} to {destination}"),
+                reason=Reason("manual", f"requested: {subject} to {destination}"),
                 keep_source=keep_source,
             )
             for copy in (copies[:1] if keep_source else copies)
@@ -126,7 +126,7 @@ def drain_moves(
                 source=disk,
                 target=target,
                 bytes=size,
-                reason=Reason("drain", f"asked for: everything off disk '{disk}'"),
+                reason=Reason("drain", f"requested: drain disk '{disk}'"),
             )
         )
     if homeless:
@@ -172,7 +172,7 @@ def no_place(disk: str, homeless: Sequence[tuple[str, int, NoPlace]]) -> Refused
     _, _, first = homeless[0]
     parts = counted(len(homeless), "part")
     return Refused(
-        f"disk {disk} cannot be drained: {parts} of {tables} ({size}) have no place: {first.why}",
+        f"disk {disk} cannot be drained: {parts} of {tables} ({size}) do not fit anywhere: {first.why}",
         hint=f"free space, or give policy {first.policy} another disk in the configuration; nothing was moved",
     )
 

@@ -259,8 +259,8 @@ class _Pass:
         due = next((due for due in candidate.dues if due.deletes and due.is_due(self.now)), None)
         if due is not None and due.newest is not None:
             detail = (
-                f"rule '{ttl.rule_text(due.rule)}' is due, but the newest row says {ttl.short_time(due.newest)}, "
-                "which looks like a missing time: drop the part yourself if the time is right"
+                f"rule '{ttl.rule_text(due.rule)}' is due, but the newest row has {ttl.short_time(due.newest)}, "
+                "which looks like a missing time: drop the part manually if the time is right"
             )
             candidate.stay = (Reason("implausible_time", detail), None)
 
@@ -304,7 +304,9 @@ class _Pass:
         here = volume_index(policy, candidate.at)
         if here is None or goal.coldness < here:
             goal_text = f"{goal.rule} wants volume {goal.volume.name}"
-            self._stay(candidate, "colder", f"{goal_text}; the part is on a colder one and never moves back by itself")
+            self._stay(
+                candidate, "colder", f"{goal_text}; the part is on a colder one and never moves back automatically"
+            )
             return None
         return goal.volume
 
@@ -344,7 +346,7 @@ class _Pass:
         reason = Reason(
             "move_factor",
             f"disk {disk} has {format_size(state.unreserved_bytes)} of {format_size(state.total_bytes)} free, "
-            f"less than the {factor:.0%} ({format_size(wanted_bytes)}) of move_factor: the heaviest parts go first",
+            f"less than the {factor:.0%} ({format_size(wanted_bytes)}) of move_factor: the largest parts move first",
         )
         colder = list(ordered_volumes(policy)[index + 1 :])
         candidates = [
@@ -442,7 +444,7 @@ class _Pass:
             return False
         age = format_duration(max(self.now - candidate.part.created, timedelta()))
         wait = ttl.short_duration(least)
-        detail = f"the part is {age} old; parts wait {wait} before they move, so that merges come first"
+        detail = f"the part is {age} old; parts wait {wait} before they move, so that merges run first"
         candidate.stay = (Reason("too_young", detail), until)
         return True
 

@@ -117,6 +117,6 @@ def goal_of(rule: TtlRule, name: str, policy: PolicyConfig, disks: Container[str
             there = volume_index(policy, disk)
             if there is not None and disk in disks:
                 return Goal(text, msgspec.structs.replace(volumes[there], disks=(disk,)), there)
-            falls_back = "it says IF EXISTS, so the part stays" if if_exists else "the part stays"
+            falls_back = "the rule has IF EXISTS, so the part stays" if if_exists else "the part stays"
             return Goal(text, None, nowhere=("no_such_disk", f"{text}: policy {name} has no disk {disk}; {falls_back}"))
     raise AssertionError(f"{text} moves nothing")

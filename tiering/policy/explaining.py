@@ -28,7 +28,7 @@ def explain(
     upcoming = ttl.next_due(dues, now)
     decision: Literal["move", "delete", "stay"] = "stay"
     target, next_due = None, upcoming.due if upcoming else None
-    reason = Reason("unknown", "the part is not among the active ones")
+    reason = Reason("unknown", "the part is not active")
     for move in plan.moves:
         if (move.table_uuid, move.part, move.source) == key:
             decision, target, reason, next_due = "move", move.target, move.reason, now

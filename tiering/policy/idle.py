@@ -135,14 +135,14 @@ def clock_problem(created: Iterable[datetime], now: datetime, options: Options) 
     known = options.written_ahead
     if newest is not None and newest - now > options.max_skew and (known is None or newest > known):
         return (
-            f"the clock says {ttl.short_time(now)}, but a part was written at {ttl.short_time(newest)}: nothing "
-            "moves by itself until the clock is right; if it is, the one that dated the part was wrong: "
+            f"the clock shows {ttl.short_time(now)}, but a part was written at {ttl.short_time(newest)}: nothing "
+            "moves by itself until the clock is right; if it is right, the part's time is wrong: "
             "'frostline tick --believe-clock'"
         )
     reference = options.reference_time
     if reference is not None and abs(reference - now) > options.max_skew:
         return (
-            f"the clock says {ttl.short_time(now)}, {options.reference_source} {ttl.short_time(reference)}: "
-            "nothing moves by itself until they agree"
+            f"the clock shows {ttl.short_time(now)}, {options.reference_source} {ttl.short_time(reference)}: "
+            "automatic moves stop until they agree"
         )
     return ""

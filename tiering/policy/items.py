@@ -115,7 +115,7 @@ def _why_nothing(
         return Reason("not_due", "; ".join([text, *missing]))
     if missing:
         return Reason("no_statistics", "; ".join([*missing, space]))
-    none = "no TTL rule is left to act on it" if candidate.dues else "the table has no TTL rule"
+    none = "no TTL rule applies to it any more" if candidate.dues else "the table has no TTL rule"
     return Reason("no_rule", f"{none}; {space}")
 
 
@@ -131,7 +131,7 @@ def _space_note(candidate: PolicyItem, disks: Mapping[str, DiskState]) -> str:
     factor = placement.move_factor(policy)
     if share < factor:
         return (
-            f"disk {candidate.at} has only {share:.0%} free (move_factor asks for {factor:.0%}), but nothing can leave"
+            f"disk {candidate.at} has only {share:.0%} free (move_factor asks for {factor:.0%}), but no part can leave"
         )
     return f"disk {candidate.at} has {share:.0%} free, move_factor asks for {factor:.0%}"
 

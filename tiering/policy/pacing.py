@@ -119,7 +119,7 @@ class Pacing:
         if waiting is None:
             return None
         few = "1 small part" if waiting.parts == 1 else f"{waiting.parts} small parts"
-        rows = f"partition {candidate.name.partition} has {few} of rows that came late"
+        rows = f"partition {candidate.name.partition} has {few} of late rows"
         if not waiting.is_over(self._now):
             return self._until(waiting.ends(), "late", f"{rows}; such parts are merged, then they move together")
         return self._until(waiting.gives_up(), "late", f"{rows}; the next merge takes them, then they move together")

@@ -149,7 +149,7 @@ def define_table(
             raise UsageError(f"column {column.name} is named twice", hint="name each column once")
         named[column.name] = column
     if not named:
-        raise UsageError(f"table {name} has no columns", hint="say --column NAME:TYPE, or --like FILE")
+        raise UsageError(f"table {name} has no columns", hint="use --column NAME:TYPE, or --like FILE")
     numbered = tuple(
         msgspec.structs.replace(column, id=number) for number, column in enumerate(named.values(), start=1)
     )
@@ -205,7 +205,7 @@ def add_column(definition: TableDefinition, text: str, *, default: str | None = 
         column = msgspec.structs.replace(column, default=typed_default(column, default))
     elif not column.nullable:
         raise UsageError(
-            f"column {column.name} takes no nulls, so it needs a default", hint="say --default VALUE: old rows get it"
+            f"column {column.name} takes no nulls, so it needs a default", hint="use --default VALUE: old rows get it"
         )
     return _changed(definition, columns=(*definition.columns, column), last_column_id=column.id)
 
@@ -275,11 +275,11 @@ def widen_column(definition: TableDefinition, text: str) -> TableDefinition:
     column = definition.column(wanted.name)
     old, new = arrow_type(column.type), arrow_type(wanted.type)
     if nullable and column.name in definition.order_by and not column.nullable:
-        raise UsageError(f"column {column.name} is in the sort order and takes no nulls", hint="it stays as it is")
+        raise UsageError(f"column {column.name} is in the sort order and takes no nulls", hint="it is unchanged")
     if old == new and not nullable and not column.nullable:
         raise UsageError(
             f"column {column.name} is {column.type} already, and takes no nulls",
-            hint=f"to have it take nulls, say --widen-column '{name_text(column.name)}:{column.type} null'",
+            hint=f"to have it take nulls, use --widen-column '{name_text(column.name)}:{column.type} null'",
         )
     if old == new and column.nullable:
         raise UsageError(
@@ -359,14 +359,14 @@ def typed_default(column: Column, text: str) -> Any:
     except (ValueError, KeyError) as error:
         raise UsageError(
             f"default {text!r} does not fit column {column.name} of type {column.type}",
-            hint="say a value that the type has",
+            hint="use a value of the type",
         ) from error
     scalar = default_scalar(msgspec.structs.replace(column, default=value))
     if first_far(pa.array([scalar], kind)) is not None:
         raise UsageError(
             f"default {text!r} of column {column.name} is {FAR}",
-            hint="say a moment between, or leave the default out: it is null then",
+            hint="use a time between, or omit the default to get null",
         )
     if isinstance(value, float) and not isfinite(scalar.as_py()):  # float32 may have no such number
-        raise UsageError(f"default {text!r} of column {column.name} cannot be stored", hint="say a finite number")
+        raise UsageError(f"default {text!r} of column {column.name} cannot be stored", hint="use a finite number")
     return value

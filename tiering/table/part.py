@@ -199,7 +199,7 @@ def decode(data: bytes, *, path: str) -> Part:
     except (UsageError, *bounds.UNREADABLE) as error:
         raise Damaged(
             f"{path} cannot be read: {error}" if data else f"{path} is empty",
-            hint="run 'frostline fsck'; the part is kept as it is and not read",
+            hint="run 'frostline fsck'; the part is left unchanged and not read",
         ) from error
     if part.format != FORMAT:
         raise Damaged(f"{path} has format {part.format}; this version reads {FORMAT}", hint="upgrade frostline")

@@ -26,7 +26,7 @@ def drop_table(table: str) -> Action:
         size = format_size(sum(stored.facts.size_bytes for stored in parts))
         lines = [f"drops {table} with {counted(len(parts), 'part')} ({size}), on every machine that has any"]
         if local:
-            lines.append(f"No restore brings back the {local:,} on local disks.")
+            lines.append(f"Restore cannot bring back the {local:,} on local disks.")
         return lines
 
     def run(store: Store) -> str:
@@ -84,7 +84,7 @@ def collect(disk: str) -> Action:
         return f"{done}."
 
     return Action(
-        title=f"Delete what nothing names on disk {disk}",
+        title=f"Delete unreferenced objects on disk {disk}",
         commands=(("gc", disk, "--delete"),),
         preview=preview,
         run=run,

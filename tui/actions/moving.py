@@ -61,7 +61,7 @@ def move_lines(moves: Sequence[Move]) -> Lines:
         f"{move.table} {move.part}  {move.source} -> {move.target}  {format_size(move.bytes)}: {move.reason.detail}"
         for move in moves
     ]
-    return lines or NothingToDo(["Nothing would move: it is all there."])
+    return lines or NothingToDo(["Nothing to move: all parts are there."])
 
 
 def reported(report: MoveReport) -> str:
@@ -91,7 +91,7 @@ def cancel_moves(ids: Sequence[int]) -> Action:
         states = [work.request_cancel(number) for number in ids]
         stopped = sum(state in ("planned", "copying") for state in states)
         return f"{counted(stopped, 'move')} asked to stop" + (
-            f"; {len(ids) - stopped:,} had ended or could not be stopped any more." if stopped < len(ids) else "."
+            f"; {len(ids) - stopped:,} had ended or could not be stopped." if stopped < len(ids) else "."
         )
 
     return Action(
@@ -170,7 +170,7 @@ def merge(table: str, partition: str | None = None) -> Action:
         ]
         stays = store.explain_merges(table, plans, request)
         unmerged = [f"not merged: {stay.partition}: {stay.reason.detail}" for stay in stays]
-        return [*lines, *unmerged] if lines else NothingToDo(["Nothing is worth merging now.", *unmerged])
+        return [*lines, *unmerged] if lines else NothingToDo(["Nothing to merge now.", *unmerged])
 
     def run(store: Store) -> str:
         done = store.merge(table, request)
@@ -193,7 +193,7 @@ def tick() -> Action:
         planned = store.plan(rest="none")
         deletes = [f"DELETE {gone.table} {gone.part}: {gone.reason.detail}" for gone in planned.deletes]
         moves = move_lines(planned.moves) if planned.moves else []
-        return [*deletes, *moves] or ["No move and no delete is due; merges are looked for."]
+        return [*deletes, *moves] or ["No move and no delete is due; checking for merges."]
 
     def run(store: Store) -> str:
         report = store.tick()
@@ -202,4 +202,4 @@ def tick() -> Action:
             raise PartlyDone(f"{text} Not done: {report.problems[0]}", hint="frostline tick")
         return text
 
-    return Action(title="Do one pass of the daemon now", commands=(("tick",),), preview=preview, run=run)
+    return Action(title="Run one daemon pass now", commands=(("tick",),), preview=preview, run=run)

@@ -45,7 +45,7 @@ def audit_marks(disk: str) -> Action:
         return " ".join(found.lines())
 
     return Action(
-        title=f"Audit the marks of disk {disk} and put back what is missing",
+        title=f"Audit the marks of disk {disk} and restore missing ones",
         commands=(("replica", "audit", disk, "--repair"),),
         preview=preview,
         run=run,

@@ -34,7 +34,7 @@ def inbox_problems(store: Store, *, runs: bool) -> Iterator[str]:
         yield _failed_files(failing)
     for table in found["tables"]:
         if table["waiting"] and not runs:
-            yield f"{counted(len(table['waiting']), 'file')} for {table['table']} and no daemon that takes them in"
+            yield f"{counted(len(table['waiting']), 'file')} for {table['table']} and no daemon that inserts them"
 
 
 def _failed_files(tables: Sequence[Mapping[str, Any]]) -> str:

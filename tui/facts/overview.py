@@ -105,7 +105,7 @@ def _trouble(
         for sentence in sentences:
             yield problem(sentence, f"doctor {name}")
     if failed := status["failed_moves"]:
-        yield problem(f"{failed:,} move{'s' if failed > 1 else ''} failed at the last try", "moves list --failed")
+        yield problem(f"{failed:,} move{'s' if failed > 1 else ''} failed at the last attempt", "moves list --failed")
     if (clock := next((stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"), None)) is not None:
         yield problem(clock, "doctor")
     for entry in status["repeated"]:
@@ -126,10 +126,10 @@ def _trouble_of_work(store: Store, daemon: dict[str, Any]) -> Iterator[dict[str,
     for what, command in (
         (known.get("trouble") and f"the daemon's last pass: {known['trouble']}", "daemon status"),
         (known.get("inbox_trouble") and f"files wait: {known['inbox_trouble']}", "inbox status"),
-        (known.get("config_problem") and f"a configuration not in force: {known['config_problem']}", "config show"),
+        (known.get("config_problem") and f"invalid configuration: {known['config_problem']}", "config show"),
         (known.get("unserved") and f"metrics are not served: {known['unserved']}", "daemon status"),
         (known.get("untraced") and f"traces are lost: {known['untraced']}", "daemon status"),
-        (known.get("unkept") and f"the daemon cannot write down what it knows: {known['unkept']}", "daemon status"),
+        (known.get("unkept") and f"the daemon cannot write its status: {known['unkept']}", "daemon status"),
         *((f"the last run of job {said}", "daemon status") for said in in_trouble(daemon["jobs"])),
         *((said, "inbox status") for said in inbox_problems(store, runs=daemon["running"])),
     ):
@@ -142,11 +142,11 @@ def missing_lines(store: Store) -> Iterator[str]:
     for fault in store.faults():
         yield fault.error.message
     for name in store.unreachable():
-        yield f"{_as_last_seen(name)}; it is asked again twice a minute, and by Reload"
+        yield f"{_as_last_seen(name)}; retried twice a minute, and by Reload"
 
 
 def _as_last_seen(disk: str) -> str:
-    return f"disk {disk} cannot be reached: what it holds is shown as it was last seen"
+    return f"disk {disk} cannot be reached: its last known contents are shown"
 
 
 def overview_lines(document: dict[str, Any]) -> Iterator[str]:
@@ -190,15 +190,15 @@ def due_text(status: dict[str, Any]) -> str:
 
 
 _KEPT = {
-    "unusable_disk": "as a disk is away",
-    "no_space": "as a disk has no room",
+    "unusable_disk": "for an unavailable disk",
+    "no_space": "for a full disk",
     "backoff": "after a failure",
     "gave_up": "after failures",
-    "clock": "by a clock in doubt",
-    "merge_first": "till they are merged",
-    "cool_down": "as they just moved",
+    "clock": "for an uncertain clock",
+    "merge_first": "until merged",
+    "cool_down": "just moved",
     "budget": "by a budget",
-    "window": "till a window of time",
+    "window": "until a time window",
     "spread": "to spread them",
 }
 """What keeps due parts from moving, by the kind of reason."""

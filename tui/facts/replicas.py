@@ -69,7 +69,7 @@ def _idle(store: Store, rows: Sequence[dict[str, Any]]) -> list[str]:
     if not any(row["here"] and row.get("active") is False for row in rows):
         return []
     daemon = daemon_document(store.context.config)
-    return [] if daemon["running"] else [f"nothing is fetched here by itself: {daemon_text(daemon)}"]
+    return [] if daemon["running"] else [f"automatic fetches are off here: {daemon_text(daemon)}"]
 
 
 def waiting(store: Store, table: str) -> list[str]:
@@ -87,7 +87,7 @@ def waiting(store: Store, table: str) -> list[str]:
         if (tried := failed.get(one.node)) is not None:
             lines.append(f"          {counted(tried.tries, 'try', 'tries')}: {tried.reason}")
     if failed and (next_try := replica_trouble(context.config, context.journal, definition).next_try) is not None:
-        lines.append(f"The next try is at {str(next_try)[:19].replace('T', ' ')}.")
+        lines.append(f"The next attempt is at {str(next_try)[:19].replace('T', ' ')}.")
     return lines or ["Nothing waits here."]
 
 
@@ -98,7 +98,7 @@ def marks(store: Store, disk: LoggedDisk) -> str:
 
         objection = auditing.objection(store.context, disk)
     except ImportError:
-        return "they need what is not installed: pip install 'frostline[replicas]'"
+        return "a package is missing: pip install 'frostline[replicas]'"
     except FrostlineError as error:
         return error.message
     return objection or "gc may collect here"
@@ -112,7 +112,7 @@ def _own(store: Store) -> list[OwnReplica]:
         from zerocopy.replica.status import own_replicas
     except ImportError as error:
         raise UsageError(
-            "replicated tables need what is not installed", hint="pip install 'frostline[replicas]'"
+            "replicated tables need a package that is not installed", hint="pip install 'frostline[replicas]'"
         ) from error
     return own_replicas(store.context)
 

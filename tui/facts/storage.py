@@ -270,7 +270,7 @@ def _orphans(store: Store) -> str:
     """What nothing in the buckets names, as the daemon last found it; gc counts those of all buckets together."""
     found = garbage(store.context.config)
     if found is None:
-        return "not looked for by a daemon yet"
+        return "not counted by a daemon yet"
     total = f"{counted(found.get('orphaned', 0), 'object')} ({size(found.get('orphaned_bytes', 0))})"
     return f"{total} in all buckets at the daemon's last gc"
 
@@ -301,7 +301,7 @@ def bucket_lines(store: Store, name: str) -> list[str]:
         lines.append(
             f"pins: {len(held):,}" + "".join(f"; {pin.name} keeps revision {pin.revision:,}" for pin in held[:5])
         )
-    lines.append(f"orphans: {_orphans(store)}; c lists the bucket and tells them, before it deletes any")
+    lines.append(f"orphans: {_orphans(store)}; c lists the bucket and shows them before deleting any")
     if disk.logged is not None and disk.logged.log_name is not None:
         lines.append(f"marks: {marks(store, disk.logged)}; m compares them with all logs")
     return lines

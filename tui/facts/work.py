@@ -52,7 +52,7 @@ def moves(store: Store) -> Listing:
         document=lambda row: {name: value for name, value in row.items() if name != "what"},
         state=lambda row: (row["state"], row["updated"], row.get("bytes_done")),
         summary=_paused(store, "moves", "merges"),
-        empty="Nothing was ever moved or merged here.",
+        empty="No moves or merges yet.",
     )
 
 
@@ -105,9 +105,9 @@ def policy(store: Store, at: datetime | None = None) -> Listing:
     deletes = [{"what": "delete", **item} for item in document["deletes"]]
     held = [{"what": "held", **item} for item in document["held"]]
     upcoming = planned.next_due
-    summary = f"{counted(document['stays'], 'part')} to stay"
+    summary = f"{counted(document['stays'], 'part')} {'stays' if document['stays'] == 1 else 'stay'}"
     if held:
-        summary += f", {len(held):,} of them held back"
+        summary += f", {len(held):,} of them postponed"
     if moves or deletes:
         summary = (
             f"{counted(len(moves), 'move')}, {size(document['bytes'])}, about"

@@ -44,10 +44,10 @@ class Confirm(ModalScreen[bool]):
                 yield Plain(*self.preview[:_SHOWN], *more)
             yield Plain(*(f"$ {line}" for line in by_hand), classes="command")
             if action.name:
-                yield Plain(f"Type {action.name} and press Enter to do it; Escape leaves it.", classes="question")
+                yield Plain(f"Type {action.name} and press Enter to confirm; Escape cancels.", classes="question")
                 yield Input(id="name", compact=True)
             else:
-                yield Plain("y does it; n or Escape leaves it.", classes="question")
+                yield Plain("y confirms; n or Escape cancels.", classes="question")
 
     def on_mount(self) -> None:
         """The keys go where the answer is."""
@@ -63,7 +63,7 @@ class Confirm(ModalScreen[bool]):
         if event.value.strip() == self.chosen.name:
             self.dismiss(True)
         else:
-            self.query_one(".question", Plain).say([f"That is not it. Type {self.chosen.name}, or Escape to leave it."])
+            self.query_one(".question", Plain).say([f"No match. Type {self.chosen.name}, or Escape to cancel."])
 
 
 class Choose(ModalScreen[str | None]):
@@ -80,7 +80,7 @@ class Choose(ModalScreen[str | None]):
         with Vertical(id="dialog"):
             yield Plain(self._question, classes="title")
             yield OptionList(*(Option(plain_content([text])) for _, text in self._options), id="options")
-            yield Plain("Enter takes one; Escape leaves it.", classes="question")
+            yield Plain("Enter selects; Escape cancels.", classes="question")
 
     def on_mount(self) -> None:
         """The keys go to the list."""
@@ -105,7 +105,7 @@ class Ask(ModalScreen[str | None]):
         with Vertical(id="dialog"):
             yield Plain(self._question, classes="title")
             yield Input(self._value, id="answer", compact=True)
-            yield Plain("Enter answers; Escape leaves it.", classes="question")
+            yield Plain("Enter confirms; Escape cancels.", classes="question")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """That is it."""

@@ -21,8 +21,8 @@ class Log(ListView):
 
     name_: ClassVar[str] = "Log"
     about: ClassVar[str] = (
-        "Who changed what, when and why. d shows what a commit changed, or what differs between two that are marked;"
-        " z undoes one, after it has shown what that would do."
+        "Commits: time, actor and reason. d shows the changes of a commit, or the difference of two marked ones;"
+        " z previews and undoes one."
     )
 
     def facts(self, store: Store) -> Listing:
@@ -57,7 +57,7 @@ class Backups(ListView):
     """The backups."""
 
     name_: ClassVar[str] = "Backups"
-    about: ClassVar[str] = "The backups of the configured repository: how large, when verified, what was found."
+    about: ClassVar[str] = "The backups of the configured repository: size, last verification, results."
     each_minute: ClassVar[bool] = True
 
     def facts(self, store: Store) -> Listing:

@@ -43,8 +43,7 @@ class Overview(View):
 
     name_: ClassVar[str] = "Overview"
     about: ClassVar[str] = (
-        "What needs somebody stands first, each line with the command that goes on from there. Then the disks, what is"
-        " under way, and what is due next."
+        "Problems first, each with the command to run next. Then the disks, running work and what is due next."
     )
     leaves_out_what_is_away: ClassVar[bool] = False
     choices: ClassVar[tuple[Choice, ...]] = (
@@ -117,7 +116,7 @@ def overview_text(facts: dict[str, Any]) -> Iterator[str]:
         yield f"  and {left:,} more: see Policy"
     if not facts["due"]:
         upcoming: datetime | None = facts["next_due"]
-        yield f"  The next part is due at {minute(upcoming)}." if upcoming else "  No part has a time to move."
+        yield f"  The next part is due at {minute(upcoming)}." if upcoming else "  No part is scheduled to move."
 
 
 def _fullness(disk: dict[str, Any]) -> str:
@@ -135,7 +134,7 @@ def _capacity_lines(capacity: dict[str, list[int | None]]) -> Iterator[str]:
     """How full each disk was: an hour a character."""
     if not capacity:
         return
-    yield "Last 24 hours (a dot: nobody looked)"
+    yield "Last 24 hours (a dot: no data)"
     for disk, hours in capacity.items():
         known = [value for value in hours if value is not None]
         change = size(known[-1]) if known[0] == known[-1] else f"{size(known[0])} > {size(known[-1])}"

@@ -20,8 +20,8 @@ class Replicas(ListView):
 
     name_: ClassVar[str] = "Replicas"
     about: ClassVar[str] = (
-        "Every replica of the tables here: what it has, what waits in its queue, how far it is behind. w shows what"
-        " waits on this machine, y takes in what the others did."
+        "Every replica of the tables here: parts, queue and lag. w shows the queue of this machine, y syncs with the"
+        " others."
     )
     needs_store: ClassVar[bool] = False
     each_minute: ClassVar[bool] = True

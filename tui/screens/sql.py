@@ -24,8 +24,8 @@ class Sql(ListView):
 
     name_: ClassVar[str] = "SQL"
     about: ClassVar[str] = (
-        "Read-only SQL over all tiers; tables are named DB.TABLE. F5 or Ctrl+J runs it; the answer can be filtered and"
-        " sorted as every table. Esc leaves the box, so that keys choose screens again; e goes back."
+        "Read-only SQL over all tiers; tables are named DB.TABLE. F5 or Ctrl+J runs it. Filter and sort the result"
+        " like any table. Esc leaves the editor; e returns to it."
     )
     reads_at_once: ClassVar[bool] = False
     BINDINGS: ClassVar[list[BindingType]] = [

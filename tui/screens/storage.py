@@ -24,7 +24,9 @@ class Tables(ListView):
     """The tables; below each table its partitions."""
 
     name_: ClassVar[str] = "Tables"
-    about: ClassVar[str] = "The tables and where they lie; the detail has the partitions. p shows partitions instead."
+    about: ClassVar[str] = (
+        "The tables and where they are stored; the detail has the partitions. p shows partitions instead."
+    )
     by_partition = False
 
     def facts(self, store: Store) -> Listing:
@@ -72,7 +74,7 @@ class Parts(ListView):
 
     name_: ClassVar[str] = "Parts"
     about: ClassVar[str] = (
-        "Every part: where it lies, how old its newest row is, where it goes and when. The detail says why it stays or"
+        "Every part: its disk, the age of its newest row, where it moves and when. The detail shows why it stays or"
         " goes, rule by rule."
     )
 
@@ -161,7 +163,7 @@ class Disks(ListView):
     name_: ClassVar[str] = "Disks"
     about: ClassVar[str] = (
         "Space, parts and revision of each disk; what moves of this machine write and read there each second, and how"
-        " many fail. gc shows what nothing names before it deletes it; Marks compares those by which machines share"
+        " many fail. gc shows unreferenced objects before deleting them; Marks compares those by which machines share"
         " objects with all logs."
     )
     each_minute: ClassVar[bool] = True

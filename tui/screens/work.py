@@ -22,7 +22,7 @@ class Moves(ListView):
     """Moves and merges."""
 
     name_: ClassVar[str] = "Moves"
-    about: ClassVar[str] = "What is under way, then what failed, then what was done; the detail has reason and error."
+    about: ClassVar[str] = "Running, failed and finished work; the detail has reason and error."
     needs_store: ClassVar[bool] = False
     leaves_out_what_is_away: ClassVar[bool] = False
 
@@ -34,9 +34,7 @@ class Moves(ListView):
         """Ask moves to stop."""
         ids = [row["id"] for row in self.grid.chosen if row["what"] == "move"]
         if not ids:
-            raise UsageError(
-                "a merge cannot be cancelled", hint="only moves can; a merge that ends halfway changed nothing"
-            )
+            raise UsageError("a merge cannot be cancelled", hint="only moves can; an interrupted merge changes nothing")
         await self.board.carry_out(moving.cancel_moves(ids))
 
     choices: ClassVar[tuple[Choice, ...]] = (Choice("moves.cancel", "c", "Cancel", cancel),)
@@ -59,7 +57,7 @@ class Policy(ListView):
     async def look_at(self) -> None:
         """The plan of another time."""
         now = "" if self.at is None else f"{self.at:%Y-%m-%dT%H:%M:%SZ}"
-        text = await self.board.ask(Ask("The plan at which time? Such as 2026-01-31; nothing for now.", now))
+        text = await self.board.ask(Ask("Plan for which time? Such as 2026-01-31; empty: now.", now))
         if text is not None:
             self.at = parse_time(text) if text else None
             self.board.reload()
@@ -67,14 +65,14 @@ class Policy(ListView):
     async def approve(self) -> None:
         """Carry out the chosen moves."""
         if self.at is not None:
-            raise UsageError("this is the plan of another time", hint="t and an empty line show that of now")
+            raise UsageError("this is a plan for another time", hint="t and an empty line show the current plan")
         chosen = self.grid.chosen
         if moves := [row for row in chosen if row["what"] == "move"]:
             await self.board.carry_out(moving.apply_moves(moves))
         elif chosen:
             raise UsageError(
-                "only moves are approved, and none is chosen",
-                hint="m in Parts moves what is held back at once; T deletes what a rule tells to",
+                "only moves can be approved, and none is selected",
+                hint="m in Parts moves postponed parts now; T deletes what a TTL rule selects",
             )
 
     async def tick(self) -> None:
@@ -93,8 +91,8 @@ class Jobs(ListView):
 
     name_: ClassVar[str] = "Jobs"
     about: ClassVar[str] = (
-        "What the daemon does and when it last did; then what goes on beside: lanes, the inbox by table, budgets of"
-        " policies, hooks. It is started by frostline daemon run."
+        "The daemon's jobs and their last runs; then lanes, the inbox by table, budgets of policies and hooks."
+        " frostline daemon run starts the daemon."
     )
     needs_store: ClassVar[bool] = False
     leaves_out_what_is_away: ClassVar[bool] = False

@@ -43,9 +43,9 @@ class Gate(msgspec.Struct):
             return f"this server is {_NAMES[0]}:{self.port} and no other"
         origin = headers.get("Origin")
         if (origin is not None or needs_origin) and origin != f"http://{host}":
-            return "a page of another site asks"
+            return "request from another site"
         if headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            return "a page of another site asks"
+            return "request from another site"
         return ""
 
     def admit(self, token: str) -> Pass | None:

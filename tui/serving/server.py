@@ -99,7 +99,7 @@ class Server:
         """The address of the terminal becomes a cookie."""
         admitted = self._gate.admit(request.query.get("token", ""))
         if admitted is None:
-            return _refusal("this address was opened before; the terminal shows one that was not")
+            return _refusal("this address was used already; the terminal shows a new one")
         self._tell(f"for another browser: {self._gate.address}")
         answer = web.Response(status=303, headers={"Location": f"/{admitted.path}/"})
         answer.set_cookie(COOKIE, admitted.cookie, path=f"/{admitted.path}/", httponly=True, samesite="Strict")
@@ -112,7 +112,7 @@ class Server:
     async def _file(self, request: web.Request) -> web.StreamResponse:
         """The page, and what it is made of."""
         if not self._admitted(request):
-            return _refusal("the address that the terminal shows opens the dashboard")
+            return _refusal("open the address shown in the terminal")
         name, kind = _FILES.get(request.match_info["name"], ("", ""))
         if not name:
             raise web.HTTPNotFound
@@ -122,7 +122,7 @@ class Server:
     async def _look(self, request: web.Request) -> web.StreamResponse:
         """A viewer, as long as its tab is open."""
         if not self._admitted(request):
-            return _refusal("the address that the terminal shows opens the dashboard")
+            return _refusal("open the address shown in the terminal")
         if len(self._sockets) >= _VIEWERS:
             return web.Response(status=503, text=f"{_VIEWERS} look already")
         socket = web.WebSocketResponse(heartbeat=_HEARTBEAT_SECONDS, max_msg_size=_MESSAGE_BYTES)

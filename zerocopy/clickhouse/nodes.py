@@ -57,7 +57,7 @@ def read(keeper: Keeper, root: str) -> ServerMarks:
     except NotFound:
         raise NotFound(
             f"no ClickHouse server has zero-copy marks in Keeper below {root}{MARKS}",
-            hint="say --keeper-path with the servers' remote_fs_zero_copy_zookeeper_path",
+            hint="use --keeper-path with the servers' remote_fs_zero_copy_zookeeper_path",
         ) from None
     parts = _below(keeper, [(table,) for table in tables])
     found = _below(keeper, parts)

@@ -196,6 +196,6 @@ def _notes(servers: Sequence[SharingServer], marks: ServerMarks, sharing: Sharin
             yield f"{server.name}: {count} cannot be read: what is called an orphan may be theirs"
     if sharing.young:
         young = counted(sharing.young, "object")
-        yield f"{young} that nobody names and that came less than an hour ago: uploads may go on"
+        yield f"{young} unreferenced and less than an hour old: uploads may be running"
     if marks.moved_now:
         yield f"servers move or merge {counted(len(marks.moved_now), 'part')} now: run it again when they have ended"

@@ -30,7 +30,7 @@ def check_disks(context: Context, definition: TableDefinition, operation: str) -
     for disk in disks:
         if disk.read_only:
             raise ReadOnly(
-                f"{operation}: disk {disk.name} is read-only and would not know of it",
+                f"{operation}: disk {disk.name} is read-only and would not learn of it",
                 hint="set read_only: false in its configuration; nothing was changed",
             )
 
@@ -52,7 +52,7 @@ def check_order(context: Context, definition: TableDefinition) -> None:
         if range_of(stored.name.max_block) not in own:
             raise Refused(
                 f"{stored.facts.name} of {definition.full_name} on {stored.disk} was inserted by another machine: "
-                "replicas could not tell which rows came first",
+                "replicas could not determine which rows are older",
                 hint=f"make it this machine's own first: frostline merge {definition.full_name} --adopt",
             )
 

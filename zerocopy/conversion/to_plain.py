@@ -74,7 +74,7 @@ def convert(
         blocks.take_all(context, definition, max(blocks.unused(context, definition), range_of(_highest(own)) + 1))
         # before the table is one that nobody else may drop parts of
         retained_drops.let_go(context.disks.values(), [definition], lambda disk, kept: True, context.actor)
-        reason = f"{table} is replicated no more"
+        reason = f"{table} is not replicated any longer"
         new = tables.replace(context, definition, new, reason=reason, kind=TableAltered())
         _leave_keeper(context, new, keeper, nodes)
     return replace(done, definition=new)
@@ -101,7 +101,7 @@ def _check_idle(context: Context, definition: TableDefinition) -> None:
         raise Locked(
             f"{counted(len(waiting), 'entry', 'entries')} of {definition.full_name} "
             f"{'waits' if len(waiting) == 1 else 'wait'} to be done{': ' + why if why else ''}",
-            hint=f"'frostline replica queue {definition.full_name}' shows them; what no replica has any more goes by "
+            hint=f"'frostline replica queue {definition.full_name}' shows them; give up what no replica has with "
             f"'frostline replica restore {definition.full_name} --give-up-parts'",
         )
     if moved := moving.busy(own):

@@ -96,7 +96,7 @@ def _finish(
     if (name, path) != (known.replica, definition.keeper):
         raise UsageError(
             f"{table} is replicated already, as replica {known.replica} at {definition.keeper}",
-            hint="say neither --keeper-path nor --replica to finish what was begun",
+            hint="use neither --keeper-path nor --replica to finish what was begun",
         )
     done = Conversion(definition, name, path, len(context.catalog.parts(definition)), finished=True)
     keeper, nodes = connections(context).keeper, TableNodes(path)
@@ -129,17 +129,17 @@ def _is_left(keeper: Keeper, nodes: TableNodes, definition: TableDefinition, nam
     if waiting is None and not keeper.exists(nodes.metadata):
         raise Conflict(
             f"{nodes.path} in Keeper is no table's, and is not empty",
-            hint="say another place: --keeper-path PATH; or look with 'frostline keeper ls'",
+            hint="choose another path: --keeper-path PATH; or check with 'frostline keeper ls'",
         )
     if waiting is None:
         raise Refused(
             f"the table at {nodes.path} in Keeper is {definition.full_name} itself, with replicas on other machines",
-            hint="for one more table of the same rows say another place: --keeper-path PATH",
+            hint="for one more table of the same rows choose another path: --keeper-path PATH",
         )
     if others := sorted({*waiting, *replicas(keeper, nodes)} - {name}):
         raise Refused(
             f"replica {others[0]} is at work at {nodes.path} in Keeper",
-            hint="the same command there finishes it; or say another place: --keeper-path PATH",
+            hint="the same command there finishes it; or choose another path: --keeper-path PATH",
         )
     return True
 
@@ -147,9 +147,7 @@ def _is_left(keeper: Keeper, nodes: TableNodes, definition: TableDefinition, nam
 def _check_own(keeper: Keeper, nodes: TableNodes, name: str) -> None:
     """Raise `Conflict` where another machine converts the same table."""
     if rebuilding.waits_for(keeper, nodes) != (name,):
-        raise Conflict(
-            f"another machine makes the table at {nodes.path} in Keeper", hint="look at it, then run it again"
-        )
+        raise Conflict(f"another machine makes the table at {nodes.path} in Keeper", hint="check it, then run it again")
 
 
 def _identify(context: Context, definition: TableDefinition, name: str) -> None:

@@ -38,7 +38,7 @@ def assign(replica: Replica, old: TableDefinition, new: TableDefinition, reason:
     theirs, version = _in_keeper(replica)
     meanwhile = AlreadyExists(
         f"table {old.full_name} was altered meanwhile by another replica",
-        hint=f"'frostline replica sync {old.full_name}', look at it again, then retry",
+        hint=f"'frostline replica sync {old.full_name}', check it again, then retry",
     )
     if theirs.version != old.version:
         raise meanwhile

@@ -81,7 +81,7 @@ def _alone(replica: Replica, partition: str) -> Iterator[None]:
     except AlreadyExists as error:
         raise Locked(
             f"another replica takes back partition {partition} of {replica.definition.full_name} now",
-            hint="it comes from there; look when that is done",
+            hint="it is fetched from there; check when that is done",
         ) from error
     try:
         yield
@@ -98,5 +98,5 @@ def _check_up_to_date(replica: Replica, partition: str) -> None:
     if waiting:
         raise Transient(
             f"{waiting[0].entry.brings} of {replica.definition.full_name} is not here yet, and may have the same rows",
-            hint="run it again after 'frostline replica sync'; 'frostline replica queue' says what it waits for",
+            hint="run it again after 'frostline replica sync'; 'frostline replica queue' shows what it waits for",
         )

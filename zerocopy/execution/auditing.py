@@ -91,7 +91,7 @@ def disks(context: Context, name: str | None) -> Iterator[LoggedDisk]:
             yield logged
         elif name is not None:
             raise UsageError(
-                f"disk {name} has its prefix for itself: nobody shares its objects",
+                f"disk {name} has its prefix for itself: no other machine shares its objects",
                 hint="an audit is for a disk with `log: NAME` in the configuration",
             )
 

@@ -113,7 +113,7 @@ class Follower:
                 self._pass_due()
         except FrostlineError as error:
             self._minded.discard(nodes.path)
-            log.debug("%s: who moves is not known: %s", table.full_name, error.message)
+            log.debug("%s: who moves is unknown: %s", table.full_name, error.message)
 
     def _look_at_mover(self, path: str) -> None:
         self._minded.discard(path)

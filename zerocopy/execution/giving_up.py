@@ -44,7 +44,7 @@ def assign(replica: Replica, names: Collection[PartName], reason: str, *, withou
             if part.partition == name.partition and name.min_block <= part.min_block <= name.max_block:
                 raise Refused(
                     f"part {name} was merged of what other replicas have a share of, such as {part}",
-                    hint="let its machine come back, or drop the partition",
+                    hint="bring its machine back, or drop the partition",
                 )
     entry = DropRange(
         time=replica.context.clock(),

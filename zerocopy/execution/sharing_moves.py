@@ -38,7 +38,7 @@ from zerocopy.replica.replica import Replica
 from zerocopy.replica.sharing import AT_ONCE, Offered, PartHolder
 
 _ATTEMPTS = 5
-_CHANGES = "what the replicas say of it keeps changing; the next pass tries again"
+_CHANGES = "its state on the replicas keeps changing; the next pass tries again"
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,7 +181,7 @@ def _lost(replica: Replica, target: SharedPlace, parts: Collection[str], session
         lost.append(name)
     again, _ = claim(replica, target, lost)
     why = (
-        "the session with Keeper ended while it was uploaded, and another replica has it in hand; the next pass goes on"
+        "the session with Keeper ended while it was uploaded, and another replica is moving it; the next pass continues"
     )
     return {name: why for name in lost if name not in again}
 
@@ -271,7 +271,7 @@ def _taken_over(replica: Replica, disk: LoggedDisk, target: SharedPlace, move: M
     if word is None:
         return _CHANGES
     if not word.done:
-        return f"replica {word.replica} moves it now, and it goes up once; the next pass takes it over"
+        return f"replica {word.replica} moves it now, and it is uploaded once; the next pass takes it over"
     reasons: list[str] = []
     silent = False
     for source in Fetcher(replica).registered(PartName.parse(move.part)):

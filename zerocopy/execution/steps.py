@@ -297,7 +297,7 @@ class Steps(msgspec.Struct):
         if word is None or not word.done:
             if word is not None and not self._await(place.part(str(name))):
                 self._woken()
-            who = f"replica {word.replica} merges" if word is not None else "somebody has merged"
+            who = f"replica {word.replica} merges" if word is not None else "another replica has merged"
             raise LeftToAnother(f"{who} it in the bucket, once for all", hint="the next pass takes it over")
         try:
             self._fetch(queued, name)

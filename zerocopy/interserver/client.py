@@ -278,7 +278,7 @@ class _Peer:
     def _described(self, data: bytes, digest: str) -> Part:
         part = parts_format.decode(data, path=f"{self._address}{self._path}")
         if part.table != self._definition.uuid or part.name != self._name or content_digest(part) != digest:
-            raise self.lies("another part.json than Keeper knows of")
+            raise self.lies("another part.json than in Keeper")
         return part
 
     async def files(self, session: aiohttp.ClientSession, part: Part, target: Path, limiter: Limiter) -> None:

@@ -36,7 +36,7 @@ WHOLE_HEADER = "Frostline-Whole"
 """Of a question: how many bytes of files may come behind the `part.json`, all of the part's or none. Of the answer: how
 long the `part.json` is, where they do."""
 WHOLE_BYTES = 1 << 20
-ON_OWN_DISK = "it lies on a disk of its machine"
+ON_OWN_DISK = "it is on a disk of its machine"
 """Why nothing is offered of a part that nobody has moved to a bucket yet."""
 ANSWER_BYTES = 8 << 20
 """An answer ends with the part that makes it so large."""

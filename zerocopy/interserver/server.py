@@ -268,7 +268,7 @@ class PartServer:
                 continue
             store = self._identity(logged)
             if store not in stores:
-                why = f"it lies in {logged.store.name}, which is another store"
+                why = f"it is in {logged.store.name}, which is another store"
                 continue
             infos = {info.path.rpartition("/")[2]: info for info in logged.walk(location.directory)}
             made = offer.offered(infos, store=store, log=logged.log_name, directory=location.directory)

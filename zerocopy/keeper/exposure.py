@@ -29,7 +29,7 @@ def exposures(keeper: KeeperConfig, interserver: InterserverConfig, *, is_open: 
         hint = "set keeper.user and keeper.password, and let only replicas reach Keeper; nodes made before stay open"
         yield Exposure("keeper", "open-keeper", what, hint, local)
     if keeper.user and not keeper.tls:
-        what = "the password of keeper.user goes over the network unencrypted"
+        what = "the password of keeper.user is sent over the network unencrypted"
         yield Exposure("keeper", "keeper-password", what, "set keeper.tls and keeper.ca_bundle", local)
     if interserver.secret and not interserver.certificate:
         what = "replicas give their parts over plain HTTP: anyone who sees the network sees the rows"

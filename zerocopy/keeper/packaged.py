@@ -48,13 +48,13 @@ def find_jars(directory: Path | None = None) -> list[Path]:
         found = importlib.util.find_spec("pyspark")
         if found is None or found.origin is None:
             raise UsageError(
-                "no ZooKeeper is packaged here: its jars come with pyspark", hint="pip install pyspark, or say --jars"
+                "no ZooKeeper is packaged here: pyspark has its jars", hint="pip install pyspark, or use --jars"
             )
         directory = Path(found.origin).parent / "jars"
     jars = [jar for pattern in _JARS for jar in sorted(directory.glob(pattern))]
     if not any(jar.name.startswith("zookeeper-") and "jute" not in jar.name for jar in jars):
         raise UsageError(
-            f"there is no zookeeper-*.jar in {directory}", hint="say --jars with the directory that has it"
+            f"there is no zookeeper-*.jar in {directory}", hint="use --jars with the directory that has it"
         )
     return jars
 
@@ -122,4 +122,4 @@ def wait_until_ready(port: int, ended: Callable[[], bool], *, seconds: float = 6
         if four_letters("127.0.0.1", port, "srvr", timeout_seconds=1.0).startswith("Zookeeper version"):
             return
         time.sleep(0.02)
-    raise FrostlineError(f"ZooKeeper did not come up on port {port}", hint="its output says why; is the port free?")
+    raise FrostlineError(f"ZooKeeper did not start on port {port}", hint="its output says why; is the port free?")

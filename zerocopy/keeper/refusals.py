@@ -26,11 +26,11 @@ def refusal(operation: str, error: zk.ZookeeperError) -> FrostlineError:
     """What is raised for the server's no."""
     match error:
         case zk.NoNodeError():
-            return NotFound(f"{operation}: there is no such node in Keeper", hint="look with 'frostline keeper ls'")
+            return NotFound(f"{operation}: there is no such node in Keeper", hint="check with 'frostline keeper ls'")
         case zk.NodeExistsError():
             return AlreadyExists(f"{operation}: the node is there already", hint="look with 'frostline keeper get'")
         case zk.BadVersionError() | zk.NotEmptyError():
-            return Conflict(f"{operation}: somebody else changed the node first", hint="look at it again, then retry")
+            return Conflict(f"{operation}: another client changed the node first", hint="check it again, then retry")
         case zk.NoAuthError() | zk.AuthFailedError():
             return AccessDenied(
                 f"{operation}: Keeper refuses this user",
@@ -47,9 +47,9 @@ def silence(settings: KeeperConfig, operation: str, seconds: float, *, stopped: 
     if lost:
         return OutcomeUnknown(
             f"Keeper ({servers}) did not answer, given up {when}: whether {operation} took place is not known",
-            hint="look before you run it again: 'frostline keeper check' says whether the servers answer",
+            hint="check before you run it again: 'frostline keeper check' shows whether the servers answer",
         )
     return Transient(
         f"Keeper ({servers}) cannot be reached: {operation} was given up {when}, and nothing was changed",
-        hint="'frostline keeper check' says which server answers; queries need none",
+        hint="'frostline keeper check' shows which server answers; queries need none",
     )

@@ -90,7 +90,7 @@ def _write(
         except Conflict:
             continue
         return
-    raise Conflict("what Keeper knows of this bucket changed while it was audited", hint="run the audit again")
+    raise Conflict("the marks of this bucket in Keeper changed during the audit", hint="run the audit again")
 
 
 def objection(results: tuple[AuditResults, int] | None, log: str, audit_id: str | None) -> str | None:
@@ -101,7 +101,7 @@ def objection(results: tuple[AuditResults, int] | None, log: str, audit_id: str 
     elif verdict is None:
         why = "Keeper knows nothing of the audit of this machine: it lost its data, or is another one"
     elif verdict.id != audit_id:
-        why = "Keeper knows of another audit than the last one of this machine: one goes on, or it was set back"
+        why = "Keeper has another audit than this machine's last one: one is running, or Keeper was set back"
     elif not verdict.clean:
         why = "the last audit found something in use that no mark protects"
     else:

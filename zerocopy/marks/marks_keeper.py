@@ -98,6 +98,6 @@ class PlaceCheck:
         at = self._clock()
         if recorded_keeper.is_new(records, at) and announced(self._disk, now=at):
             raise Transient(
-                f"disk {self._disk.name}: a collection that began before marks were kept in this Keeper goes on",
+                f"disk {self._disk.name}: a gc that began before marks were kept in this Keeper is still running",
                 hint="run it again in a few minutes; one that was killed is over after an hour",
             )

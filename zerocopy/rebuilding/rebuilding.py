@@ -166,7 +166,7 @@ def _clear(context: Context, definition: TableDefinition, keeper: Keeper, nodes:
             pass
         else:
             raise Refused(
-                f"Keeper has lost nothing of {definition.full_name}: its nodes are not taken away",
+                f"Keeper has lost nothing of {definition.full_name}: its nodes are not removed",
                 hint="without --from-parts this replica becomes what Keeper and the others say",
             )
     names = keeper.children(nodes.replicas) if keeper.exists(nodes.replicas) else []
@@ -184,7 +184,7 @@ def check_place(definition: TableDefinition, keeper: Keeper, nodes: TableNodes) 
     if found.uuid != definition.uuid:
         raise Refused(
             f"{nodes.path} in Keeper is the place of another table, {found.full_name} ({found.uuid})",
-            hint="say another place: --keeper-path PATH",
+            hint="choose another path: --keeper-path PATH",
         )
 
 
@@ -220,7 +220,7 @@ def begin(
         if not keeper.exists(nodes.metadata):
             raise Conflict(
                 f"{nodes.path} in Keeper is no table's, and is not empty",
-                hint="look with 'frostline keeper ls'; you can remove what is left there",
+                hint="check with 'frostline keeper ls'; you can remove what is left there",
             ) from error
 
 

@@ -140,7 +140,7 @@ def check_owner(context: Context, definition: TableDefinition, name: str, node: 
     """Raise `ReadOnly` where the `is_active` of the replica of this name is another home's."""
     if node is None or not node.owner:  # somebody created one without a session
         return
-    who = "a daemon that does not say where it works,"
+    who = "a daemon with an unknown state directory,"
     try:
         owner = living_owner.decode(node.data)
     except msgspec.DecodeError:

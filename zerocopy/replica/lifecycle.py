@@ -61,7 +61,7 @@ def create(
     if theirs is None:
         if requested is None:
             raise NotFound(
-                f"there is no table at {path} in Keeper to join", hint="say --column and --order-by to create the first"
+                f"there is no table at {path} in Keeper to join", hint="use --column and --order-by to create the first"
             )
         new = msgspec.structs.replace(requested, keeper=path)
         theirs = _create_table(context, keeper, nodes, new, shared_disk=disk is not None)
@@ -74,19 +74,17 @@ def create(
     if requested is not None and (unlike := list(_differences(requested, theirs))):
         raise Refused(
             f"the table at {path} in Keeper is another one: {'; '.join(unlike)}",
-            hint="say the same, or no columns at all to take them from there",
+            hint="give the same columns, or none to take them from there",
         )
     if theirs.full_name != table:
         raise Refused(
-            f"the table at {path} in Keeper is called {theirs.full_name}", hint="say --keeper-path, or its name"
+            f"the table at {path} in Keeper is called {theirs.full_name}", hint="use --keeper-path, or its name"
         )
     definition = msgspec.structs.replace(theirs, policy=policy)
     _check_shared(context, definition, disk, keeper, nodes)
     is_new = _write_here(context, definition, name, keeper, nodes, version)
     if not is_new and not if_not_exists:
-        raise AlreadyExists(
-            f"table {table} has its replica {name} here already", hint="say --if-not-exists to keep it as it is"
-        )
+        raise AlreadyExists(f"table {table} has its replica {name} here already", hint="use --if-not-exists to keep it")
     return Made(definition, name, first)
 
 
@@ -312,7 +310,7 @@ def _being_restored(definition: TableDefinition) -> Refused:
 def _half_dropped(nodes: TableNodes) -> Conflict:
     return Conflict(
         f"{nodes.path} in Keeper is being dropped, or is no table's",
-        hint="look with 'frostline keeper ls'; you can remove what a killed drop left",
+        hint="check with 'frostline keeper ls'; you can remove what a killed drop left",
     )
 
 
@@ -344,7 +342,7 @@ def _write_here(
     if known is not None and known.replica != name:
         raise Refused(
             f"this machine is replica {known.replica} of {definition.full_name}, not {name}",
-            hint=f"say --replica {known.replica}, or drop the table here first",
+            hint=f"use --replica {known.replica}, or drop the table here first",
         )
     if known is None:
         # What this machine took over as a replica that it no longer is may be of nodes that are gone: the table keeps
@@ -401,5 +399,5 @@ def _check_empty(context: Context, definition: TableDefinition) -> None:
 def _name_in_use(definition: TableDefinition, name: str) -> Refused:
     return Refused(
         f"{definition.full_name} has a replica {name} already, on another machine",
-        hint="say another name: --replica NAME; if that machine is gone: 'frostline replica drop'",
+        hint="choose another name: --replica NAME; if that machine is gone: 'frostline replica drop'",
     )

@@ -59,7 +59,7 @@ class Replica(msgspec.Struct):
         if node.data == restoring_token(known.token):
             raise ReadOnly(
                 f"{name} can only be read here: its nodes are being put back into Keeper out of what the replicas have",
-                hint=f"'frostline replica restore {name}' says which replicas are waited for",
+                hint=f"'frostline replica restore {name}' shows which replicas are waited for",
             )
         if node.data != known.token.encode():
             raise ReadOnly(

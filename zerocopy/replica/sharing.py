@@ -103,7 +103,7 @@ def asked(
         elif told[1].offer is None:
             offers[part] = told[1].why
         elif told[1].offer.store not in stores_:
-            offers[part] = "it lies in another store"
+            offers[part] = "it is in another store"
         else:
             offers[part] = Offered(told[0], told[1].offer, bytes(told[1].part))
     return offers

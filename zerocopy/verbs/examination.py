@@ -79,12 +79,12 @@ def _shared(context: Context, disk: LoggedDisk) -> Iterator[Finding]:
         others = heeded_logs(disk, now=context.clock())
         objection = auditing.objection(context, disk)
     except FrostlineError as error:
-        what = f"whose its objects are is not known: {error.message}"
+        what = f"whose its objects are is unknown: {error.message}"
         yield Finding(subject=subject, check="sharing", level="unknown", what=what, hint=error.hint)
         return
     names = f"logs {', '.join(others)}" if others else "no other log"
     what = f"log {disk.log_name} shares its objects with {names}"
-    hint = "an object stays until none of them names it: 'frostline du' says how much that is" if others else ""
+    hint = "an object stays until none of them names it: 'frostline du' shows how much that is" if others else ""
     yield Finding(subject=subject, check="sharing", level="ok", what=what, hint=hint)
     if objection is None:
         yield Finding(subject=subject, check="marks", level="ok", what="gc may collect: the last audit was clean")
@@ -109,5 +109,5 @@ def _said(status: ReplicaStatus) -> tuple[Level, str, str]:
         message = f"{where} is not heard of, and has {waiting} to do: what was merged moves to no bucket without it"
         return "warning", message, "run 'frostline daemon run' there; if its machine is gone: 'frostline replica drop'"
     if number:
-        return "note", f"{where} has {waiting} to do", "'frostline replica sync' there says what keeps it"
+        return "note", f"{where} has {waiting} to do", "'frostline replica sync' there shows what keeps it"
     return "ok", f"{where} has {counted(status.parts, 'part')} and nothing to do", ""

@@ -184,7 +184,7 @@ def _move(story: _Replicas) -> None:
 
 def _lose(story: _Replicas) -> None:
     first, lost = story.names[0], story.names[-1]
-    story.chapter("A machine is lost", f"{lost} goes, with its SSD and all that it knew.")
+    story.chapter("A machine is lost", f"{lost} is lost, with its SSD and all its state.")
     story.stop(lost)
     for name in ("ssd", "state"):
         story.say(f"\n   $ rm -r {near(story.home(lost) / name)}")
@@ -194,7 +194,9 @@ def _lose(story: _Replicas) -> None:
     for name in story.names[1:-1]:
         story.on(name, "replica", "sync", TABLE)
     story.on(first, "replica", "status", TABLE, code=4)
-    story.chapter("And another one comes", "Its name is given back first; what is in the bucket is there at once.")
+    story.chapter(
+        "And another one joins", "Its name is released first; the data in the bucket is available immediately."
+    )
     story.on(first, "replica", "drop", TABLE, lost, "--yes")
     story.on(lost, "table", "create", TABLE, "--replicated")
     story.on(lost, "replica", "sync", TABLE)

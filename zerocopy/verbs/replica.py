@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
     verb(group)(queue)
     verb(group, changes=True, instead_of_dry_run="'frostline replica queue' and 'replica status' change nothing")(sync)
     verb(group, changes=True)(drop)
-    verb(group, changes=True, instead_of_dry_run="'frostline fsck' says what it would mend")(restore)
+    verb(group, changes=True, instead_of_dry_run="'frostline fsck' shows what it would repair")(restore)
     verb(group, changes=True)(audit.audit)
 
 
@@ -270,7 +270,7 @@ def restore(
     store = session.store()
     (definition,) = _replicated(session, table)
     session.confirm(
-        f"Make the replica of {table} here what the others say?", look="'frostline fsck' says what it mends"
+        f"Make the replica of {table} here match the others?", look="'frostline fsck' shows what it repairs"
     )
     restored = work.restore(
         store.context, definition, give_up=give_up_parts, without=without or (), from_parts=from_parts
@@ -295,8 +295,8 @@ def restore(
         if rebuilt.waits_for:
             replicas = len(rebuilt.replicas) + len(rebuilt.waits_for)
             raise PartlyDone(
-                f"{len(rebuilt.waits_for)} of {counted(replicas, 'replica')} of {table} have not said what they have",
-                hint="nothing is wrong here: it goes on when they do",
+                f"{len(rebuilt.waits_for)} of {counted(replicas, 'replica')} of {table} have not reported their parts",
+                hint="nothing is wrong here: it continues when they do",
             )
         for postponed in done.postponed:
             session.output.note(f"later: {postponed.queued.entry.brings}: {postponed.reason}")
@@ -314,7 +314,7 @@ def _tell_rebuilt(session: Session, table: str, rebuilt: "Rebuilt") -> None:
     if rebuilt.came_late:
         session.output.line(f"{table}: this replica is in Keeper again; what it alone had is in detached/.")
         return
-    session.output.line(f"{table}: {counted(rebuilt.parts, 'part')} of this machine said in Keeper.")
+    session.output.line(f"{table}: {counted(rebuilt.parts, 'part')} of this machine reported to Keeper.")
     if rebuilt.waits_for:
         session.output.line(
             f"  waits for {', '.join(rebuilt.waits_for)}: 'frostline replica restore {table}' there, or --without NAME "

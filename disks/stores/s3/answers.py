@@ -154,7 +154,7 @@ def wrong_answer(asked: S3Request, fault: str) -> WrongAnswer:
     """The error of an answer that is not one to what was asked."""
     said = f"the answer of {asked.location.endpoint_url} to {asked.kind.operation}"
     return WrongAnswer(
-        f"{asked.location.name}: {said} is not believed: {fault}",
+        f"{asked.location.name}: {said} is rejected: {fault}",
         hint=f"{NOT_THE_STORE}; 'frostline doctor' tries the store out",
     )
 

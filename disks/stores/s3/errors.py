@@ -52,7 +52,7 @@ _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "In
 _MOST_DIGITS = 9
 _UNTRUSTED = re.compile(r"certificate verify failed: ([^(\n]*[^(\n ])")
 
-NOT_THE_STORE = "a proxy or another server may stand in for the store: check the network and endpoint_url"
+NOT_THE_STORE = "a proxy or another server may answer in place of the store: check the network and endpoint_url"
 
 
 class S3Place(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ def error_of_answer(location: S3Place, key: str, status: int, code: str = "", te
     where = f"{location.name}{key}"
     said = f" ({status} {code})" if code else f" ({status})"
     if code in _THROTTLED or status in (429, 503):
-        return Throttled(f"{where}: {location.endpoint_url} asks for fewer requests{said}")
+        return Throttled(f"{where}: {location.endpoint_url} asks to slow down{said}")
     if code in _TRANSIENT or status in (408, 500, 502, 504):
         return Transient(f"{where}: temporary failure of {location.endpoint_url}{said}")
     if code in _WRONG_DIGEST:
@@ -82,7 +82,7 @@ def error_of_answer(location: S3Place, key: str, status: int, code: str = "", te
     if code == "InvalidRange" or status == 416:
         return Damaged(f"{where}: the range reaches past the end of the object", hint="run fsck")
     if code in _WRONG_REGION or status in (301, 307):
-        return UsageError(f"bucket {location.bucket!r} lies in another region{said}", hint="set `region` of the disk")
+        return UsageError(f"bucket {location.bucket!r} is in another region{said}", hint="set `region` of the disk")
     if code == "NoSuchBucket":
         return missing_bucket(location)
     if status == 404:
@@ -93,7 +93,7 @@ def error_of_answer(location: S3Place, key: str, status: int, code: str = "", te
             hint="raise the quota, or delete orphaned objects with 'frostline gc'",
         )
     if code == "InvalidObjectState":
-        return Refused(f"{where} lies in an archive class", hint="restore it in the bucket first, then try again")
+        return Refused(f"{where} is in an archive class", hint="restore it in the bucket first, then try again")
     if status in (401, 403) or code in _EXPIRED or code in _DENIED:
         return _denied(location, where, code, said, text)
     hint = "the store does not take checksums: set `checksums: none` for the disk" if "checksum" in text.lower() else ""
@@ -232,7 +232,7 @@ def error_of_client(location: S3Place, key: str, error: Exception) -> FrostlineE
     from botocore.parsers import ResponseParserError
 
     if isinstance(error, ResponseParserError):
-        fault = f"the answer of {location.endpoint_url} is not believed: it is not XML of S3"
+        fault = f"the answer of {location.endpoint_url} is rejected: it is not XML of S3"
         return WrongAnswer(f"{location.name}{key}: {fault}", hint=NOT_THE_STORE)
     if isinstance(error, ClientError):
         details = error.response.get("Error", {})

@@ -26,7 +26,7 @@ def keeps_underscores(session: S3Session, key: str, body: bytes) -> tuple[bool, 
     found = {name.lower(): value for name, value in headers.items() if name.lower().startswith("x-amz-meta-")}
     if found.get("x-amz-meta-from_path") == "kept":
         return True, ""
-    return False, f"came back as {', '.join(found)}" if found else "did not come back"
+    return False, f"came back as {', '.join(found)}" if found else "was not returned"
 
 
 def try_multipart(session: S3Session, key: str) -> tuple[bool, str]:

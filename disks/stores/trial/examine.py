@@ -164,7 +164,7 @@ class _Trial:
     def _in_order(self) -> tuple[bool, str]:
         found, first = self._found(), self._written()[0]
         good = found == sorted(found) and self._found(after=first) == [key for key in found if key > first]
-        return good, "keys do not come in their order, or a listing does not begin after the key it was given"
+        return good, "keys are out of order, or a listing does not start after the given key"
 
     def _conditional(self) -> tuple[bool, str]:
         """Both ways: an existing key must be refused and a new one accepted."""

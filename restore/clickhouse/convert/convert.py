@@ -106,9 +106,9 @@ def plan_columns(source: SourceTable, defaults: Mapping[str, str]) -> Conversion
         lacking = [part for part in source.parts if name not in {column.name for column in part.columns}]
         if lacking and name not in defaults:
             raise UsageError(
-                f"{counted(len(lacking), 'part')}, such as {lacking[0].part.name}, came before column {name} "
-                "was added, and what they say for it stands in the table's definition, which is not in the bucket",
-                hint=f"say it: --default {name}=VALUE",
+                f"{counted(len(lacking), 'part')}, such as {lacking[0].part.name}, came before column {name}, "
+                "and its default value is only in the table's definition, which is not in the bucket",
+                hint=f"set it: --default {name}=VALUE",
             )
     return ConversionPlan(tuple(columns.values()), defaults)
 

@@ -102,7 +102,7 @@ def _chosen(tables: Sequence[ClickHouseTable], uuid: str | None, store: str) -> 
     names = ", ".join(table.uuid for table in with_rows) or "none"
     if uuid is not None or not with_rows:
         raise NotFound(f"{store} has no table {uuid or 'with parts'}", hint=f"its tables with parts: {names}")
-    raise UsageError(f"{store} has {counted(len(with_rows), 'table')}", hint=f"say --uuid with one of: {names}")
+    raise UsageError(f"{store} has {counted(len(with_rows), 'table')}", hint=f"use --uuid with one of: {names}")
 
 
 def _refuse_what_lacks_rows(

@@ -55,7 +55,7 @@ def test_all_nodes_come_back_out_of_what_the_replicas_have(
         assert "replica restore d.t" in one.error
         assert one.keys() == keys
     assert restore(a, code=3)["waits_for"] == ["b"]
-    assert "1 of 2 replicas of d.t have not said what they have" in a.error
+    assert "1 of 2 replicas of d.t have not reported their parts" in a.error
     assert "failed" not in a.error
     for one in (a, b):
         one.insert(9, code=13)

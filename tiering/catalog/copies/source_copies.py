@@ -137,7 +137,7 @@ class SourceCopies:
                 accounts.append(account)
         if accounts:
             return last_of(accounts)
-        return CopyState("unexplained", "no log says what became of it", is_proved=True) if kept else VALID
+        return CopyState("unexplained", "no log says what happened to it", is_proved=True) if kept else VALID
 
     def _is_shared(self, disk: str) -> bool | None:
         """None of a disk that this machine does not have."""

@@ -65,10 +65,8 @@ def require_not_hidden(context: Context, definition: TableDefinition) -> None:
     for gone in context.catalog.dropped():
         if gone.definition.full_name == full_name and owner in (None, gone.definition.uuid):
             raise AlreadyExists(
-                f"the name {full_name} belongs to a table that was taken away, and that {', '.join(gone.disks)} still "
-                "has, hidden",
-                hint="bring it back where it was taken away, or delete it: "
-                f"frostline table drop {gone.definition.uuid}",
+                f"the name {full_name} belongs to a removed table that {', '.join(gone.disks)} still has, hidden",
+                hint=f"undo the removal, or delete it: frostline table drop {gone.definition.uuid}",
             )
 
 

@@ -70,9 +70,9 @@ class UnreadableTable(msgspec.Struct, frozen=True):
         if self.before.is_replicated:
             return f"Keeper has its definition: 'frostline replica restore {self.called}' writes it again; or {others}"
         return (
-            f"'frostline table alter {self.called}' with any change goes on from the newest definition that can be "
-            "read, or where there is none from this one, with defaults in place of what is out of bounds; 'frostline "
-            f"undo' takes the change back, 'frostline table drop {self.called}' drops the table; or {others}"
+            f"'frostline table alter {self.called}' with any change starts from the newest readable definition, "
+            "or if there is none from this one, with defaults for values out of bounds; 'frostline "
+            f"undo' reverts the change, 'frostline table drop {self.called}' drops the table; or {others}"
         )
 
     @property

@@ -47,7 +47,7 @@ def mark(disks: Iterable[Disk], identity: str, token: str, actor: str) -> list[s
     for disk in disks:
         if disk.list(clone_mark(identity)) and disk.exists(path):
             continue
-        reason = "another home goes by the id of a disk"
+        reason = "another home uses the id of a disk"
         try:
             with disk.transaction(DiskGivenUp(disk=identity, cloned=True), reason=reason, actor=actor) as transaction:
                 transaction.require(absent=(path,))

@@ -30,7 +30,7 @@ class Fault(msgspec.Struct, frozen=True):
 def was_given_up(name: str, location: str, shown: str) -> Refused:
     """The error for a disk that somebody gave up, and that is back."""
     return Refused(
-        f"disk {name} was given up: {location} holds disk {shown}, which somebody gave up here or on another machine;"
+        f"disk {name} was given up: {location} holds disk {shown}, which was given up here or on another machine;"
         " its rows may have been inserted again since",
         hint=f"take it out of the configuration, or 'frostline disk adopt {name}': it sets aside what is there twice",
     )
@@ -41,14 +41,14 @@ def is_older_copy(name: str, location: str, why: str) -> DiskUnreachable:
     return DiskUnreachable(
         f"disk {name} was set back to an older copy: {location} {why}; what came since is missing, and what went since"
         " is back",
-        hint=f"bring the newer one back; or 'frostline disk adopt {name}', which goes on with this one as it is",
+        hint=f"bring the newer one back; or 'frostline disk adopt {name}', which accepts this one",
     )
 
 
 def is_cloned(name: str, location: str, why: str) -> Refused:
     """The error for a disk of which another home has a copy that was written to."""
     return Refused(
-        f"somebody else goes by the identity of this machine: disk {name}, {location}, {why}; two copies of it are"
+        f"another machine uses the identity of this machine: disk {name}, {location}, {why}; two copies of it are"
         " written to, as after a machine was cloned with its disks: both would give the same names to different rows",
         hint=f"let only one of both work on; 'frostline disk adopt {name}' gives this one an identity of its own",
     )

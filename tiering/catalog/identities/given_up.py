@@ -71,5 +71,5 @@ def withdraw(disks: Iterable[Disk], identity: str, actor: str) -> list[str]:
                 transaction.remove(path)
                 transaction.commit()
         except (FrostlineError, OSError) as error:
-            failures.append(f"disk {disk.name} still says that it was given up: {error}")
+            failures.append(f"disk {disk.name} is still marked as given up: {error}")
     return failures

@@ -384,7 +384,7 @@ class Identities:
             tables = self._tables(name)
             if name in self._places or not (tables or not known.counted) or self._has_other_name(known):
                 continue
-            held = f"parts of {named(known.holdings.values())} lay there" if known.counted else "it was written to"
+            held = f"parts of {named(known.holdings.values())} were there" if known.counted else "it was written to"
             error = Refused(
                 f"disk {name} ({known.location}) is not configured any more, and {held}",
                 hint=f"bring it back into the configuration; if it is gone for good: 'frostline disk forget {name}'",

@@ -52,7 +52,7 @@ def warmup(
             f"{format_size(done.fetched_bytes)} were read now."
         )
     if not done.files:
-        session.nothing_to_do("Nothing of it lies in a bucket.")
+        session.nothing_to_do("None of it is in a bucket.")
 
 
 def stats(session: Session) -> None:

@@ -110,7 +110,7 @@ def _beside_hot(document: dict[str, Any]) -> str:
 def _shared(sharing: dict[str, Any]) -> str:
     if "error" in sharing:
         return (
-            f"{sharing['disk']}: whose the objects are is not known, so all count as this machine's: {sharing['error']}"
+            f"{sharing['disk']}: whose the objects are is unknown, so all count as this machine's: {sharing['error']}"
         )
     whole, share, currency = _money(sharing["price_month"]), _money(sharing["share_price_month"]), sharing["currency"]
     others = ", ".join(name for name, size in sharing["with"].items() if size)
@@ -126,7 +126,7 @@ def _print_moves(session: Session, moves: dict[str, Any], currency: str) -> None
     from tiering.config.units import format_size, format_time
 
     if not moves["by_month"]:
-        session.output.line("Moves: none that the journal remembers.")
+        session.output.line("Moves: none recorded.")
         return
     since = format_time(moves["since"].replace(microsecond=0))
     session.output.line()
@@ -183,8 +183,8 @@ def _print_policy(session: Session, effect: dict[str, Any], currency: str) -> No
 def _effect(effect: dict[str, Any], currency: str) -> str:
     once = f"Once {_money(effect['price'])} {currency} for {counted(effect['put'] + effect['get'], 'request')};"
     was, then, days = effect["before_price_month"], effect["after_price_month"], effect["pays_back_days"]
-    pays = f", which pays in {days:g} days" if days is not None else ""
-    return f"{once} storage of these goes from {_money(was)} to {_money(then)} a month{pays}."
+    pays = f", which pays off in {days:g} days" if days is not None else ""
+    return f"{once} storage of these changes from {_money(was)} to {_money(then)} a month{pays}."
 
 
 def _money(amount: float) -> str:

@@ -330,7 +330,7 @@ def _end_in_time(stop: threading.Event, received: list[int], ended: threading.Ev
     from tiering.daemon.hooks.delivery import end_commands_for_good
 
     end_commands_for_good()
-    print("daemon: stopped within a step; the next start goes on with it", file=sys.stderr, flush=True)
+    print("daemon: stopped within a step; the next start continues it", file=sys.stderr, flush=True)
     os._exit(INTERRUPTED if received[0] == signal.SIGINT else TERMINATED)
 
 

@@ -106,8 +106,8 @@ def insert(
     if replace_partitions and quorum is not None:
         raise UsageError("--quorum is for replicated tables, whose partitions --replace-partitions cannot replace")
     if dedup_by != "block" and (replace_partitions or (dedup_by == "file" and not files)):
-        why = "the same rows replace themselves" if replace_partitions else "no file is named"
-        raise UsageError(f"--dedup-by {dedup_by} says nothing here: {why}", hint="leave it out")
+        why = "the inserted rows replace themselves" if replace_partitions else "no file is named"
+        raise UsageError(f"--dedup-by {dedup_by} has no effect here: {why}", hint="leave it out")
     patience = parse_duration(quorum_timeout).total_seconds()  # wrong without --quorum, too
     wanted = Quorum.parse(quorum, patience) if quorum is not None else None
     process.keep_freed_blocks()
@@ -159,7 +159,7 @@ def insert(
         document["bad_rows"] = bad.count
         if bad.count:
             kept = "would be kept in" if session.dry_run else "kept in"
-            session.output.note(f"{counted(bad.count, 'row')} could not be taken, {kept} {skip_bad_rows[1]}")
+            session.output.note(f"{counted(bad.count, 'row')} could not be inserted, {kept} {skip_bad_rows[1]}")
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})
     elif session.dry_run:
@@ -189,7 +189,7 @@ def _bad_rows(session: Session, given: tuple[int, str], sources: "list[InputSour
         raise UsageError(f"not a number of rows: {most}", hint="write --skip-bad-rows 100 bad.jsonl")
     paths = [Path(source.path) for source in sources]
     if Path(path).exists() and any(known.exists() and known.samefile(path) for known in paths):
-        raise UsageError(f"{path} is to be inserted: bad rows would be written over it", hint="name another file")
+        raise UsageError(f"{path} is an input file: bad rows would overwrite it", hint="name another file")
     return BadRows(most, None if session.dry_run else Path(path))
 
 
@@ -214,7 +214,7 @@ def query(
 
     chosen = query_output.choose(output_format, json=session.options.json, to_file=output is not None)
     if sequential and revision is not None:
-        raise UsageError("--sequential is about now, --revision about the past", hint="say one of them")
+        raise UsageError("--sequential and --revision exclude each other", hint="use one of them")
     disk, number = _revision(revision)
     from tiering.query.sql.engine import engine_ahead
 

@@ -47,8 +47,8 @@ def adopt(session: Session, name: Name) -> None:
             raise fault.error
     if found is None and known is not None and known.id and not identities.has_tables(name):
         raise Refused(
-            f"{identities.location(name)} holds no disk that could be adopted: no id of one, and no tables",
-            hint=f"mount it; if the place is new on purpose: 'frostline disk replace {name}'",
+            f"{identities.location(name)} holds no disk to adopt: no id and no tables",
+            hint=f"mount it; if the path is new on purpose: 'frostline disk replace {name}'",
         )
     identities.compare_ages()  # how far have the logs seen it
     is_back = any(fault.disk == name and fault.kind == "given_up" for fault in identities.faults)
@@ -62,7 +62,7 @@ def replace(session: Session, name: Name) -> None:
     identities, known = _configured(session, name)
     found = identities.at_place(name)
     if found is not None or not identities.is_empty(name):
-        hint = f"'frostline disk adopt {name}' takes it as it is"
+        hint = f"'frostline disk adopt {name}' accepts it unchanged"
         what = f"disk {found}" if found is not None else "tables"
         if found is None and not identities.has_tables(name):
             hint, what = f"move them elsewhere, then 'frostline disk replace {name}'", "files that are no disk's"
@@ -73,11 +73,11 @@ def replace(session: Session, name: Name) -> None:
 def forget(session: Session, name: Name) -> None:
     """Give up the data of a disk that is no longer configured. Exit 13: it is configured."""
     if name in session.loaded.config.disks:
-        raise Refused(f"disk {name} is configured", hint=f"take it out first, or 'frostline disk replace {name}'")
+        raise Refused(f"disk {name} is configured", hint=f"remove it first, or 'frostline disk replace {name}'")
     identities = session.identities(list(session.loaded.config.disks))  # the disk may be there under another name
     known = identities.record(name)
     if known is None:
-        raise NotFound(f"this machine knows no disk {name}", hint="'frostline disks' lists them")
+        raise NotFound(f"this machine has no record of disk {name}", hint="'frostline disks' lists them")
     _decide(session, "forget", name, identities, known, None)
 
 
@@ -118,7 +118,7 @@ def retire_log(session: Session, disk: Name, log: LogName, give_up: GiveUp = Fal
     elif session.dry_run:
         session.output.line("Dry run: nothing was changed.")
     else:
-        session.output.line("Retired: in 24 hours gc heeds it no more.")
+        session.output.line("Retired: gc ignores it in 24 hours.")
 
 
 Stop = Annotated[bool, typer.Option("--stop", help="allow new parts again; moved parts stay where they are")]
@@ -163,7 +163,7 @@ def drain(session: Session, name: Name, stop: Stop = False) -> None:
             _say_what_next(session, name)
     fail_if_partly(len(moves["failed"]), len(moves["moved"]), "moves", [move["kind"] for move in moves["failed"]])
     if report.left:
-        raise PartlyDone(f"disk {name} is not empty", hint="what is left, and why, is above; run it again")
+        raise PartlyDone(f"disk {name} is not empty", hint="see above for what is left and why; run it again")
 
 
 def _end_drain(session: Session, name: str) -> None:
@@ -174,7 +174,7 @@ def _end_drain(session: Session, name: str) -> None:
     if session.options.json:
         session.output.document({"disk": name, "drained": drained and session.dry_run, "dry_run": session.dry_run})
     elif drained:
-        done = f"Would let parts come to {name} again." if session.dry_run else f"Parts may come to {name} again."
+        done = f"Would allow parts on {name} again." if session.dry_run else f"{name} accepts parts again."
         session.output.line(done)
     if not drained:
         session.nothing_to_do(f"Disk {name} is not drained.")
@@ -211,10 +211,10 @@ def _print_beside(session: Session, detached: "Sequence[DetachedThere]", left: "
 
 def _say_what_next(session: Session, name: str) -> None:
     line = session.output.line
-    line(f"Disk {name} is empty, and nothing comes to it until 'frostline disk drain {name} --stop'.")
+    line(f"Disk {name} is empty, and it gets no parts until 'frostline disk drain {name} --stop'.")
     if session.store().disk(name).capabilities.remote:
-        line(f"Its objects go with 'frostline gc {name} --delete' when no revision needs them any more.")
-    line(f"To give it up: take it out of the configuration, then 'frostline disk forget {name}'.")
+        line(f"Its objects are removed by 'frostline gc {name} --delete' when no revision needs them any more.")
+    line(f"To give it up: remove it from the configuration, then 'frostline disk forget {name}'.")
 
 
 def _detached_documents(detached: "Sequence[DetachedThere]") -> list[dict[str, Any]]:
@@ -230,7 +230,7 @@ def _left_documents(left: "Sequence[StaysThere]") -> list[dict[str, Any]]:
 
 def _held_alone(asked: "Asked") -> str:
     if asked.unreadable is not None:
-        return f"nobody can tell what ({asked.unreadable})"
+        return f"unknown ({asked.unreadable})"
     parts = sum(len(table.parts) for table in asked.alone)
     rows = sum(table.rows for table in asked.alone)
     objects = f"{counted(asked.objects, 'object')} of {asked.size_bytes:,} bytes"
@@ -297,7 +297,7 @@ def _decide(
     adoption: "Adoption | None" = None,
 ) -> None:
     if record is None and adoption is None:
-        session.nothing_to_do(f"This machine knows nothing of disk {name}: there is nothing to {decision}.")
+        session.nothing_to_do(f"This machine has no record of disk {name}: there is nothing to {decision}.")
         if session.options.json:
             session.output.document({"disk": name, "changed": False, "dry_run": session.dry_run})
         return
@@ -381,9 +381,9 @@ def _held(session: Session, identities: "Identities", record: "KnownDisk") -> "t
 def _question(decision: str, name: str, parts: int, is_all: bool) -> str:
     match decision:
         case "adopt":
-            return f"Take what lies there now for disk {name}?"
+            return f"Use the data that is there now as disk {name}?"
         case "replace" | "forget":
-            more = "" if is_all else ", and what was written to it since they were counted,"
+            more = "" if is_all else ", and data written since,"
             return f"Give up {counted(parts, 'part')} of disk {name}{more} for good?"
     raise UsageError(f"no such decision: {decision}")
 
@@ -397,7 +397,7 @@ def _print(session: Session, document: dict[str, Any]) -> None:
         rows = counted(held["rows"], "row")
         line(f"       {held['table']}: {counted(held['parts'], 'part')}, {rows} when last counted")
     if known["place"] and not known["counted"]:
-        line("       and it was written to since: parts may have come, and may have gone")
+        line("       and it was written to since: its parts may have changed")
     line(f"found  {'disk ' + found['id'] if found['id'] else 'no disk'} at {found['place'] or 'no place'}")
     for held in found.get("tables", ()):
         line(f"       {held['table']}: {counted(held['parts'], 'part')}, {counted(held['rows'], 'row')}")

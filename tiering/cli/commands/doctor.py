@@ -59,8 +59,8 @@ def doctor(
             if finding.hint:
                 session.output.line(f"             {finding.hint}")
         found = ", ".join(counted(counts[level], level) for level in ("problem", "warning", "note"))
-        looked = f"Looked at {counted(len(findings), 'thing')}: {counts['ok']} in order"
-        session.output.line(f"{looked}, {found}, {counts['unknown']} not known.")
+        looked = f"Checked {counted(len(findings), 'thing')}: {counts['ok']} in order"
+        session.output.line(f"{looked}, {found}, {counts['unknown']} unknown.")
     if not is_clean(findings):
         session.found_something()
 
@@ -75,7 +75,7 @@ def _of_hooks(config: "Config") -> list["Finding"]:
             subject=f"hook {name}",
             check="hook",
             level="problem",
-            what=f"it can never work: {why}",
+            what=f"it cannot work: {why}",
             hint=f"correct hooks.{name} in the configuration; 'frostline hook test {name}' tries it",
         )
         for name, hook in config.hooks.items()

@@ -38,4 +38,4 @@ def test(
     elif session.dry_run:
         session.output.line(f"Dry run: would send {message.decode()} to hook {name}.")
     else:
-        session.output.report(f"Hook {name} took the test event.")
+        session.output.report(f"Hook {name} accepted the test event.")

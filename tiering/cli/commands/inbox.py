@@ -29,7 +29,7 @@ def run(
     from tiering.daemon.inbox.inbox import Inbox
 
     if not once:
-        raise UsageError("say --once", hint="'frostline daemon run' brings in files as they land")
+        raise UsageError("use --once", hint="'frostline daemon run' brings in files as they land")
     stop = threading.Event()
     stop_on_signals(stop)
     settings = session.loaded.config.inbox
@@ -45,7 +45,7 @@ def run(
         session.output.document({"files": files, "rows": done.rows, "parts": done.parts, "problems": problems})
     else:
         for file in done.files:
-            what = file.error or (counted(file.rows, "row") if file.state == "done" else "its bytes are in already")
+            what = file.error or (counted(file.rows, "row") if file.state == "done" else "already inserted")
             session.output.line(f"{file.state:<9}  {file.table}/{file.file}: {what}")
         session.output.line(
             f"{counted(len(done.files), 'file')}, {counted(done.rows, 'row')} in {counted(len(done.parts), 'part')}."
@@ -57,7 +57,7 @@ def run(
         error = PartlyDone if len(done.files) > len(done.failed) else FrostlineError
         raise error(
             f"{counted(failed, 'file or table', 'files or tables')} failed",
-            hint="mend and 'frostline inbox retry' what is in failed/; what is in .taken goes in with the next run",
+            hint="fix the files in failed/ and run 'frostline inbox retry'; the next run inserts those in .taken",
         )
     if not done.files:
         session.nothing_to_do("Nothing was whole.")
@@ -75,7 +75,7 @@ def status(session: Session) -> None:
         session.output.document(document)
         return
     session.output.line(
-        f"inbox    {root}, {'process ' + str(document['pid']) if document['running'] else 'nobody'} at work"
+        f"inbox    {root}, {'process ' + str(document['pid']) if document['running'] else 'no process'} at work"
     )
     session.output.table(
         ["table", "waiting", "size", "taken", "done", "failed"],

@@ -39,7 +39,7 @@ def tick(
         session.output.document({**document, "dry_run": session.dry_run})
     else:
         if session.dry_run:
-            session.output.line("Dry run: this is what would be done; nothing was changed.")
+            session.output.line("Dry run: nothing was changed.")
         print_merges(session.output, document["merges"])
         for item in document["deleted"]:
             session.output.line(f"deleted  {item['table']} {item['part']}  {item['reason']['detail']}")
@@ -55,7 +55,7 @@ def tick(
     for problem in document["problems"]:
         session.output.note(f"not done: {problem}")
     for kind, count in document["held"].items():
-        session.output.note(f"held back ({kind}): {counted(count, 'part')}; 'frostline plan' says until when")
+        session.output.note(f"postponed ({kind}): {counted(count, 'part')}; 'frostline plan' shows until when")
     if not any(steps_of(document)):
         session.nothing_to_do("Nothing was done." if document["waiting"] or document["held"] else "Nothing was due.")
     fail_as_the_pass_did(document, () if session.dry_run else session.store().context.faults)

@@ -62,7 +62,7 @@ def merge(
         int | None, typer.Option(metavar="N", min=0, help="cold: stop after more failures")
     ] = None,
     drop_deleted: Annotated[
-        bool, typer.Option("--drop-deleted", help="drop delete markers when a whole partition merges")
+        bool, typer.Option("--drop-deleted", help="drop delete markers when a complete partition merges")
     ] = False,
 ) -> None:
     """Merge parts into larger ones. Query results do not change.
@@ -76,7 +76,7 @@ def merge(
 
     texts = _ColdTexts(where, target_size, min_inputs, max_group_size, shard_size, max_failed_groups)
     if adopt_as is not None and not adopt:
-        raise UsageError("--adopt-as says what adopted rows are", hint="add --adopt")
+        raise UsageError("--adopt-as sets the order of adopted rows", hint="add --adopt")
     request = MergeRequest(partition=partition, final=final, adopt=adopt, adopt_as=adopt_as, drop_deleted=drop_deleted)
     if spark_wanted(spark, master) or cold:
         request = replace(request, cold=texts.parsed(session.store().definition(table)))
@@ -105,7 +105,7 @@ def _merge_here(session: Session, table: str, request: "MergeRequest") -> None:
         documents = [merge_document(result) for result in store.merge(table, request)]
         waits = replica_trouble(store.context.config, store.context.journal, store.definition(table)).error
         if waits:
-            session.output.note(f"agreed upon, and it waits: {waits}; 'frostline replica queue {table}' shows all")
+            session.output.note(f"recorded, and waiting: {waits}; 'frostline replica queue {table}' shows all")
     stays = store.explain_merges(table, plans, request) if not waits else ()
     report_merges(session, documents, stays, {}, waits=bool(waits))
 

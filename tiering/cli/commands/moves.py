@@ -95,12 +95,13 @@ def plan(
             )
         session.output.line(
             f"{counted(len(planned.moves), 'move')}, {format_size(planned.bytes)}, about"
-            f" {counted(document['requests'], 'write request')}; {counted(document['stays'], 'part')} to stay."
+            f" {counted(document['requests'], 'write request')};"
+            f" {counted(document['stays'], 'part')} {'stays' if document['stays'] == 1 else 'stay'}."
         )
         for sentence in _held(planned):
             session.output.line(sentence)
         if output:
-            session.output.line(f"Saved. Carry it out with: frostline apply {output}")
+            session.output.line(f"Saved. Run it with: frostline apply {output}")
         _hint_at_next(session, planned)
     if not planned.moves and not planned.deletes:
         session.nothing_to_do(why_nothing_moves(store, planned))
@@ -115,7 +116,7 @@ def apply(
     """Run exactly the moves of a saved plan. Moves that no longer apply are skipped with a reason."""
     from tiering.cli.frame.saved_plan import read_plan
 
-    _carry_out(session, [*read_plan(plan).moves], nothing="The plan holds no moves.")
+    _carry_out(session, [*read_plan(plan).moves], nothing="The plan has no moves.")
 
 
 def explain(
@@ -134,7 +135,7 @@ def explain(
         return
     line = session.output.line
     line(f"part {explanation.part} of {explanation.table}, {format_size(explanation.bytes)}")
-    line(f"  lies on     disk {explanation.disk}, volume {explanation.volume or '- (not in the policy)'}")
+    line(f"  stored on   disk {explanation.disk}, volume {explanation.volume or '- (not in the policy)'}")
     target = f" to {explanation.target}" if explanation.target else ""
     line(f"  decision    {explanation.decision}{target}: {explanation.reason.detail} [{explanation.reason.kind}]")
     for rule in explanation.rules:
@@ -318,7 +319,7 @@ def _held(planned: "Plan") -> "list[str]":
         if stay.reason.kind in HELD:
             by_kind.setdefault(stay.reason.kind, []).append(stay)
     return [
-        f"Held back ({kind}): {counted(len(stays), 'part')}; {stays[0].table} {stays[0].part}: {stays[0].reason.detail}"
+        f"Postponed ({kind}): {counted(len(stays), 'part')}; {stays[0].table} {stays[0].part}: {stays[0].reason.detail}"
         for kind, stays in by_kind.items()
     ]
 
@@ -329,7 +330,7 @@ def _hint_at_next(session: Session, planned: Any) -> None:
     upcoming = planned.next_due
     if upcoming is not None and not planned.moves:
         when = format_time(upcoming.replace(microsecond=0))
-        session.output.note(f"The next part is due at {when}; look ahead with --at TIME.")
+        session.output.note(f"The next part is due at {when}; preview with --at TIME.")
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
@@ -375,4 +376,4 @@ def _say(session: Session, document: dict[str, Any], text: str) -> None:
 
 def _exactly_one(first: str, first_value: object, second: str, other: object) -> None:
     if (first_value is None) == (other is None):
-        raise UsageError(f"say either {first} or {second}")
+        raise UsageError(f"use either {first} or {second}")

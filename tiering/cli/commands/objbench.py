@@ -148,7 +148,7 @@ def _print(session: Session, report: "BenchReport", document: dict[str, Any]) ->
             f"{'ok     ' if check.ok else 'PROBLEM'}  {check.name}{': ' if check.what else ''}{check.what}"
         )
     if not document["conditional_put"]:
-        session.output.line("note     no conditional writes: one machine at a time can write, behind a lease")
+        session.output.line("note     no conditional writes: only one machine can write at a time, with a lease")
     if (rate := document["parts_per_second"]) is not None:
         needed = f"A move of 256 KiB parts takes 1 PUT each and 1 commit a batch of {_PARTS_A_COMMIT}"
         session.output.line(f"{needed}: about {rate:,.0f} parts a second here.")

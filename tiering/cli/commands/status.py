@@ -11,7 +11,7 @@ from tiering.cli.frame.verb import verb
 from tiering.cli.reports.backups import newest_backups
 from tiering.config.units import counted
 
-NOT_A_BACKUP = "Tiering is not a backup: each part lies in one place. Keep copies of data you cannot lose."
+NOT_A_BACKUP = "Tiering is not a backup: each part is stored once. Keep copies of data you cannot lose."
 
 
 def register(app: typer.Typer) -> None:
@@ -93,8 +93,7 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
     under_way, due, failed = document["active_moves"], document["planned_moves"], document["failed_moves"]
     kept = ", ".join(f"{kind} {parts}" for kind, parts in document["waiting_moves"].items())
     line(
-        f"moves          {under_way} under way, {due} due, {failed} failed"
-        + (f"; kept from moving: {kept}" if kept else "")
+        f"moves          {under_way} under way, {due} due, {failed} failed" + (f"; cannot move: {kept}" if kept else "")
     )
     line(f"merges         {document['active_merges']} under way")
     daemon = document["daemon"]
@@ -124,7 +123,7 @@ def _sharing_text(sharing: dict[str, Any]) -> str:
     from tiering.config.units import format_size
 
     if "error" in sharing:
-        return f"how much other machines share is not known: {sharing['error']}"
+        return f"how much other machines share is unknown: {sharing['error']}"
     text = (
         f"objects of {format_size(sharing['bytes'])} ({sharing['price_month']:.2f} {sharing['currency']} a month),"
         f" {format_size(sharing['alone_bytes'])} of them ({sharing['alone_price_month']:.2f}) this machine's alone"
@@ -133,7 +132,7 @@ def _sharing_text(sharing: dict[str, Any]) -> str:
         return text
     others = ", ".join(f"{log} {format_size(size)}" for log, size in sharing["with"].items() if size)
     shared = format_size(sharing["shared_bytes"])
-    return f"{text}; {shared} other machines use as well ({others}): they stay until none of them does"
+    return f"{text}; {shared} other machines use as well ({others}): they stay until unused"
 
 
 def _size(document: dict[str, Any]) -> str:

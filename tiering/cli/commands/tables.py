@@ -122,7 +122,7 @@ def create(
     else:
         created = store.create_table(definition, if_not_exists=if_not_exists)
         if created.uuid != definition.uuid:
-            session.output.note(f"Table {table} exists already and was kept as it is.")
+            session.output.note(f"Table {table} exists already and was left unchanged.")
             definition = created
     _answer(session, definition, f"{_would(session, 'Created')} table {definition.full_name} ({definition.uuid}).")
     if like:
@@ -269,7 +269,7 @@ def alter(
     changes = (add_column, rename_column, drop_column, widen_column, ttl, policy, setting)
     if replicated is not None:
         if any(one is not None for one in changes):
-            raise UsageError("a table is converted by itself", hint="alter it before, or afterwards")
+            raise UsageError("a conversion cannot be combined", hint="alter the table before or afterwards")
         _convert(session, table, keeper_path, replica, to_replicated=replicated)
         return
     if keeper_path is not None or replica is not None:
@@ -277,7 +277,7 @@ def alter(
     store = session.store()
     old = new = store.definition_to_change(table)
     if old.version not in {one.version for one in store.definitions() if one.uuid == old.uuid}:
-        session.output.note(f"{old.full_name} goes on from what can be read of its definitions")
+        session.output.note(f"{old.full_name} continues from its readable definitions")
     for text in add_column or ():
         new = definitions.add_column(new, text, default=default)
     for text in rename_column or ():
@@ -294,7 +294,7 @@ def alter(
     if setting:
         new = definitions.set_settings(new, setting)
     if new is old:
-        raise UsageError("nothing to change was named", hint="say --add-column, --ttl, --policy …; see --help")
+        raise UsageError("nothing to change was named", hint="use --add-column, --ttl, --policy …; see --help")
     if session.dry_run:
         from tiering.catalog.tables import check_change
 
@@ -369,7 +369,7 @@ def drop(session: Session, table: TableName) -> None:
     parts = store.context.catalog.parts(definition)
     size_bytes = sum(stored.facts.size_bytes for stored in parts)
     local = sum(1 for stored in parts if not store.disk(stored.disk).capabilities.remote)
-    lost = f" No restore brings back the {local:,} on local disks." if local else ""
+    lost = f" Restore cannot bring back the {local:,} on local disks." if local else ""
     session.confirm(f"Drop table {table} with {counted(len(parts), 'part')} ({format_size(size_bytes)})?{lost}")
     if not session.dry_run:
         store.drop_table(table)
@@ -405,7 +405,7 @@ def _tell_of_sample(session: Session, like: str, reshaping: "Reshaping") -> None
     if found is not None:
         session.output.note(
             f"Its first {counted(found.rows, 'row')} are of {found.first} to {found.last}: with --partition-by "
-            f"'{found.partition_by}' parts move and go by their age."
+            f"'{found.partition_by}' parts move and expire by age."
         )
 
 
@@ -415,7 +415,7 @@ def _only_policy(session: Session) -> str:
     policies = session.loaded.config.policies
     if len(policies) == 1:
         return next(iter(policies))
-    raise UsageError("which storage policy?", hint=f"say --policy with one of: {', '.join(policies)}")
+    raise UsageError("which storage policy?", hint=f"use --policy with one of: {', '.join(policies)}")
 
 
 def _schema_of(session: Session, path: str, renames: dict[str, str], *, flatten: bool, hive: bool) -> Any:
@@ -434,7 +434,7 @@ def _refuse_existing(session: Session, table: str) -> None:
     from oplog.errors import AlreadyExists
 
     if any(known.full_name == table for known in session.store().definitions()):
-        raise AlreadyExists(f"table {table} exists already", hint="say --if-not-exists to keep it")
+        raise AlreadyExists(f"table {table} exists already", hint="use --if-not-exists to keep it")
 
 
 def _answer(session: Session, definition: Any, text: str) -> None:

@@ -52,7 +52,7 @@ def demo(
     from tiering.cli.demo.guided_demo import run_guided_demo
 
     if replicas == 1:
-        raise UsageError("one machine has no replicas", hint="say --replicas 3, or leave it out")
+        raise UsageError("one machine has no replicas", hint="use --replicas 3, or leave it out")
     confirm = partial(session.confirm, look="'frostline demo DIR' takes another directory")
     stream = sys.stderr if session.options.json else sys.stdout
     with contextlib.redirect_stdout(stream):

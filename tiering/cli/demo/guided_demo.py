@@ -61,7 +61,7 @@ def run_guided_demo(
         seconds = time.monotonic() - started
         _finish(story, seconds, environment.get("FROSTLINE_DISKS__S3__URL"))
         if own is not None:
-            story.say(f"\nYour own configuration, {own}, comes before FROSTLINE_HOME: try these where it is not found.")
+            story.say(f"\nYour own configuration, {own}, overrides FROSTLINE_HOME: try these where it is not found.")
         return {"directory": str(directory), "seconds": round(seconds, 1), **before}
 
 
@@ -215,9 +215,9 @@ def _move_to_cold(story: Story) -> None:
     story.run("apply", plan)
     moved = [part for part in story.ask("parts", "nyc.flights")["parts"] if part["volume"] == "cold"]
     if len(moved) != COLD_MONTHS:
-        raise Damaged(f"{COLD_MONTHS} months should lie in the bucket, {counted(len(moved), 'part')} do")
+        raise Damaged(f"{COLD_MONTHS} months should be in the bucket, {counted(len(moved), 'part')} do")
     story.run("parts", "nyc.flights")
-    story.say("\n   Queries see one table, wherever its parts lie:")
+    story.say("\n   Queries see one table, wherever its parts are:")
     story.run("query", RAIN)
 
 
@@ -225,7 +225,7 @@ def _lose_and_restore(story: Story) -> None:
     state = story.directory / "state" / "disks" / "s3"
     story.chapter(
         "Disaster",
-        "This machine's knowledge of what is in the bucket lies in one directory. Suppose it is lost:",
+        "This machine keeps its index of the bucket in one directory. Suppose it is lost:",
     )
     parts, disks = story.ask("parts"), story.ask("disks")
     story.say(f"\n   $ rm -r {near(state)}")
@@ -253,7 +253,7 @@ def _back_up(story: Story) -> str:
     repository = (story.directory / "backups").as_uri()
     story.chapter(
         "Backups",
-        "Each part lies in one place. A backup is a copy of all of them as of one instant, in a place of its own:",
+        "Each part is stored once. A backup is a copy of all of them as of one instant, in a separate location:",
     )
     story.run("backup", "init", repository)
     story.run("backup", "create", "first", "--to", repository)

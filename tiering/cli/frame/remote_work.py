@@ -20,7 +20,7 @@ Master = Annotated[
 def wanted(spark: bool, master: str | None) -> bool:
     """Whether Spark is asked for. Raises `UsageError` for a master without it."""
     if master is not None and not spark:
-        raise UsageError("--master says where Spark runs", hint="add --spark")
+        raise UsageError("--master needs --spark", hint="add --spark")
     return spark
 
 

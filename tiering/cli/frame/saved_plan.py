@@ -25,7 +25,9 @@ def read_plan(path: str) -> SavedPlan:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"cannot read the plan {path}: {why}", hint="make one with: frostline plan -o PLAN.json"
+            f"cannot read the plan {path}: {why}", hint="create one with: frostline plan -o PLAN.json"
         ) from error
     except UNREADABLE as error:
-        raise UsageError(f"{path} is not a plan: {error}", hint="make one with: frostline plan -o PLAN.json") from error
+        raise UsageError(
+            f"{path} is not a plan: {error}", hint="create one with: frostline plan -o PLAN.json"
+        ) from error

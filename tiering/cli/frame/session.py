@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from tiering.engine.store import Store
     from tiering.insert.inputs.bucket_sources import BucketSources
 
-BEGIN_OR_FIND = "'frostline table create' begins one; one that you have is found by --config or FROSTLINE_HOME"
+BEGIN_OR_FIND = "create one with 'frostline table create', or point to one with --config or FROSTLINE_HOME"
 OWN_LOGGERS = ("frostline", "tiering", "disks", "oplog", "restore", "backup", "zerocopy", "tui", "spark_tiering")
 """Only these speak below WARNING: at DEBUG the S3 clients write session tokens and keys."""
 
@@ -119,7 +119,7 @@ class Session:
         places = [f"{name} ({place_of(disk, os.environ).text})" for name, disk in self.loaded.config.disks.items()]
         file = self.loaded.file
         by = f"by {file}" if file is not None else f"by default below {default_home(os.environ)}"
-        return f"there is no store: nobody has written to {' or '.join(places)} yet, where it would be {by}"
+        return f"there is no store: nothing was written to {' or '.join(places)} yet, where it would be {by}"
 
     def store(self, *, look: bool = True, anew: bool = True) -> "Store":
         """The open store. Recovery after a crash runs first, unless this is a dry run. Without `look` buckets may be
@@ -176,7 +176,7 @@ class Session:
         if tables:
             self.output.beside["unreadable_tables"] = [table.document for table in tables]
         for table in tables:
-            self.output.note(f"{table.text}; 'frostline doctor' says what to do")
+            self.output.note(f"{table.text}; 'frostline doctor' shows what to do")
         for broken in store.context.catalog.broken:
             if not any(broken in table.broken for table in tables):
                 self.output.note(f"broken: {broken.text}")
@@ -320,12 +320,12 @@ class Session:
             return
         if self.options.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise Refused(
-                f"{question} Not without a yes.",
+                f"{question} Needs confirmation.",
                 hint=f"run it on a terminal, or add --yes; {look}",
             )
         print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise Refused("Nothing was changed: the answer was not yes.", hint="answer y, or add --yes")
+            raise Refused("Nothing was changed: not confirmed.", hint="answer y, or add --yes")
 
     def nothing_to_do(self, why: str) -> None:
         """Say so; with --error-on-nothing the exit code is 9."""
@@ -368,9 +368,9 @@ def fail_if_partly(failed: int, succeeded: int, noun: str, kinds: Iterable[str] 
 
 def _left_over(gone: "DroppedTable") -> str:
     name, disks = gone.definition.full_name, ", ".join(gone.disks)
-    how = f"by a {gone.tombstone.by} of {gone.tombstone.actor}" if gone.tombstone is not None else "by somebody"
+    how = f"by a {gone.tombstone.by} of {gone.tombstone.actor}" if gone.tombstone is not None else "by an unknown user"
     return (
-        f"table {name} was taken away {how}; what {disks} has of it is hidden until it is brought back: "
+        f"table {name} was removed {how}; its parts on {disks} are hidden until that is undone: "
         f"'frostline table drop {gone.definition.uuid}' deletes it"
     )
 

@@ -27,8 +27,8 @@ from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED
 Handler = Callable[[int, FrameType | None], None]
 
 STOPPED = {
-    TERMINATED: "frostline: stopped by SIGTERM; what was under way resumes with the next command",
-    INTERRUPTED: "\nfrostline: interrupted; what was under way resumes with the next command",
+    TERMINATED: "frostline: stopped by SIGTERM; the next command continues the work",
+    INTERRUPTED: "\nfrostline: interrupted; the next command continues the work",
 }
 _CODES: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED}
 _MOST_SECONDS = 1.0

@@ -54,7 +54,7 @@ class Adoption:
                 catalog.refresh()
                 if away := [disk.name for disk in disks.values() if disk.unreachable and disk.broken is None]:
                     raise DiskUnreachable(
-                        f"adopting {name} needs disk {away[0]}: it tells which rows are there twice",
+                        f"adopting {name} needs disk {away[0]}: it shows which rows are duplicates",
                         hint="try again when the bucket answers",
                     )
                 return cls._read(catalog, disks, journal, name)
@@ -63,7 +63,7 @@ class Adoption:
             except FrostlineError as error:
                 session.output.note(
                     f"the parts of disk {name} cannot be compared with those of other disks: {error.message};"
-                    " 'frostline fsck' names rows that are there twice"
+                    " 'frostline fsck' names duplicate rows"
                 )
                 return None
 

@@ -8,7 +8,7 @@ from tiering.config.units import counted
 if TYPE_CHECKING:
     from disks.garbage.collect import GcReport
 
-GC_AGAIN = "put right what the message names, and run it again: it goes on; without --delete it only reports"
+GC_AGAIN = "fix the cause and run it again: it continues; without --delete it only reports"
 
 
 def gc_document(report: "GcReport") -> dict[str, Any]:
@@ -32,10 +32,10 @@ def print_gc(session: Session, document: dict[str, Any]) -> None:
         print_rest(session, document)
         return
     line(f"  referenced  {counted(document['referenced'], 'object')}: in use, or restorable within the retention")
-    line(f"  pending     {counted(document['pending'], 'object')}: nothing names them yet, but they are young")
+    line(f"  pending     {counted(document['pending'], 'object')}: nothing names them yet, but they are recent")
     line(f"  orphaned    {counted(document['orphaned'], 'object')}, {format_size(document['orphaned_bytes'])}")
     if document["quarantined"]:
-        line(f"  quarantined {document['quarantined']:,} of them: they go when their quarantine is over")
+        line(f"  quarantined {document['quarantined']:,} of them: deleted when their quarantine ends")
     line(f"  deleted     {counted(document['deleted'], 'object')}, {format_size(document['deleted_bytes'])}")
     if document["log_deleted"] or document["log_collectable"]:
         old = counted(document["log_collectable"], "entry or snapshot", "entries and snapshots")

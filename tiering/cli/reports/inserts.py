@@ -30,4 +30,4 @@ def tell_replaced(session: Session, document: dict[str, Any], action: str) -> No
             f"{action} {counted(len(document['replaced']), 'part')}: {', '.join(document['replaced'])}"
         )
     if document.get("revision") is not None:
-        session.output.note(f"'frostline undo {document['disk']} {document['revision']}' takes this back")
+        session.output.note(f"'frostline undo {document['disk']} {document['revision']}' reverts this")

@@ -42,8 +42,8 @@ def tell_behind(output: Output, store: "Store", sql: str) -> None:
             {"table": definition.full_name, "waiting": trouble.waiting, "error": trouble.error}
         )
         output.note(
-            f"{definition.full_name}: the answer may lack rows: {waiting} could not be taken over here "
-            f"({trouble.error}); 'frostline replica status' says how far this replica is"
+            f"{definition.full_name}: the answer may lack rows: {waiting} could not be fetched here "
+            f"({trouble.error}); 'frostline replica status' shows how far this replica is"
         )
 
 
@@ -99,7 +99,7 @@ def _of_file(chosen: str, path: Path) -> str:
     if chosen == "table":
         chosen = {".csv": "csv", ".json": "json", ".parquet": "parquet"}.get(path.suffix, chosen)
     if chosen == "table":
-        raise UsageError(f"which format for {path}?", hint="say --output-format csv, json or parquet")
+        raise UsageError(f"which format for {path}?", hint="use --output-format csv, json or parquet")
     return chosen
 
 

@@ -146,6 +146,6 @@ def _address(hook: HookConfig, host: str, port: int) -> str:
         if not ipaddress.ip_address(address.partition("%")[0]).is_global:
             raise Refused(
                 f"{host} is at {address}, which is a private address",
-                hint="say allow_private: true where that is meant",
+                hint="set allow_private: true to allow it",
             )
     return found[0]

@@ -113,8 +113,8 @@ class TableIngest:
         if file is not None:
             why = f"{self._kills} processes in a row were killed at it, the last one when it was read alone"
             hint = (
-                "it may need more memory than there is: look into the log of the system, split the file or write it"
-                " again; 'frostline inbox retry' tries it as it is"
+                "it may need more memory than there is: check the system log, split the file or write it"
+                " again; 'frostline inbox retry' tries it unchanged"
             )
             self._put_aside(name, FAILED, "failed", sha256=self._digest(file), error=why, hint=hint)
 
@@ -123,7 +123,7 @@ class TableIngest:
         then stays so, and the next run goes on."""
         if not self._definition.settings.deduplication_window and self._inbox.taken():
             raise UsageError(
-                f"table {self._definition.full_name} has deduplication_window 0: after a crash nobody could tell"
+                f"table {self._definition.full_name} has deduplication_window 0: after a crash it would be unknown"
                 " whether a file is in",
                 hint="insert its files yourself, or make the table with a window",
             )
@@ -292,7 +292,7 @@ class TableIngest:
                     FAILED,
                     "failed",
                     sha256=expected.sha256,
-                    error=f"the process ended while the file went in, and nobody can tell whether it is: {why}",
+                    error=f"the process ended while the file went in, and it is unknown whether it is in: {why}",
                     hint="look with a query for its rows; 'frostline inbox retry' inserts them, or remove the file",
                 )
         self._inbox.forget_batch()

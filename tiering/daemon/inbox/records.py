@@ -79,7 +79,7 @@ def decode_batch(data: bytes, where: str) -> Batch:
     except (msgspec.DecodeError, ValueError) as error:
         raise Damaged(
             f"{where} cannot be read: {error}",
-            hint="it says which files of .taken were going in; look with a query whether their rows are in, then"
+            hint="it says which files of .taken were going in; check with a query whether their rows are in, then"
             " remove it, and move the files back or away",
         ) from error
 

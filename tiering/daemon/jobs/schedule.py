@@ -70,7 +70,7 @@ class Schedule:
         assert self.cron is not None
         while True:
             found: datetime | None = self._trigger.get_next_fire_time(None, after + _MOMENT)
-            assert found is not None, "what is read as a cron line comes again"
+            assert found is not None, "the job recurs"
             after = found.astimezone(UTC)
             if not (found.astimezone(self.zone).fold and not self.cron.each_hour):
                 return after

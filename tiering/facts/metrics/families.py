@@ -38,7 +38,7 @@ def families(seen: Seen | None, process: Process, *, version: str) -> list[Famil
 
 
 def _at(seen: Seen) -> Family:
-    at = Family("frostline_seen_timestamp_seconds", "gauge", "When the store was looked at for these numbers.")
+    at = Family("frostline_seen_timestamp_seconds", "gauge", "Time of this scan of the store.")
     at.add(seen.at.timestamp())
     return at
 
@@ -76,10 +76,10 @@ def _by_name(counts: Mapping[str, int], called: Callable[[str], str]) -> Counter
 
 
 def _overdue(seen: Seen, called: Callable[[str], str]) -> list[Family]:
-    parts = Family("frostline_due_parts", "gauge", "Parts that a TTL rule wants elsewhere, or gone.", ("table",))
+    parts = Family("frostline_due_parts", "gauge", "Parts that a TTL rule will move or delete.", ("table",))
     sizes = Family("frostline_due_bytes", "gauge", "Bytes in them.", ("table",))
     oldest = Family(
-        "frostline_oldest_due_timestamp_seconds", "gauge", "When the one that waits longest came due.", ("table",)
+        "frostline_oldest_due_timestamp_seconds", "gauge", "When the oldest of them became due.", ("table",)
     )
     summed: dict[str, Overdue] = {}
     for table, waiting in seen.overdue.items():
@@ -93,16 +93,16 @@ def _overdue(seen: Seen, called: Callable[[str], str]) -> list[Family]:
 
 
 def _work(seen: Seen) -> list[Family]:
-    failing = Family("frostline_failing_moves", "gauge", "Moves whose last try failed; they are tried again.")
+    failing = Family("frostline_failing_moves", "gauge", "Moves whose last attempt failed; they are retried.")
     failing.add(seen.failing_moves)
-    pins = Family("frostline_pins", "gauge", "Parts and partitions that somebody pinned.")
+    pins = Family("frostline_pins", "gauge", "Pinned parts and partitions.")
     pins.add(seen.pins)
-    paused = Family("frostline_pauses", "gauge", "Pauses of automatic work, for a table or for all.", ("kind",))
+    paused = Family("frostline_pauses", "gauge", "Pauses of background work, per table or for all.", ("kind",))
     for kind, count in sorted(seen.paused.items()):
         paused.add(count, kind)
-    broken = Family("frostline_broken_parts", "gauge", "What lies on a disk and cannot be read.")
+    broken = Family("frostline_broken_parts", "gauge", "Unreadable parts on a disk.")
     broken.add(seen.broken)
-    aside = Family("frostline_parts_set_aside", "gauge", "Parts that a repair set aside: their rows are in no answer.")
+    aside = Family("frostline_parts_set_aside", "gauge", "Parts a repair set aside; queries omit their rows.")
     aside.add(seen.set_aside)
     moves = _remembered("move", "Moves", seen.moves)
     return [*moves, *_remembered("merge", "Merges", seen.merges), failing, pins, paused, broken, aside]
@@ -111,7 +111,7 @@ def _work(seen: Seen) -> list[Family]:
 def _remembered(noun: str, title: str, work: tuple[WorkSeen, ...]) -> list[Family]:
     """The journal forgets the oldest, so these may fall: gauges."""
     labels = ("state", "reason")
-    counts = Family(f"frostline_{noun}s", "gauge", f"{title} that the journal remembers, by state and reason.", labels)
+    counts = Family(f"frostline_{noun}s", "gauge", f"{title} in the journal, by state and reason.", labels)
     sizes = Family(f"frostline_{noun}_bytes", "gauge", "Bytes of them.", labels)
     called = bounded({group: group.count for group in work}, lambda group: group.reason, 50)
     sums: dict[tuple[str, str], list[int]] = {}
@@ -127,14 +127,12 @@ def _remembered(noun: str, title: str, work: tuple[WorkSeen, ...]) -> list[Famil
 
 def _disks(seen: Seen) -> list[Family]:
     up = Family(
-        "frostline_disk_up", "gauge", "1 when the disk is what its name stands for and answers.", ("disk", "kind")
+        "frostline_disk_up", "gauge", "1 when the disk is available and has the right identity.", ("disk", "kind")
     )
-    free = Family("frostline_disk_free_bytes", "gauge", "Free on the disk, where it has a limit.", ("disk",))
-    total = Family("frostline_disk_total_bytes", "gauge", "Its size, where it has a limit.", ("disk",))
-    revision = Family("frostline_disk_revision", "gauge", "The revision of its log that was applied here.", ("disk",))
-    looked = Family(
-        "frostline_disk_looked_timestamp_seconds", "gauge", "When its log was last asked what others did.", ("disk",)
-    )
+    free = Family("frostline_disk_free_bytes", "gauge", "Free bytes of the disk, if limited.", ("disk",))
+    total = Family("frostline_disk_total_bytes", "gauge", "Size of the disk, if limited.", ("disk",))
+    revision = Family("frostline_disk_revision", "gauge", "Applied revision of the disk's log.", ("disk",))
+    looked = Family("frostline_disk_looked_timestamp_seconds", "gauge", "When the disk's log was last read.", ("disk",))
     for disk in seen.disks:
         up.add(disk.up, disk.name, disk.kind)
         known = ((free, disk.free_bytes), (total, disk.total_bytes), (revision, disk.revision), (looked, disk.looked))
@@ -146,11 +144,9 @@ def _disks(seen: Seen) -> list[Family]:
 
 def _replicas(seen: Seen) -> list[Family]:
     synced = Family(
-        "frostline_replica_synced_timestamp_seconds", "gauge", "When it took in what the others did.", ("table",)
+        "frostline_replica_synced_timestamp_seconds", "gauge", "When it last synced with the others.", ("table",)
     )
-    waiting = Family(
-        "frostline_replica_waiting_entries", "gauge", "Entries of its log that it could not do yet.", ("table",)
-    )
+    waiting = Family("frostline_replica_waiting_entries", "gauge", "Pending log entries.", ("table",))
     called = bounded(dict.fromkeys(seen.replicas, 1), lambda table: table)
     times: dict[str, float] = {}
     for table, known in seen.replicas.items():
@@ -164,14 +160,14 @@ def _replicas(seen: Seen) -> list[Family]:
 
 
 def _backups(seen: Seen) -> list[Family]:
-    configured = Family("frostline_backup_configured", "gauge", "1 where a repository is configured.")
+    configured = Family("frostline_backup_configured", "gauge", "1 when a repository is configured.")
     configured.add(seen.backups is not None)
-    missing = Family("frostline_backup_missing_tables", "gauge", "Tables that no backup holds, as last seen from here.")
+    missing = Family("frostline_backup_missing_tables", "gauge", "Tables without a backup, as last seen here.")
     failed = Family(
-        "frostline_backup_failed_proofs", "gauge", "Tables whose last verification or drill found something."
+        "frostline_backup_failed_proofs", "gauge", "Tables whose last verification or drill found problems."
     )
     times = {
-        "taken": Family("frostline_backup_timestamp_seconds", "gauge", "When the newest was taken.", ("table",)),
+        "taken": Family("frostline_backup_timestamp_seconds", "gauge", "Time of the newest backup.", ("table",)),
         "verified": Family(
             "frostline_backup_verified_timestamp_seconds", "gauge", "When one was verified.", ("table",)
         ),
@@ -193,11 +189,11 @@ def _backups(seen: Seen) -> list[Family]:
 
 
 def _inbox(seen: Seen) -> list[Family]:
-    waiting = Family("frostline_inbox_waiting_files", "gauge", "Files that have landed, and are not in.", ("table",))
+    waiting = Family("frostline_inbox_waiting_files", "gauge", "Files waiting to be inserted.", ("table",))
     sizes = Family("frostline_inbox_waiting_bytes", "gauge", "Bytes of them.", ("table",))
     failed = Family("frostline_inbox_failed_files", "gauge", "Files in failed/.", ("table",))
     oldest = Family(
-        "frostline_inbox_oldest_timestamp_seconds", "gauge", "When the one that waits longest was written.", ("table",)
+        "frostline_inbox_oldest_timestamp_seconds", "gauge", "Modification time of the oldest of them.", ("table",)
     )
     called = bounded(dict.fromkeys(seen.inbox, 1), lambda table: table)
     sums: dict[str, list[int]] = {}
@@ -218,9 +214,9 @@ def _inbox(seen: Seen) -> list[Family]:
 
 def _budgets(seen: Seen) -> list[Family]:
     labels = ("policy", "budget")
-    spent = Family("frostline_budget_spent", "gauge", "What moves took from a budget in its interval.", labels)
-    limit = Family("frostline_budget_limit", "gauge", "Where it ends: bytes, requests, or money.", labels)
-    renewed = Family("frostline_budget_renewed_timestamp_seconds", "gauge", "When its next interval begins.", labels)
+    spent = Family("frostline_budget_spent", "gauge", "Amount used of a budget in its interval.", labels)
+    limit = Family("frostline_budget_limit", "gauge", "Limit of the budget: bytes, requests or money.", labels)
+    renewed = Family("frostline_budget_renewed_timestamp_seconds", "gauge", "Start of its next interval.", labels)
     for budget in seen.budgets:
         for family, value in ((spent, budget.spent), (limit, budget.limit), (renewed, budget.until.timestamp())):
             family.add(value, budget.policy, budget.of)

@@ -98,7 +98,7 @@ def _passes(process: Process) -> list[Family]:
     up = Family("frostline_daemon_up", "gauge", "1 while a daemon runs on this store.")
     up.add(process.up)
     counters = [
-        Family("frostline_daemon_passes_total", "counter", "Passes since the daemon began."),
+        Family("frostline_daemon_passes_total", "counter", "Passes since the daemon started."),
         Family("frostline_daemon_moves_total", "counter", "Moves of those passes."),
         Family("frostline_daemon_merges_total", "counter", "Merges of those passes."),
         Family("frostline_daemon_failures_total", "counter", "What failed in them."),
@@ -109,12 +109,12 @@ def _passes(process: Process) -> list[Family]:
     if process.last_pass is not None:
         last.add(process.last_pass.timestamp())
     trouble = Family(
-        "frostline_daemon_trouble", "gauge", "1 when a daemon cannot do all, or not read its configuration."
+        "frostline_daemon_trouble", "gauge", "1 when a daemon has failures, or cannot read its configuration."
     )
     trouble.add(process.up and process.is_troubled)
     restart = Family("frostline_daemon_needs_restart", "gauge", "1 when changed keys wait for a restart.")
     restart.add(process.up and process.needs_restart)
-    held = Family("frostline_held_parts", "gauge", "Due parts that pacing holds back, by what holds them.", ("reason",))
+    held = Family("frostline_held_parts", "gauge", "Due parts postponed by pacing, by reason.", ("reason",))
     for reason, count in sorted(process.held.items()):
         held.add(count, reason)
     return [up, *counters, last, trouble, restart, held]
@@ -124,9 +124,9 @@ def _jobs(jobs: Iterable[Mapping[str, Any]]) -> list[Family]:
     label = ("daemon_job",)  # `job` is Prometheus' own: it says of which scrape a number is
     last = Family("frostline_job_last_run_timestamp_seconds", "gauge", "When the job's last run began.", label)
     upcoming = Family("frostline_job_next_run_timestamp_seconds", "gauge", "When it runs next.", label)
-    runs = Family("frostline_job_runs", "gauge", "Runs of it that are on record.", label)
-    failures = Family("frostline_job_failures_in_a_row", "gauge", "Failed runs since the last that did not.", label)
-    trouble = Family("frostline_job_trouble", "gauge", "1 when its last run failed, or found something wrong.", label)
+    runs = Family("frostline_job_runs", "gauge", "Recorded runs of the job.", label)
+    failures = Family("frostline_job_failures_in_a_row", "gauge", "Consecutive failed runs.", label)
+    trouble = Family("frostline_job_trouble", "gauge", "1 when its last run failed or found problems.", label)
     running = Family("frostline_job_running", "gauge", "1 while it runs.", label)
     paused = Family("frostline_job_paused", "gauge", "1 while it is paused.", label)
     for job in jobs:
@@ -143,7 +143,7 @@ def _jobs(jobs: Iterable[Mapping[str, Any]]) -> list[Family]:
 
 
 def _orphans(jobs: Iterable[Mapping[str, Any]]) -> list[Family]:
-    count = Family("frostline_orphaned_objects", "gauge", "Objects that nothing names, as the last gc left them.")
+    count = Family("frostline_orphaned_objects", "gauge", "Unreferenced objects after the last gc.")
     sizes = Family("frostline_orphaned_bytes", "gauge", "Bytes of them.")
     for job in jobs:
         if job["job"] == "gc" and job["figures"]:
@@ -154,9 +154,9 @@ def _orphans(jobs: Iterable[Mapping[str, Any]]) -> list[Family]:
 
 def _lanes(lanes: Iterable[Lane]) -> list[Family]:
     label = ("lane",)
-    since = Family("frostline_lane_since_timestamp_seconds", "gauge", "When what a lane does began.", label)
-    total = Family("frostline_lane_bytes", "gauge", "Bytes of it, where that is known.", label)
-    done = Family("frostline_lane_done_bytes", "gauge", "Bytes of it that are done.", label)
+    since = Family("frostline_lane_since_timestamp_seconds", "gauge", "Start of the lane's current work.", label)
+    total = Family("frostline_lane_bytes", "gauge", "Bytes of that work, if known.", label)
+    done = Family("frostline_lane_done_bytes", "gauge", "Bytes done of that work.", label)
     for lane in lanes:
         since.add(lane.since.timestamp(), lane.lane)
         done.add(lane.bytes_done, lane.lane)
@@ -167,9 +167,9 @@ def _lanes(lanes: Iterable[Lane]) -> list[Family]:
 
 def _hooks(hooks: Iterable[Hook]) -> list[Family]:
     label = ("hook",)
-    waiting = Family("frostline_hook_waiting_events", "gauge", "Events that the hook has not heard.", label)
-    heard = Family("frostline_hook_delivered_total", "counter", "Events that it heard, since the daemon began.", label)
-    given_up = Family("frostline_hook_given_up_total", "counter", "Events that were given up.", label)
+    waiting = Family("frostline_hook_waiting_events", "gauge", "Events waiting for the hook.", label)
+    heard = Family("frostline_hook_delivered_total", "counter", "Events delivered since the daemon started.", label)
+    given_up = Family("frostline_hook_given_up_total", "counter", "Events given up.", label)
     for hook in hooks:
         waiting.add(hook.waiting, hook.hook)
         heard.add(hook.delivered, hook.hook)
@@ -182,22 +182,22 @@ def _requests(process: Process) -> list[Family]:
         "frostline_store_requests_total", "counter", "Requests of this daemon to a disk's store.", ("disk", "verb")
     )
     traffic = Family(
-        "frostline_store_bytes_total", "counter", "Bytes of this daemon to and from it.", ("disk", "direction")
+        "frostline_store_bytes_total", "counter", "Bytes this daemon sent and received.", ("disk", "direction")
     )
     for one in process.traffic:
         for verb, count in one.requests.items():
             requests.add(count, one.disk, verb)
         traffic.add(one.sent, one.disk, "sent")
         traffic.add(one.received, one.disk, "received")
-    allowed = Family(
-        "frostline_store_concurrency", "gauge", "Requests that may run at once: a store that throttles halves it."
-    )
+    allowed = Family("frostline_store_concurrency", "gauge", "Limit of concurrent requests; throttling halves it.")
     if process.concurrency is not None:
         allowed.add(process.concurrency)
-    calls = Family("frostline_store_calls_total", "counter", "Calls of stores that ended, each try counted.", ("call",))
+    calls = Family("frostline_store_calls_total", "counter", "Finished store calls, counting each attempt.", ("call",))
     seconds = Family("frostline_store_call_seconds_total", "counter", "How long they took.", ("call",))
     failed = Family("frostline_store_failed_calls_total", "counter", "Those that failed.", ("call",))
-    throttled = Family("frostline_store_throttled_calls_total", "counter", "Those told to come more slowly.", ("call",))
+    throttled = Family(
+        "frostline_store_throttled_calls_total", "counter", "Requests answered with a request to slow down.", ("call",)
+    )
     for call, found in sorted(process.answered.items()):
         for family, value in ((calls, found.calls), (seconds, found.seconds)):
             family.add(value, call)

@@ -61,7 +61,7 @@ class MetricsServer:
             self._thread = None
             raise UsageError(
                 f"metrics cannot be served on {HOST}:{port}: {failed[0].strerror or failed[0]}",
-                hint="set metrics.port to another one; 0 takes any that is free",
+                hint="set metrics.port to another one; 0 picks a free port",
             ) from failed[0]
 
     def end(self) -> None:
@@ -104,7 +104,7 @@ class MetricsServer:
         async def handle(request: web.Request) -> web.StreamResponse:
             name = request.host.rpartition(":")[0] or request.host
             if name not in _OWN_NAMES:
-                return web.Response(status=403, text=f"ask for {HOST}: this is for programs of this machine\n")
+                return web.Response(status=403, text=f"ask for {HOST}: only local programs may ask\n")
             return answer()
 
         return handle

@@ -53,7 +53,7 @@ def path_columns(source: InputSource, reshaping: Reshaping) -> dict[str, PathCol
                 raise UsageError(
                     f"{source.label}: the directory {same[0]} differs in case alone from column {similar[folded(key)]} "
                     f"of {reshaping.definition.full_name}",
-                    hint=f"say what it is with --rename-column '{name_text(key)}:COLUMN'; or {NO_HIVE}",
+                    hint=f"map it with --rename-column '{name_text(key)}:COLUMN'; or {NO_HIVE}",
                 )
             continue
         if len({value_of(step, source.label) for step in same}) > 1:
@@ -87,7 +87,7 @@ def with_path_columns(
         same = pc.equal(typed, value) if value.is_valid else typed.is_null()
         if (row := pc.index(pc.fill_null(same, False), False).as_py()) >= 0:
             raise UsageError(
-                f"{label}: row {first_row + row + 1} has {typed[row].as_py()!r} in column {name}, and the file lies in "
+                f"{label}: row {first_row + row + 1} has {typed[row].as_py()!r} in column {name}, and the file is in "
                 f"{said.step}",
                 hint=f"move the file; or {NO_HIVE}",
             )

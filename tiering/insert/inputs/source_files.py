@@ -200,7 +200,7 @@ def source_of(path: str, file_format: str | None, opener: Callable[[], RemoteFil
     """The input at a path, by its name. Raises `UsageError` as `find_sources`."""
     if path == STDIN:
         if file_format is None:
-            raise UsageError("standard input needs a format", hint=f"say --format {'|'.join(FORMATS)}")
+            raise UsageError("standard input needs a format", hint=f"use --format {'|'.join(FORMATS)}")
         return InputSource(path, file_format)
     label = label_of(path)
     suffixes = [suffix.lower() for suffix in Path(label).suffixes]
@@ -209,7 +209,7 @@ def source_of(path: str, file_format: str | None, opener: Callable[[], RemoteFil
     if known is None and compression == ".zip":
         known = _format_inside(path, opener)
     if known is None:
-        raise UsageError(f"{label}: the format is not clear from the name", hint=f"say --format {'|'.join(FORMATS)}")
+        raise UsageError(f"{label}: the format is not clear from the name", hint=f"use --format {'|'.join(FORMATS)}")
     return InputSource(path, known, compression, opener)
 
 

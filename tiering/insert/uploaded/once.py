@@ -116,9 +116,9 @@ class OnceABatch(msgspec.Struct, frozen=True):
         if known is not None and known != self.query and not self.takes_new:
             raise Refused(
                 f"stream {self.stream} wrote to {definition.full_name} with another checkpoint than this one, so rows "
-                "that are there may come once more",
-                hint="give it the old checkpoint; option('new_checkpoint', 'accept') takes what comes now for new "
-                "rows; option('stream', NAME) makes it a stream of its own",
+                "may be inserted twice",
+                hint="give it the old checkpoint; option('new_checkpoint', 'accept') treats the next rows as "
+                "new; option('stream', NAME) makes it a stream of its own",
             )
         newest = self._newest(disk, definition) if known == self.query else None
         return self.batch >= 0 and newest is not None and newest >= self.batch

@@ -98,7 +98,7 @@ def _check_here(disk: LoggedDisk, definition: TableDefinition, parts: Sequence[S
         disks = ", ".join(sorted({stored.disk for stored in elsewhere}))
         raise Refused(
             f"of what is to be replaced in {definition.full_name} disk {disks} has {counted(len(elsewhere), 'part')}, "
-            f"where no undo brings them back, such as {first.facts.name}: nothing was replaced",
+            f"where undo cannot restore them, such as {first.facts.name}: nothing was replaced",
             hint=f"frostline move {definition.full_name} --partition {first.name.partition} --to-disk {disk.name}",
         )
 
@@ -108,7 +108,7 @@ def _check_known(disk: LoggedDisk, definition: TableDefinition, parts: Sequence[
     if newer and disk.commits().oldest > since + 1:
         raise Refused(
             f"the log of disk {disk.name} does not go back to revision {since} any more, where this write began: "
-            f"whether {newer[0].facts.name} has rows that came since cannot be told; nothing was replaced",
+            f"it is unknown whether {newer[0].facts.name} has newer rows; nothing was replaced",
             hint="run it again; retention_seconds of the disk says how long the log is kept",
         )
     for stored in newer:
@@ -134,7 +134,7 @@ def newcomer(disk: LoggedDisk, directory: str, since: int) -> str:
         for source in seen.sources:
             before = f"{directory.rpartition('/')[0]}/{source}"
             if not _takes_away(entry.commit, before):
-                return f"part {name} was merged from {source}, which lay elsewhere"
+                return f"part {name} was merged from {source}, which was elsewhere"
             if found := newcomer(disk, before, since):
                 return found
     return ""

@@ -310,7 +310,7 @@ def _check_keys(
                 key = stored_key(group.first_key, definition)
                 if key is not None and key not in shard.within:
                     raise Damaged(
-                        f"shard {shard.number} of the merge into {output} gave back {item.file.name}, which has keys "
+                        f"shard {shard.number} of the merge into {output} returned {item.file.name}, which has keys "
                         "of another shard",
                         hint="the parts are unchanged; run the merge again",
                     )
@@ -321,7 +321,7 @@ def _disk_of(context: Context, inputs: Sequence[StoredPart]) -> LoggedDisk:
     disk = context.disk(min(names)).logged
     if len(names) > 1 or disk is None:
         raise UsageError(
-            f"not all in one bucket: the parts lie on {', '.join(sorted(names))}",
+            f"not all in one bucket: the parts are on {', '.join(sorted(names))}",
             hint="move them to one object disk first, or merge them without --cold and --spark",
         )
     return disk
@@ -339,7 +339,7 @@ def _input_files(context: Context, definition: TableDefinition, parts: Sequence[
             except NotFound as error:
                 raise Conflict(
                     f"{stored.facts.name} is not on {disk.name} any more",
-                    hint="look at 'frostline parts' and plan again",
+                    hint="check 'frostline parts' and plan again",
                 ) from error
             if info.key is None:
                 raise Damaged(f"{disk.name}:{path} has no object", hint="run 'frostline fsck'")

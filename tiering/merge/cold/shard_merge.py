@@ -125,7 +125,7 @@ def _fetch(store: ObjectStore, shard_file: ShardFile, path: Path) -> None:
     if shard_file.row_groups is None and digest.hexdigest() != shard_file.file.sha256:
         raise Damaged(
             f"{shard_file.label} is not what was written: its SHA-256 differs from part.json",
-            hint="run 'frostline fsck --read-data'; the part is kept as it is and not merged",
+            hint="run 'frostline fsck --read-data'; the part is left unchanged and not merged",
         )
 
 

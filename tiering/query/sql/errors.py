@@ -51,7 +51,7 @@ def engine_error(error: Exception) -> FrostlineError:
     if match := _NO_TEXT.search(text):
         return Damaged(
             f"part {match[1]} has bytes that are no UTF-8 text, in a column that the query reads",
-            hint="a query of the other columns works; Table.dataset() of Python reads the bytes, to insert them mended",
+            hint="query the other columns; Table.dataset() in Python reads the bytes, to fix and insert them",
         )
     if isinstance(error, duckdb.IOException) or _DECODING.search(text):
         return Damaged(f"a part cannot be decoded: {cleaned(text)[:300]}", hint="run 'frostline fsck --read-data'")

@@ -53,7 +53,7 @@ def _names(function: str, node: dict[str, Any]) -> Iterator[str]:
         yield node["literal"]["text"]
     else:
         raise UsageError(
-            f"{function} takes the names of its files as they stand, such as {function}('calls/*.csv')",
+            f"{function} takes literal file names, such as {function}('calls/*.csv')",
             hint="a list of names works, too; what is computed does not",
         )
 

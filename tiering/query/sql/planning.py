@@ -231,4 +231,4 @@ def check_columns(definition: TableDefinition) -> None:
     be of the first one, whichever was meant."""
     hint = f"rename one of them: frostline table alter {definition.full_name} --rename-column '{{}}:NEW'"
     names = (column.name for column in definition.columns)
-    check_told_apart(names, f"columns of {definition.full_name}", hint + "; scan in Python tells them apart")
+    check_told_apart(names, f"columns of {definition.full_name}", hint + "; scan in Python distinguishes them")

@@ -212,7 +212,7 @@ def _way_round(kind: pa.DataType) -> str:
     if isinstance(kind, pa.BaseExtensionType):
         return f"its values are stored as {kind.storage_type}: a column of such a type takes them"
     if pa.types.is_null(kind):
-        return "there is no value to tell a type by"
+        return "there is no value to infer a type from"
     return _KNOWN
 
 

@@ -61,7 +61,7 @@ def default_scalar(column: Column) -> pa.Scalar:
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise UsageError(
             f"default {column.default!r} does not fit column {column.name} of type {column.type}",
-            hint=f"{str(error) or 'it is out of range'}; say a value that the type has",
+            hint=f"{str(error) or 'it is out of range'}; use a value of the type",
         ) from error
 
 
@@ -153,7 +153,7 @@ def check_names(names: list[str], definition: TableDefinition, *, where: str) ->
     if name := next((name for name in unknown if folded(name) in similar), None):
         raise UsageError(
             f"{where}column {name} differs in case alone from column {similar[folded(name)]} of {definition.full_name}",
-            hint=f"say what it is with --rename-column '{name_text(name)}:COLUMN', or leave it out with --select",
+            hint=f"map it with --rename-column '{name_text(name)}:COLUMN', or leave it out with --select",
         )
     if unknown:
         raise UsageError(

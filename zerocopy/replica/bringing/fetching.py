@@ -148,8 +148,8 @@ class Fetcher(msgspec.Struct):
                 reasons.append(f"{source.replica}: {error.message}")
         raise Transient(
             f"part {target} of {self.replica.definition.full_name} is not to be had now: "
-            + ("; ".join(reasons) or "no replica whose address is known has it"),
-            hint="is a daemon running on a replica that has it? 'frostline replica status' says",
+            + ("; ".join(reasons) or "no reachable replica has it"),
+            hint="is a daemon running on a replica that has it? 'frostline replica status' shows",
         )
 
     def _is_here(self, source: PartHolder) -> bool:

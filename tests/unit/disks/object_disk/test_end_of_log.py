@@ -210,7 +210,7 @@ def test_a_stray_entry_that_another_stray_one_was_built_on_counts_for_nobody(
     stopping.before = lambda: truncate(b)
     stopping.after = lambda: put(c, "t/of-c")
     put(a, "t/of-a")
-    assert {2, 3} <= set(entries(store)), "both lie in the hole"
+    assert {2, 3} <= set(entries(store)), "both are in the hole"
     assert files(a) == files(b) == files(c)
     assert {"t/of-a", "t/of-c"} <= set(files(b))
     assert collect_later(b).refused is None
@@ -505,5 +505,5 @@ def test_a_machine_that_opens_while_others_truncate_begins_with_the_newer_snapsh
     assert files(fresh) == files(b)
     assert listing.others is None
     store.delete([info.key for info in store.list("snapshots/") if info.key.endswith(".zst")])
-    with pytest.raises(Damaged, match="no snapshot stands in for it"):
+    with pytest.raises(Damaged, match="no snapshot replaces it"):
         files(ObjectDisk("s3", store, tmp_path / "d"))

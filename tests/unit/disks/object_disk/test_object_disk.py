@@ -589,7 +589,7 @@ def test_a_log_without_its_first_entries_is_damage_and_not_retention(store: Memo
     for number in range(3):
         put(disk, {f"t/{number}.json": b"{}"})
     store.delete([commit_key(1)])
-    with pytest.raises(Damaged, match="no snapshot stands in for it"):
+    with pytest.raises(Damaged, match="no snapshot replaces it"):
         ObjectDisk("s3", store, tmp_path / "b").refresh()
 
 

@@ -204,7 +204,7 @@ class TestColumns:
         found = self.server({"k": "UInt64"}, {"k": "UInt64", "c": "UInt64"})
         with pytest.raises(UsageError, match="before column c was added") as caught:
             plan_columns(found, {})
-        assert caught.value.hint == "say it: --default c=VALUE"
+        assert caught.value.hint == "set it: --default c=VALUE"
         assert [column.name for column in plan_columns(found, {"c": "7"}).columns] == ["k", "c"]
         with pytest.raises(UsageError, match="no part has a column d"):
             plan_columns(found, {"c": "7", "d": "1"})

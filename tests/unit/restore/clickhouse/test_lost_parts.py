@@ -136,7 +136,7 @@ policies:
         self.fill(tmp_path, server)
         assert cli.run(["clickhouse", "export", "ch", "out"]) == 4
         first = capsys.readouterr().out.splitlines()[0]
-        assert first.startswith(f"LOST NAME  {TABLE}/tmp_insert_all_1_1_0 is a whole part")
+        assert first.startswith(f"LOST NAME  {TABLE}/tmp_insert_all_1_1_0 is a complete part")
         assert "detached/lost_1_all_1_1_0" in first
 
     def test_a_restore_of_what_is_not_whole_ends_with_4(

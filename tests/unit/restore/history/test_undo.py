@@ -315,7 +315,7 @@ class TestDrop:
         insert(store, 1000)
         drop_january(store)
         planned = preview(store.context, disk, disk.revision)
-        assert any("not what lay on other disks" in note for note in planned.notes)
+        assert any("not what was on other disks" in note for note in planned.notes)
         take_back(store)
         assert keys(store) == list(range(40))
 

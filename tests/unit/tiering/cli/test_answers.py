@@ -223,7 +223,7 @@ def test_a_query_without_end_is_ended(number: signal.Signals, code: int, home: H
         check=False,
     )
     assert done.returncode == code, done.stderr
-    assert "resumes with the next command" in done.stderr
+    assert "the next command continues the work" in done.stderr
 
 
 @pytest.mark.parametrize("sql", ["SELECT nothing", "SELECT * FROM no.such", "SELECT error('x')"])

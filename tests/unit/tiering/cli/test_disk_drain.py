@@ -82,7 +82,7 @@ def test_the_parts_go_within_the_volume_and_nothing_comes_until_it_is_stopped(fr
     assert {item["name"]: item["drained"] for item in frostline.json("disks")["disks"]}["ssd"]
     frostline("move", "d.t", "--partition", "8", "--to-disk", "ssd", code=13)
     assert "frostline disk drain ssd --stop" in frostline.error
-    assert "nothing comes to it" in frostline("disk", "drain", "ssd")  # again: nothing to do
+    assert "frostline disk drain ssd --stop" in frostline("disk", "drain", "ssd")  # again: nothing to do
     assert frostline.json("disk", "drain", "ssd", "--stop")["drained"] is False
     frostline("move", "d.t", "--partition", "8", "--to-disk", "ssd")
     assert disks(frostline) == ["hdd", "ssd"]

@@ -46,7 +46,7 @@ def test_a_hook_is_tried_once(home: Home, tmp_path: Path) -> None:
     configure(home, hooks={"x": {"command": reads, "events": ["backup"]}, "bad": {"command": ["false"]}})
     home("hook", "test", "x", "-n")
     assert not file.exists()
-    assert "took the test event" in home("hook", "test", "x")
+    assert "accepted the test event" in home("hook", "test", "x")
     event = json.loads(file.read_text())
     assert (event["event"], event["where"]) == ("backup", "hook test")
     home("hook", "test", "bad", code=5)

@@ -246,7 +246,7 @@ def test_a_wait_without_end_ends_with_the_signal(wait: str, number: signal.Signa
     command = [sys.executable, "-c", program, wait]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code, done.stderr
-    assert "resumes with the next command" in done.stderr
+    assert "the next command continues the work" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -267,7 +267,7 @@ stop.set()
 daemon._end_in_time(stop, [signal.SIGTERM], threading.Event())
 """
     done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (143, "daemon: stopped within a step; the next start goes on with it\n")
+    assert (done.returncode, done.stderr) == (143, "daemon: stopped within a step; the next start continues it\n")
     group = int(pid.read_text())
     until(lambda: not alive(group))
 

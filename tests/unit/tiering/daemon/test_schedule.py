@@ -118,8 +118,8 @@ class TestCron:
             ("5-1 * * * *", "is no minute"),
             ("a;b * * * *", "is no minute"),
             ("*-5 * * * *", "is no minute"),
-            ("0 0 30 2 *", "no day that ever comes"),
-            ("0 0 31 4,6 *", "no day that ever comes"),
+            ("0 0 30 2 *", "a day that does not exist"),
+            ("0 0 31 4,6 *", "a day that does not exist"),
             ("0 0 1 * 1", "restricts both"),
         ],
     )

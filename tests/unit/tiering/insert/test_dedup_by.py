@@ -105,7 +105,7 @@ def test_a_file_that_breaks_off_leaves_those_before_it_known(frostline: Frostlin
     ("arguments", "problem"),
     [
         (("--select", "SELECT 1 AS k, 1 AS p", "--dedup-by", "file"), "no file is named"),
-        (("a.csv", "--replace-partitions", "--dedup-by", "none"), "the same rows replace themselves"),
+        (("a.csv", "--replace-partitions", "--dedup-by", "none"), "the inserted rows replace themselves"),
         (("a.csv", "--dedup-by", "row"), "row"),
     ],
 )

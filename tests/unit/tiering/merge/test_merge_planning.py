@@ -86,7 +86,7 @@ def test_parts_on_several_volumes(config: Config) -> None:
 
 def test_a_volume_that_prefers_not_to_merge(config: Config) -> None:
     fill(config, "resting", cold="all")
-    assert why(config) == Reason("resting", "volume cold prefers not to merge")
+    assert why(config) == Reason("resting", "merges are disabled on volume cold")
 
 
 def test_parts_of_a_machine_that_is_gone(config: Config, tmp_path: Path) -> None:
@@ -109,11 +109,11 @@ def test_the_command_says_it(config: Config, tmp_path: Path, capfd: pytest.Captu
     path.write_text(json.dumps(msgspec.to_builtins(config)))
     for arguments in (["merge", "d.t"], ["-n", "merge", "d.t", "--final"]):
         assert run(["-c", str(path), *arguments]) == 0
-        assert "not merged: 1 partition (all): volume cold prefers not to merge" in capfd.readouterr().err
+        assert "not merged: 1 partition (all): merges are disabled on volume cold" in capfd.readouterr().err
     assert run(["-c", str(path), "--json", "merge", "d.t"]) == 0
     document = json.loads(capfd.readouterr().out)
     assert document["not_merged"] == [
-        {"partition": "all", "parts": 4, "reason": {"kind": "resting", "detail": "volume cold prefers not to merge"}}
+        {"partition": "all", "parts": 4, "reason": {"kind": "resting", "detail": "merges are disabled on volume cold"}}
     ]
 
 

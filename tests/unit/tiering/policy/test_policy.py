@@ -130,7 +130,7 @@ def test_rows_without_a_plausible_time_are_not_deleted() -> None:
     epoch = {"1": ColumnRange(min="1970-01-01T00:00:00Z", max="1970-01-01T00:00:00Z")}
     (stay,) = plan(placed(table((9, Delete())), columns=epoch)).stays
     assert stay.reason.kind == "implausible_time"
-    assert "drop the part yourself" in stay.reason.detail
+    assert "drop the part manually" in stay.reason.detail
 
 
 def test_missing_statistics_are_explained() -> None:
@@ -231,7 +231,7 @@ def test_a_rule_never_warms_a_part_up() -> None:
     """P18."""
     (stay,) = plan(placed(table((7, MoveToVolume(volume="warm"))), disk="s3"), policy=THREE, disks=THREE_DISKS).stays
     assert stay.reason.kind == "colder"
-    assert "never moves back by itself" in stay.reason.detail
+    assert "never moves back automatically" in stay.reason.detail
 
 
 def test_a_part_that_has_to_go_on_is_copied_once() -> None:
@@ -419,7 +419,7 @@ def test_a_move_by_hand() -> None:
     parts = [placed(table(), f"all_{n}_{n}_0", size=(3 - n) * GB) for n in range(3)]
     moves = manual_moves(parts, "partition 'all'", TWO, ROOMY, to_volume="cold")
     assert [(move.bytes // GB, move.target) for move in moves] == [(1, "s3"), (2, "s3"), (3, "s3")]
-    assert moves[0].reason.detail == "asked for: partition 'all' to volume 'cold'"
+    assert moves[0].reason.detail == "requested: partition 'all' to volume 'cold'"
 
 
 @pytest.mark.parametrize(
