@@ -78,8 +78,7 @@ def draft_of(table: ClickHouseTable, facts: TableFacts) -> str:
     partition = [f"PARTITION BY <an expression of {keys}>"] if keys else []
     return "\n".join(
         [
-            f"-- {rows} in {counted(facts.parts, 'active part')}: compare with SELECT count() FROM "
-            "<database>.<table>",
+            f"-- {rows} in {counted(facts.parts, 'active part')}: compare with SELECT count() FROM <database>.<table>",
             "-- not known here: defaults, columns that no part has, codecs, TTL, indexes, projections, the engine",
             f"ATTACH TABLE <database>.<table>{place}",
             f"(\n{width}\n)",
