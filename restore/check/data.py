@@ -220,7 +220,7 @@ def _fault_in(source: Content, expected: Expected) -> str | None:
             raise refused from error
         return f"{_NOT_READ} {error}"
     if rows is not None and rows != expected.rows:
-        return f"the Parquet footer says {counted(rows, 'row')} and {PART_FILE} says {expected.rows}"
+        return f"the Parquet footer says {counted(rows or 0, 'row')} and {PART_FILE} says {expected.rows}"
     return f"{_NO_TEXT} {untold}" if untold else None
 
 

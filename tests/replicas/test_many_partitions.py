@@ -60,7 +60,7 @@ def test_a_block_far_into_an_insert_that_keeper_does_not_take_says_which_rows_ar
     assert "the first 1,000 rows went in, and none after: insert the rest, of fewer" in a.error
     assert a.keys() == rows[:1000]
     a.insert(*rows, code=2)
-    assert "the first 1000 rows are in" in a.error
+    assert "the first 1,000 rows went in" in a.error
     assert a.keys() == rows[:1000]
     for part in (rows[1000:1050], rows[1050:]):
         a.insert(*part)
