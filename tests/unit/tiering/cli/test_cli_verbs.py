@@ -255,8 +255,8 @@ class TestTiering:
         monkeypatch.setenv("FROSTLINE_POLICIES__HOT_COLD__PACING__WINDOW", "03:00-04:00")
         store("plan", "--at", FAR)
         assert "Nothing is due" not in store.error
-        assert "held back" in store.error
-        assert "Held back (window): " in store("plan", "--at", FAR)
+        assert "postponed" in store.error
+        assert "Postponed (window): " in store("plan", "--at", FAR)
         document = store.json("plan", "--at", FAR)
         assert document["moves"] == []
         assert {one["reason"]["kind"] for one in document["held"]} == {"window"}
