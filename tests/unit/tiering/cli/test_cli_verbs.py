@@ -269,7 +269,7 @@ class TestTiering:
         held = store.json("tick", "--only", "moves")["held"]
         assert held == {"window": len(store.json("parts", "db.t")["parts"])}
         store("tick", "--only", "moves")
-        assert "held back (window): " in store.error
+        assert "postponed (window): " in store.error
         assert "Nothing was due" not in store.error
 
     def test_pin_pause_and_their_ends(self, store: Frostline) -> None:
