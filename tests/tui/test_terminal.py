@@ -137,7 +137,7 @@ def test_a_move_that_a_lost_connection_stops_goes_on_with_the_next_pass(home: Ho
         terminal.press("5")
         terminal.sees(DUE)
         terminal.press("a")
-        terminal.sees("y does it")
+        terminal.sees("y confirms")
         terminal.press("y")
         terminal.sees("Carry out 1 planned move")
         while not home.json("moves", "list")["moves"]:

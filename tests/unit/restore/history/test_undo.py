@@ -568,7 +568,7 @@ class TestUncertain:
         path.chmod(0o644)
         path.write_bytes(b"")
         store.refresh()
-        with pytest.raises(Refused, match="nobody can tell"):
+        with pytest.raises(Refused, match="it is unknown whether"):
             undo(store.context, disk, dropped)
         path.write_bytes(good)
         store.refresh()

@@ -255,8 +255,8 @@ class TestTiering:
         monkeypatch.setenv("FROSTLINE_POLICIES__HOT_COLD__PACING__WINDOW", "03:00-04:00")
         store("plan", "--at", FAR)
         assert "Nothing is due" not in store.error
-        assert "held back" in store.error
-        assert "Held back (window): " in store("plan", "--at", FAR)
+        assert "postponed" in store.error
+        assert "Postponed (window): " in store("plan", "--at", FAR)
         document = store.json("plan", "--at", FAR)
         assert document["moves"] == []
         assert {one["reason"]["kind"] for one in document["held"]} == {"window"}
@@ -269,7 +269,7 @@ class TestTiering:
         held = store.json("tick", "--only", "moves")["held"]
         assert held == {"window": len(store.json("parts", "db.t")["parts"])}
         store("tick", "--only", "moves")
-        assert "held back (window): " in store.error
+        assert "postponed (window): " in store.error
         assert "Nothing was due" not in store.error
 
     def test_pin_pause_and_their_ends(self, store: Frostline) -> None:

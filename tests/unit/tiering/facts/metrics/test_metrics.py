@@ -356,7 +356,7 @@ class TestFamilies:
 
 class TestHealth:
     def test_what_is_wrong_is_said(self) -> None:
-        assert judge(None, working=True, last_problem="").not_ready == ("the first pass is not done",)
+        assert judge(None, working=True, last_problem="").not_ready == ("the first pass is not finished",)
         assert judge(FULL, working=True, last_problem="").not_ready == ("disk s3 is away",)
         assert judge(FULL, working=True, last_problem="no route").not_ready[0] == "the last pass failed: no route"
         assert not judge(FULL, working=True, last_problem="no route").not_alive
@@ -397,7 +397,7 @@ class TestServing:
 
         daemon.run(store, DaemonConfig(), stop, watch=Watched())
         early, first, health, ready, numbers, other, rebound = answers
-        assert (early[0], json.loads(early[1])["problems"]) == (503, ["the first pass is not done"])
+        assert (early[0], json.loads(early[1])["problems"]) == (503, ["the first pass is not finished"])
         assert (first[0], one(values(first[1]), "frostline_daemon_passes_total")) == (200, 0)
         assert (health[0], ready[0], other[0], rebound[0]) == (200, 200, 404, 403)
         found = values(numbers[1])
