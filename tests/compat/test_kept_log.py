@@ -70,6 +70,13 @@ NAMED_IN_RESTORES = {
 }
 """0.1 gave a part's path, which tells nobody the table."""
 
+REWORDED = {
+    "Only what lay on disk s3 comes back, not what lay on other disks.": "Only what was on disk s3 is restored, not what "
+    "was on other disks.",
+    "1 of the 1 objects it needs are gone": "1 of the 1 object it needs are gone",
+}
+"""Sentences that say the same in other words."""
+
 SET_ASIDE = [
     {"table": "demo.imported", "disk": "s3", "part": "202602_1000001_1000001_0", "reason": "missing", "rows": 3}
 ]
@@ -103,6 +110,8 @@ def said(question: str, key: str = "") -> Any:
         error = answer["answer"]["error"]
         error["message"] = error["message"].replace("\n  - ", "; ")  # a line end is shown as an escape
     words = json.dumps(answer)
+    for before, after in REWORDED.items():
+        words = words.replace(before, after)
     for path, part in NAMED_IN_RESTORES.items():
         words = words.replace(f"such as {path}.", f"such as {part}.")
     return json.loads(words)

@@ -244,7 +244,7 @@ def test_batches_of_a_stream_have_so_many_commits_and_are_the_same_again(config:
     with opened(config) as store:
         came(store, 8, definition=OTHER)
     assert latest(asked, second, None, None) == second  # no batch for what is not of this table
-    with pytest.raises(Refused, match="not the table this stream began with"):
+    with pytest.raises(Refused, match="not the table that this stream began with"):
         plan_batch(asked, Until("another", head(config)))
 
 
