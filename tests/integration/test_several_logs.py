@@ -282,6 +282,6 @@ def test_which_logs_are_none_to_retire(machines: tuple[Home, Home], tmp_path: Pa
     entry.write_bytes(b"nonsense")
     age(tmp_path, "b", 25)
     a("disk", "retire-log", "s3", "b", code=13)
-    assert "nobody can tell what" in a.error
+    assert "holds what no other log does: unknown" in a.error
     a("disk", "retire-log", "s3", "b", "--give-up")
     assert gc(a, days=3) == 1

@@ -224,7 +224,7 @@ def test_no_wrong_answer_is_believed(place: Place, meddler: Meddler, kind: str, 
 def test_a_conditional_put_may_have_been_done(place: Place, meddler: Meddler, wrong: str) -> None:
     """Whoever answered, the store may have the object: the caller reads it."""
     meddler.kind, meddler.wrong = "PutObject", WRONG[wrong]
-    with pytest.raises(OutcomeUnknown, match="not believed"):
+    with pytest.raises(OutcomeUnknown, match="is rejected"):
         place.store.put_if_absent("new", SMALL, sha256=hashlib.sha256(SMALL).digest())
 
 

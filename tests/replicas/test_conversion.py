@@ -171,7 +171,7 @@ def test_another_machine_may_only_read_and_loses_nothing(machine: Machines) -> N
     b("table", "alter", "d.t", "--replicated", code=13)
     assert "table create d.t --replicated" in b.error
     b("table", "create", "d.t", "--replicated", "--policy", "cold", code=13)
-    assert "1 parts of d.t are on this machine's own disks" in b.error
+    assert "this machine's own disks have 1 part of d.t" in b.error
     assert b.keys() == [1, 2, 7]
     c = machine("c")
     c.join("--policy", "cold")

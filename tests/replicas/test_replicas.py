@@ -166,7 +166,7 @@ def test_what_would_go_behind_the_replicas_backs_is_refused(a: Machine) -> None:
 def test_the_last_one_takes_the_table_with_it(a: Machine, b: Machine, keeper: object) -> None:
     a.insert(1)
     a("table", "drop", "d.t", code=13)
-    assert "on replica a alone" in a.error
+    assert "replica a alone has 1 part" in a.error
     with a.serving():
         b.sync()
     a("table", "drop", "d.t")
@@ -306,7 +306,7 @@ def test_a_backup_comes_back_as_a_plain_table(a: Machine) -> None:
     a("backup", "init", repository)
     a("backup", "create", "--to", repository)
     a("backup", "restore", "latest", "--to", repository, "--drop-existing", code=13)
-    assert "machine alone" in a("backup", "restore", "latest", "--to", repository, "--map-table", "d.t:d.back")
+    assert "this machine only" in a("backup", "restore", "latest", "--to", repository, "--map-table", "d.t:d.back")
     assert "keeper" not in a.json("table", "show", "d.back")
     assert a.keys("d.back") == [1, 2]
 
@@ -341,7 +341,7 @@ def test_an_answer_says_that_its_replica_is_behind(a: Machine, b: Machine) -> No
     assert said["rows"] == [[0]]
     assert [(one["table"], one["waiting"]) for one in said["replicas_behind"]] == [("d.t", 1)]
     b("query", "select count(*) from d.t")
-    assert "d.t: the answer may lack rows: 1 entry could not be taken over" in b.error
+    assert "d.t: the answer may lack rows: 1 entry could not be fetched here" in b.error
     b("query", "select 1")
     assert "may lack rows" not in b.error
     with a.serving():

@@ -150,7 +150,7 @@ def test_a_large_merge_is_left_to_the_workers_while_one_lives(machine: Machines,
         store.tick()  # its session says that it lives; it may agree upon nothing by itself: two parts are few
         b("merge", "d.t", "--final")
         reason = "replica a is to make it (replicas.merge_workers)"
-        assert f"waits: {MERGED}: {reason}" in b.error
+        assert f"waiting: {MERGED}: {reason}" in b.error
         (postponed,) = b.sync(code=1)["postponed"]
         assert (postponed["part"], postponed["reason"]) == (MERGED, reason)
         assert reason in b("replica", "queue", "d.t")

@@ -145,7 +145,7 @@ def test_du_says_whose_the_bytes_are(
     monkeypatch.setenv("FROSTLINE_DISKS__S3__RETRY_SECONDS", "0")
     (unknown,) = a.json("du")["shared"]
     assert unknown.keys() == {"disk", "log", "error"}
-    assert "is not known" in a("du")
+    assert "is unknown" in a("du")
     assert "so all count as this machine's" in a("cost")
 
 

@@ -136,7 +136,7 @@ def test_an_entry_is_peeked_at_only_up_to_its_largest_size(monkeypatch: pytest.M
     with pytest.raises(NotFound):
         log.peek(3)
     monkeypatch.setattr("oplog.bounds.LARGEST_ENTRY_BYTES", 100)
-    with pytest.raises(Damaged, match="more than any real one"):
+    with pytest.raises(Damaged, match="more than any valid one"):
         log.peek(2)
 
 

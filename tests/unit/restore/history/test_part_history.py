@@ -283,7 +283,7 @@ def test_the_history_of_a_part(store: Store, disk: ObjectDisk) -> None:
         (name, "moved to far", "s3", left),
     ]
     assert {deed.actor for deed in found.deeds[1:]} == {"alice@here"}
-    assert "asked for" in found.deeds[1].reason
+    assert "requested" in found.deeds[1].reason
 
 
 def test_merges_are_followed(store: Store, disk: ObjectDisk) -> None:

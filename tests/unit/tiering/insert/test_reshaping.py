@@ -289,7 +289,7 @@ class TestVerb:
         assert json.loads(bad.read_text())["line"] == 21
         assert home.json("query", "SELECT count(*), min(name) FROM d.t")["rows"] == [[20, "nobody"]]
         assert home.json(*words)["duplicates"] == 1
-        assert "1 row could not be taken" in home(*words) + home.error
+        assert "1 row could not be inserted" in home(*words) + home.error
         assert home.json("query", "SELECT count(*) FROM d.t")["rows"] == [[20]]
 
     def test_moments_that_python_does_not_have_are_bad_rows_with_their_values(self, home: Home, tmp_path: Path) -> None:
