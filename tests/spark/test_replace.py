@@ -226,7 +226,7 @@ def test_spark_replaces_what_it_is_told_to(spark: SparkSession, config: Path) ->
         frame.mode("overwrite").options(**options).save("db.days")
 
     new = "select bigint(1) as day, id as k from range(10, 12)"
-    with pytest.raises(Exception, match=r"does not say which rows of db\.days go.*'dynamic'"):
+    with pytest.raises(Exception, match=r"does not say which rows of db\.days to remove.*'dynamic'"):
         write(new)
     with pytest.raises(Exception, match="expected dynamic or static, got 'dynamc'"):
         write(new, partitionOverwriteMode="dynamc")
