@@ -71,8 +71,9 @@ NAMED_IN_RESTORES = {
 """0.1 gave a part's path, which tells nobody the table."""
 
 REWORDED = {
-    "Only what lay on disk s3 comes back, not what lay on other disks.": "Only what was on disk s3 is restored, not what "
-    "was on other disks.",
+    "Only what lay on disk s3 comes back, not what lay on other disks.": (
+        "Only what was on disk s3 is restored, not what was on other disks."
+    ),
     "1 of the 1 objects it needs are gone": "1 of the 1 object it needs are gone",
 }
 """Sentences that say the same in other words."""

@@ -121,7 +121,7 @@ def test_the_palette_has_every_action_of_every_screen(home: Home) -> None:
         assert len(titles) == len(set(titles))
         await driver.press("ctrl+p")
         await driver.write("parts: move")
-        await driver.sees("goes to Parts")
+        await driver.sees("go to Parts")
         await driver.press("enter")
         await driver.lists(3, len)
         await driver.is_told("Move: f6 or M does it here.")

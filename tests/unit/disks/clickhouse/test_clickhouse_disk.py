@@ -272,7 +272,7 @@ def test_another_machine_is_noticed_before_anything_is_written(store: MemoryStor
     put(other, {"b": b"2"})
     before = written(store)
     again = opened(store, tmp_path / "state")
-    with pytest.raises(Refused, match="somebody else wrote"):
+    with pytest.raises(Refused, match="another writer wrote"):
         put(again, {"c": b"3"})
     assert written(store).keys() == before.keys()
     rebuild(again, apply=True)
@@ -487,7 +487,7 @@ def test_a_lost_answer_is_looked_up(store: MemoryStore, tmp_path: Path) -> None:
     assert content(disk) == {"m": b"merged"}
     failing.before = {4: AlreadyExists("taken")}
     store.put("x", b"", sha256=bytes.fromhex("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"))
-    with pytest.raises(Locked, match="somebody else"):
+    with pytest.raises(Locked, match="another writer"):
         put(disk, {"b": b"2"})
     assert content(disk) == {"m": b"merged"}
 
@@ -516,5 +516,5 @@ def test_a_copy_of_the_state_directory_is_noticed(store: MemoryStore, tmp_path: 
     disk.close()
     shutil.copytree(tmp_path / "state", tmp_path / "copy")
     put(opened(store, tmp_path / "state"), {"b": b"2"})
-    with pytest.raises(Refused, match="somebody else"):
+    with pytest.raises(Refused, match="another writer"):
         put(opened(store, tmp_path / "copy"), {"c": b"3"})

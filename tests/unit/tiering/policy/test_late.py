@@ -40,8 +40,7 @@ def test_small_parts_that_were_due_when_written_wait_by_the_oldest() -> None:
     assert decided.moves == ()
     assert held(decided) == {("late", NOW + 40 * MINUTE), ("late", NOW + HOUR)}
     assert {stay.reason.detail for stay in decided.stays} == {
-        f"partition {parts} of late rows; such parts are merged, then they move together; "
-        f"it waits until {time}"
+        f"partition {parts} of late rows; such parts are merged, then they move together; it waits until {time}"
         for parts, time in (("a has 2 small parts", "2026-03-01T00:40Z"), ("b has 1 small part", "2026-03-01T01:00Z"))
     }
     assert len(plan(late(1), late(2), policy=TWO).moves) == 2, "without the setting nothing waits"
