@@ -38,7 +38,7 @@ def test_the_address_lets_one_browser_in_once(served: Served) -> None:
                 assert answer.status == 200
             async with second.get(served.address) as answer:
                 assert answer.status == 403
-                assert "opened before" in await answer.text()
+                assert "used already" in await answer.text()
             async with second.get(page) as answer:
                 assert answer.status == 403
             other = await enter(second, served, served.next_address())
