@@ -49,6 +49,12 @@ _Q = TypeVar("_Q")
 _A = TypeVar("_A")
 
 
+_MARKER_HINT = (
+    "bring it back from a copy or the bucket's versioning; or 'frostline backup init' an empty place, and move the "
+    f"{names.MARKER_KEY} from there: no backup depends on which one it is"
+)
+
+
 class BrokenBackup(msgspec.Struct, frozen=True):
     """A header that is there and cannot be read."""
 
@@ -81,7 +87,7 @@ class Storage:
             raise NotFound(
                 f"{store.name} is no backup repository", hint=f"make one: frostline backup init {store.name}"
             ) from None
-        return cls(store, encoding.unsealed(data, Marker, where))
+        return cls(store, encoding.unsealed(data, Marker, where, hint=_MARKER_HINT))
 
     @classmethod
     def init(cls, store: ObjectStore) -> Storage:
@@ -92,9 +98,12 @@ class Storage:
         except NotFound:
             stranger = next(iter(store.list()), None)
             if stranger is not None:
+                is_ours = stranger.key.startswith(names.PREFIXES)
                 raise Refused(
                     f"{store.name} is no backup repository and not empty: it holds {stranger.key}",
-                    hint="name an empty directory or prefix",
+                    hint=f"its {names.MARKER_KEY} is gone: {_MARKER_HINT}"
+                    if is_ours
+                    else "name an empty directory or prefix",
                 ) from None
         else:
             raise AlreadyExists(f"{existing.name} is a backup repository already", hint="use it unchanged")

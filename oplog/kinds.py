@@ -228,6 +228,6 @@ def decode(word: str, details: Mapping[str, str], *, name: str) -> CommitKind:
 def _damaged(name: str, word: str, problem: str) -> Damaged:
     return Damaged(
         f"log entry {name} cannot be read: of its kind, {word}, {problem}",
-        hint="frostline did not write it like this: bring the object back from a copy or the bucket's versioning; the "
+        hint="Frostline did not write it like this: bring the object back from a copy or the bucket's versioning; the "
         "entries before it can still be restored with --revision",
     )

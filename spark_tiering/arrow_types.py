@@ -7,7 +7,7 @@ holds every value, times of a day and UUIDs to texts, or refused by name when th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from tiering.table.columns.type_texts import arrow_type
 from tiering.table.schema import Column
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _WIDER = {
     pa.uint8(): pa.int16(),
@@ -71,6 +71,27 @@ def spark_schema(columns: Iterable[Column], *, truncate_nanoseconds: bool = Fals
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(carried_schema(columns, truncate_nanoseconds=truncate_nanoseconds))
+
+
+def unknown_names(schema: StructType, known: Mapping[str, pa.DataType], path: str = "") -> Iterator[str]:
+    """The columns of the schema, and the fields of its structs (`point.x`), that are not among those known."""
+    for field in schema.fields:
+        if field.name not in known:
+            yield f"{path}{field.name}"
+        else:
+            yield from _unknown_within(field.dataType, known[field.name], f"{path}{field.name}.")
+
+
+def _unknown_within(asked: DataType, kind: pa.DataType, path: str) -> Iterator[str]:
+    """Of structs at any depth; what is another kind of type altogether is cast, or refused by the cast."""
+    match asked.typeName():
+        case "struct" if pa.types.is_struct(kind):
+            yield from unknown_names(asked, {field.name: field.type for field in kind}, path)  # type: ignore[arg-type]
+        case "array" if pa.types.is_list(kind):
+            yield from _unknown_within(asked.elementType, kind.value_type, f"{path}element.")  # type: ignore[attr-defined]
+        case "map" if pa.types.is_map(kind):
+            yield from _unknown_within(asked.keyType, kind.key_type, f"{path}key.")  # type: ignore[attr-defined]
+            yield from _unknown_within(asked.valueType, kind.item_type, f"{path}value.")  # type: ignore[attr-defined]
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, *, truncate_nanoseconds: bool = False) -> pa.RecordBatch:

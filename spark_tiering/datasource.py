@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -39,8 +39,8 @@ from pyspark.sql.datasource import (
 )
 
 from disks.host.scratch import task_scratch
-from oplog.errors import Refused, UsageError
-from spark_tiering.arrow_types import spark_schema
+from oplog.errors import FrostlineError, Refused, UsageError
+from spark_tiering.arrow_types import spark_schema, unknown_names
 from spark_tiering.package import shares_python, ship_code
 from spark_tiering.read_options import (
     STREAM_HINT,
@@ -51,6 +51,7 @@ from spark_tiering.read_options import (
 )
 from spark_tiering.table_reader import FrostlineReader
 from spark_tiering.told import told
+from tiering.table.columns.type_texts import arrow_type
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
@@ -167,16 +168,24 @@ class FrostlineSource(DataSource):
             return FrostlineReader(asked, definition, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """What plans the batches of a stream of new rows. Raises `Refused` where they cannot be told."""
-        with told():
-            try:
-                from spark_tiering.stream_reader import FrostlineStreamReader
-            except ImportError as error:
-                raise Refused("reading a table as a stream needs pyspark 4.2", hint="pip install -U pyspark") from error
-            asked = replace(self._asked(), changes_since=self._asked().changes_since or 0)
-            if asked.revision is not None or asked.timestamp is not None:
-                raise UsageError(STREAM_WITHOUT_END, hint=STREAM_HINT)
-            return FrostlineStreamReader(asked, self._table(asked), schema)
+        """What plans the batches of a stream of new rows; where they cannot be told, a reader that raises why."""
+        try:
+            with told():
+                return self._stream_reader(schema)
+        except FrostlineError as error:
+            return _RefusedStream(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+        try:
+            from spark_tiering.stream_reader import FrostlineStreamReader
+        except ImportError as error:
+            raise Refused("reading a table as a stream needs pyspark 4.2", hint="pip install -U pyspark") from error
+        asked = replace(self._asked(), changes_since=self._asked().changes_since or 0)
+        if asked.revision is not None or asked.timestamp is not None:
+            raise UsageError(STREAM_WITHOUT_END, hint=STREAM_HINT)
+        definition = self._table(asked)
+        _check_names(schema, definition)
+        return FrostlineStreamReader(asked, definition, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """What writes a data frame. Raises `UsageError` for columns that the table has not, `Refused` to overwrite when
@@ -221,16 +230,31 @@ class FrostlineSource(DataSource):
 
 
 def _check_names(schema: StructType, definition: TableDefinition) -> None:
-    """Raise `Refused` where Spark's catalogue has columns that the table has not: its `alter table` asks no source in
-    Python, and changes the catalogue alone."""
-    known = {column.name for column in definition.columns}
-    if unknown := [name for name in schema.fieldNames() if name not in known]:
+    """Raise `Refused` where Spark's catalogue has columns, or fields of structs, that the table has not: its `alter
+    table` asks no source in Python, and changes the catalogue alone. Arrow would read such a field as null."""
+    known = {column.name: arrow_type(column.type) for column in definition.columns}
+    if unknown := list(unknown_names(schema, known)):
+        name = definition.full_name
         raise Refused(
-            f"table {definition.full_name} has no column {', '.join(map(repr, unknown))}: 'alter table' of Spark "
+            f"table {name} has no column {', '.join(map(repr, unknown))}: 'alter table' of Spark "
             "changes Spark's catalogue only, and no row of the store was touched",
-            hint=f"'frostline table alter {definition.full_name} --add-column …' adds a column; then 'drop table' and "
-            f"'create table … using frostline.{definition.full_name}' in Spark, which drops no row",
+            hint=f"'frostline table alter {name}' changes columns (--add-column, --rename-column, …); then 'drop "
+            f"table' and 'create table … using frostline.{name}' in Spark, which drops no row",
         )
+
+
+class _RefusedStream(DataSourceStreamReader):
+    """Raises an error when Spark first asks for something. One that `streamReader` raises itself does not arrive: Spark
+    then fails to stop the reader that it did not get, and reports only that."""
+
+    def __init__(self, error: FrostlineError) -> None:
+        self._error = error
+
+    def _raise(self, *_: Any, **__: Any) -> NoReturn:
+        raise self._error
+
+    initialOffset = latestOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = _raise  # noqa: N815
+    partitions = read = _raise
 
 
 @dataclass

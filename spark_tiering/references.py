@@ -16,6 +16,9 @@ _PLANS = "org.apache.spark.sql.catalyst.plans.logical."
 _NO_QUERIES = (f"{_PLANS}Command", f"{_PLANS}ParsedStatement")
 _QUERY_HINT = "spark.sql runs statements; df.write.format('frostline') writes"
 
+_ALTERS_COLUMNS = ("AddColumns", "AlterColumns", "DropColumns", "RenameColumn", "ReplaceColumns")
+_ALTER_HINT = "'frostline table alter DB.TABLE' changes the columns of a table"
+
 
 class TableReference(msgspec.Struct, frozen=True):
     """A name that Spark does not know, at these characters of the text."""
@@ -102,4 +105,5 @@ def _check_is_query(session: SparkSession, parsed: Any) -> None:
     if name in ("CompoundBody", "UnresolvedExecuteImmediate") or any(
         is_instance_of(gateway, parsed, kind) for kind in _NO_QUERIES
     ):
-        raise UsageError(f"this is no query but a statement ({name})", hint=_QUERY_HINT)
+        hint = _ALTER_HINT if name in _ALTERS_COLUMNS else _QUERY_HINT
+        raise UsageError(f"this is no query but a statement ({name})", hint=hint)

@@ -19,7 +19,7 @@ HEADER_LIMIT_BYTES = 64 * 1024 * 1024
 _LEVEL = 3
 _DIGEST_LENGTH = 64
 VERIFY = "'frostline backup verify --all' names what else is damaged"
-_OTHERS = "this backup cannot be used; others can"
+_ID_LENGTH = 16
 
 _T = TypeVar("_T")
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -63,15 +63,20 @@ def sealed(document: msgspec.Struct) -> bytes:
     return body + b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n"
 
 
-def unsealed(data: bytes, kind: type[_T], where: str) -> _T:
-    """The document. Raises `UnknownBackupFormat` for one of a later version, `Damaged` for one that was changed."""
+def others_can(where: str) -> str:
+    """What to do about a header that cannot be read. Its key ends with the id of its backup."""
+    backup_id = where.removesuffix(".json")[-_ID_LENGTH:]
+    return f"this backup cannot be used, others can: 'frostline backup delete {backup_id}' takes it out"
+
+
+def unsealed(data: bytes, kind: type[_T], where: str, *, hint: str = "") -> _T:
+    """The document. Raises `UnknownBackupFormat` for one of a later version, `Damaged` for one that was changed, with
+    the hint (default: of a backup's header)."""
     body, _, digest = data.removesuffix(b"\n").rpartition(b"\n")
     if len(data) > HEADER_LIMIT_BYTES or len(digest) != _DIGEST_LENGTH:
-        raise Damaged(f"{where} is cut short or no header at all", hint=_OTHERS)
+        raise Damaged(f"{where} is cut short or no header at all", hint=hint or others_can(where))
     if hashlib.sha256(body).hexdigest().encode() != digest:
-        raise Damaged(
-            f"{where} does not have the digest that it ends with", hint="the backup cannot be used; others can"
-        )
+        raise Damaged(f"{where} does not have the digest that it ends with", hint=hint or others_can(where))
     check_versions(body, where)
     return _decoded(body, kind, f"{where} cannot be read")
 

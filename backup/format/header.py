@@ -256,7 +256,7 @@ def _header(data: bytes, where: str) -> BackupHeader:
 
 
 def _not_its_backup(where: str) -> Damaged:
-    return Damaged(f"{where} is not the backup that its name says", hint="the backup cannot be used; others can")
+    return Damaged(f"{where} is not the backup that its name says", hint=encoding.others_can(where))
 
 
 _S = TypeVar("_S", bound=msgspec.Struct)

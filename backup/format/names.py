@@ -44,6 +44,8 @@ CLAIMS_PREFIX = "claims/"
 VERIFIED_PREFIX = "verified/"
 DRILLED_PREFIX = "drilled/"
 DAMAGED_PREFIX = "damaged/"
+PREFIXES = (BACKUPS_PREFIX, LISTS_PREFIX, PACKS_PREFIX, BLOBS_PREFIX)
+"""Of what backups consist of."""
 LARGEST_OBJECT_BYTES = 256 << 20
 """Of a list or pack: each is read whole. None that is written comes near it."""
 LATEST = "latest"

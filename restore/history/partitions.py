@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import msgspec
 
 from disks.base import Disk
 from disks.object_disk.references import DETACHED_DIRECTORY
-from oplog.errors import Damaged, NotFound, Refused
+from oplog.errors import Damaged, NotFound, PartlyDone, Refused
 from oplog.kinds import SetAside
 from restore.check.set_aside import fault_in_files
 from restore.rebuild.duplicates import Presence, PresentPart, presence
@@ -195,8 +196,38 @@ def sound(
 
 
 def attachable(context: Context, definition: TableDefinition, partition: str) -> list[DetachedPart]:
-    """The detached parts of the partition, when all of them may come back: of a replicated table, those that a drop
-    took, and of no other table. Raises as `attach` does; changes nothing."""
+    """The detached parts of the partition that may come back: all of them, or of a replicated table those that
+    no objection of `check_none_left_out` is about. Raises as `attach` does; changes nothing."""
+    fit, objections = _judged(context, definition, partition)
+    if objections and not (fit and definition.is_replicated):
+        raise Refused(
+            f"partition {partition} of {definition.full_name} cannot be attached: {'; '.join(objections[:3])}",
+            hint="its rows would be there twice; nothing was changed, and it stays detached",
+        )
+    if not fit:
+        raise NotFound(
+            f"all of partition {partition} of {definition.full_name} is attached already",
+            hint="what is detached of it are second copies",
+        )
+    return fit
+
+
+def check_none_left_out(context: Context, definition: TableDefinition, partition: str) -> None:
+    """Raise `PartlyDone` for kept parts of a replicated table that do not come back with the others: what is kept goes
+    when its time is over, so nothing waits for them."""
+    objections: list[str] = []
+    with suppress(NotFound):  # nothing stays
+        _, objections = _judged(context, definition, partition)
+    if objections:
+        raise PartlyDone(
+            f"of partition {partition} of {definition.full_name} some parts stay detached: {'; '.join(objections[:3])}",
+            hint="their rows would be there twice; all others are attached",
+        )
+
+
+def _judged(context: Context, definition: TableDefinition, partition: str) -> tuple[list[DetachedPart], list[str]]:
+    """The detached parts of the partition that may come back, and what speaks against others: of a replicated table,
+    of those that a drop took, and of no other table."""
     everything = detached_parts(context, definition)
     detached = [part for part in everything if part.is_kept == definition.is_replicated]
     coming = [part for part in detached if part.partition == partition]
@@ -228,17 +259,7 @@ def attachable(context: Context, definition: TableDefinition, partition: str) ->
         elif duplicate.kind == "copy" or not duplicate.has_all_rows:
             objections.append(duplicate.text(definition.full_name))
         # Else it was detached twice, as files of it were attached in between: one of both stays where it is.
-    if objections:
-        raise Refused(
-            f"partition {partition} of {definition.full_name} cannot be attached: {'; '.join(objections[:3])}",
-            hint="its rows would be there twice; nothing was changed, and it stays detached",
-        )
-    if not fit:
-        raise NotFound(
-            f"all of partition {partition} of {definition.full_name} is attached already",
-            hint="what is detached of it are second copies",
-        )
-    return fit
+    return fit, objections
 
 
 def _is_copy(duplicate: Presence) -> bool:

@@ -103,7 +103,7 @@ def attach(session: Session, table: TableName, names: Attached) -> None:
     Refused (exit 13) if rows are in the table already, or a file does not fit it. Files are copied and stay.
     """
     from restore.history.partitions import attach as attach_partition
-    from restore.history.partitions import attachable, sound
+    from restore.history.partitions import attachable, check_none_left_out, sound
 
     store = session.store()
     if _are_files(names):
@@ -121,6 +121,8 @@ def attach(session: Session, table: TableName, names: Attached) -> None:
         done = attach_partition(store.context, definition, partition)
     parts = [(part.disk, part.part) for part in coming]
     _report(session, definition.full_name, partition, parts, done, "attach")
+    if session.dry_run and definition.is_replicated:
+        check_none_left_out(store.context, definition, partition)
 
 
 def _are_files(names: list[str]) -> bool:

@@ -37,7 +37,7 @@ def formats(
     wanted = list(tables) if tables is not None else there
     for name in wanted:
         if name not in there:
-            raise NotFound(f"no such table: {name}", hint="frostline tables lists them")
+            raise NotFound(f"no such table: {name}", hint="'frostline table list' lists them")
     alike = Counter(name.lower() for name in wanted)
     twice = [name for name in wanted if alike[name.lower()] > 1]
     if twice:

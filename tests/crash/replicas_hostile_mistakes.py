@@ -38,6 +38,13 @@ def _unknown_parts_unseen() -> None:
     recovering.agreement.without_place = without_place
 
 
+def _forgotten_by_a_restart() -> None:
+    from zerocopy.interserver import signing
+
+    genuine = signing.SignatureCheck.__init__
+    signing.SignatureCheck.__init__ = lambda self, secret, *, began=0.0: genuine(self, secret)  # type: ignore[method-assign]
+
+
 def _signed_for_any_machine() -> None:
     import msgspec
 
@@ -171,6 +178,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a request that was caught is answered once more",
         f"{_INTERSERVER}::test_a_request_that_was_caught_is_good_for_nothing",
         replaced("zerocopy.interserver.signing:SignatureCheck", "_repeated", nothing),
+    ),
+    (
+        "peers: once more after a restart",
+        "a request that was caught is answered once more by the daemon that was started since",
+        f"{_INTERSERVER}::test_a_request_that_an_earlier_daemon_answered_is_refused",
+        _forgotten_by_a_restart,
     ),
     (
         "keeper: open, and nobody says so",

@@ -3,6 +3,7 @@ I12, I15."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,40 @@ def test_the_last_backup_that_has_it_stays(home: Home) -> None:
     home("backup", "create", "four")
     found = home.json("backup", "prune", "--keep-last", "1")
     assert [item["name"] for item in found["kept"]] == ["four"]
+
+
+def test_next_steps_of_damage_in_a_repository_lead_out_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """I15: of its own document, which is gone or damaged, and of a header: each step that is shown is taken."""
+    home = Home(tmp_path, "a", capsys)
+    home("table", "create", "d.t", "--column", "k:int64", "--order-by", "k")
+    (tmp_path / "rows.csv").write_text("k\n1\n")
+    home("insert", "d.t", str(tmp_path / "rows.csv"))
+    there, empty = tmp_path / "repository", tmp_path / "empty"
+    to = ("--to", there.as_uri())
+    home("backup", "init", there.as_uri())
+    for name in ("one", "two"):
+        home("backup", "create", name, *to)
+    marker = there / ".frostline-backup"
+    marker.chmod(0o644)
+    marker.write_bytes(marker.read_bytes().replace(b"created", b"creatad"))
+    home("backup", "list", *to, code=1)
+    assert f"'frostline backup init' an empty place, and move the {marker.name} from there" in home.error
+    marker.unlink()
+    home("backup", "list", *to, code=10)
+    assert "backup init" in home.error
+    home("backup", "init", there.as_uri(), code=13)
+    assert f"its {marker.name} is gone" in home.error
+    assert f"move the {marker.name} from there" in home.error
+    home("backup", "init", empty.as_uri())
+    (empty / marker.name).rename(marker)
+    home("backup", "verify", "--all", "--read-data", *to)
+    (header,) = there.glob("backups/one/*.json")
+    header.chmod(0o644)
+    header.write_bytes(header.read_bytes()[:-9])
+    home("backup", "delete", "one", *to, code=1)
+    (command,) = re.findall(r"'frostline (backup delete [^']+)'", home.error)
+    home(*command.split(), *to)
+    assert [one["name"] for one in home.json("backup", "list", *to)["backups"]] == ["two"]
+    home("backup", "gc", *to)

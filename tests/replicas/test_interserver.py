@@ -116,6 +116,21 @@ def test_a_request_that_was_caught_is_good_for_nothing(machine: Machine) -> None
         assert sent(store, path, signed(store, path))[0] == 200
 
 
+def test_a_request_that_an_earlier_daemon_answered_is_refused(machine: Machine) -> None:
+    """I9. What was answered is forgotten when a daemon ends; its port is the same afterwards."""
+    asked = signing.AskedRequest(method="GET", address="a:1", path="/")
+    caught = signing.sign(SECRET, asked, now=1000)
+    assert signing.SignatureCheck(SECRET, began=990).refusal(caught, asked, now=1000) is None
+    later = signing.SignatureCheck(SECRET, began=1001)
+    refused = later.refusal(caught, asked, now=1010)
+    assert refused is not None
+    assert refused.is_repeat
+    assert later.refusal(signing.sign(SECRET, asked, now=1001), asked, now=1010) is None
+    with machine.serving() as store:
+        path = f"/v1/{store.definition('d.t').uuid}/{PART}"
+        assert ask(store, path, late=60) == 425
+
+
 def test_a_request_to_another_machine_is_refused(machine: Machine) -> None:
     """Whatever name it says it was sent to."""
     with machine.serving() as store:

@@ -167,6 +167,23 @@ def test_what_was_inserted_again_does_not_come_twice(a: Machine) -> None:
     assert a.keys() == [1]
 
 
+def test_what_was_inserted_again_keeps_no_other_part_back(a: Machine) -> None:
+    """I11: a part that came back once remembers which part it was, and its rows inserted again are some of it."""
+    a.insert(1)
+    a.insert(2)
+    a("partition", "drop", "d.t", "all")
+    attach(a)
+    a("partition", "drop", "d.t", "all")
+    a.insert(2)
+    preview = a.run("partition", "attach", "d.t", "all", "--dry-run")
+    assert (preview[0], "1 part, 1 row" in preview[1]) == (3, True), a.error
+    attach(a, code=3)
+    assert "inserted again since: they are in part" in a.error
+    assert sorted(a.keys()) == [1, 2]
+    attach(a, code=13)
+    assert sorted(a.keys()) == [1, 2]
+
+
 @pytest.mark.parametrize("step", ["_say", "finish"])
 def test_an_attach_that_was_killed_is_run_again(step: str, a: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the word, and between it and the end of the kept directory."""

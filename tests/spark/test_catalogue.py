@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,6 +52,15 @@ def _held(config: Path, name: str = "db.t") -> list[tuple[Any, ...]]:
 
 def _frame(session: SparkSession, *rows: tuple[int, str], columns: str = "k bigint, Name string") -> DataFrame:
     return session.createDataFrame(list(rows), columns)
+
+
+def _read_all(frame: DataFrame) -> None:
+    if frame.isStreaming:
+        with TemporaryDirectory() as checkpoint:
+            writer = frame.writeStream.format("noop").trigger(availableNow=True)
+            writer.option("checkpointLocation", checkpoint).start().awaitTermination()
+    else:
+        frame.collect()
 
 
 class TestTheCatalogue:
@@ -131,6 +141,29 @@ class TestRefused:
         session.sql("drop table t")
         session.sql("create table t using frostline.db.t")
         assert rows_of(session.table("t")) == ROWS == _held(config)
+
+    @pytest.mark.parametrize(("change", "field"), [("add column p.b int", "p.b"), ("rename column p.a to z", "p.z")])
+    def test_a_field_of_a_struct_that_spark_alone_has_is_refused(
+        self, session: SparkSession, config: Path, change: str, field: str
+    ) -> None:
+        """I15. Arrow would read it as null, whatever the rows hold."""
+        with opened(config) as store:
+            store.create_table(table("db.deep", {"k": "int64", "p": "struct<a: int64>"}, ["k"]))
+            insert(store, store.definition("db.deep"), {"k": [1], "p": [{"a": 7}]})
+        spark_tiering.formats(session, ["db.deep"], config=config)
+        session.sql("create table deep using frostline.db.deep")
+        session.sql(f"alter table deep {change}")
+        for read in (session.read, session.readStream):
+            with pytest.raises(Exception, match=rf"no column '{field}'.*frostline table alter") as caught:
+                _read_all(read.table("deep"))
+            assert "Traceback" not in str(caught.value)
+
+    @pytest.mark.parametrize("change", ["add columns (more int)", "rename column k to n", "drop column k"])
+    def test_a_query_that_alters_columns_is_told_of_the_verb(self, session: SparkSession, change: str) -> None:
+        session.sql("create table t using frostline.db.t")
+        with pytest.raises(UsageError, match="no query but a statement") as caught:
+            spark_tiering.sql(session, f"alter table t {change}")
+        assert "frostline table alter" in caught.value.hint
 
     def test_a_frame_that_is_saved_without_its_format(self, session: SparkSession) -> None:
         with pytest.raises(Exception, match=r"which table\?.*spark_tiering.formats"):

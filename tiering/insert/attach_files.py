@@ -174,7 +174,8 @@ def _check_layout(path: Path, definition: TableDefinition, groups: Sequence[RowG
 def _unfit(path: Path, definition: TableDefinition, why: str) -> UsageError:
     return UsageError(
         f"{path} {why}: it cannot become a part of {definition.full_name} unchanged",
-        hint=f"'frostline insert {definition.full_name} FILE' takes its rows; nothing was changed",
+        hint=f"'frostline insert {definition.full_name} FILE' takes its rows, with --rename-column A:B where a column "
+        "has another name since; nothing was changed",
     )
 
 

@@ -200,9 +200,11 @@ class Journal:
             wanted = set(names)
             for row in connection.execute("SELECT * FROM claims WHERE table_uuid = ?", (table_uuid,)):
                 if row["part"] in wanted and self.file.is_held(row):
+                    kind, process = row["owner_kind"], row["pid"]
+                    shown = "; 'frostline moves list --active' shows it" if kind == "move" else ""
                     raise Locked(
-                        f"part {row['part']} is in use by a {row['owner_kind']} of process {row['pid']}",
-                        hint="wait for it to finish; 'frostline moves list --active' shows running work",
+                        f"part {row['part']} is in use by a {kind} of process {process}",
+                        hint=f"run it again when process {process} is done with it{shown}",
                     )
             claim = (owner_kind, *self.file.owner, token, now_text())
             connection.executemany(

@@ -33,8 +33,8 @@ from zerocopy.replica.replica import Replica
 
 def attach(context: Context, definition: TableDefinition, partition: str, how: How) -> list[DetachedPart]:
     """Take in again what is kept of the partition; returns it. `how` parts go into the table. The queue was just worked
-    off. Raises as an attach to a plain table does, and `Locked` or `Transient` where another replica may have rows that
-    are not here."""
+    off. Raises as an attach to a plain table does, `Locked` or `Transient` where another replica may have rows that are
+    not here, and `PartlyDone` when parts came, and others have rows that are there already."""
     replica = Replica.open(context, definition)
     with _alone(replica, partition):
         _check_up_to_date(replica, partition)
@@ -57,6 +57,7 @@ def attach(context: Context, definition: TableDefinition, partition: str, how: H
             by_disk[found.disk].append(found.path)
         for name, paths in by_disk.items():
             retained_drops.forget(context.disk(name), paths, context.actor)
+        partitions.check_none_left_out(context, definition, partition)
     return coming
 
 

@@ -79,7 +79,7 @@ class PartServer:
         self._is_arriving = is_arriving
         self._arrives_at = arrives_at
         self._replica_of = replica_of
-        self._signatures = signing.SignatureCheck(secret)
+        self._signatures = signing.SignatureCheck(secret, began=time.time())
         self._tls = tls.for_server(context.config.interserver)
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None

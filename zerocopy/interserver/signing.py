@@ -46,14 +46,16 @@ class Refusal(msgspec.Struct, frozen=True):
 
     why: str
     is_repeat: bool = False
-    """It was answered before: who sent it may sign another one."""
+    """It was answered before, or may have been: who sent it may sign another one."""
 
 
 class SignatureCheck:
-    """Tells requests of replicas from others. Used from one thread."""
+    """Tells requests of replicas from others. Used from one thread. `began`: when it came to be; of what was answered
+    before nobody knows any more."""
 
-    def __init__(self, secret: str) -> None:
+    def __init__(self, secret: str, *, began: float = 0.0) -> None:
         self._secret = secret
+        self._began = int(began)
         self._nonces: set[str] = set()
         self._by_time: deque[tuple[int, str]] = deque()
 
@@ -71,6 +73,8 @@ class SignatureCheck:
             return Refusal("it was signed more than five minutes ago, or by another clock")
         if not hmac.compare_digest(_bytes(digest), _digest(self._secret, asked, time, nonce).encode()):
             return Refusal(f"it is not signed with the secret of {asked.address}, or for another machine")
+        if int(time) < self._began:
+            return Refusal("it was signed before this daemon began, which may have answered it before", is_repeat=True)
         return self._repeated(nonce, int(now))
 
     def _repeated(self, nonce: str, now: int) -> Refusal | None:

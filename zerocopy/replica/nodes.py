@@ -165,7 +165,7 @@ def number_of(name: str) -> int:
     """The number that the server put behind the name of a node. Raises `Damaged` for a name without one."""
     digits = name[-10:]
     if len(digits) != 10 or not (digits.isascii() and digits.isdecimal()):
-        raise Damaged(f"the node {name} in Keeper has no number", hint="frostline made no such node; remove it")
+        raise Damaged(f"the node {name} in Keeper has no number", hint="Frostline made no such node; remove it")
     return int(digits)
 
 

@@ -159,7 +159,8 @@ def check_names(names: list[str], definition: TableDefinition, *, where: str) ->
         raise UsageError(
             f"{where}unknown columns: {listed(unknown)}",
             hint=f"table {definition.full_name} has: {listed([column.name for column in definition.columns])}; "
-            "add the columns with 'frostline table alter --add-column', or leave them out of the input (--select)",
+            "add the columns with 'frostline table alter --add-column', or rename (--rename-column A:B) or leave out "
+            "(--select) those of the input",
         )
     for column in definition.columns:
         needed = column.name in definition.order_by or (not column.nullable and column.default is None)
