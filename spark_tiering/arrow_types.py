@@ -73,13 +73,13 @@ def spark_schema(columns: Iterable[Column], *, truncate_nanoseconds: bool = Fals
     return from_arrow_schema(carried_schema(columns, truncate_nanoseconds=truncate_nanoseconds))
 
 
-def unknown_names(schema: StructType, known: Mapping[str, pa.DataType], path: str = "") -> Iterator[str]:
-    """The columns of the schema, and the fields of its structs (`point.x`), that are not among those known."""
+def unknown_names(schema: StructType, types: Mapping[str, pa.DataType], path: str = "") -> Iterator[str]:
+    """The columns of the schema, and the fields of its structs (`point.x`), that have no type among these."""
     for field in schema.fields:
-        if field.name not in known:
+        if field.name not in types:
             yield f"{path}{field.name}"
         else:
-            yield from _unknown_within(field.dataType, known[field.name], f"{path}{field.name}.")
+            yield from _unknown_within(field.dataType, types[field.name], f"{path}{field.name}.")
 
 
 def _unknown_within(asked: DataType, kind: pa.DataType, path: str) -> Iterator[str]:

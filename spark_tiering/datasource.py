@@ -41,6 +41,7 @@ from pyspark.sql.datasource import (
 from disks.host.scratch import task_scratch
 from oplog.errors import FrostlineError, Refused, UsageError
 from spark_tiering.arrow_types import spark_schema, unknown_names
+from spark_tiering.error_hints import errors_with_hints
 from spark_tiering.package import shares_python, ship_code
 from spark_tiering.read_options import (
     STREAM_HINT,
@@ -50,7 +51,6 @@ from spark_tiering.read_options import (
     read_options,
 )
 from spark_tiering.table_reader import FrostlineReader
-from spark_tiering.told import told
 from tiering.table.columns.type_texts import arrow_type
 from tiering.table.schema import TableDefinition
 
@@ -151,7 +151,7 @@ class FrostlineSource(DataSource):
         for a filter that says nothing: a stream would be told when it has begun."""
         from tiering.query.sql_filter import parse_filter
 
-        with told():
+        with errors_with_hints():
             asked = self._asked()
             definition = self._table(asked)
             parse_filter(asked.filter, definition)
@@ -161,7 +161,7 @@ class FrostlineSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """What plans the read. A schema that the user gave names the columns."""
-        with told():
+        with errors_with_hints():
             asked = self._asked()
             definition = self._table(asked)
             _check_names(schema, definition)
@@ -170,7 +170,7 @@ class FrostlineSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """What plans the batches of a stream of new rows; where they cannot be told, a reader that raises why."""
         try:
-            with told():
+            with errors_with_hints():
                 return self._stream_reader(schema)
         except FrostlineError as error:
             return _RefusedStream(error)
@@ -192,7 +192,7 @@ class FrostlineSource(DataSource):
         it is not said what."""
         from spark_tiering.writing.write_job import begin_job, check_columns, write_options
 
-        with told():
+        with errors_with_hints():
             definition, job = begin_job(asked := write_options(self._given(), overwrite=overwrite))
             check_columns(schema, definition)
             return FrostlineWriter(asked, job)
@@ -203,7 +203,7 @@ class FrostlineSource(DataSource):
         from spark_tiering.writing.stream_options import stream_options
         from spark_tiering.writing.write_job import begin_job, check_columns
 
-        with told():
+        with errors_with_hints():
             asked = stream_options(self._given())
             if overwrite:
                 raise Refused(f"a stream only appends to {asked.table}", hint="outputMode('append')")
@@ -283,7 +283,7 @@ class FrostlineWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         from spark_tiering.writing.write_job import commit_job
 
-        with told():
+        with errors_with_hints():
             commit_job(self._asked, self._job, _parts_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -310,7 +310,7 @@ class FrostlineStreamWriter(DataSourceStreamArrowWriter):
         asked = replace(self._asked, once=self._asked.once.of(batchId))
         jobs = [message.job for message in messages if isinstance(message, TaskOutput)]
         if jobs:  # else there was no task, and so no row
-            with told():
+            with errors_with_hints():
                 commit_job(asked, jobs[0], _parts_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -325,7 +325,7 @@ def _written(iterator: Iterator[pa.RecordBatch], job: WriteJob) -> list[WrittenP
 
     context = TaskContext.get()
     task, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
-    with told(planning=False):
+    with errors_with_hints(planning=False):
         return write_parts(iterator, job, task, attempt)
 
 

@@ -14,9 +14,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from spark_tiering.changes.planning import Until, latest, plan_batch
+from spark_tiering.error_hints import errors_with_hints
 from spark_tiering.read_options import ReadOptions
 from spark_tiering.table_reader import FrostlineReader, shares_of
-from spark_tiering.told import told
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
@@ -42,19 +42,19 @@ class FrostlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         most = limit.max_files if isinstance(limit, ReadMaxFiles) else None
-        with told():
+        with errors_with_hints():
             found = latest(self._asked, _until(start), most, self._last)
         return {"table": start["table"], "revision": found.revision}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        with told():
+        with errors_with_hints():
             self._last = latest(self._asked, None, None, None).revision
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start["revision"] >= end["revision"]:
             return []
         asked = replace(self._asked, changes_since=start["revision"])
-        with told():
+        with errors_with_hints():
             return shares_of(plan_batch(asked, _until(end)))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

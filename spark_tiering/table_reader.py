@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from spark_tiering.error_hints import errors_with_hints
 from spark_tiering.read_options import ReadOptions
-from spark_tiering.told import told
 from tiering.table.pruning import Predicate
 from tiering.table.schema import TableDefinition
 
@@ -53,7 +53,7 @@ class FrostlineReader(DataSourceReader):
         from spark_tiering.changes.planning import plan_changes
         from spark_tiering.scan_planning import plan_scan
 
-        with told():
+        with errors_with_hints():
             plan = plan_scan if self._asked.changes_since is None else plan_changes
             return shares_of(plan(self._asked)) or [InputPartition(None)]
 
@@ -64,7 +64,7 @@ class FrostlineReader(DataSourceReader):
             return
         asked, definition = self._asked, self._definition
         wanted = Projection(definition, self._columns, self._schema, partition.predicate, asked.truncate_nanoseconds)
-        with told(planning=False):
+        with errors_with_hints(planning=False):
             yield from read_share(partition.pieces, wanted, partition.until)
 
 

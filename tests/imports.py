@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tests.tools import architecture
 from tests.tools.architecture import imports_of, modules_of, packages_of
 
 PUBLIC = "frostline"
@@ -58,19 +59,9 @@ def circles(graph: Graph) -> list[list[str]]:
     left = dict(graph)
     while ends := {name for name, others in left.items() if not others & left.keys()}:
         left = {name: others for name, others in left.items() if name not in ends}
-    reached = {name: _reached(left, name) for name in left}
+    reached = {name: architecture.reached(left, name) for name in left}
     found = {frozenset(other for other in reached[name] if name in reached.get(other, ())) for name in left}
     return sorted(sorted(circle) for circle in found if circle)
-
-
-def _reached(graph: Graph, name: str) -> set[str]:
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        new = graph.get(waiting.pop(), set()) - found
-        found |= new
-        waiting += new
-    return found
 
 
 def upward_names(root: Path) -> list[str]:

@@ -62,14 +62,19 @@ class Machine:
 
     def ask(self, question: str) -> Any:
         """The answer to a command line."""
-        printed, errors = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
-            code = self._run(["--json", "--config", str(self._config), *question.split()])
-        printed.flush()
-        said = printed.buffer.getvalue().decode() or errors.getvalue()  # type: ignore[attr-defined]
+        code, said = captured(self._run, ["--json", "--config", str(self._config), *question.split()])
         said = said.replace(self.home.as_uri(), "file:///home")
         said = said.replace(f"{getpass.getuser()}@{socket.gethostname()}", "me@here")
         return {"exit": code, "answer": _constant(json.loads(said))}
+
+
+def captured(run: Callable[[list[str]], int], words: list[str]) -> tuple[int, str]:
+    """The exit code of a command line, and what it printed; what it said of an error where it printed nothing."""
+    printed, errors = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+        code = run(words)
+    printed.flush()
+    return code, printed.buffer.getvalue().decode() or errors.getvalue()  # type: ignore[attr-defined]
 
 
 def questions() -> Iterator[str]:

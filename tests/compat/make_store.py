@@ -8,8 +8,6 @@ release that is out is never made again: later versions must read it (`test_kept
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import shutil
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+from tests.compat.kept_log import captured
 from tiering.cli import main as cli
 
 CONFIG = """
@@ -55,11 +54,7 @@ class Home:
 
     def ask(self, *words: str) -> Answer:
         """Run a command line with `--json`."""
-        printed, errors = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
-            code = cli.run(["--json", "--config", str(self.config), *words])
-        printed.flush()
-        text = printed.buffer.getvalue().decode() or errors.getvalue()  # type: ignore[attr-defined]
+        code, text = captured(cli.run, ["--json", "--config", str(self.config), *words])
         return Answer(code, json.loads(text) if text.strip() else None)
 
     def run(self, *words: str) -> Any:

@@ -557,7 +557,7 @@ class TestMistypedBucket:
             f"  two: {{type: object_disk, url: 's3://{bucket}/p/', endpoint_url: 'http://localhost:{port}'}}\n"
             "policies: {hot_cold: {volumes: [{name: hot, disks: [one]}, {name: cold, disks: [two]}]}}\n"
         )
-        frostline("table", "create", "d.t", "--column", "n:int64", "--order-by", "n")
+        frostline("table", "create", "d.t", "--column", "n:int64", "--order-by", "n", code=1)
         for verb in (["query", COUNT], ["insert", "d.t", "rows.csv"], ["gc"]):
             Path("rows.csv").write_text("n\n1\n")
             frostline(*verb, code=13)

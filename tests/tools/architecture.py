@@ -101,10 +101,11 @@ def _flowchart(arrows: Arrows, names: Sequence[str]) -> list[str]:
 def _direct(arrows: Arrows, name: str) -> set[str]:
     """What is imported and is not below something else that is imported, too."""
     near = arrows.get(name, set())
-    return {other for other in near if not any(other in _below(arrows, between) for between in near - {other})}
+    return {other for other in near if not any(other in reached(arrows, between) for between in near - {other})}
 
 
-def _below(arrows: Arrows, name: str) -> set[str]:
+def reached(arrows: Arrows, name: str) -> set[str]:
+    """All that the name leads to, on any way."""
     found: set[str] = set()
     waiting = [name]
     while waiting:

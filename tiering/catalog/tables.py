@@ -82,6 +82,9 @@ def _create(context: Context, definition: TableDefinition) -> bool:
             owner = table_names.owner_of(arbiter, definition.full_name) if arbiter is not None else None
             if owner not in (None, definition.uuid):
                 return False
+            shown = [identity for name in disks if (identity := context.disk(name).identity()) is not None]
+            if len({*shown}) < len(shown):
+                raise  # two names of one place: what is there is this process's own
             if attempt == _ATTEMPTS:
                 raise Transient(
                     f"other processes changed the store while table {definition.full_name} was created",

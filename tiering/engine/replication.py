@@ -288,9 +288,9 @@ def references(context: Context, disk: Disk) -> References | None:
 
 
 def put_marks(disks: Iterable[Disk], config: Config, context: Context | None = None) -> Callable[[], None]:
-    """From now on commits on disks whose objects several logs share are told to the replicas that share them, where
-    Keeper is configured. Nothing is opened before the first of them: the session is that of the `context`, else one
-    that the returned function ends."""
+    """From now on commits on disks whose objects several logs share are announced to the replicas that share them,
+    where Keeper is configured. Nothing is opened before the first of them: the session is that of the `context`, else
+    one that the returned function ends."""
     opened: list[OpenMarks] = []
 
     def marks_of(logged: LoggedDisk) -> BlobMarks:

@@ -10,7 +10,7 @@ from oplog.errors import FrostlineError
 
 
 @contextmanager
-def told(*, planning: bool = True) -> Iterator[None]:
+def errors_with_hints(*, planning: bool = True) -> Iterator[None]:
     """Errors with their hints: Spark shows the message, and nothing else of an error but its traceback. Where Spark
     plans, in a process for this one call, the traceback is left out."""
     try:
