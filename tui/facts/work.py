@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from oplog.errors import FrostlineError
 from tiering.config.units import counted
-from tiering.facts.moves import move_record_document, plan_document, why_nothing_moves
+from tiering.facts.moves import plan_document, why_nothing_moves
 from tiering.facts.status import daemon_document
+from tiering.journal.records import MergeRecord, MoveRecord
 from tui.facts.inbox import inbox_document
-from tui.facts.listing import ListColumn, Listing, minute, number, of, size
+from tui.facts.listing import ListColumn, Listing, field, minute, number, of, size
 from tui.facts.overview import daemon_text
 
 if TYPE_CHECKING:
@@ -23,34 +26,33 @@ MOVES_SHOWN = 2_000
 
 def moves(store: Store) -> Listing:
     """`moves list`, unfinished ones first, with the merges that are under way or failed."""
-    import msgspec
-
     work = store.context.journal.work
-    records = [{"what": "move", **move_record_document(record)} for record in work.moves(limit=MOVES_SHOWN)]
-    merges = [{"what": "merge", **msgspec.to_builtins(record)} for record in work.merges()[:MOVES_SHOWN]]
-    rows = sorted([*records, *merges], key=lambda row: (_rank(row["state"]), row["updated"]), reverse=True)
+    records: list[MoveRecord | MergeRecord] = [*work.moves(limit=MOVES_SHOWN), *work.merges()[:MOVES_SHOWN]]
+    rows = sorted(records, key=lambda row: (_rank(row.state), row.updated), reverse=True)
     return Listing(
         columns=(
-            ListColumn("what", "what", 5, of("what")),
-            ListColumn("id", "id", 5, of("id"), number, right=True),
-            ListColumn("state", "state", 9, of("state")),
-            ListColumn("part", "part", 18, lambda row: row.get("part") or row["output"], grows=True),
+            ListColumn("what", "what", 5, _what),
+            ListColumn("id", "id", 5, field("id"), number, right=True),
+            ListColumn("state", "state", 9, field("state")),
+            ListColumn("part", "part", 18, _part, grows=True),
             ListColumn("way", "from > to", 14, _way),
-            ListColumn("size", "size", 9, lambda row: row.get("bytes", row.get("bytes_in")), size, right=True),
+            ListColumn("size", "size", 9, _size_bytes, size, right=True),
             ListColumn("done", "done", 9, _share, _share_bar),
-            ListColumn("tries", "try", 3, lambda row: row.get("attempts"), number, right=True),
-            ListColumn("updated", "when", 16, of("updated"), minute),
-            ListColumn("table", "table", 16, of("table")),
+            ListColumn("tries", "try", 3, lambda row: getattr(row, "attempts", None), number, right=True),
+            ListColumn("updated", "when", 16, lambda row: to_builtins(row.updated), minute),
+            ListColumn("table", "table", 16, field("table")),
             ListColumn(
-                "seconds", "took", 7, of("seconds"), lambda seconds: f"{seconds:.1f}s" if seconds else "", right=True
+                "seconds", "took", 7, field("seconds"), lambda seconds: f"{seconds:.1f}s" if seconds else "", right=True
             ),
-            ListColumn("requests", "requests", 8, lambda row: row.get("requests") or None, number, right=True),
+            ListColumn(
+                "requests", "requests", 8, lambda row: getattr(row, "requests", None) or None, number, right=True
+            ),
             ListColumn("why", "why", 40, _why, least=16),
         ),
         rows=rows,
-        key=lambda row: f"{row['what']} {row['id']}",
-        document=lambda row: {name: value for name, value in row.items() if name != "what"},
-        state=lambda row: (row["state"], row["updated"], row.get("bytes_done")),
+        key=lambda row: f"{_what(row)} {row.id}",
+        document=to_builtins,
+        state=lambda row: (row.state, to_builtins(row.updated), getattr(row, "bytes_done", None)),
         summary=_paused(store, "moves", "merges"),
         empty="No moves or merges yet.",
     )
@@ -72,11 +74,23 @@ def _rank(state: str) -> int:
     return {"planned": 2, "copying": 2, "committed": 2, "running": 2, "failed": 1}.get(state, 0)
 
 
-def _share(row: dict[str, Any]) -> float | None:
+def _what(row: MoveRecord | MergeRecord) -> str:
+    return "move" if isinstance(row, MoveRecord) else "merge"
+
+
+def _part(row: MoveRecord | MergeRecord) -> str:
+    return row.part if isinstance(row, MoveRecord) else row.output
+
+
+def _size_bytes(row: MoveRecord | MergeRecord) -> int:
+    return row.bytes if isinstance(row, MoveRecord) else row.bytes_in
+
+
+def _share(row: MoveRecord | MergeRecord) -> float | None:
     """How far a copy is, as its process last noted."""
-    if row["state"] != "copying" or not row.get("bytes"):
+    if not isinstance(row, MoveRecord) or row.state != "copying" or not row.bytes:
         return None
-    return min(float(row["bytes_done"]) / float(row["bytes"]), 1.0)
+    return min(row.bytes_done / row.bytes, 1.0)
 
 
 def _share_bar(share: float | None) -> str:
@@ -87,14 +101,12 @@ def _share_bar(share: float | None) -> str:
     return f"{'#' * full}{'.' * (4 - full)} {share:>4.0%}"
 
 
-def _way(row: dict[str, Any]) -> str:
-    if row["what"] == "move":
-        return f"{row['from']} > {row['to']}"
-    return f"{counted(len(row['inputs']), 'part')} > 1"
+def _way(row: MoveRecord | MergeRecord) -> str:
+    return f"{row.source} > {row.target}" if isinstance(row, MoveRecord) else f"{counted(len(row.inputs), 'part')} > 1"
 
 
-def _why(row: dict[str, Any]) -> str:
-    return str(row["error"] or row.get("reason_detail") or row.get("reason") or "")
+def _why(row: MoveRecord | MergeRecord) -> str:
+    return row.error or (row.reason_detail if isinstance(row, MoveRecord) else row.reason)
 
 
 def policy(store: Store, at: datetime | None = None) -> Listing:
