@@ -142,13 +142,12 @@ def daemon_document(config: Config) -> dict[str, Any]:
     it does not answer within a second, for this is read with every look at a store, as it was written down."""
     import msgspec
 
-    from tiering.daemon.jobs.status import documents_of
+    from tiering.daemon.jobs.status import rows_of
     from tiering.daemon.live import live_status
 
     known, records = live_status(config.state_directory, answer_seconds=_DAEMON_ANSWERS_SECONDS)
-    jobs = documents_of(records, config, is_running=known.running)
     plain: dict[str, Any] = msgspec.to_builtins(known)
-    return {**plain, "jobs": msgspec.to_builtins(jobs)}
+    return {**plain, "jobs": rows_of(records, config, is_running=known.running)}
 
 
 def waiting_moves(planned: Plan) -> dict[str, int]:

@@ -118,7 +118,7 @@ def _trouble(
 
 def _trouble_of_work(store: Store, daemon: dict[str, Any]) -> Iterator[dict[str, str]]:
     """The present trouble of the daemon, its jobs and the inbox; Jobs shows what was mended since."""
-    from tiering.daemon.jobs.status import in_trouble
+    from tiering.daemon.jobs.row import in_trouble
 
     known = daemon if daemon["running"] else {}
     for what, command in (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import to_builtins
 
 from oplog.errors import FrostlineError
@@ -18,6 +19,7 @@ from tui.facts.listing import ListColumn, Listing, field, minute, number, of, si
 from tui.facts.overview import daemon_text
 
 if TYPE_CHECKING:
+    from tiering.daemon.jobs.row import JobRow
     from tiering.engine.store import Store
 
 MOVES_SHOWN = 2_000
@@ -162,46 +164,60 @@ def jobs(store: Store) -> Listing:
     beside = [*_lanes(daemon), *_inbox(store), *_budgets(store), *_hooks(daemon)]
     return Listing(
         columns=(
-            ListColumn("job", "job", 20, of("job")),
+            ListColumn("job", "job", 20, field("job")),
             ListColumn("state", "state", 9, lambda row: _job_state(row, runs=daemon["running"])),
-            ListColumn("schedule", "schedule", 14, of("schedule")),
-            ListColumn("last", "last run", 16, of("last_run"), minute),
-            ListColumn("result", "result", 7, lambda row: row["result"] or ""),
-            ListColumn("next", "next run", 16, of("next_run"), minute),
-            ListColumn("said", "what it said", 40, of("said"), grows=True, least=12),
+            ListColumn("schedule", "schedule", 14, field("schedule")),
+            ListColumn("last", "last run", 16, field("last_run"), minute),
+            ListColumn("result", "result", 7, field("result")),
+            ListColumn("next", "next run", 16, field("next_run"), minute),
+            ListColumn("said", "what it said", 40, field("said"), grows=True, least=12),
         ),
-        rows=[*({**job, "document": job} for job in daemon["jobs"]), *beside],
-        key=lambda row: str(row["job"]),
-        document=of("document"),
-        state=lambda row: (row["state"], row["last_run"], row["next_run"], row["said"]),
+        rows=[*map(_of_job, daemon["jobs"]), *beside],
+        key=field("job"),
+        document=field("document"),
+        state=lambda row: (row.state, row.last_run, row.next_run, row.said),
         summary=f"{runs}; {did}{held}{error}",
     )
 
 
-def _job_state(row: dict[str, Any], *, runs: bool) -> str:
+class WorkRow(msgspec.Struct, frozen=True):
+    """A job, or what goes on beside them; times as `document` has them."""
+
+    job: str
+    state: str
+    said: str
+    document: Mapping[str, Any]
+    schedule: str = ""
+    last_run: str | None = None
+    result: str = ""
+    next_run: datetime | str | None = None
+    is_job: bool = False
+
+
+def _of_job(row: JobRow) -> WorkRow:
+    document = to_builtins(row)
+    last, upcoming = document["last_run"], document["next_run"]
+    return WorkRow(row.job, row.state, row.said, document, row.schedule, last, row.result or "", upcoming, is_job=True)
+
+
+def _job_state(row: WorkRow, *, runs: bool) -> str:
     """A job is idle between two runs; without a daemon there is no next one."""
-    return "no daemon" if row["state"] == "idle" and "schedule" in row["document"] and not runs else row["state"]
+    return "no daemon" if row.state == "idle" and row.is_job and not runs else row.state
 
 
-def _beside(name: str, state: str, said: str, document: Any, **more: Any) -> dict[str, Any]:
-    """A row of what is no job."""
-    known = {"schedule": "", "last_run": None, "result": "", "next_run": None}
-    return {"job": name, "state": state, "said": said, "document": document, **known, **more}
-
-
-def _lanes(daemon: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _lanes(daemon: dict[str, Any]) -> Iterator[WorkRow]:
     for lane in daemon["lanes"]:
         total = "" if lane["bytes"] is None else f" of {size(lane['bytes'])}"
         said = f"{lane['doing']}: {size(lane['bytes_done'])}{total}"
-        yield _beside(f"lane {lane['lane']}", "running", said, lane, last_run=lane["since"])
+        yield WorkRow(f"lane {lane['lane']}", "running", said, lane, last_run=lane["since"])
 
 
-def _inbox(store: Store) -> Iterator[dict[str, Any]]:
+def _inbox(store: Store) -> Iterator[WorkRow]:
     try:
         found = inbox_document(store)
     except FrostlineError as error:
         problem = {"path": store.context.config.inbox.path, "problem": error.message}
-        yield _beside("inbox", "failed", error.message, problem)
+        yield WorkRow("inbox", "failed", error.message, problem)
         return
     for table in found["tables"]:
         waiting, failed = len(table["waiting"]) + table["taken"], len(table["failed"])
@@ -209,10 +225,10 @@ def _inbox(store: Store) -> Iterator[dict[str, Any]]:
         pieces = [f"{failed:,} failed"] if failed else []
         pieces += [f"{counted(waiting, 'file')} {size(size_bytes)} waiting"] if waiting else []
         said = ", ".join([*pieces, f"{table['done']:,} done"])
-        yield _beside(f"inbox {table['table']}", "failed" if failed else "waits" if waiting else "idle", said, table)
+        yield WorkRow(f"inbox {table['table']}", "failed" if failed else "waits" if waiting else "idle", said, table)
 
 
-def _budgets(store: Store) -> Iterator[dict[str, Any]]:
+def _budgets(store: Store) -> Iterator[WorkRow]:
     from msgspec.structs import asdict
 
     from tiering.move.policy_facts import budgets
@@ -224,11 +240,11 @@ def _budgets(store: Store) -> Iterator[dict[str, Any]]:
         said = f"{shown(budget.spent)} of {shown(budget.limit)}{unit} in this interval"
         state = "spent" if budget.spent >= budget.limit else "open"
         name = f"budget {budget.policy} {budget.of}"
-        yield _beside(name, state, said, asdict(budget), next_run=budget.until)
+        yield WorkRow(name, state, said, asdict(budget), next_run=budget.until)
 
 
-def _hooks(daemon: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _hooks(daemon: dict[str, Any]) -> Iterator[WorkRow]:
     for hook in daemon["hooks"] if daemon["running"] else ():
         said = f"{hook['delivered']:,} delivered, {hook['waiting']:,} waiting, {hook['given_up']:,} given up"
         state = "failed" if hook["last_error"] else "idle"
-        yield _beside(f"hook {hook['hook']}", state, f"{said}; {hook['last_error']}".rstrip("; "), hook)
+        yield WorkRow(f"hook {hook['hook']}", state, f"{said}; {hook['last_error']}".rstrip("; "), hook)
