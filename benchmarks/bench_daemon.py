@@ -31,7 +31,7 @@ from benchmarks.bench_catalog import TABLE, fill, part
 from benchmarks.measure import Figure, bound_figure, report, scratch, timed
 from disks.registry import LOOK_SECONDS
 from tiering.config.settings import PacingConfig, PolicyConfig, embedded
-from tiering.daemon.jobs.status import job_documents
+from tiering.daemon.jobs.status import job_rows
 from tiering.facts.metrics import exposition
 from tiering.facts.metrics.families import families
 from tiering.facts.metrics.process import Process
@@ -76,7 +76,7 @@ def _scrape() -> Figure:
         config.state_directory.mkdir(parents=True)
 
         def answer() -> None:
-            exposition.text(families(seen, Process(up=True, jobs=job_documents(config)), version="1"))
+            exposition.text(families(seen, Process(up=True, jobs=job_rows(config)), version="1"))
 
         answer()
         seconds = min(timed(answer) for _ in range(5))

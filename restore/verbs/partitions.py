@@ -34,19 +34,19 @@ def register(app: typer.Typer) -> None:
 def list_partitions(session: Session, table: TableName) -> None:
     """List the partitions of a table with their size on each disk, detached ones too."""
     from restore.history.partitions import detached_parts
-    from tiering.facts.parts import part_document
+    from tiering.catalog.rows import part_row
 
     store = session.store()
     definition = store.definition(table)
     store.check_answer(table)
     session.tell_set_aside(store.set_aside(table))
     found: dict[str, dict[str, Any]] = {}
-    for item in map(part_document, store.parts(table)):
-        entry = found.setdefault(item["partition"], _entry(item["partition"]))
-        _add(entry, item["disk"], item["rows"], item["bytes"])
-        known = [time for time in (entry["min_time"], item["min_time"]) if time is not None]
+    for row in map(part_row, store.parts(table)):
+        entry = found.setdefault(row.partition, _entry(row.partition))
+        _add(entry, row.disk, row.rows, row.bytes)
+        known = [time for time in (entry["min_time"], row.min_time) if time is not None]
         entry["min_time"] = min(known, default=None)
-        known = [time for time in (entry["max_time"], item["max_time"]) if time is not None]
+        known = [time for time in (entry["max_time"], row.max_time) if time is not None]
         entry["max_time"] = max(known, default=None)
     aside: dict[str, dict[str, Any]] = {}
     for one in detached_parts(store.context, definition):

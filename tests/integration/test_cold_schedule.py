@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -19,8 +18,9 @@ from tiering.config.settings import Config, DaemonConfig, IngestConfig, JobConfi
 from tiering.daemon import daemon
 from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.jobs.record import read
+from tiering.daemon.jobs.row import JobRow
 from tiering.daemon.jobs.runs import JobFiles, RunOrder, run
-from tiering.daemon.jobs.status import job_documents
+from tiering.daemon.jobs.status import job_rows
 from tiering.daemon.status import DaemonStatus, read_status
 from tiering.engine.store import Store
 from tiering.facts.growth import of_store
@@ -158,8 +158,8 @@ def test_what_gc_found_is_kept_as_numbers(store: Store, tmp_path: Path) -> None:
     assert [finding.check for finding in of_store(store)] == ["garbage"]
 
 
-def jobs(store: Store) -> list[dict[str, Any]]:
-    return job_documents(store.context.config)
+def jobs(store: Store) -> list[JobRow]:
+    return job_rows(store.context.config)
 
 
 def test_a_run_ends_with_the_daemon(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_what_is_idle_is_neither_read_nor_drawn(
     monkeypatch.setattr(looks, "KEPT_FROM", 1)  # also of three parts the facts are kept,
     monkeypatch.setattr("disks.local.disk.SETTLED_NS", 0)  # though they were copied here just now
     monkeypatch.setattr("disks.local.disk.UNCHANGED_NS", 0)
-    monkeypatch.setattr("tui.facts.overview.disk_text", lambda disk: disk["name"])  # others write on this disk, too
+    monkeypatch.setattr("tui.facts.overview.disk_text", lambda disk: disk.name)  # others write on this disk, too
     hour = _Hour()
 
     async def story(driver: Driver) -> None:

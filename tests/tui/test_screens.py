@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.homes import Home
 from tests.tui.conftest import DUE, STAYS, due_move
@@ -338,12 +339,14 @@ def test_a_disk_is_as_full_as_all_that_lies_on_it(home: Home) -> None:
     """However little of it is the store's; a bucket has no end."""
     with Store.open(load(home.configuration)) as store:
         facts = overview(store)
-    ssd = next(disk for disk in facts["disks"] if disk["name"] == "ssd")
-    ssd.update(used_bytes=1, free_bytes=25, total_bytes=100)
+    ssd = next(disk for disk in facts["disks"] if disk.name == "ssd")
+    ssd = replace(ssd, used_bytes=1, free_bytes=25, total_bytes=100)
+    s3 = next(disk for disk in facts["disks"] if disk.name == "s3")
+    facts["disks"] = [ssd, s3]
     s3_line, ssd_line = sorted(line for line in overview_text(facts) if line.startswith(("  ssd  ", "  s3  ")))
-    assert ssd_line == f"  ssd        [{'#' * 15}{'.' * 5}]  75% full  1 B, {ssd['parts']} parts; 25 B free"
+    assert ssd_line == f"  ssd        [{'#' * 15}{'.' * 5}]  75% full  1 B, {ssd.parts} parts; 25 B free"
     assert "full" not in s3_line
-    ssd.update(free_bytes=None)
+    facts["disks"] = [replace(ssd, free_bytes=None), s3]
     assert "full" not in next(line for line in overview_text(facts) if line.startswith("  ssd  "))
 
 

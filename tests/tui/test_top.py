@@ -156,7 +156,7 @@ def test_jobs_are_followed_by_what_goes_on_beside_them(tmp_path: Path) -> None:
         with daemon_lock(config.state_directory):
             StatusRecord(config.state_directory, DaemonStatus(running=True, lanes=(lane,), hooks=(hook,)))
             listing = work.jobs(store)
-        rows = {row["job"]: (row["state"], row["said"]) for row in listing.rows}
+        rows = {row.job: (row.state, row.said) for row in listing.rows}
         assert next(iter(rows)) == "policy"
         assert rows["lane large moves"] == ("running", "moving parts: 1.0 KiB of 2.0 KiB")
         assert rows["inbox d.t"] == ("failed", "1 failed, 1 file 4 B waiting, 0 done")
@@ -164,7 +164,7 @@ def test_jobs_are_followed_by_what_goes_on_beside_them(tmp_path: Path) -> None:
         assert rows["budget hot_cold money"] == ("open", "0 of 0.5 USD in this interval")
         assert rows["hook pager"][0] == "failed"
         assert "1 given up; pager took more" in rows["hook pager"][1]
-        assert not [name for name in (row["job"] for row in work.jobs(store).rows) if name.startswith(("lane", "hook"))]
+        assert not [name for name in (row.job for row in work.jobs(store).rows) if name.startswith(("lane", "hook"))]
         for row in listing.rows:
             assert all(isinstance(column.text(column.value(row)), str) for column in listing.columns)
             assert listing.document(row)

@@ -118,14 +118,16 @@ class Bill:
         }
 
     def _storage(self, table: str | None) -> list[dict[str, Any]]:
-        from tiering.facts.parts import usage_documents
+        from tiering.catalog.rows import usage_rows
 
-        definitions = {item.full_name: item for item in self._store.definitions() if table in (None, item.full_name)}
+        store = self._store
+        chosen = store.definitions() if table is None else [store.definition(table)]
+        definitions = {item.full_name: item for item in chosen}
         rows: dict[tuple[str, str], dict[str, int]] = {}
-        for item in usage_documents(self._store, table):
-            row = rows.setdefault((item["table"], item["disk"]), {"parts": 0, "bytes": 0})
-            row["parts"] += item["parts"]
-            row["bytes"] += item["bytes"]
+        for item in usage_rows(store.context.catalog, chosen, include_outdated=True):
+            row = rows.setdefault((item.table, item.disk), {"parts": 0, "bytes": 0})
+            row["parts"] += item.parts
+            row["bytes"] += item.bytes
         shares = self._shares([*definitions.values()])
         return [
             self._row(definitions[name], disk, row, shares.get((name, disk), 1.0))

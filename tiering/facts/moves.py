@@ -1,4 +1,4 @@
-"""Moves, merges and plans as documents."""
+"""Plans and their moves as documents."""
 
 from __future__ import annotations
 
@@ -7,19 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
-    from tiering.journal.records import MoveRecord
     from tiering.policy.cost import PlanCost
     from tiering.policy.plan import Move, Plan
     from tiering.table.part import Part, PartFiles
-
-
-def move_record_document(record: MoveRecord) -> dict[str, Any]:
-    """One line of `moves list --json`."""
-    import msgspec
-
-    document: dict[str, Any] = msgspec.to_builtins(record)
-    document["from"], document["to"] = document.pop("source"), document.pop("target")
-    return document
 
 
 def plan_document(store: Store, planned: Plan) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from tiering.facts.parts import bytes_by_disk, summed
+from tiering.catalog.rows import bytes_by_disk, usage_rows
 from tiering.policy.plan import WAITING
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]
         for pin in journal.overrides.pins()
     ]
     broken = [{"disk": item.disk, "path": item.path, "what": item.what} for item in store.context.catalog.broken]
-    sums = summed(store, store.definitions())
+    sums = [*usage_rows(store.context.catalog, store.definitions())]
     return {
         "tables": len(names),
         "replicated": [definition.full_name for definition in store.definitions() if definition.is_replicated],
@@ -142,65 +142,12 @@ def daemon_document(config: Config) -> dict[str, Any]:
     it does not answer within a second, for this is read with every look at a store, as it was written down."""
     import msgspec
 
-    from tiering.daemon.jobs.status import documents_of
+    from tiering.daemon.jobs.status import rows_of
     from tiering.daemon.live import live_status
 
     known, records = live_status(config.state_directory, answer_seconds=_DAEMON_ANSWERS_SECONDS)
-    jobs = documents_of(records, config, is_running=known.running)
     plain: dict[str, Any] = msgspec.to_builtins(known)
-    return {**plain, "jobs": msgspec.to_builtins(jobs)}
-
-
-def disk_documents(store: Store) -> list[dict[str, Any]]:
-    """`disks --json`."""
-    by_disk: dict[str, int] = {}
-    for item in summed(store, store.definitions(), include_outdated=True):
-        by_disk[item.disk] = by_disk.get(item.disk, 0) + item.parts
-    return [_disk_document(store, name, by_disk.get(name, 0)) for name in store.context.disks]
-
-
-def disk_state(document: dict[str, Any]) -> str:
-    """In one word."""
-    if document["unreachable"]:
-        return "unreachable"
-    if document["broken"] or document["read_only"]:
-        return "broken" if document["broken"] else "read-only"
-    return "drained" if document["drained"] else "ok"
-
-
-def _disk_document(store: Store, name: str, parts_on_disk: int) -> dict[str, Any]:
-    from oplog.errors import FrostlineError
-
-    disk = store.disk(name)
-    volumes = {
-        volume.name
-        for policy in store.context.config.policies.values()
-        for volume in policy.volumes
-        if name in volume.disks
-    }
-    document: dict[str, Any] = {
-        "name": name,
-        "kind": disk.kind,
-        "volume": ", ".join(sorted(volumes)) or None,
-        "total_bytes": None,
-        "free_bytes": None,
-        "used_bytes": None,
-        "parts": parts_on_disk,
-        "revision": None,
-        "read_only": disk.read_only,
-        "broken": disk.broken.message if disk.broken is not None else False,
-        "unreachable": bool(disk.unreachable) and disk.broken is None,
-        "drained": name in store.context.journal.overrides.drained(),
-    }
-    if disk.broken is not None:
-        return document
-    try:
-        usage = disk.usage()
-        document.update(total_bytes=usage.total_bytes, free_bytes=usage.free_bytes, used_bytes=disk.stored_bytes())
-        document["revision"] = disk.revision
-    except FrostlineError as error:
-        document.update(broken=True, problem=error.message)
-    return document
+    return {**plain, "jobs": rows_of(records, config, is_running=known.running)}
 
 
 def waiting_moves(planned: Plan) -> dict[str, int]:

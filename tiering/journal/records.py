@@ -53,15 +53,14 @@ class NewMove(msgspec.Struct, frozen=True, kw_only=True):
     keep_source: bool = False
 
 
-class MoveRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One move, finished or not. `attempts` counts the tries of this part to this target since the last success."""
+class MoveRecord(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
+    """One move, finished or not: a row of `moves list`. `attempts` counts the tries of this part to this target since
+    the last success."""
 
     id: int
     table: str
     table_uuid: str
     part: str
-    source: str
-    target: str
     bytes: int
     reason_kind: str
     reason_detail: str
@@ -78,6 +77,8 @@ class MoveRecord(msgspec.Struct, frozen=True, kw_only=True):
     updated: datetime
     bytes_done: int = 0
     """While it is copying: how much of it is on the target, as last noted."""
+    source: str
+    target: str
 
 
 class MergeRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,238 +6,145 @@ those of this machine's journal, which has no past: always of now.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from itertools import islice
+from operator import attrgetter
+from typing import Any, Literal, get_args, get_origin
 
+import msgspec
 import pyarrow as pa
 
-from oplog.errors import FrostlineError
-from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.table.schema import TableDefinition
+from tiering.catalog.rows import DiskRow, PartRow, TableRow, disk_rows, part_rows, table_rows
+from tiering.journal.records import MoveRecord
 
-_MOMENT = pa.timestamp("us", "UTC")
-_SCHEMAS = {
-    "system.tables": pa.schema(
-        [
-            ("database", pa.string()),
-            ("name", pa.string()),
-            ("uuid", pa.string()),
-            ("policy", pa.string()),
-            ("parts", pa.int64()),
-            ("rows", pa.int64()),
-            ("bytes", pa.int64()),
-        ]
-    ),
-    "system.columns": pa.schema(
-        [
-            ("database", pa.string()),
-            ("table", pa.string()),
-            ("position", pa.int64()),
-            ("name", pa.string()),
-            ("type", pa.string()),
-            ("nullable", pa.bool_()),
-        ]
-    ),
-    "system.parts": pa.schema(
-        [
-            ("database", pa.string()),
-            ("table", pa.string()),
-            ("part", pa.string()),
-            ("partition", pa.string()),
-            ("disk", pa.string()),
-            ("volume", pa.string()),
-            ("rows", pa.int64()),
-            ("bytes", pa.int64()),
-            ("level", pa.int64()),
-            ("state", pa.string()),
-            ("created", _MOMENT),
-            ("revision", pa.int64()),
-        ]
-    ),
-    "system.disks": pa.schema(
-        [
-            ("name", pa.string()),
-            ("kind", pa.string()),
-            ("total_bytes", pa.int64()),
-            ("free_bytes", pa.int64()),
-            ("parts", pa.int64()),
-            ("revision", pa.int64()),
-            ("read_only", pa.bool_()),
-            ("problem", pa.string()),
-        ]
-    ),
-    "system.log": pa.schema(
-        [
-            ("disk", pa.string()),
-            ("revision", pa.int64()),
-            ("time", _MOMENT),
-            ("kind", pa.string()),
-            ("actor", pa.string()),
-            ("reason", pa.string()),
-            ("operations", pa.int64()),
-            ("bytes", pa.int64()),
-        ]
-    ),
-    "system.moves": pa.schema(
-        [
-            ("id", pa.int64()),
-            ("database", pa.string()),
-            ("table", pa.string()),
-            ("part", pa.string()),
-            ("source", pa.string()),
-            ("target", pa.string()),
-            ("state", pa.string()),
-            ("reason", pa.string()),
-            ("detail", pa.string()),
-            ("actor", pa.string()),
-            ("bytes", pa.int64()),
-            ("bytes_done", pa.int64()),
-            ("seconds", pa.float64()),
-            ("requests", pa.int64()),
-            ("attempts", pa.int64()),
-            ("error", pa.string()),
-            ("revision", pa.int64()),
-            ("created", _MOMENT),
-            ("updated", _MOMENT),
-        ]
-    ),
+_ROWS_AT_ONCE = 10_000
+_TYPES: dict[Any, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    bool: pa.bool_(),
+    float: pa.float64(),
+    datetime: pa.timestamp("us", "UTC"),
 }
-NAMES = tuple(_SCHEMAS)
+_PIECES = {"database": 0, "name": 2}
+"""Of the full name of a table, split at its point."""
+
+
+class _ColumnRow(msgspec.Struct, frozen=True):
+    table: str
+    position: int
+    name: str
+    type: str
+    nullable: bool
+
+
+class _LogRow(msgspec.Struct, frozen=True):
+    disk: str
+    revision: int
+    time: datetime
+    kind: str
+    actor: str
+    reason: str
+    operations: int
+    bytes: int
+
+
+class _SystemTable(msgspec.Struct, frozen=True):
+    """`columns` name fields of a row: `called:field` where the column is called otherwise, `field?` where an empty text
+    is null."""
+
+    row: type[msgspec.Struct]
+    columns: str
+    rows: Callable[[Context], Iterable[Any]]
 
 
 def system_table(context: Context, name: str) -> pa.RecordBatch:
     """The rows of the table of this name, one of `NAMES`. Raises what reading a log raises."""
-    rows = {
-        "system.tables": _tables,
-        "system.columns": _columns,
-        "system.parts": _parts,
-        "system.disks": _disks,
-        "system.log": _log,
-        "system.moves": _moves,
-    }[name](context)
-    return pa.RecordBatch.from_pylist(list(rows), schema=_SCHEMAS[name])
+    table = _TABLES[name]
+    types = {field.name: field.type for field in msgspec.structs.fields(table.row)}
+    columns = [_Column(word, types) for word in table.columns.split()]
+    schema = pa.schema([(column.name, column.type) for column in columns])
+    rows = iter(table.rows(context))
+    pieces = [pa.RecordBatch.from_pylist([], schema=schema)]
+    while some := list(islice(rows, _ROWS_AT_ONCE)):
+        arrays = [pa.array(map(column.value, some), column.type) for column in columns]
+        pieces.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return pa.RecordBatch.from_arrays(
+        [pa.concat_arrays([piece.column(index) for piece in pieces]) for index in range(len(columns))], schema=schema
+    )
 
 
-def _tables(context: Context) -> Iterable[Mapping[str, Any]]:
-    for definition in context.catalog.tables():
-        facts = [stored.facts for stored in context.catalog.parts(definition)]
-        yield {
-            "database": definition.database,
-            "name": definition.name,
-            "uuid": definition.uuid,
-            "policy": definition.policy,
-            "parts": len(facts),
-            "rows": sum(one.rows for one in facts),
-            "bytes": sum(one.size_bytes for one in facts),
-        }
+class _Column:
+    def __init__(self, word: str, types: dict[str, Any]) -> None:
+        self.name, _, field = word.removesuffix("?").partition(":")
+        field, _, piece = (field or self.name).partition(".")
+        read = attrgetter(field)
+        self.type = _type(types[field])
+        self.value: Callable[[Any], Any] = read
+        if piece:
+            place = _PIECES[piece]
+            self.value = lambda row: read(row).partition(".")[place]
+        elif word.endswith("?"):
+            self.value = lambda row: read(row) or None
+        elif self.type == _TYPES[datetime]:
+            self.value = lambda row: _moment(read(row))
 
 
-def _columns(context: Context) -> Iterable[Mapping[str, Any]]:
+def _type(annotation: Any) -> pa.DataType:
+    if get_origin(annotation) is Literal:
+        return pa.string()
+    kinds = (annotation, *get_args(annotation))
+    return next(_TYPES[kind] for kind in kinds if kind in _TYPES)
+
+
+def _columns(context: Context) -> Iterator[_ColumnRow]:
     for definition in context.catalog.tables():
         for position, column in enumerate(definition.columns, 1):
-            yield {
-                "database": definition.database,
-                "table": definition.name,
-                "position": position,
-                "name": column.name,
-                "type": column.type,
-                "nullable": column.nullable,
-            }
+            yield _ColumnRow(definition.full_name, position, column.name, column.type, column.nullable)
 
 
-def _parts(context: Context) -> Iterable[Mapping[str, Any]]:
-    """Outdated ones, too: `state` tells."""
-    for definition, stored in _stored(context):
-        yield {
-            "database": definition.database,
-            "table": definition.name,
-            "part": stored.facts.name,
-            "partition": stored.name.partition,
-            "disk": stored.disk,
-            "volume": stored.volume,
-            "rows": stored.facts.rows,
-            "bytes": stored.facts.size_bytes,
-            "level": stored.name.level,
-            "state": stored.state,
-            "created": _moment(stored.facts.created),
-            "revision": stored.revision,
-        }
-
-
-def _stored(context: Context) -> Iterator[tuple[TableDefinition, StoredPart]]:
-    for definition in context.catalog.tables():
-        for stored in context.catalog.parts(definition, include_outdated=True):
-            yield definition, stored
-
-
-def _disks(context: Context) -> Iterable[Mapping[str, Any]]:
-    parts = Counter(stored.disk for _, stored in _stored(context))
-    for name, disk in context.disks.items():
-        row: dict[str, Any] = {
-            "name": name,
-            "kind": disk.kind,
-            "parts": parts[name],
-            "read_only": disk.read_only,
-        }
-        try:
-            if disk.broken is not None:
-                raise disk.broken.afresh()
-            usage = disk.usage()
-            row |= {"total_bytes": usage.total_bytes, "free_bytes": usage.free_bytes, "revision": disk.revision}
-            row["problem"] = disk.unreachable or None
-        except FrostlineError as error:
-            row["problem"] = error.message
-        yield row
-
-
-def _log(context: Context) -> Iterable[Mapping[str, Any]]:
+def _log(context: Context) -> Iterator[_LogRow]:
     """As far as the disk is looked at."""
     for name, disk in context.disks.items():
         if disk.logged is None:
             continue
         for entry in disk.logged.commits().between(until=disk.revision):
             commit = entry.commit
-            yield {
-                "disk": name,
-                "revision": commit.revision,
-                "time": _moment(commit.time),
-                "kind": commit.kind.word,
-                "actor": commit.actor,
-                "reason": commit.reason,
-                "operations": len(commit.operations),
-                "bytes": commit.size_bytes,
-            }
-
-
-def _moves(context: Context) -> Iterable[Mapping[str, Any]]:
-    """Finished ones, too, as long as the journal keeps them."""
-    for record in context.journal.work.moves():
-        database, _, table = record.table.partition(".")
-        yield {
-            "id": record.id,
-            "database": database,
-            "table": table,
-            "part": record.part,
-            "source": record.source,
-            "target": record.target,
-            "state": record.state,
-            "reason": record.reason_kind,
-            "detail": record.reason_detail,
-            "actor": record.actor,
-            "bytes": record.bytes,
-            "bytes_done": record.bytes_done,
-            "seconds": record.seconds,
-            "requests": record.requests,
-            "attempts": record.attempts,
-            "error": record.error or None,
-            "revision": record.revision,
-            "created": _moment(record.created),
-            "updated": _moment(record.updated),
-        }
+            said = (commit.revision, commit.time, commit.kind.word, commit.actor, commit.reason)
+            yield _LogRow(name, *said, len(commit.operations), commit.size_bytes)
 
 
 def _moment(value: datetime) -> datetime:
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+_TABLES = {
+    "system.tables": _SystemTable(
+        TableRow,
+        "database:table.database name:table.name uuid policy parts rows bytes",
+        lambda context: table_rows(context.catalog),
+    ),
+    "system.columns": _SystemTable(
+        _ColumnRow, "database:table.database table:table.name position name type nullable", _columns
+    ),
+    "system.parts": _SystemTable(
+        PartRow,
+        "database:table.database table:table.name part partition disk volume rows bytes level state created revision",
+        part_rows,
+    ),
+    "system.disks": _SystemTable(
+        DiskRow,
+        "name kind total_bytes free_bytes parts revision read_only problem",
+        lambda context: disk_rows(context, for_query=True),
+    ),
+    "system.log": _SystemTable(_LogRow, "disk revision time kind actor reason operations bytes", _log),
+    "system.moves": _SystemTable(
+        MoveRecord,
+        "id database:table.database table:table.name part source target state reason:reason_kind detail:reason_detail"
+        " actor bytes bytes_done seconds requests attempts error? revision created updated",
+        lambda context: context.journal.work.moves(),
+    ),
+}
+"""By name. Finished moves are among them, too, as long as the journal keeps them."""
+NAMES = tuple(_TABLES)

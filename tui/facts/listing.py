@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -64,6 +65,11 @@ class ListColumn(msgspec.Struct, frozen=True):
 def of(key: str) -> Callable[[Row], Any]:
     """The value of a row that is a document."""
     return lambda row: row[key]
+
+
+def field(name: str) -> Callable[[Row], Any]:
+    """The value of a row that is a struct."""
+    return attrgetter(name)
 
 
 class Listing(msgspec.Struct, frozen=True):

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
+from tiering.catalog.rows import DiskRow, disk_rows
 from tiering.config.units import counted
-from tiering.facts.moves import move_record_document
 from tiering.facts.status import (
     beside_document,
     crowded_text,
     daemon_document,
-    disk_documents,
-    disk_state,
     status_document,
 )
 from tui.facts.inbox import inbox_problems
@@ -39,7 +39,7 @@ def overview(store: Store) -> dict[str, Any]:
     plan = store.plan(rest="next")
     status = {**status_document(store, plan), "backups": last_seen.status_document(store.context.config, names)}
     beside = beside_document(store)
-    disks = disk_documents(store)
+    disks = [*disk_rows(store.context)]
     return {
         "at": store.context.clock(),
         "trouble": [*_trouble(store, status, beside, disks, plan), *_trouble_of_work(store, status["daemon"])],
@@ -62,7 +62,7 @@ def has_aged(document: dict[str, Any], store: Store) -> bool:
         (due is not None and now >= due)
         or _hour(now) != _hour(document["at"])
         or daemon_text(daemon) != daemon_text(document["status"]["daemon"])
-        or [disk_text(disk) for disk in disk_documents(store)] != [disk_text(disk) for disk in document["disks"]]
+        or [disk_text(disk) for disk in disk_rows(store.context)] != [disk_text(disk) for disk in document["disks"]]
     )
 
 
@@ -72,17 +72,15 @@ def _hour(time: datetime) -> tuple[int, ...]:
 
 def under_way(store: Store) -> dict[str, Any]:
     """What of it changes while work goes on. Reads the journal alone."""
-    import msgspec
-
     work = store.context.journal.work
     return {
-        "moves": [move_record_document(record) for record in work.moves(active=True)],
-        "merges": [msgspec.to_builtins(record) for record in work.merges(active=True)],
+        "moves": work.moves(active=True),
+        "merges": work.merges(active=True),
     }
 
 
 def _trouble(
-    store: Store, status: dict[str, Any], beside: dict[str, Any], disks: list[dict[str, Any]], plan: Plan
+    store: Store, status: dict[str, Any], beside: dict[str, Any], disks: list[DiskRow], plan: Plan
 ) -> Iterator[dict[str, str]]:
     """What somebody has to look at: a sentence, and the command that goes on from there."""
     from tiering.engine.capacity import low
@@ -96,9 +94,9 @@ def _trouble(
         yield problem(table["what"], f"table alter {table['table']}")
     for name in beside.get("unreachable", ()):
         yield problem(_as_last_seen(name), f"doctor {name}")
-    for entry in disks:
-        if "problem" in entry:
-            yield problem(f"disk {entry['name']}: {entry['problem']}", "doctor")
+    for disk in disks:
+        if disk.problem is not UNSET:
+            yield problem(f"disk {disk.name}: {disk.problem}", "doctor")
     for entry in status["broken"]:
         yield problem(f"{entry['disk']}:{entry['path']}: {entry['what']}", f"fsck {entry['disk']}")
     for name, sentences in low(store.context, store.context.config.daemon.low_space_ratio):
@@ -120,7 +118,7 @@ def _trouble(
 
 def _trouble_of_work(store: Store, daemon: dict[str, Any]) -> Iterator[dict[str, str]]:
     """The present trouble of the daemon, its jobs and the inbox; Jobs shows what was mended since."""
-    from tiering.daemon.jobs.status import in_trouble
+    from tiering.daemon.jobs.row import in_trouble
 
     known = daemon if daemon["running"] else {}
     for what, command in (
@@ -158,15 +156,15 @@ def overview_lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"! {item['what']}  [{item['command']}]"
     yield (f"{', '.join(amounts(status))}, {format_size(status['bytes'])}; {daemon_text(status['daemon'])}")
     for disk in document["disks"]:
-        yield f"  {disk['name']:<12} {disk['kind']:<11} {disk_text(disk)}"
+        yield f"  {disk.name:<12} {disk.kind:<11} {disk_text(disk)}"
     yield (
         f"moves: {len(document['moves'])} under way, {due_text(status)},"
         f" {status['failed_moves']:,} failed; merges: {len(document['merges'])} under way"
     )
     for move in document["moves"]:
-        yield f"  {move['state']:<10} {move['table']} {move['part']}  {move['from']} -> {move['to']}"
+        yield f"  {move.state:<10} {move.table} {move.part}  {move.source} -> {move.target}"
     for merge in document["merges"]:
-        yield f"  {merge['state']:<10} {merge['table']} {merge['partition']}: {counted(len(merge['inputs']), 'part')}"
+        yield f"  {merge.state:<10} {merge.table} {merge.partition}: {counted(len(merge.inputs), 'part')}"
     for move in document["due"]:
         yield f"  due        {move['table']} {move['part']}  {move['from']} -> {move['to']}: {move['reason']['detail']}"
     if more := status["planned_moves"] - len(document["due"]):
@@ -204,16 +202,16 @@ _KEPT = {
 """What keeps due parts from moving, by the kind of reason."""
 
 
-def disk_text(disk: dict[str, Any]) -> str:
+def disk_text(disk: DiskRow) -> str:
     """What lies on a disk, what is wrong with it, and what room is left."""
     from tiering.config.units import counted, format_size
 
-    used, free = disk["used_bytes"], disk["free_bytes"]
+    used, free = disk.used_bytes, disk.free_bytes
     size = "-" if used is None else format_size(used)
     room = "" if free is None else f"; {format_size(free)} free"
-    revision = "" if disk["revision"] is None else f", revision {disk['revision']:,}"
-    state = disk_state(disk)
-    return f"{size}, {counted(disk['parts'], 'part')}{revision}{'' if state == 'ok' else ', ' + state.upper()}{room}"
+    revision = "" if disk.revision is None else f", revision {disk.revision:,}"
+    state = "" if disk.state == "ok" else f", {disk.state.upper()}"
+    return f"{size}, {counted(disk.parts, 'part')}{revision}{state}{room}"
 
 
 def daemon_text(daemon: dict[str, Any]) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from msgspec import to_builtins
+
+from tiering.catalog.rows import DiskRow, UsageRow, disk_rows, part_row, table_rows, time_column, usage
 from tiering.config.units import counted
-from tiering.facts.parts import part_document, table_documents, time_column, usage_documents
-from tiering.facts.status import disk_documents, disk_state, garbage
+from tiering.facts.status import garbage
 from tiering.journal.records import PAUSE_KINDS
 from tiering.move.policy_facts import failing_moves
-from tui.facts.listing import ListColumn, Listing, age, minute, number, of, size
+from tui.facts.listing import ListColumn, Listing, age, field, minute, number, size
 from tui.facts.replicas import marks
 from tui.facts.throughput import WINDOW_SECONDS, Throughput, throughput
 
@@ -24,30 +26,29 @@ if TYPE_CHECKING:
 
 def tables(store: Store) -> Listing:
     """`table list`, and of each table what its partitions take on which disk: `du`."""
-    documents = table_documents(store)
-    paused = _paused(store)
-    held = ListColumn("paused", "paused", 10, lambda row: _kinds(paused[row["uuid"]]))
-    partitions: dict[str, list[dict[str, Any]]] = {}
-    for item in usage_documents(store):
-        partitions.setdefault(item["table"], []).append(item)
+    catalog, paused = store.context.catalog, _paused(store)
+    held = ListColumn("paused", "paused", 10, lambda row: _kinds(paused[row.uuid]))
+    partitions: dict[str, list[UsageRow]] = {}
+    for item in usage(catalog, store.definitions()):
+        partitions.setdefault(item.table, []).append(item)
     return Listing(
         columns=(
-            ListColumn("table", "table", 20, of("table"), grows=True),
+            ListColumn("table", "table", 20, field("table"), grows=True),
             *((held,) if any(paused.values()) else ()),
-            ListColumn("parts", "parts", 7, of("parts"), number, right=True),
-            ListColumn("rows", "rows", 13, of("rows"), number, right=True),
-            ListColumn("size", "size", 10, of("bytes"), size, right=True),
-            ListColumn("disks", "on disks", 18, lambda row: _on_disks(row["bytes_by_disk"]), grows=True),
-            ListColumn("policy", "policy", 14, of("policy")),
+            ListColumn("parts", "parts", 7, field("parts"), number, right=True),
+            ListColumn("rows", "rows", 13, field("rows"), number, right=True),
+            ListColumn("size", "size", 10, field("bytes"), size, right=True),
+            ListColumn("disks", "on disks", 18, lambda row: _on_disks(row.bytes_by_disk), grows=True),
+            ListColumn("policy", "policy", 14, field("policy")),
         ),
-        rows=documents,
-        key=lambda row: str(row["uuid"]),
+        rows=[*table_rows(catalog)],
+        key=lambda row: str(row.uuid),
         document=lambda row: {
-            **row,
-            "paused": paused[row["uuid"]],
-            "partitions": partitions.get(row["table"], []),
+            **to_builtins(row),
+            "paused": paused[row.uuid],
+            "partitions": to_builtins(partitions.get(row.table, [])),
         },
-        state=lambda row: (row["parts"], row["rows"], row["bytes"], *paused[row["uuid"]]),
+        state=lambda row: (row.parts, row.rows, row.bytes, *paused[row.uuid]),
         empty="No tables yet: frostline table create --help, or frostline demo.",
     )
 
@@ -69,17 +70,17 @@ def partitions(store: Store) -> Listing:
     """`du`: what each partition of each table takes on each disk."""
     return Listing(
         columns=(
-            ListColumn("table", "table", 16, of("table"), grows=True),
-            ListColumn("partition", "partition", 12, of("partition")),
-            ListColumn("disk", "disk", 10, of("disk")),
-            ListColumn("parts", "parts", 6, of("parts"), number, right=True),
-            ListColumn("rows", "rows", 13, of("rows"), number, right=True),
-            ListColumn("size", "size", 10, of("bytes"), size, right=True),
+            ListColumn("table", "table", 16, field("table"), grows=True),
+            ListColumn("partition", "partition", 12, field("partition")),
+            ListColumn("disk", "disk", 10, field("disk")),
+            ListColumn("parts", "parts", 6, field("parts"), number, right=True),
+            ListColumn("rows", "rows", 13, field("rows"), number, right=True),
+            ListColumn("size", "size", 10, field("bytes"), size, right=True),
         ),
-        rows=usage_documents(store),
-        key=lambda row: f"{row['table']}/{row['partition']}/{row['disk']}",
-        document=lambda row: row,
-        state=lambda row: (row["parts"], row["rows"], row["bytes"]),
+        rows=usage(store.context.catalog, store.definitions()),
+        key=lambda row: f"{row.table}/{row.partition}/{row.disk}",
+        document=to_builtins,
+        state=lambda row: (row.parts, row.rows, row.bytes),
         empty="No parts.",
     )
 
@@ -169,7 +170,7 @@ def parts(store: Store) -> Listing:
         columns=_part_columns(told, of_tables=len(store.definitions())),
         rows=store.parts(),
         key=lambda row: f"{row.label}/{row.disk}/{row.definition.full_name}",  # short: there may be very many
-        document=part_document,
+        document=lambda row: to_builtins(part_row(row)),
         state=told.state,
         until=told.until,
         empty="No parts yet: frostline insert DB.TABLE FILE.",
@@ -216,29 +217,29 @@ def disks(store: Store) -> Listing:
     failing = Counter(target for _, _, target in failing_moves(store.context))
     none = Throughput()
 
-    def rate(kind: str) -> Callable[[dict[str, Any]], float]:
-        return lambda row: getattr(rates.get(row["name"], none), kind)
+    def rate(kind: str) -> Callable[[DiskRow], float]:
+        return lambda row: getattr(rates.get(row.name, none), kind)
 
     return Listing(
         columns=(
-            ListColumn("name", "disk", 12, of("name"), grows=True),
-            ListColumn("kind", "kind", 11, of("kind")),
-            ListColumn("used", "used", 10, of("used_bytes"), size, right=True),
-            ListColumn("free", "free", 10, of("free_bytes"), size, right=True),
-            ListColumn("parts", "parts", 7, of("parts"), number, right=True),
-            ListColumn("state", "state", 11, disk_state),
+            ListColumn("name", "disk", 12, field("name"), grows=True),
+            ListColumn("kind", "kind", 11, field("kind")),
+            ListColumn("used", "used", 10, field("used_bytes"), size, right=True),
+            ListColumn("free", "free", 10, field("free_bytes"), size, right=True),
+            ListColumn("parts", "parts", 7, field("parts"), number, right=True),
+            ListColumn("state", "state", 11, field("state")),
             ListColumn("written", "written/s", 10, rate("written_per_second"), _per_second, right=True),
             ListColumn("read", "read/s", 10, rate("read_per_second"), _per_second, right=True),
-            ListColumn("failing", "failing", 7, lambda row: failing[row["name"]] or None, number, right=True),
-            ListColumn("revision", "revision", 8, of("revision"), number, right=True),
-            ListColumn("volume", "volume", 14, of("volume")),
-            ListColumn("total", "total", 10, of("total_bytes"), size, right=True),
+            ListColumn("failing", "failing", 7, lambda row: failing[row.name] or None, number, right=True),
+            ListColumn("revision", "revision", 8, field("revision"), number, right=True),
+            ListColumn("volume", "volume", 14, field("volume")),
+            ListColumn("total", "total", 10, field("total_bytes"), size, right=True),
             ListColumn("requests", "req/s", 6, rate("requests_per_second"), _count_per_second, right=True),
         ),
-        rows=disk_documents(store),
-        key=lambda row: str(row["name"]),
-        document=lambda row: row,
-        state=lambda row: (row["parts"], row["used_bytes"], row["revision"], disk_state(row)),
+        rows=[*disk_rows(store.context)],
+        key=lambda row: str(row.name),
+        document=to_builtins,
+        state=lambda row: (row.parts, row.used_bytes, row.revision, row.state),
     )
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from msgspec import to_builtins
+
 from oplog.errors import FrostlineError
 from tiering.config.units import counted
-from tiering.facts.moves import move_record_document, plan_document, why_nothing_moves
+from tiering.facts.moves import plan_document, why_nothing_moves
 from tiering.facts.status import daemon_document
+from tiering.journal.records import MergeRecord, MoveRecord
 from tui.facts.inbox import inbox_document
-from tui.facts.listing import ListColumn, Listing, minute, number, of, size
+from tui.facts.listing import ListColumn, Listing, field, minute, number, of, size
 from tui.facts.overview import daemon_text
 
 if TYPE_CHECKING:
+    from tiering.daemon.jobs.row import JobRow
     from tiering.engine.store import Store
 
 MOVES_SHOWN = 2_000
@@ -23,34 +28,33 @@ MOVES_SHOWN = 2_000
 
 def moves(store: Store) -> Listing:
     """`moves list`, unfinished ones first, with the merges that are under way or failed."""
-    import msgspec
-
     work = store.context.journal.work
-    records = [{"what": "move", **move_record_document(record)} for record in work.moves(limit=MOVES_SHOWN)]
-    merges = [{"what": "merge", **msgspec.to_builtins(record)} for record in work.merges()[:MOVES_SHOWN]]
-    rows = sorted([*records, *merges], key=lambda row: (_rank(row["state"]), row["updated"]), reverse=True)
+    records: list[MoveRecord | MergeRecord] = [*work.moves(limit=MOVES_SHOWN), *work.merges()[:MOVES_SHOWN]]
+    rows = sorted(records, key=lambda row: (_rank(row.state), row.updated), reverse=True)
     return Listing(
         columns=(
-            ListColumn("what", "what", 5, of("what")),
-            ListColumn("id", "id", 5, of("id"), number, right=True),
-            ListColumn("state", "state", 9, of("state")),
-            ListColumn("part", "part", 18, lambda row: row.get("part") or row["output"], grows=True),
+            ListColumn("what", "what", 5, _what),
+            ListColumn("id", "id", 5, field("id"), number, right=True),
+            ListColumn("state", "state", 9, field("state")),
+            ListColumn("part", "part", 18, _part, grows=True),
             ListColumn("way", "from > to", 14, _way),
-            ListColumn("size", "size", 9, lambda row: row.get("bytes", row.get("bytes_in")), size, right=True),
+            ListColumn("size", "size", 9, _size_bytes, size, right=True),
             ListColumn("done", "done", 9, _share, _share_bar),
-            ListColumn("tries", "try", 3, lambda row: row.get("attempts"), number, right=True),
-            ListColumn("updated", "when", 16, of("updated"), minute),
-            ListColumn("table", "table", 16, of("table")),
+            ListColumn("tries", "try", 3, lambda row: getattr(row, "attempts", None), number, right=True),
+            ListColumn("updated", "when", 16, lambda row: to_builtins(row.updated), minute),
+            ListColumn("table", "table", 16, field("table")),
             ListColumn(
-                "seconds", "took", 7, of("seconds"), lambda seconds: f"{seconds:.1f}s" if seconds else "", right=True
+                "seconds", "took", 7, field("seconds"), lambda seconds: f"{seconds:.1f}s" if seconds else "", right=True
             ),
-            ListColumn("requests", "requests", 8, lambda row: row.get("requests") or None, number, right=True),
+            ListColumn(
+                "requests", "requests", 8, lambda row: getattr(row, "requests", None) or None, number, right=True
+            ),
             ListColumn("why", "why", 40, _why, least=16),
         ),
         rows=rows,
-        key=lambda row: f"{row['what']} {row['id']}",
-        document=lambda row: {name: value for name, value in row.items() if name != "what"},
-        state=lambda row: (row["state"], row["updated"], row.get("bytes_done")),
+        key=lambda row: f"{_what(row)} {row.id}",
+        document=to_builtins,
+        state=lambda row: (row.state, to_builtins(row.updated), getattr(row, "bytes_done", None)),
         summary=_paused(store, "moves", "merges"),
         empty="No moves or merges yet.",
     )
@@ -72,11 +76,23 @@ def _rank(state: str) -> int:
     return {"planned": 2, "copying": 2, "committed": 2, "running": 2, "failed": 1}.get(state, 0)
 
 
-def _share(row: dict[str, Any]) -> float | None:
+def _what(row: MoveRecord | MergeRecord) -> str:
+    return "move" if isinstance(row, MoveRecord) else "merge"
+
+
+def _part(row: MoveRecord | MergeRecord) -> str:
+    return row.part if isinstance(row, MoveRecord) else row.output
+
+
+def _size_bytes(row: MoveRecord | MergeRecord) -> int:
+    return row.bytes if isinstance(row, MoveRecord) else row.bytes_in
+
+
+def _share(row: MoveRecord | MergeRecord) -> float | None:
     """How far a copy is, as its process last noted."""
-    if row["state"] != "copying" or not row.get("bytes"):
+    if not isinstance(row, MoveRecord) or row.state != "copying" or not row.bytes:
         return None
-    return min(float(row["bytes_done"]) / float(row["bytes"]), 1.0)
+    return min(row.bytes_done / row.bytes, 1.0)
 
 
 def _share_bar(share: float | None) -> str:
@@ -87,14 +103,12 @@ def _share_bar(share: float | None) -> str:
     return f"{'#' * full}{'.' * (4 - full)} {share:>4.0%}"
 
 
-def _way(row: dict[str, Any]) -> str:
-    if row["what"] == "move":
-        return f"{row['from']} > {row['to']}"
-    return f"{counted(len(row['inputs']), 'part')} > 1"
+def _way(row: MoveRecord | MergeRecord) -> str:
+    return f"{row.source} > {row.target}" if isinstance(row, MoveRecord) else f"{counted(len(row.inputs), 'part')} > 1"
 
 
-def _why(row: dict[str, Any]) -> str:
-    return str(row["error"] or row.get("reason_detail") or row.get("reason") or "")
+def _why(row: MoveRecord | MergeRecord) -> str:
+    return row.error or (row.reason_detail if isinstance(row, MoveRecord) else row.reason)
 
 
 def policy(store: Store, at: datetime | None = None) -> Listing:
@@ -150,46 +164,60 @@ def jobs(store: Store) -> Listing:
     beside = [*_lanes(daemon), *_inbox(store), *_budgets(store), *_hooks(daemon)]
     return Listing(
         columns=(
-            ListColumn("job", "job", 20, of("job")),
+            ListColumn("job", "job", 20, field("job")),
             ListColumn("state", "state", 9, lambda row: _job_state(row, runs=daemon["running"])),
-            ListColumn("schedule", "schedule", 14, of("schedule")),
-            ListColumn("last", "last run", 16, of("last_run"), minute),
-            ListColumn("result", "result", 7, lambda row: row["result"] or ""),
-            ListColumn("next", "next run", 16, of("next_run"), minute),
-            ListColumn("said", "what it said", 40, of("said"), grows=True, least=12),
+            ListColumn("schedule", "schedule", 14, field("schedule")),
+            ListColumn("last", "last run", 16, field("last_run"), minute),
+            ListColumn("result", "result", 7, field("result")),
+            ListColumn("next", "next run", 16, field("next_run"), minute),
+            ListColumn("said", "what it said", 40, field("said"), grows=True, least=12),
         ),
-        rows=[*({**job, "document": job} for job in daemon["jobs"]), *beside],
-        key=lambda row: str(row["job"]),
-        document=of("document"),
-        state=lambda row: (row["state"], row["last_run"], row["next_run"], row["said"]),
+        rows=[*map(_of_job, daemon["jobs"]), *beside],
+        key=field("job"),
+        document=field("document"),
+        state=lambda row: (row.state, row.last_run, row.next_run, row.said),
         summary=f"{runs}; {did}{held}{error}",
     )
 
 
-def _job_state(row: dict[str, Any], *, runs: bool) -> str:
+class WorkRow(msgspec.Struct, frozen=True):
+    """A job, or what goes on beside them; times as `document` has them."""
+
+    job: str
+    state: str
+    said: str
+    document: Mapping[str, Any]
+    schedule: str = ""
+    last_run: str | None = None
+    result: str = ""
+    next_run: datetime | str | None = None
+    is_job: bool = False
+
+
+def _of_job(row: JobRow) -> WorkRow:
+    document = to_builtins(row)
+    last, upcoming = document["last_run"], document["next_run"]
+    return WorkRow(row.job, row.state, row.said, document, row.schedule, last, row.result or "", upcoming, is_job=True)
+
+
+def _job_state(row: WorkRow, *, runs: bool) -> str:
     """A job is idle between two runs; without a daemon there is no next one."""
-    return "no daemon" if row["state"] == "idle" and "schedule" in row["document"] and not runs else row["state"]
+    return "no daemon" if row.state == "idle" and row.is_job and not runs else row.state
 
 
-def _beside(name: str, state: str, said: str, document: Any, **more: Any) -> dict[str, Any]:
-    """A row of what is no job."""
-    known = {"schedule": "", "last_run": None, "result": "", "next_run": None}
-    return {"job": name, "state": state, "said": said, "document": document, **known, **more}
-
-
-def _lanes(daemon: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _lanes(daemon: dict[str, Any]) -> Iterator[WorkRow]:
     for lane in daemon["lanes"]:
         total = "" if lane["bytes"] is None else f" of {size(lane['bytes'])}"
         said = f"{lane['doing']}: {size(lane['bytes_done'])}{total}"
-        yield _beside(f"lane {lane['lane']}", "running", said, lane, last_run=lane["since"])
+        yield WorkRow(f"lane {lane['lane']}", "running", said, lane, last_run=lane["since"])
 
 
-def _inbox(store: Store) -> Iterator[dict[str, Any]]:
+def _inbox(store: Store) -> Iterator[WorkRow]:
     try:
         found = inbox_document(store)
     except FrostlineError as error:
         problem = {"path": store.context.config.inbox.path, "problem": error.message}
-        yield _beside("inbox", "failed", error.message, problem)
+        yield WorkRow("inbox", "failed", error.message, problem)
         return
     for table in found["tables"]:
         waiting, failed = len(table["waiting"]) + table["taken"], len(table["failed"])
@@ -197,10 +225,10 @@ def _inbox(store: Store) -> Iterator[dict[str, Any]]:
         pieces = [f"{failed:,} failed"] if failed else []
         pieces += [f"{counted(waiting, 'file')} {size(size_bytes)} waiting"] if waiting else []
         said = ", ".join([*pieces, f"{table['done']:,} done"])
-        yield _beside(f"inbox {table['table']}", "failed" if failed else "waits" if waiting else "idle", said, table)
+        yield WorkRow(f"inbox {table['table']}", "failed" if failed else "waits" if waiting else "idle", said, table)
 
 
-def _budgets(store: Store) -> Iterator[dict[str, Any]]:
+def _budgets(store: Store) -> Iterator[WorkRow]:
     from msgspec.structs import asdict
 
     from tiering.move.policy_facts import budgets
@@ -212,11 +240,11 @@ def _budgets(store: Store) -> Iterator[dict[str, Any]]:
         said = f"{shown(budget.spent)} of {shown(budget.limit)}{unit} in this interval"
         state = "spent" if budget.spent >= budget.limit else "open"
         name = f"budget {budget.policy} {budget.of}"
-        yield _beside(name, state, said, asdict(budget), next_run=budget.until)
+        yield WorkRow(name, state, said, asdict(budget), next_run=budget.until)
 
 
-def _hooks(daemon: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _hooks(daemon: dict[str, Any]) -> Iterator[WorkRow]:
     for hook in daemon["hooks"] if daemon["running"] else ():
         said = f"{hook['delivered']:,} delivered, {hook['waiting']:,} waiting, {hook['given_up']:,} given up"
         state = "failed" if hook["last_error"] else "idle"
-        yield _beside(f"hook {hook['hook']}", state, f"{said}; {hook['last_error']}".rstrip("; "), hook)
+        yield WorkRow(f"hook {hook['hook']}", state, f"{said}; {hook['last_error']}".rstrip("; "), hook)

@@ -17,7 +17,9 @@ from tui.screens.view import Choice, View
 from tui.widgets.plain import Plain
 
 if TYPE_CHECKING:
+    from tiering.catalog.rows import DiskRow
     from tiering.engine.store import Store
+    from tiering.journal.records import MoveRecord
 
 _BAR = 20
 _FULLNESS = _BAR + len("[] 100% full")
@@ -99,7 +101,7 @@ def overview_text(facts: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield "Disks"
     for disk in facts["disks"]:
-        yield f"  {disk['name']:<10} {_fullness(disk)}  {disk_text(disk)}"
+        yield f"  {disk.name:<10} {_fullness(disk)}  {disk_text(disk)}"
     yield from _capacity_lines(facts["capacity"])
     yield ""
     yield (
@@ -107,9 +109,9 @@ def overview_text(facts: dict[str, Any]) -> Iterator[str]:
         f"   Merges: {len(facts['merges']):,} under way."
     )
     for move in facts["moves"][:_LINES]:
-        yield f"  {move['state']:<9}  {move['part']}  {move['from']} > {move['to']}  {size(move['bytes'])}{_done(move)}"
+        yield f"  {move.state:<9}  {move.part}  {move.source} > {move.target}  {size(move.bytes)}{_done(move)}"
     for merge in facts["merges"][:_LINES]:
-        yield f"  {merge['state']:<9}  {merge['output']}  {counted(len(merge['inputs']), 'part')} of {merge['table']}"
+        yield f"  {merge.state:<9}  {merge.output}  {counted(len(merge.inputs), 'part')} of {merge.table}"
     for move in facts["due"][:_LINES]:
         yield f"  due        {move['part']}  {move['from']} > {move['to']}  {move['reason']['detail']}"
     if (left := status["planned_moves"] - min(_LINES, len(facts["due"]))) > 0:
@@ -119,15 +121,15 @@ def overview_text(facts: dict[str, Any]) -> Iterator[str]:
         yield f"  The next part is due at {minute(upcoming)}." if upcoming else "  No part is scheduled to move."
 
 
-def _fullness(disk: dict[str, Any]) -> str:
+def _fullness(disk: DiskRow) -> str:
     """How full it is, by all that lies there; a bucket has no end, and a disk that is away tells nothing."""
-    total, free = disk["total_bytes"], disk["free_bytes"]
+    total, free = disk.total_bytes, disk.free_bytes
     return bar((total - free) / total) + " full" if total and free is not None else " " * _FULLNESS
 
 
-def _done(move: dict[str, Any]) -> str:
+def _done(move: MoveRecord) -> str:
     """How far the copy is, as its process last noted."""
-    return f"  {bar(min(move['bytes_done'] / move['bytes'], 1.0))}" if move["bytes_done"] and move["bytes"] else ""
+    return f"  {bar(min(move.bytes_done / move.bytes, 1.0))}" if move.bytes_done and move.bytes else ""
 
 
 def _capacity_lines(capacity: dict[str, list[int | None]]) -> Iterator[str]:

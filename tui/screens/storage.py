@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tiering.catalog.rows import UsageRow
 from tiering.config.units import counted
 from tui.actions import keeping, moving
 from tui.actions.replicas import audit_marks
@@ -43,22 +44,22 @@ class Tables(ListView):
     async def merge(self) -> None:
         """Merge what the cursor is on."""
         if (row := self.grid.row) is not None:
-            await self.board.carry_out(moving.merge(row["table"], row.get("partition")))
+            await self.board.carry_out(moving.merge(row.table, row.partition if isinstance(row, UsageRow) else None))
 
     async def pause(self) -> None:
         """Let automatic work on the table wait."""
         if (row := self.grid.row) is not None:
-            await self.board.carry_out(moving.pause(row["table"], paused=True))
+            await self.board.carry_out(moving.pause(row.table, paused=True))
 
     async def resume(self) -> None:
         """No longer."""
         if (row := self.grid.row) is not None:
-            await self.board.carry_out(moving.pause(row["table"], paused=False))
+            await self.board.carry_out(moving.pause(row.table, paused=False))
 
     async def drop(self) -> None:
         """Drop the table."""
         if (row := self.grid.row) is not None:
-            await self.board.carry_out(keeping.drop_table(row["table"]))
+            await self.board.carry_out(keeping.drop_table(row.table))
 
     choices: ClassVar[tuple[Choice, ...]] = (
         Choice("tables.partitions", "p", "Partitions", toggle, changes=False),
@@ -174,7 +175,7 @@ class Disks(ListView):
 
     def more(self, row: Any) -> Callable[[Store], list[str]]:
         """What is asked of a bucket, and what keeps objects in it."""
-        name = row["name"]
+        name = row.name
         return lambda store: [*storage.work_lines(store, name), *storage.bucket_lines(store, name)]
 
     def answer(self, facts: Shown) -> None:
@@ -187,17 +188,17 @@ class Disks(ListView):
     async def collect(self) -> None:
         """Delete what nothing names."""
         if (row := self.grid.row) is not None:
-            await self.board.carry_out(keeping.collect(row["name"]))
+            await self.board.carry_out(keeping.collect(row.name))
 
     async def snapshot(self) -> None:
         """Write the file table to the bucket."""
         if (row := self.grid.row) is not None:
-            await self.board.carry_out(keeping.snapshot(row["name"]))
+            await self.board.carry_out(keeping.snapshot(row.name))
 
     async def audit(self) -> None:
         """Compare the marks of who shares its objects with all logs, and mend them."""
         if (row := self.grid.row) is not None:
-            await self.board.carry_out(audit_marks(row["name"]))
+            await self.board.carry_out(audit_marks(row.name))
 
     choices: ClassVar[tuple[Choice, ...]] = (
         Choice("disks.gc", "c", "gc", collect),

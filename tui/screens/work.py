@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from oplog.errors import UsageError
 from tiering.config.units import parse_time
+from tiering.journal.records import MoveRecord
 from tui.actions import moving
 from tui.facts import work
 from tui.facts.listing import Listing
@@ -32,7 +33,7 @@ class Moves(ListView):
 
     async def cancel(self) -> None:
         """Ask moves to stop."""
-        ids = [row["id"] for row in self.grid.chosen if row["what"] == "move"]
+        ids = [row.id for row in self.grid.chosen if isinstance(row, MoveRecord)]
         if not ids:
             raise UsageError("a merge cannot be cancelled", hint="only moves can; an interrupted merge changes nothing")
         await self.board.carry_out(moving.cancel_moves(ids))

@@ -219,16 +219,17 @@ def status(session: Session) -> None:
     """
     import msgspec
 
-    from tiering.daemon.jobs.status import documents_of, in_trouble
+    from tiering.daemon.jobs.row import in_trouble
+    from tiering.daemon.jobs.status import rows_of
     from tiering.daemon.live import live_status
 
     directory, problem = _where(session)
     known, records = live_status(directory)
     if problem:  # of the file as it is now: the daemon may not have read it yet
         known = msgspec.structs.replace(known, config_problem=problem)
-    jobs = documents_of(records, None if problem else session.loaded.config, is_running=known.running)
+    jobs = rows_of(records, None if problem else session.loaded.config, is_running=known.running)
     if session.options.json:
-        session.output.document({**msgspec.to_builtins(known), "jobs": msgspec.to_builtins(jobs)})
+        session.output.document({**msgspec.to_builtins(known), "jobs": jobs})
         _judge(known, in_trouble(jobs))
         return
     line = session.output.line
@@ -268,12 +269,12 @@ def status(session: Session) -> None:
         session.output.table(("lane", "doing", "since", "done", "last"), lanes)
     rows = [
         [
-            one["job"],
-            one["state"],
-            one["schedule"],
-            _time(one["last_run"]),
-            one["result"] or "-",
-            _time(one["next_run"]),
+            one.job,
+            one.state,
+            one.schedule,
+            _time(one.last_run),
+            one.result or "-",
+            _time(one.next_run),
         ]
         for one in jobs
     ]

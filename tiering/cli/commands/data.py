@@ -14,6 +14,9 @@ from tiering.cli.frame.verb import verb
 from tiering.cli.reports.inserts import replaced_document, tell_replaced
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tiering.catalog.rows import PartRow
     from tiering.engine.store import Store
     from tiering.insert.bad_rows import BadRows
     from tiering.insert.inputs.source_files import InputSource
@@ -248,7 +251,7 @@ def parts(
     all: Annotated[bool, typer.Option("--all", help="include outdated and duplicate parts")] = False,  # noqa: A002
 ) -> None:
     """List parts with their disk, size and time range."""
-    from tiering.facts.parts import part_document
+    from tiering.catalog.rows import part_row
 
     store = session.store(anew=False)
     if disk is not None:
@@ -260,40 +263,42 @@ def parts(
         for stored in store.parts(table, partition=partition, include_outdated=all)
         if disk in (None, stored.disk)
     ]
-    documents = [part_document(stored) for stored in chosen]
+    rows = [part_row(stored) for stored in chosen]
     if session.options.json:
-        session.output.document({"parts": documents})
+        session.output.document({"parts": rows})
         return
-    _print_parts(session, documents, with_table=table is None, with_state=all)
+    _print_parts(session, rows, with_table=table is None, with_state=all)
 
 
 def disks(session: Session) -> None:
     """List disks with space, parts and revision."""
-    from tiering.facts.status import disk_documents, disk_state
+    from msgspec import UNSET
 
-    documents = disk_documents(session.store(anew=False))
-    for item in documents:
-        if "problem" in item:
-            session.output.note(f"disk {item['name']}: {item['problem']}")
+    from tiering.catalog.rows import disk_rows
+
+    rows = [*disk_rows(session.store(anew=False).context)]
+    for row in rows:
+        if row.problem is not UNSET:
+            session.output.note(f"disk {row.name}: {row.problem}")
     if session.options.json:
-        session.output.document({"disks": documents})
+        session.output.document({"disks": rows})
         return
     size = _size_or_dash
     session.output.table(
         ["disk", "kind", "volume", "total", "free", "used", "parts", "revision", "state"],
         [
             (
-                item["name"],
-                item["kind"],
-                item["volume"],
-                size(item["total_bytes"]),
-                size(item["free_bytes"]),
-                size(item["used_bytes"]),
-                item["parts"],
-                item["revision"],
-                disk_state(item),
+                row.name,
+                row.kind,
+                row.volume,
+                size(row.total_bytes),
+                size(row.free_bytes),
+                size(row.used_bytes),
+                row.parts,
+                row.revision,
+                row.state,
             )
-            for item in documents
+            for row in rows
         ],
     )
 
@@ -352,24 +357,21 @@ def _refuse_to_be_silent(store: "Store", sql: str) -> None:
             )
 
 
-def _print_parts(session: Session, documents: list[dict[str, Any]], *, with_table: bool, with_state: bool) -> None:
+def _print_parts(session: Session, parts: "list[PartRow]", *, with_table: bool, with_state: bool) -> None:
     from tiering.config.units import format_size
 
     columns = ["part", "disk", "volume", "rows", "size", "from", "to", "revision"]
     columns = (["table"] if with_table else []) + columns + (["state"] if with_state else [])
-    shown = {
-        "size": lambda document: format_size(document["bytes"]),
-        "rows": lambda document: f"{document['rows']:,}",
-        "from": lambda document: _minute(document["min_time"]),
-        "to": lambda document: _minute(document["max_time"]),
+    shown: dict[str, Callable[[PartRow], str]] = {
+        "size": lambda row: format_size(row.bytes),
+        "rows": lambda row: f"{row.rows:,}",
+        "from": lambda row: _minute(row.min_time),
+        "to": lambda row: _minute(row.max_time),
     }
-    rows = [
-        [shown[column](document) if column in shown else document[column] for column in columns]
-        for document in documents
-    ]
+    rows = [[shown[column](row) if column in shown else getattr(row, column) for column in columns] for row in parts]
     session.output.table(columns, rows, empty="No parts.")
     if rows:
-        count, total = (sum(document[of] for document in documents) for of in ("rows", "bytes"))
+        count, total = sum(row.rows for row in parts), sum(row.bytes for row in parts)
         session.output.note(f"{counted(len(rows), 'part')}, {counted(count, 'row')}, {format_size(total)}")
 
 

@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def metrics(session: Session) -> None:
     """Print metrics once, in Prometheus text format. No daemon is needed."""
-    from tiering.daemon.jobs.status import documents_of
+    from tiering.daemon.jobs.status import rows_of
     from tiering.daemon.live import live_status
     from tiering.facts.metrics import collect, exposition
     from tiering.facts.metrics.families import families
@@ -31,7 +31,7 @@ def metrics(session: Session) -> None:
     store = session.store(anew=False)
     seen = collect.look(store, _backups(session, store))
     known, records = live_status(session.config.state_directory)
-    process = collect.process(known, documents_of(records, session.config, is_running=known.running))
+    process = collect.process(known, rows_of(records, session.config, is_running=known.running))
     found = families(seen, process, version=version())
     if session.options.json:
         session.output.document({"metrics": exposition.document(found)})

@@ -155,11 +155,10 @@ def list_moves(
 ) -> None:
     """List moves, newest first: state, reason, attempts."""
     from tiering.config.units import format_size
-    from tiering.facts.moves import move_record_document
 
     records = session.store().context.journal.work.moves(active=active, failed=failed, limit=limit)
     if session.options.json:
-        session.output.document({"moves": [move_record_document(record) for record in records]})
+        session.output.document({"moves": records})
         return
     session.output.table(
         ["id", "state", "table", "part", "from", "to", "size", "tries", "when", "reason"],

@@ -43,26 +43,23 @@ def status(session: Session) -> None:
 
 def du(session: Session, table: OptionalTable = None) -> None:
     """Show the space of each table by disk and partition, and how much of it other machines share."""
-    from tiering.facts.parts import usage_documents
+    from tiering.catalog.rows import usage
     from tiering.facts.sharing import sharing_documents
 
     store = session.store(anew=False)
     store.check_answer(table)
     session.tell_set_aside(store.set_aside(table))
-    documents = usage_documents(store, table)
-    size_bytes = sum(item["bytes"] for item in documents)
+    rows = usage(store.context.catalog, store.definitions() if table is None else [store.definition(table)])
+    size_bytes = sum(row.bytes for row in rows)
     sharing = sharing_documents(store, table)
     if session.options.json:
-        session.output.document({"usage": documents, "bytes": size_bytes, "shared": sharing})
+        session.output.document({"usage": rows, "bytes": size_bytes, "shared": sharing})
         return
     from tiering.config.units import format_size
 
     session.output.table(
         ["table", "disk", "partition", "parts", "rows", "size"],
-        [
-            (item["table"], item["disk"], item["partition"], item["parts"], f"{item['rows']:,}", _size(item))
-            for item in documents
-        ],
+        [(row.table, row.disk, row.partition, row.parts, f"{row.rows:,}", format_size(row.bytes)) for row in rows],
         empty="No parts.",
     )
     for item in sharing:
@@ -133,9 +130,3 @@ def _sharing_text(sharing: dict[str, Any]) -> str:
     others = ", ".join(f"{log} {format_size(size)}" for log, size in sharing["with"].items() if size)
     shared = format_size(sharing["shared_bytes"])
     return f"{text}; {shared} other machines use as well ({others}): they stay until unused"
-
-
-def _size(document: dict[str, Any]) -> str:
-    from tiering.config.units import format_size
-
-    return format_size(document["bytes"])

@@ -178,11 +178,11 @@ def _tell_daemon(session: Session, definition: "TableDefinition") -> None:
 
 def list_tables(session: Session) -> None:
     """List tables with their size on each disk."""
-    from tiering.facts.parts import table_documents
+    from tiering.catalog.rows import table_rows
 
-    documents = table_documents(session.store(anew=False))
+    rows = [*table_rows(session.store(anew=False).context.catalog)]
     if session.options.json:
-        session.output.document({"tables": documents})
+        session.output.document({"tables": rows})
         return
     from tiering.config.units import format_size
 
@@ -190,14 +190,14 @@ def list_tables(session: Session) -> None:
         ["table", "policy", "parts", "rows", "size", "on disks"],
         [
             (
-                item["table"],
-                item["policy"],
-                item["parts"],
-                f"{item['rows']:,}",
-                format_size(item["bytes"]),
-                ", ".join(f"{disk} {format_size(size)}" for disk, size in item["bytes_by_disk"].items()),
+                row.table,
+                row.policy,
+                row.parts,
+                f"{row.rows:,}",
+                format_size(row.bytes),
+                ", ".join(f"{disk} {format_size(size)}" for disk, size in row.bytes_by_disk.items()),
             )
-            for item in documents
+            for row in rows
         ],
         empty="No tables yet: see 'frostline table create --help', or run 'frostline demo'.",
     )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from disks.stores.wrappers.limit import Limiter
     from tiering.catalog.catalog import Catalog
     from tiering.catalog.context import Context
+    from tiering.daemon.jobs.row import JobRow
     from tiering.daemon.status import DaemonStatus
     from tiering.engine.store import Store
 
@@ -62,7 +63,7 @@ def look(store: Store, backups: Mapping[str, Any] | None = None) -> Seen:
 
 def process(
     status: DaemonStatus,
-    jobs: Sequence[Mapping[str, Any]],
+    jobs: Sequence[JobRow],
     store: Store | None = None,
     limiter: Limiter | None = None,
 ) -> Process:

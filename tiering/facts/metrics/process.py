@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
+from tiering.daemon.jobs.row import JobRow
 from tiering.facts.metrics.family import Family
 
 
@@ -69,8 +70,7 @@ class Process(msgspec.Struct, frozen=True):
     """The last pass could not do all, or the configuration as it lies there is not in force."""
     needs_restart: bool = False
     """For what a changed configuration says."""
-    jobs: Sequence[Mapping[str, Any]] = ()
-    """As `daemon status --json` has them."""
+    jobs: Sequence[JobRow] = ()
     lanes: Sequence[Lane] = ()
     hooks: Sequence[Hook] = ()
     held: Mapping[str, int] = msgspec.field(default_factory=dict)
@@ -120,7 +120,7 @@ def _passes(process: Process) -> list[Family]:
     return [up, *counters, last, trouble, restart, held]
 
 
-def _jobs(jobs: Iterable[Mapping[str, Any]]) -> list[Family]:
+def _jobs(jobs: Iterable[JobRow]) -> list[Family]:
     label = ("daemon_job",)  # `job` is Prometheus' own: it says of which scrape a number is
     last = Family("frostline_job_last_run_timestamp_seconds", "gauge", "When the job's last run began.", label)
     upcoming = Family("frostline_job_next_run_timestamp_seconds", "gauge", "When it runs next.", label)
@@ -130,25 +130,24 @@ def _jobs(jobs: Iterable[Mapping[str, Any]]) -> list[Family]:
     running = Family("frostline_job_running", "gauge", "1 while it runs.", label)
     paused = Family("frostline_job_paused", "gauge", "1 while it is paused.", label)
     for job in jobs:
-        name = str(job["job"])
-        for family, moment in ((last, job["last_run"]), (upcoming, job["next_run"])):
+        for family, moment in ((last, job.last_run), (upcoming, job.next_run)):
             if moment is not None:
-                family.add(moment.timestamp(), name)
-        runs.add(job["runs"], name)
-        failures.add(job["failures_in_a_row"], name)
-        trouble.add(job["result"] in ("failed", "found"), name)
-        running.add(job["state"] == "running", name)
-        paused.add(job["state"] == "paused", name)
+                family.add(moment.timestamp(), job.job)
+        runs.add(job.runs, job.job)
+        failures.add(job.failures_in_a_row, job.job)
+        trouble.add(job.is_troubled, job.job)
+        running.add(job.state == "running", job.job)
+        paused.add(job.state == "paused", job.job)
     return [last, upcoming, runs, failures, trouble, running, paused]
 
 
-def _orphans(jobs: Iterable[Mapping[str, Any]]) -> list[Family]:
+def _orphans(jobs: Iterable[JobRow]) -> list[Family]:
     count = Family("frostline_orphaned_objects", "gauge", "Unreferenced objects after the last gc.")
     sizes = Family("frostline_orphaned_bytes", "gauge", "Bytes of them.")
     for job in jobs:
-        if job["job"] == "gc" and job["figures"]:
-            count.add(job["figures"]["orphaned"])
-            sizes.add(job["figures"]["orphaned_bytes"])
+        if job.job == "gc" and job.figures:
+            count.add(job.figures["orphaned"])
+            sizes.add(job.figures["orphaned_bytes"])
     return [count, sizes]
 
 

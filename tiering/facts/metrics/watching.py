@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tiering.daemon.jobs.status import job_documents
+from tiering.daemon.jobs.status import job_rows
 from tiering.facts.metrics import collect
 from tiering.facts.metrics.families import families
 from tiering.facts.metrics.family import Family
@@ -60,7 +60,7 @@ class Metrics:
 
     def _families(self) -> list[Family]:
         assert self._status is not None
-        process = collect.process(self._status, job_documents(self._store.context.config), self._store, self._limiter)
+        process = collect.process(self._status, job_rows(self._store.context.config), self._store, self._limiter)
         return families(self._seen, process, version=self._version)
 
     def _health(self) -> Health:

@@ -26,7 +26,7 @@ from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
 from tiering.daemon.control import SOCKET_FILE
 from tiering.daemon.jobs.kinds import kinds
-from tiering.daemon.jobs.status import job_documents
+from tiering.daemon.jobs.status import job_rows
 from tiering.daemon.live import live_status
 from tiering.daemon.memory import MemoryKeeping
 from tiering.daemon.status import STATUS_FILE, DaemonStatus, StatusRecord, read_status
@@ -315,8 +315,8 @@ def test_a_pass_with_trouble_is_no_job_that_is_done(store: Store, monkeypatch: p
     seen: list[tuple[str | None, str]] = []
 
     def tick(**arguments: Any) -> TickReport:
-        (policy,) = (one for one in job_documents(store.context.config) if one["job"] == "policy")
-        seen.append((policy["result"], policy["said"]))
+        (policy,) = (one for one in job_rows(store.context.config) if one.job == "policy")
+        seen.append((policy.result, policy.said))
         if len(seen) == 2:
             stop.set()
         report = original(**arguments)

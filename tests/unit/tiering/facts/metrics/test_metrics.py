@@ -28,7 +28,8 @@ from tiering.catalog import reachability
 from tiering.config.settings import DaemonConfig, PacingConfig, embedded
 from tiering.daemon import daemon
 from tiering.daemon.hooks.outbox import HookStatus
-from tiering.daemon.jobs.status import job_documents
+from tiering.daemon.jobs.row import JobRow
+from tiering.daemon.jobs.status import job_rows
 from tiering.daemon.status import DaemonStatus, LaneStatus
 from tiering.engine import replication as replicas
 from tiering.engine.store import Store
@@ -84,9 +85,21 @@ FULL = Seen(
 )
 
 
-def job(name: str, result: str, moment: datetime, **more: Any) -> dict[str, Any]:
-    known = {"job": name, "state": "idle", "runs": 3, "failures_in_a_row": 0, "result": result, "figures": {}}
-    return {**known, "last_run": moment, "next_run": moment, **more}
+def job(name: str, result: str, moment: datetime, figures: dict[str, int] | None = None) -> JobRow:
+    return JobRow(
+        job=name,
+        state="idle",
+        schedule="every 1 h",
+        last_run=moment,
+        last_end=moment,
+        result=result,
+        said="",
+        figures=figures or {},
+        runs=3,
+        failures_in_a_row=0,
+        wanted=False,
+        next_run=moment,
+    )
 
 
 RUNNING = Process(
@@ -263,7 +276,7 @@ class TestSeen:
         assert [one.spent for one in seen.budgets] == [sizes[moved.part]]
         assert seen.day_money is not None
         assert seen.day_money > 0
-        process = collect.process(done, job_documents(store.context.config), store)
+        process = collect.process(done, job_rows(store.context.config), store)
         found = values(exposition.text(families(seen, process, version="1")))
         assert one(found, "frostline_held_parts", reason="budget") == 1
         assert one(found, "frostline_budget_limit", policy="hot_cold", budget="bytes") == 1
