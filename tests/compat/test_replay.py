@@ -210,7 +210,7 @@ class TestHardLinks:
         assert shape(tree) == {"d/b/x": ([key], 1)}
         assert tree.replayed.being_deleted == ("d/delete_tmp_a/x",)
 
-    def test_a_link_to_what_is_gone_is_a_missing_file_of_a_part_that_is_there(self) -> None:
+    def test_a_link_to_what_is_gone_is_a_missing_file_of_its_part(self) -> None:
         """I15: a part that lacks a file is named."""
         server = ClickHouse()
         server.insert("all_1_1_0")
@@ -236,9 +236,7 @@ class TestHardLinks:
 
     @pytest.mark.parametrize("word", ["move", "replace"])
     @pytest.mark.parametrize("gone", [False, True])
-    def test_a_part_copied_to_another_table_has_no_file_that_the_server_removes_at_once(
-        self, word: str, gone: bool
-    ) -> None:
+    def test_a_part_copied_to_a_table_has_no_file_removed_at_once(self, word: str, gone: bool) -> None:
         """MOVE PARTITION TO TABLE and REPLACE PARTITION link every file and remove the version of the table's metadata,
         which the log does not tell: it is neither there nor missing."""
         server = ClickHouse()
@@ -293,7 +291,7 @@ class TestFiles:
         assert shape(tree) == {"d/empty": ([key], 1)}
         assert tree.files["d/empty"].blobs == ((key, 0),)
 
-    def test_zero_bytes_without_an_object_come_from_the_part_s_checksums(self) -> None:
+    def test_zero_bytes_without_an_object_come_from_checksums(self) -> None:
         """25.5 and later write no object for an empty file: the part would be broken without it."""
         server = ClickHouse()
         server.part(f"{TABLE}/all_1_1_0", "count.txt", checksums={"count.txt": 10, "k.bin": 0, "k.cmrk2": 0})
@@ -303,7 +301,7 @@ class TestFiles:
         assert list(tree.files) == sorted(tree.files)
         assert tree.findings == []
 
-    def test_empty_files_of_projections_and_of_covered_parts_are_there_too(self) -> None:
+    def test_empty_files_of_projections_and_covered_parts_are_there(self) -> None:
         """25.5: without them a projection is lost and the covered part is `broken-on-start`, and nobody says so."""
         server = ClickHouse()
         inside = {"a.bin": 0, "k.bin": 10}
@@ -328,7 +326,7 @@ class TestFiles:
             ("incomplete_part", f"{TABLE}/all_1_1_0/{lost}")
         ]
 
-    def test_hard_links_of_an_empty_file_without_an_object_share_an_inode(self) -> None:
+    def test_hard_links_of_an_objectless_empty_file_share_an_inode(self) -> None:
         """I8: their reference count is that of the links in the log, through renames and links of links."""
         server = ClickHouse()
         checksums = {"k.bin": 10, "a.bin": 0, "b.bin": 0}
@@ -475,7 +473,7 @@ class TestRestarts:
         assert {path.split("/")[3] for path in tree.files} == {"all_1_1_7", "all_2_2_7", "all_3_3_7"}
         assert len(tree.order.runs) == 3
 
-    def test_an_overwritten_rename_is_reported_with_the_part_it_hides(self) -> None:
+    def test_an_overwritten_rename_is_reported_with_the_hidden_part(self) -> None:
         """Two restarts with inserts of the same shape: ClickHouse gave 1000 of 2000 rows and no error."""
         server = ClickHouse()
         server.insert("all_1_1_0")
@@ -505,7 +503,7 @@ class TestRestarts:
         }
         assert sorted(kinds(tree)) == [*["duplicate_revision"] * 4, "lost_rename", "lost_rename"]
 
-    def test_uploads_that_overtake_one_another_do_not_hide_the_restart(self) -> None:
+    def test_uploads_that_overtake_one_another_hide_no_restart(self) -> None:
         """As a real server's threads do it: within a run the times are out of order, and the first number ends last."""
         server = ClickHouse()
         random = Random(7)

@@ -317,7 +317,7 @@ def test_other_bytes_than_announced_are_refused(disk: Disk, size: int, tmp_path:
     assert content(disk) == {"t/a.json": data}
 
 
-def test_one_transaction_creates_renames_links_and_removes_in_order(disk: Disk) -> None:
+def test_one_transaction_creates_renames_links_removes_in_order(disk: Disk) -> None:
     put(disk, {"t/old1/part.json": b"1", "t/old2/part.json": b"2", "t/keep": b"k"})
     with disk.transaction(Merged()) as transaction:
         transaction.create("tmp/part.json", b"merged")

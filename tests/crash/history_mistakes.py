@@ -217,7 +217,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "attached beside inserts",
         "an insert brings the rows of a partition while it is attached",
-        f"{_PARTITIONS}::test_an_insert_of_the_same_rows_and_an_attach_exclude_each_other",
+        f"{_PARTITIONS}::test_the_same_rows_are_not_inserted_and_attached_at_once",
         _attached_beside_inserts,
     ),
     (

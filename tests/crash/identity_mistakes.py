@@ -248,13 +248,13 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "a replica is what its first disks say",
         "a disk that is given up takes along which replica the machine is",
-        "tests/replicas/test_shared_disk.py::test_who_gives_up_all_disks_that_it_began_with_is_still_the_replica",
+        "tests/replicas/test_shared_disk.py::test_who_gives_up_all_its_first_disks_is_still_the_replica",
         replaced("tiering.engine.replication", "before_a_disk_goes", nothing),
     ),
     (
         "a drain goes as far as it comes",
         "parts leave a disk that cannot be emptied",
-        f"{_DRAIN}::test_no_place_is_refused_with_the_way_out_and_nothing_changes",
+        f"{_DRAIN}::test_no_room_is_refused_with_a_way_out_and_changes_nothing",
         replaced("tiering.policy.placement", "fits", lambda name, state, size_bytes: ""),
     ),
     (

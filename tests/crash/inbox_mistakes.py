@@ -114,8 +114,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "inbox: refused as a whole",
         "files that the table does not take together fail, and none is tried alone",
-        "tests/replicas/test_many_partitions.py::"
-        "test_a_file_of_the_inbox_with_too_many_partitions_fails_once_and_keeps_no_other",
+        "tests/replicas/test_many_partitions.py::test_an_inbox_file_with_too_many_partitions_fails_once",
         _refused_as_a_whole,
     ),
     (
@@ -165,7 +164,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "inbox: the batch is forgotten",
         "after a crash files are gathered anew: they may make other blocks",
-        f"{_UNITS}::TestGoingOn::test_a_file_that_changed_after_the_crash_is_not_taken_for_the_old_one",
+        f"{_UNITS}::TestGoingOn::test_a_file_changed_after_the_crash_is_not_the_old_one",
         _batch_not_written_down,
     ),
     (

@@ -220,13 +220,13 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
     (
         "frozen files forgotten",
         "gc of ClickHouse's log does not count what lies below shadow/",
-        f"{_CLICKHOUSE}::test_what_the_table_names_stays_and_operations_are_never_touched",
+        f"{_CLICKHOUSE}::test_what_the_table_names_stays_and_operations_are_untouched",
         replaced("disks.clickhouse.disk:ClickHouseDisk", "kept_keys", _keys_without_shadow),
     ),
     (
         "doubt forgotten",
         "gc of ClickHouse's log trusts a table that was taken over a moment ago",
-        f"{_CLICKHOUSE}::test_a_table_that_was_taken_over_proves_nothing_until_the_retention_is_over",
+        f"{_CLICKHOUSE}::test_an_adopted_table_proves_nothing_until_retention_ends",
         replaced("disks.garbage.clickhouse", "_check_table", nothing),
     ),
 )
@@ -289,7 +289,7 @@ _FSCK_MISTAKES: tuple[Mistake, ...] = (
     (
         "fsck blind for I7",
         "the cache is not compared with the log",
-        f"{_FSCK}::test_a_cache_that_is_not_what_the_log_says_is_found_and_repaired",
+        f"{_FSCK}::test_a_cache_that_contradicts_the_log_is_seen_and_repaired",
         replaced("restore.check.cache:CachedTable", "compare", nothing),
     ),
     (

@@ -53,7 +53,7 @@ def test_a_mutant_that_the_product_left_behind_is_said(apply: Callable[[], None]
     assert not hasattr(mover, "_removes_from")
 
 
-def test_checks_that_are_gone_and_places_that_put_nothing_in_are_said() -> None:
+def test_missing_checks_and_places_without_a_conftest_are_said() -> None:
     places = ("test_kill.py::test_gone[insert]", "tests/contract/test_disk.py::test_an_empty_disk_has_nothing",
               "test_kill.py::test_killed_at_every_effect[move]", "test_gone.py")  # fmt: skip
     found = dict(stale.missing_checks(Mutant(place, "", place, print) for place in places))

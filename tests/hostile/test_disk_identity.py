@@ -224,7 +224,7 @@ def test_a_bucket_that_is_gone_is_given_up(home: Path, store: Frostline) -> None
     assert store.json("fsck", "--read-data")["ok"]
 
 
-def test_what_was_written_since_the_last_look_is_given_up_with_open_eyes(home: Path, store: Frostline) -> None:
+def test_what_was_written_since_the_last_look_is_given_up_openly(home: Path, store: Frostline) -> None:
     """Nobody has opened the store since the last move and the last insert: the bucket is read from what is kept of it;
     of an SSD nobody can know, and that is said."""
     store("move", "d.t", "--partition", "202602", "--to-disk", "s3")

@@ -108,10 +108,10 @@ class TestRules:
         return bucket
 
     @pytest.mark.parametrize("prefix", ["", "some/", "some/prefix/", "some/prefix/operations/"])
-    def test_a_rule_that_expires_our_objects_is_named_with_prefix_and_days(
+    def test_a_rule_that_expires_our_objects_is_named_with_its_days(
         self, prefix: str, doctor: Doctor, ministack: Server
     ) -> None:
-        """P57."""
+        """P57. The prefix is named, too."""
         bucket = self.rules(ministack, {"Filter": {"Prefix": prefix}, "Expiration": {"Days": 30}})
         finding = doctor(ministack, bucket, code=4)["lifecycle"]
         assert finding["level"] == "problem"
@@ -326,7 +326,7 @@ class TestReaching:
         assert "1 unfinished" in finding["what"]
         assert doctor(ministack, bucket)["uploads"]["level"] == "ok", "a young one may be somebody's work"
 
-    def test_a_disk_with_the_log_of_clickhouse_says_what_it_cannot_promise(
+    def test_a_disk_with_clickhouse_s_log_says_what_is_not_promised(
         self, doctor: Doctor, ministack: Server, capsys: pytest.CaptureFixture[str]
     ) -> None:
         doctor(ministack, ministack.new_bucket(), log_format="1")

@@ -133,7 +133,7 @@ def test_every_command_of_the_document_works_word_for_word(document: str, demo: 
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(tmp_path), timeout=600, check=True)
 
 
-def test_the_examples_of_the_page_on_python_run_one_after_the_other(demo: Path, tmp_path: Path) -> None:
+def test_the_page_on_python_has_examples_that_run_in_order(demo: Path, tmp_path: Path) -> None:
     shutil.copytree(demo / ".demo", tmp_path / ".demo")
     code = "\n".join(PYTHON.findall((REPOSITORY / "docs/python.md").read_text()))
     done = subprocess.run(
@@ -225,7 +225,8 @@ def test_every_verb_and_option_of_the_page_on_damage_exists() -> None:
     assert {"fsck --repair", "gc --delete", "disk adopt"} <= seen
 
 
-def test_the_order_of_writes_of_every_operation_that_crash_tests_stop_is_told() -> None:
+def test_each_crash_tested_operation_has_its_order_of_writes() -> None:
+    """It is on the page of the order of writes."""
     text = (REPOSITORY / "docs/order-of-writes.md").read_text()
     assert [name for name in SCENARIOS if f"`{name}`" not in text] == []
 

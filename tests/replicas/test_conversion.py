@@ -95,7 +95,7 @@ def test_a_replica_of_before_joins_again(machine: Machines) -> None:
     assert a.keys() == b.keys() == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_bucket_that_the_table_has_left_says_still_that_it_is_plain(
+def test_a_bucket_that_the_table_left_still_says_it_is_plain(
     machine: Machines, tmp_path: Path, settings: KeeperConfig
 ) -> None:
     """Another machine that has that bucket, too, joins, and becomes a replica."""
@@ -211,7 +211,7 @@ def test_a_move_that_began_before_is_refused_and_says_what_to_do(machine: Machin
 
 @pytest.mark.parametrize("policy", ["local", "cold"])
 @pytest.mark.parametrize("whole", [True, False], ids=["table", "parts"])
-def test_a_drop_that_began_before_takes_nothing_that_replicas_have(machine: Machines, policy: str, whole: bool) -> None:
+def test_a_drop_begun_before_takes_nothing_that_replicas_have(machine: Machines, policy: str, whole: bool) -> None:
     """A drop that goes by the plain table while another process converts it (I1)."""
     a = plain(machine("a"), policy)
     with Store.open(a.configuration) as store:
@@ -249,7 +249,7 @@ def test_a_drop_of_another_machine_is_refused_where_it_commits(
     a("fsck", "--read-data")
 
 
-def test_a_drop_that_was_killed_is_given_up_by_a_machine_that_may_only_read_now(machine: Machines) -> None:
+def test_a_killed_drop_is_given_up_by_a_now_read_only_machine(machine: Machines) -> None:
     a, b = plain(machine("a")), machine("b")
     a.move("all_1_2_1")
     with Store.open(b.configuration) as store:
@@ -331,7 +331,7 @@ def test_a_backup_of_a_replica_comes_back_plain_and_as_replicas(a: Machine, mach
 
 
 @pytest.mark.parametrize("policy", ["local", "cold"])
-def test_a_move_that_was_planned_before_is_given_up_and_loses_nothing(machine: Machines, policy: str) -> None:
+def test_a_move_planned_before_is_given_up_and_loses_nothing(machine: Machines, policy: str) -> None:
     """A move that goes by the plain table while another process converts it (I1): nobody agreed upon it in Keeper."""
     a = plain(machine("a"), policy)
     before = a.disks()

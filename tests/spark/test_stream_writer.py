@@ -93,9 +93,7 @@ def test_small_batches_are_gathered_and_none_is_lost(config: Path, monkeypatch: 
     assert counts(config)[0] == 670
 
 
-def test_the_store_of_a_stream_stays_open_and_sees_what_others_did(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_of_a_stream_stays_open_and_sees_other_commits(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     close_kept()
     asked, opens = _stream(config), []
     original = Store.open

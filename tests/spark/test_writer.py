@@ -86,9 +86,7 @@ class TestRows:
         assert counts(config) == whole(5000)
         assert rows_of(read(spark, config, "db.logs")) == rows_of(frame)
 
-    def test_one_commit_for_the_whole_job_and_a_part_a_task_and_partition(
-        self, spark: SparkSession, config: Path
-    ) -> None:
+    def test_one_commit_for_the_job_and_a_part_a_task_and_partition(self, spark: SparkSession, config: Path) -> None:
         with opened(config) as store:
             before = store.object_disk("s3").revision or 0
         write(frame_of(spark, 3000, days=2, tasks=3), config)
@@ -105,7 +103,7 @@ class TestRows:
                 keys = [file.row_groups[0].first_key for file in part.part.files]
                 assert keys == sorted(keys)
 
-    def test_a_task_of_many_blocks_makes_one_sorted_part_of_a_partition(
+    def test_a_task_of_many_blocks_makes_one_sorted_part_a_partition(
         self, spark: SparkSession, ministack: Server, tmp_path: Path
     ) -> None:
         file = write_config(tmp_path, ministack, hot=False)
@@ -207,7 +205,7 @@ class TestOnce:
         assert len(set(commit_job(asked, job, parts).parts)) == 3
         assert counts(config)[0] == 150
 
-    def test_a_driver_that_dies_before_its_commit_leaves_garbage_only(self, config: Path) -> None:
+    def test_a_driver_that_dies_before_its_commit_leaves_garbage(self, config: Path) -> None:
         asked = WriteOptions("db.logs", config, OnceAJob("load"))
         _, job = begin_job(asked)
         assert job is not None
@@ -252,7 +250,7 @@ class TestOnce:
         with pytest.raises(NotFound, match="dropped while it was written"):
             commit_job(asked, job, parts)
 
-    def test_a_merge_between_upload_and_commit_covers_nothing_of_the_job(self, config: Path) -> None:
+    def test_a_merge_between_upload_and_commit_covers_no_new_part(self, config: Path) -> None:
         """The numbers are taken at the commit: else a part merged meanwhile could cover them, and the rows be lost."""
         asked = WriteOptions("db.logs", config)
         with opened(config) as store:
@@ -288,7 +286,7 @@ def rows_as_dict(start: int, rows: int) -> Iterator[dict[str, list[Any]]]:
 
 
 class TestFailures:
-    def test_a_task_that_dies_in_the_middle_is_repeated_without_a_trace(
+    def test_a_task_that_dies_midway_is_repeated_without_a_trace(
         self, spark: SparkSession, config: Path, tmp_path: Path
     ) -> None:
         flag = str(tmp_path / "died")

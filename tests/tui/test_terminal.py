@@ -127,7 +127,7 @@ def test_a_lost_connection_ends_it_and_nothing_is_damaged(home: Home) -> None:
     assert home.json("moves", "list")["moves"] == []
 
 
-def test_a_move_that_a_lost_connection_stops_goes_on_with_the_next_pass(home: Home) -> None:
+def test_a_move_cut_by_a_lost_connection_goes_on_next_pass(home: Home) -> None:
     """I1: each row once, whatever was copied by then."""
     rows = home.json("query", "SELECT ts, k FROM d.events ORDER BY ts, k")["rows"]
     before = home.configuration.read_text()

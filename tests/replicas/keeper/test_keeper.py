@@ -104,9 +104,10 @@ def test_what_was_answered_to_nobody_happens_once(
     assert keeper.exists("/a/b/c") == (what == "path")
 
 
-def test_a_change_without_a_witness_says_that_its_outcome_is_unknown(
+def test_a_change_without_a_witness_has_an_unknown_outcome(
     line: KeeperLine, keeper: Keeper, settings: KeeperConfig
 ) -> None:
+    """The error says so."""
     with over(line, settings) as broken:
         line.lose_answers()
         with pytest.raises(OutcomeUnknown):

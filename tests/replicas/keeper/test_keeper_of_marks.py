@@ -90,7 +90,7 @@ def elsewhere(settings: KeeperConfig) -> KeeperConfig:
     return msgspec.structs.replace(settings, root=f"{settings.root}-other")
 
 
-def test_a_machine_without_keeper_does_not_collect_what_marks_hold(
+def test_a_machine_without_keeper_does_not_collect_marked_blobs(
     cold: tuple[Machine, Machine], held: Callable[[], bool], machine: Machines
 ) -> None:
     c = without_keeper(machine, "c")

@@ -77,7 +77,7 @@ def test_requests_of_many_parts_that_are_taken_over_together(a: Machine, machine
     assert b.keys() == a.keys()
 
 
-def test_a_log_that_was_looked_at_in_this_session_is_not_asked_what_it_is(a: Machine, machine: Any) -> None:
+def test_a_log_seen_in_this_session_is_not_asked_what_it_is(a: Machine, machine: Any) -> None:
     """Once a session what is here is compared with what Keeper says of it, for a disk may have been set back."""
     b = cold_on_a(a, machine)
     with a.serving(), b.serving() as store:

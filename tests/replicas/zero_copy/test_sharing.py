@@ -356,7 +356,7 @@ def test_what_one_has_merged_the_other_may_have_on_its_ssd(a: Machine, b: Machin
     clean(a, b)
 
 
-def test_a_merge_of_a_part_that_lies_in_the_bucket_here_is_made_on_a_disk(a: Machine, b: Machine) -> None:
+def test_a_merge_of_a_part_in_the_bucket_here_is_made_on_a_disk(a: Machine, b: Machine) -> None:
     """Whoever agreed upon it had them on disks, and may be gone: the merge is not to wait for ever."""
     a.insert(1)
     a.insert(2)

@@ -159,7 +159,7 @@ def test_report_counts_and_deletes_nothing(bucket: Bucket, disk: ObjectDisk) -> 
     assert bucket.keys == before
 
 
-def test_delete_takes_orphans_only_and_a_second_run_finds_nothing(bucket: Bucket, disk: ObjectDisk) -> None:
+def test_delete_takes_only_orphans_and_a_second_run_nothing(bucket: Bucket, disk: ObjectDisk) -> None:
     """I4, I5, P31."""
     live = put(disk, "a/live")
     put(disk, "a/gone", b"12345")
@@ -187,7 +187,7 @@ class LockedBucket(Bucket):
         return {key: Retained("kept", until=self.locked_until) if key in self._objects else None for key in wanted}
 
 
-def test_what_a_lock_keeps_is_no_failure_and_goes_when_the_lock_ends(tmp_path: Path) -> None:
+def test_what_a_lock_keeps_is_no_failure_and_goes_when_it_ends(tmp_path: Path) -> None:
     """P56, P31: a collection under Object Lock says until when, deletes nothing, and a later one has it all."""
     bucket = LockedBucket()
     disk = ObjectDisk("cold", bucket, tmp_path / "state", snapshot_every_commits=0)
@@ -271,7 +271,7 @@ def test_young_orphans_are_pending(bucket: Bucket, disk: ObjectDisk) -> None:
     assert key in bucket.blobs
 
 
-def test_an_abandoned_upload_goes_after_the_guard_though_the_log_stands_still(bucket: Bucket, disk: ObjectDisk) -> None:
+def test_an_abandoned_upload_goes_after_the_guard_in_an_idle_log(bucket: Bucket, disk: ObjectDisk) -> None:
     """P27: nobody else may ever commit; that the next entry does not exist is asked by name, not read off a listing."""
     put(disk, "a/live")
     key = orphan(disk)
@@ -281,7 +281,7 @@ def test_an_abandoned_upload_goes_after_the_guard_though_the_log_stands_still(bu
     assert key not in bucket.blobs
 
 
-def test_blobs_for_a_revision_that_is_not_settled_are_pending_at_any_age(bucket: Bucket, disk: ObjectDisk) -> None:
+def test_blobs_for_an_unsettled_revision_are_pending_at_any_age(bucket: Bucket, disk: ObjectDisk) -> None:
     """P29: entries between this and the head may be lost or hidden, and name it."""
     put(disk, "a/live")
     key = blob_key(3)
@@ -342,7 +342,7 @@ def test_what_is_named_again_during_its_quarantine_stays(bucket: Bucket, disk: O
     assert not inventory(bucket.list()).intents
 
 
-def test_an_unreadable_list_of_condemned_objects_stops_everything(bucket: Bucket, disk: ObjectDisk) -> None:
+def test_an_unreadable_list_of_condemned_objects_stops_all(bucket: Bucket, disk: ObjectDisk) -> None:
     put(disk, "a/live")
     put(disk, "a/gone")
     remove(disk, "a/gone")
@@ -543,7 +543,7 @@ def test_a_listing_twice_without_a_live_object_stops_everything(bucket: Bucket, 
     assert live in report.refused
 
 
-def test_a_listing_without_the_newest_commits_deletes_nothing_they_name(bucket: Bucket, disk: ObjectDisk) -> None:
+def test_a_listing_without_new_commits_deletes_nothing_of_theirs(bucket: Bucket, disk: ObjectDisk) -> None:
     """P29, P41: the last commit names an old blob again, and every listing hides it."""
     key = put(disk, "a/gone")
     row = disk.file_table.get("a/gone")
@@ -571,7 +571,7 @@ def test_an_empty_log_proves_nothing(bucket: Bucket, disk: ObjectDisk) -> None:
     assert len(bucket.blobs) == 1
 
 
-def test_an_empty_listing_of_a_disk_that_the_cache_knows_is_no_good_news(
+def test_an_empty_listing_of_a_disk_the_cache_knows_is_refused(
     bucket: Bucket, disk: ObjectDisk, tmp_path: Path
 ) -> None:
     """P29, P32: a wrong prefix, or a listing without a key. On a new machine the first entry contradicts it; a disk
@@ -650,7 +650,7 @@ def test_a_log_entry_that_stays_ends_the_deletion_of_the_log(
     assert run(disk, compact_after_commits=5).log_deleted == 6
 
 
-def test_a_snapshot_that_lacks_a_file_takes_the_place_of_no_entry(
+def test_a_snapshot_that_lacks_a_file_replaces_no_entry(
     bucket: Bucket, disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I7: its checksum is right and its content is not."""
@@ -681,7 +681,7 @@ def test_old_versions_are_counted_and_never_touched(bucket: Bucket, disk: Object
     assert (report.versioning, report.old_versions, report.old_version_bytes) == ("on", 2, 7)
 
 
-def test_old_uploads_are_aborted_and_young_or_foreign_ones_are_not(bucket: Bucket, disk: ObjectDisk) -> None:
+def test_old_uploads_are_aborted_but_no_young_or_foreign_ones(bucket: Bucket, disk: ObjectDisk) -> None:
     """P35."""
     put(disk, "a/live")
     old = Upload(blob_key(1), "1", NOW)
@@ -714,9 +714,7 @@ def test_old_log_goes_behind_a_snapshot_that_was_proved(bucket: Bucket, disk: Ob
     assert run(disk, compact_after_commits=5).refused is None
 
 
-def test_a_machine_that_was_away_while_the_log_was_collected_catches_up(
-    bucket: Bucket, disk: ObjectDisk, tmp_path: Path
-) -> None:
+def test_a_machine_away_during_the_collection_catches_up(bucket: Bucket, disk: ObjectDisk, tmp_path: Path) -> None:
     """Its last applied entry is gone; the snapshot that took its place is enough."""
     other = ObjectDisk("cold", bucket, tmp_path / "other")
     put(other, "a/0")
@@ -764,7 +762,7 @@ def test_a_wrong_clock_deletes_nothing(bucket: Bucket, disk: ObjectDisk, monkeyp
     assert len(bucket.blobs) == 1
 
 
-def test_a_wrong_clock_ends_neither_pins_nor_announcements_where_nothing_is_orphaned(
+def test_a_wrong_clock_ends_no_pin_or_notice_without_orphans(
     bucket: Bucket, disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two hours ahead, a pin that lasts one hour more looks as if it had run out, and an announcement of another
@@ -832,7 +830,7 @@ class Died(BaseException):
     """The process ends here."""
 
 
-def test_dying_at_every_effect_loses_nothing_and_the_next_run_finishes(tmp_path: Path) -> None:
+def test_dying_at_every_effect_loses_nothing_and_a_rerun_ends_it(tmp_path: Path) -> None:
     """P31, I4: enumerate the side effects of a collection, die at each, look, collect again."""
     step = 0
     while True:
@@ -883,7 +881,8 @@ def at(key: str, hours: float = 0, size_bytes: int = 1) -> ObjectInfo:
     return ObjectInfo(key, size_bytes, NOW - timedelta(hours=hours))
 
 
-def test_retention_begins_with_the_revision_before_the_first_young_commit() -> None:
+def test_retention_begins_before_the_first_young_commit() -> None:
+    """With the revision before it."""
     commits = {1: at("", 50), 2: at("", 40), 3: at("", 10), 4: at("", 30)}
     day = timedelta(hours=24)
     assert retained_from(commits, now=NOW, retention=day) == 2
@@ -894,7 +893,7 @@ def test_retention_begins_with_the_revision_before_the_first_young_commit() -> N
     assert retained_from(strange, now=NOW, retention=day) == 0
 
 
-def test_listings_agree_unless_a_blob_goes_changes_or_appears_late() -> None:
+def test_listings_agree_unless_a_blob_goes_changes_or_comes_late() -> None:
     """P29."""
 
     def objection(first: list[ObjectInfo], second: list[ObjectInfo]) -> str | None:

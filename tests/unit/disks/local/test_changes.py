@@ -297,9 +297,7 @@ def test_the_lines_take_little_room(disk: LocalDisk, monkeypatch: pytest.MonkeyP
     assert disk.changed_between("t", states[0], states[-1]) is None
 
 
-def test_the_files_in_a_directory_are_found_without_a_look_into_those_below(
-    disk: LocalDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_s_files_are_listed_without_those_below(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first insert into a table asks for the files beside its parts, of which there may be a million."""
     put(disk, "t/a/part.json", "t/b/part.json", "t/blocks-0.json", "t/blocks-1.json")
     opened: list[str] = []

@@ -388,7 +388,7 @@ def test_an_unknown_outcome_is_taken_in_by_the_next_look(tmp_path: Path) -> None
     assert disk.list() == ["a", "b"]
 
 
-def test_scratch_of_a_dead_process_is_swept_and_that_of_a_live_one_is_not(store: MemoryStore, tmp_path: Path) -> None:
+def test_scratch_of_a_dead_process_is_swept_of_a_live_one_kept(store: MemoryStore, tmp_path: Path) -> None:
     disk = ObjectDisk("s3", store, tmp_path / "a")
     dead = OwnedDirectory(tmp_path / "a" / "scratch")
     (dead.path / "half").write_bytes(b"x")
@@ -518,7 +518,7 @@ class _Clock:
     monotonic = time
 
 
-def test_a_transaction_whose_uploads_are_half_a_guard_interval_old_does_not_commit(
+def test_uploads_half_a_guard_interval_old_do_not_commit(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P27: gc takes unnamed blobs for garbage after its guard interval; a commit must not name what may be gone."""
@@ -535,9 +535,10 @@ def test_a_transaction_whose_uploads_are_half_a_guard_interval_old_does_not_comm
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_transaction_older_than_the_shortest_guard_asks_for_its_blobs(
+def test_an_older_transaction_than_the_guard_asks_for_its_blobs(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
+    """The shortest guard that is allowed."""
     clock = _Clock()
     monkeypatch.setattr("disks.host.moment.time", clock)
     disk = ObjectDisk("s3", store, tmp_path / "a")
@@ -555,7 +556,7 @@ def test_a_transaction_older_than_the_shortest_guard_asks_for_its_blobs(
     assert disk.exists("t/p/x") is not lost
 
 
-def test_a_cache_that_is_damaged_inside_is_rebuilt_when_it_is_used(store: MemoryStore, tmp_path: Path) -> None:
+def test_a_cache_damaged_inside_is_rebuilt_when_it_is_used(store: MemoryStore, tmp_path: Path) -> None:
     """P45: the file opens, its header is whole; what is wrong shows with the first page that is read."""
     disk = ObjectDisk("s3", store, tmp_path / "a")
     put(disk, {f"t/p{number}/part.json": b"{}" * 100 for number in range(200)})
@@ -584,7 +585,7 @@ def test_a_lost_first_entry_and_a_lost_cache_lose_nothing(store: MemoryStore, tm
     assert fresh.revision == 12
 
 
-def test_a_log_without_its_first_entries_is_damage_and_not_retention(store: MemoryStore, tmp_path: Path) -> None:
+def test_a_log_without_its_first_entries_is_damaged_not_retained(store: MemoryStore, tmp_path: Path) -> None:
     disk = ObjectDisk("s3", store, tmp_path / "a", snapshot_every_commits=0)
     for number in range(3):
         put(disk, {f"t/{number}.json": b"{}"})
@@ -593,7 +594,7 @@ def test_a_log_without_its_first_entries_is_damage_and_not_retention(store: Memo
         ObjectDisk("s3", store, tmp_path / "b").refresh()
 
 
-def test_damage_that_only_the_rows_show_is_repaired_by_the_first_reader(store: MemoryStore, tmp_path: Path) -> None:
+def test_damage_that_only_rows_show_is_repaired_by_a_reader(store: MemoryStore, tmp_path: Path) -> None:
     """P45: the pages that say how far the table is are whole, those that hold the files are not."""
     disk = ObjectDisk("s3", store, tmp_path / "a")
     put(disk, {f"t/p{number}/part.json": b"{}" * 100 for number in range(200)})
@@ -714,7 +715,7 @@ class Faster(WrappedStore):
         self.inner.put_if_absent(key, payload, sha256=sha256, metadata=metadata)
 
 
-def test_who_comes_second_again_and_again_goes_on_and_reads_each_entry_once(
+def test_who_is_second_repeatedly_goes_on_reading_entries_once(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P40: it waits for nothing in between, for then it would be behind again."""

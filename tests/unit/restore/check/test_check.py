@@ -322,7 +322,7 @@ def test_a_torn_snapshot_and_one_with_other_content(site: Site) -> None:
     assert (problem.invariant, problem.object) == ("I7", snapshot_key(3))
 
 
-def test_a_cache_that_is_not_what_the_log_says_is_found_and_repaired(site: Site) -> None:
+def test_a_cache_that_contradicts_the_log_is_seen_and_repaired(site: Site) -> None:
     """I7."""
     with site.cold.file_table.write() as view:
         view.remove(TABLE.part_directory("all_1_1_0"))
@@ -399,7 +399,7 @@ def spoil_cache(site: Site, statement: str) -> None:
 
 
 @pytest.mark.parametrize("spoilt", [False, True])
-def test_a_cache_that_others_change_meanwhile_is_compared_as_it_was(
+def test_a_cache_that_changes_meanwhile_is_compared_as_it_was(
     site: Site, monkeypatch: pytest.MonkeyPatch, spoilt: bool
 ) -> None:
     """I7: the check began before the commit."""
@@ -577,7 +577,7 @@ def test_what_is_no_file_is_named_and_never_followed(site: Site, tmp_path: Path,
     assert problem.path == f"{TABLE.part_directory('all_3_3_0')}/strange"
 
 
-def test_leftovers_of_dead_transactions_are_told_from_living_ones(site: Site) -> None:
+def test_leftovers_of_dead_transactions_differ_from_live_ones(site: Site) -> None:
     """I14."""
     with site.ssd.transaction(Inserted()) as transaction:
         transaction.create("some/file", b"x")
@@ -617,7 +617,7 @@ def test_a_covered_part_is_no_overlap(site: Site) -> None:
     assert site.check().ok
 
 
-def test_a_part_in_a_bucket_covers_what_it_is_shown_to_be_made_from(site: Site) -> None:
+def test_a_part_in_a_bucket_covers_what_it_is_proved_made_from(site: Site) -> None:
     """I1: others write to a bucket, so a name is not believed there."""
     add_part(site.cold, "all_3_4_1")
     problems = site.check().problems
@@ -676,7 +676,7 @@ def test_a_damaged_table_json_is_named_and_not_overwritten(site: Site) -> None:
     assert path.read_bytes() == b""
 
 
-def test_overlaps_are_found_against_the_part_that_reaches_furthest() -> None:
+def test_overlaps_are_seen_against_the_furthest_reaching_part() -> None:
     names = [PartName("a", 1, 10, 2), PartName("a", 3, 4, 3), PartName("a", 8, 12, 0), PartName("b", 1, 10, 0)]
     assert overlaps(names) == [(names[0], names[1]), (names[0], names[2])]
     assert overlaps(names[3:]) == []
@@ -815,7 +815,7 @@ def test_announcements_that_cannot_be_right(site: Site) -> None:
 # Repair
 
 
-def test_a_repair_sets_aside_what_cannot_be_read_and_deletes_nothing(site: Site) -> None:
+def test_a_repair_sets_aside_unreadable_parts_deletes_nothing(site: Site) -> None:
     """I15: the reason is in the name; queries see the rest; the part comes back by hand."""
     key = site.blob("all_1_1_0")
     data, info = site.bucket._objects[key]
@@ -879,7 +879,7 @@ def test_a_second_broken_part_of_a_name_finds_a_place(site: Site) -> None:
     assert site.ssd.list(f"{TABLE.directory}/detached") == ["incomplete_all_3_3_0/", "incomplete_all_3_3_0_try2/"]
 
 
-def test_a_repair_touches_no_part_that_is_being_moved_and_none_that_is_claimed(site: Site) -> None:
+def test_a_repair_touches_no_part_that_is_moving_or_claimed(site: Site) -> None:
     site.file("all_3_3_0", "part.json").unlink()
     assert not site.check(repair=True, moving=[(TABLE.uuid, "all_3_3_0")]).ok
 
@@ -916,7 +916,7 @@ def test_a_repair_finishes_what_a_crash_left(site: Site) -> None:
     assert len(result.repaired) == 2
 
 
-def test_a_log_that_cannot_be_replayed_is_checked_as_far_as_the_cache_goes(site: Site) -> None:
+def test_a_log_that_cannot_be_replayed_is_checked_by_the_cache(site: Site) -> None:
     """I6, I3: the cache is the last witness."""
     site.bucket.delete([commit_key(1)])
     site.bucket.delete([site.blob("all_1_1_0")])

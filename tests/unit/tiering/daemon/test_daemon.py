@@ -240,7 +240,7 @@ def test_a_slow_pass_is_not_overtaken(store: Store, monkeypatch: pytest.MonkeyPa
     assert set(overlaps) == {0}
 
 
-def test_what_the_last_pass_met_is_trouble_until_a_pass_goes_well(
+def test_what_the_last_pass_met_is_trouble_until_one_goes_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """0: well; 3: trouble; 1: none runs. By what the daemon wrote down last, while it holds its lock."""
@@ -455,9 +455,7 @@ def test_a_status_that_cannot_be_written_says_so(tmp_path: Path) -> None:
         assert read_status(mount.path).problem == ""
 
 
-def test_a_daemon_that_cannot_be_asked_says_that_it_works_all_the_same(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_daemon_that_cannot_be_asked_says_that_it_works(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     (store.context.config.state_directory / SOCKET_FILE).mkdir()
     stop = threading.Event()
     done = daemon.run(store, DaemonConfig(), stop, on_tick=lambda _: stop.set())

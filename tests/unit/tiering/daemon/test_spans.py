@@ -147,7 +147,7 @@ def test_a_move_that_fails_is_an_error(store: Store, collector: Collector, monke
     assert "no disk" in span.status.message
 
 
-def test_a_collector_that_takes_none_is_shown_and_hinders_nothing(
+def test_a_collector_that_takes_none_is_shown_but_harmless(
     store: Store, collector: Collector, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     collector.code = 400
@@ -166,9 +166,8 @@ def test_a_collector_that_takes_none_is_shown_and_hinders_nothing(
     assert [line for line in caplog.messages if line.startswith("the traces: all is well again")] != []
 
 
-def test_without_the_packages_the_daemon_works_and_says_what_to_install(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_packages_the_daemon_says_what_to_install(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works without them."""
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     part = insert(store, 10)
     pin(store, part)

@@ -93,7 +93,7 @@ def test_every_format_and_compression(frostline: Frostline, s3_environment: Serv
     assert frostline.json("insert", "db.t", url)["rows"] == 0
 
 
-def test_a_glob_names_the_keys_that_match_and_a_disk_says_how_to_reach_them(
+def test_a_glob_names_matching_keys_and_a_disk_how_to_reach_them(
     frostline: Frostline, s3_environment: Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, key in enumerate(("2026/01/a.csv", "2026/02/b.csv", "2026/02/c.txt", "2026/x.csv", "2025/01/d.csv")):

@@ -129,7 +129,7 @@ def test_a_range_that_breaks_off_is_asked_for_again(
     assert web.asked.count("bytes=4096-8191") == 2
 
 
-def test_what_breaks_off_for_good_is_an_error_and_not_a_shorter_table(frostline: Frostline, web: Web) -> None:
+def test_what_breaks_off_for_good_is_an_error_no_shorter_table(frostline: Frostline, web: Web) -> None:
     make(frostline)
     web.ranges = False
     url = web.url("a.csv", csv_text())

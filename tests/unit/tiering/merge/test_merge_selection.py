@@ -92,7 +92,7 @@ def test_a_backlog_is_worked_off_in_merges_of_bounded_fan_in() -> None:
     assert all(2 <= len(plan.parts) <= MAX_PARTS for plan in plans)
 
 
-def test_small_leftovers_merge_when_they_are_old_and_large_parts_stay() -> None:
+def test_small_leftovers_merge_when_old_and_large_parts_stay() -> None:
     leftovers = [part(1, 3 * MIB), part(2, 2 * MIB)]
     assert select_merges(leftovers, TableSettings(), NOW) == []
     (plan,) = select_merges(leftovers, TableSettings(), NOW + timedelta(days=2))

@@ -559,7 +559,7 @@ def test_a_lost_answer_to_the_commit_is_looked_up(context: Context, monkeypatch:
     assert holders(context, made) == ["s3"]
 
 
-def test_a_source_that_cannot_be_cleaned_is_reported_and_cleaned_later(context: Context) -> None:
+def test_a_source_not_cleaned_is_reported_and_cleaned_later(context: Context) -> None:
     made = put_part(context, 1)
 
     def broken(phase: str, name: str, arguments: tuple[object, ...]) -> None:

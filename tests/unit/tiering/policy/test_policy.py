@@ -194,7 +194,7 @@ def test_to_volume_obeys_the_size_limit_and_to_disk_does_not() -> None:
     assert move.target == "hdd"
 
 
-def test_what_is_being_moved_off_a_full_disk_makes_room_that_nothing_else_has_to_make() -> None:
+def test_what_is_being_moved_off_a_full_disk_counts_as_room() -> None:
     """Else each pass that is made beside a large move takes another part off the disk."""
     parts = [placed(table(), "all_1_1_0", size=8 * GB), placed(table(), "all_2_2_0", size=7 * GB)]
     full = {"ssd": DiskState(100 * GB, 4 * GB), "s3": DiskState(None, None)}
@@ -371,7 +371,7 @@ def test_a_wrong_clock_moves_nothing() -> None:
     assert "the object store" in stay.reason.detail
 
 
-def test_what_a_wrong_clock_dated_holds_nothing_back_once_that_is_known() -> None:
+def test_a_part_of_a_known_wrong_clock_holds_nothing_back() -> None:
     """P23."""
     ahead = NOW + timedelta(days=400)
     part = placed(table(TO_COLD), created=ahead)

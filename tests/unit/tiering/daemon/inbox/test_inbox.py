@@ -404,7 +404,7 @@ class TestGoingOn:
         assert "was altered since" in place.report("a.csv", "failed")["error"]
         assert place.keys() == [1]
 
-    def test_a_file_that_changed_after_the_crash_is_not_taken_for_the_old_one(
+    def test_a_file_changed_after_the_crash_is_not_the_old_one(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         place.land("a.csv", 1)
