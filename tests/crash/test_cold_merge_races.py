@@ -20,6 +20,7 @@ from tests import cold
 from tests.crash import invariants
 from tests.crash.enumeration import prepare
 from tests.crash.harness import ForkServer
+from tests.crash.interrupting import interrupt
 from tests.crash.invariants import Rows
 from tests.crash.scenarios import (
     FEBRUARY,
@@ -33,7 +34,6 @@ from tests.crash.scenarios import (
     move,
     rows,
 )
-from tests.crash.test_races import interrupt
 from tiering.config.settings import Config
 from tiering.engine.store import Store
 from tiering.merge.cold import shard_merge

@@ -9,42 +9,17 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from disks.config import ObjectDiskConfig
 from oplog.errors import AlreadyExists, Conflict, DiskUnreachable, Refused
 from oplog.kinds import OtherKind
 from restore.check.check import check
 from restore.rebuild.request import RebuildRequest
 from tests.command_line import Frostline
+from tests.integration.two_machines import insert, keys, machine, move_all
 from tiering.catalog import blocks
-from tiering.config.settings import Config, embedded
+from tiering.config.settings import Config
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.definitions import add_column, define_table
-
-
-def machine(tmp_path: Path, name: str) -> Config:
-    """A machine of its own; the bucket is shared."""
-    config = embedded(tmp_path / name)
-    shared = ObjectDiskConfig(url=(tmp_path / "bucket").as_uri() + "/")
-    return msgspec.structs.replace(config, disks={**config.disks, "s3": shared})
-
-
-def insert(store: Store, *values: int) -> None:
-    store.refresh()
-    store.table("d.t").insert(pa.table({"k": list(values)}).to_batches())
-    store.refresh()
-
-
-def keys(store: Store) -> list[int]:
-    store.refresh()
-    return sorted(store.query("SELECT k FROM d.t").read_all().column("k").to_pylist())
-
-
-def move_all(store: Store) -> None:
-    store.refresh()
-    report = store.apply(store.plan_manual_move("d.t", partition="all", to_disk="s3"))
-    assert not report.failed
-    store.refresh()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from restore.check.check import CheckOptions, check
 from restore.history import undo as undo_module
 from restore.rebuild import rebuild
 from restore.rebuild.request import RebuildRequest
-from tests.integration.test_two_machines import insert, keys, machine, move_all
+from tests.integration.two_machines import insert, keys, machine, move_all
 from tiering.catalog import tables
 from tiering.engine.store import Store
 from tiering.table.definitions import define_table

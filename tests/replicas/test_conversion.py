@@ -13,6 +13,7 @@ import yaml
 from disks.base import Disk
 from oplog.errors import Transient
 from oplog.kinds import Dropped
+from tests.replicas.converting import plain
 from tests.replicas.machines import Machine, Machines
 from tiering.catalog import tables
 from tiering.config.settings import KeeperConfig
@@ -21,16 +22,6 @@ from tiering.journal.records import Drop, TableDrop
 from zerocopy.keeper.client import Keeper
 
 PLACE = "/tables/01/d.t"
-
-
-def plain(machine: Machine, policy: str = "cold") -> Machine:
-    """With three inserts, two of which are merged."""
-    machine("table", "create", "d.t", "--column", "k:int64", "--order-by", "k", "--policy", policy)
-    machine.insert(1)
-    machine.insert(2)
-    machine("merge", "d.t", "--final")
-    machine.insert(3)
-    return machine
 
 
 @pytest.mark.parametrize("policy", ["local", "cold"])

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.servers import REPOSITORY, Server
+from tests.spark.checked import PARTS, SECRET, Site, damage
 from tests.spark.cluster import CONF, Cluster
-from tests.spark.test_checks import PARTS, SECRET, Site, damage
 
 
 def frostline(config: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -19,9 +19,9 @@ from spark_tiering.writing.cached_store import close_kept
 from spark_tiering.writing.gathering import SMALL_PARTS
 from spark_tiering.writing.stream_options import stream_options
 from spark_tiering.writing.write_job import begin_job, commit_job
-from tests.spark import test_writer
 from tests.spark.stores import insert, opened, table
-from tests.spark.test_writer import batches, counts
+from tests.spark.written import batches, counts
+from tests.spark.written import config as config
 from tiering.engine.store import Store
 from tiering.engine.write_job import WriteOptions, WriteResult
 from tiering.insert.uploaded.once import OnceABatch
@@ -33,8 +33,6 @@ from tiering.table.schema import TableDefinition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-config = test_writer.config
 
 
 def _stream(config: Path, query: str = "first", *, takes_new: bool = False) -> WriteOptions:

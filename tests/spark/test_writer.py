@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -22,31 +22,18 @@ from oplog.errors import NotFound, Refused
 from restore.check.check import CheckOptions, check
 from spark_tiering.writing.write_job import begin_job, commit_job
 from tests.servers import Server
-from tests.spark.stores import insert, opened, read, rows_of, table, write_config
+from tests.spark.stores import insert, opened, read, rows_of, write_config
 from tiering.engine.store import Store
 from tiering.engine.write_job import WriteOptions
 from tiering.insert.uploaded.once import OnceAJob
 from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart, write_parts
 from tiering.merge.request import MergeRequest
-from tiering.table.schema import PartitionField, TableDefinition
+from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-COLUMNS = {"service": "string", "ts": "timestamp[us, UTC]", "count": "uint64", "note": "string"}
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def logs(**settings: int) -> TableDefinition:
-    return table("db.logs", COLUMNS, ["service", "ts"], PartitionField("day", "ts"), **settings)
-
-
-@pytest.fixture
-def config(ministack: Server, tmp_path: Path) -> Path:
-    file = write_config(tmp_path, ministack)
-    with opened(file) as store:
-        store.create_table(logs())
-    return file
+from tests.spark.written import START, batches, counts, logs
+from tests.spark.written import config as config
 
 
 def frame_of(spark: SparkSession, rows: int, *, days: int = 2, tasks: int = 3) -> DataFrame:
@@ -62,13 +49,6 @@ def frame_of(spark: SparkSession, rows: int, *, days: int = 2, tasks: int = 3) -
 
 def write(frame: DataFrame, config: Path, name: str = "db.logs", **options: str) -> None:
     frame.write.format("frostline").mode("append").option("config", str(config)).options(**options).save(name)
-
-
-def counts(config: Path) -> list[int]:
-    """[rows, distinct, sum] of the table."""
-    with opened(config) as store:
-        found = store.query('SELECT count(*), count(distinct count), sum("count") FROM db.logs').read_all()
-    return [int(column[0].as_py() or 0) for column in found.columns]
 
 
 def whole(rows: int) -> list[int]:
@@ -263,16 +243,6 @@ class TestOnce:
             store.merge("db.logs", MergeRequest(final=True))
         assert commit_job(asked, job, parts).rows == 50
         assert counts(config)[0] == 150
-
-
-def batches(rows: int) -> Iterator[pa.RecordBatch]:
-    yield pa.record_batch(
-        {
-            "service": [f"s{number % 7}" for number in range(rows)],
-            "ts": pa.array([START + timedelta(seconds=number) for number in range(rows)], pa.timestamp("us", "UTC")),
-            "count": range(rows),
-        }
-    )
 
 
 def rows_as_dict(start: int, rows: int) -> Iterator[dict[str, list[Any]]]:

@@ -12,7 +12,7 @@ import pytest
 from tests.homes import Home
 from tests.tui.conftest import DUE, STAYS, due_move
 from tests.tui.pilot import Driver, drive
-from tests.tui.test_terminal import Terminal
+from tests.tui.terminals import Terminal
 from tiering.config.reading import load
 from tiering.engine.store import Store
 from tiering.journal import file as journal_file

@@ -19,7 +19,8 @@ from disks.object_disk.sharing import recorded_keeper
 from disks.object_disk.sharing.recorded_keeper import MarksKeeper
 from disks.stores.wrappers.named_log import whole_prefix
 from tests.replicas.machines import Machine, Machines, blobs_in
-from tests.replicas.zero_copy.test_sharing import FIRST, machine
+from tests.replicas.zero_copy.sharing import FIRST
+from tests.replicas.zero_copy.sharing import machine as machine
 from tests.servers import Server
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store

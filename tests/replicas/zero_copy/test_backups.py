@@ -10,8 +10,8 @@ import pytest
 
 from tests import worm
 from tests.replicas.machines import Machine, blobs_in
-from tests.replicas.zero_copy.test_end_to_end import collected
-from tests.replicas.zero_copy.test_sharing import clean, machine
+from tests.replicas.zero_copy.sharing import clean, collected
+from tests.replicas.zero_copy.sharing import machine as machine
 from tests.servers import Server
 
 __all__ = ["machine"]

@@ -8,7 +8,8 @@ from typing import Any
 from disks.base import with_commits
 from disks.stores.wrappers.metered import MeteredStore
 from tests.replicas.machines import Machine
-from tests.replicas.zero_copy.test_sharing import FIRST, cold_on_a, machine
+from tests.replicas.zero_copy.sharing import FIRST, cold_on_a
+from tests.replicas.zero_copy.sharing import machine as machine
 from tiering.engine.store import Store
 from zerocopy.execution import work
 from zerocopy.replica.connections import connections

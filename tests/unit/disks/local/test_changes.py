@@ -19,7 +19,9 @@ from disks.local import changes as lines
 from disks.local import sizes
 from disks.local.disk import LocalDisk
 from oplog.errors import NoSpace
-from oplog.kinds import Inserted, Merged, Moved
+from oplog.kinds import Merged, Moved
+from tests.unit.disks.local.putting import disk as disk
+from tests.unit.disks.local.putting import put
 
 SEEDS = range(12)
 STEPS = 40
@@ -203,20 +205,6 @@ def _state(disk: LocalDisk) -> Mark:
     state = disk.state_of("t")
     assert state is not None
     return state
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> LocalDisk:
-    disk = LocalDisk("hot", tmp_path)
-    put(disk, "t/table.json", "u/table.json")
-    return disk
-
-
-def put(disk: LocalDisk, *files: str) -> None:
-    with disk.transaction(Inserted()) as transaction:
-        for path in files:
-            transaction.create(path, b"1")
-        transaction.commit()
 
 
 def test_a_commit_elsewhere_changes_nothing_here(disk: LocalDisk) -> None:

@@ -4,7 +4,7 @@ the design; I2, I6."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from disks.base import Disk
-from disks.garbage.collect import GcReport, GcRules, collect
+from disks.garbage.collect import GcReport, collect
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ByteRange, ObjectInfo
 from disks.stores.memory import MemoryStore
@@ -22,37 +22,7 @@ from oplog.kinds import Dropped, Inserted
 from oplog.log import OperationsLog
 from oplog.revision import commit_key, floor_key, parse_commit_key
 from restore.check.check import check
-
-TRUNCATING = GcRules(
-    guard=timedelta(0),
-    retention=timedelta(0),
-    delete=True,
-    compact_after_commits=1,
-    allow_short_guard=True,
-    allow_bucket_root=True,
-    max_delete_fraction=1.0,
-)
-
-
-class Stopping(WrappedStore):
-    """Stops its machine right before, or right after, the next entry is put, while the others go on."""
-
-    def __init__(self, inner: MemoryStore) -> None:
-        super().__init__(inner)
-        self.before: Callable[[], object] | None = None
-        self.after: Callable[[], object] | None = None
-
-    def put_if_absent(
-        self, key: str, payload: bytes, *, sha256: bytes, metadata: Mapping[str, str] | None = None
-    ) -> None:
-        counts = parse_commit_key(key) is not None
-        if counts and self.before is not None:
-            others, self.before = self.before, None
-            others()
-        self.inner.put_if_absent(key, payload, sha256=sha256, metadata=metadata)
-        if counts and self.after is not None:
-            others, self.after = self.after, None
-            others()
+from tests.unit.disks.object_disk.stopping import TRUNCATING, Stopping
 
 
 def put(disk: Disk, *paths: str, reason: str = "") -> int | None:

@@ -16,7 +16,7 @@ from disks.stores.wrappers.wrapped import WrappedStore
 from oplog.errors import Conflict, FrostlineError, Refused
 from oplog.kinds import Fenced, Inserted
 from oplog.revision import is_blob_key
-from tests.unit.disks.object_disk.test_end_of_log import TRUNCATING, Stopping
+from tests.unit.disks.object_disk.stopping import TRUNCATING, Stopping
 
 
 class Deleting(WrappedStore):

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from oplog.errors import FrostlineError, Refused, Transient, UsageError
-from tests.unit.tiering.daemon.test_daemon import FAST, until
+from tests.unit.tiering.daemon.running import FAST, until
 from tiering.config.reading import load, masked
 from tiering.config.settings import HookConfig, embedded
 from tiering.daemon import daemon

@@ -16,8 +16,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.command_line import Frostline
-from tests.unit.tiering.daemon.test_daemon import until
-from tests.unit.tiering.daemon.test_lanes import Work, insert, pin
+from tests.unit.tiering.daemon.running import until
+from tests.unit.tiering.daemon.work import Work, insert, pin
 from tiering.config.settings import TracingConfig, embedded
 from tiering.daemon.status import read_status
 from tiering.engine.store import Store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.tiering.policy.test_policy import GB, NOW, ROOMY, TO_COLD, TWO, Placed, placed, table
+from tests.unit.tiering.policy.placing import GB, NOW, ROOMY, TO_COLD, TWO, Placed, placed, table
 from tiering.config.settings import PacingConfig, PolicyConfig, VolumeConfig
 from tiering.facts.what_if import WhatIf, what_if
 from tiering.policy.placement import DiskState

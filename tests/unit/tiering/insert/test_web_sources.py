@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import Frostline
-from tests.unit.tiering.insert.test_bucket_sources import OBJECTS, csv_text, everything
+from tests.unit.tiering.insert.bucket_objects import OBJECTS, csv_text, everything
 from tiering.insert.inputs import web_sources
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from disks.config import ObjectDiskConfig
-from tests.unit.tiering.merge.test_merge_selection import MIB, NOW, part
+from tests.unit.tiering.merge.parts import MIB, NOW, part
 from tiering.cli.main import run
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store

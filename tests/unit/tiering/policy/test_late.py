@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.unit.tiering.policy.test_policy import GB, NOW, TO_COLD, TWO, Placed, placed, plan, table
+from tests.unit.tiering.policy.placing import GB, NOW, TO_COLD, TWO, Placed, placed, plan, table
 from tiering.config.settings import PacingConfig, PolicyConfig, VolumeConfig, embedded
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest

@@ -13,7 +13,7 @@ import pytest
 
 from oplog.kinds import Inserted
 from tests.keeping import keeping
-from tests.unit.tiering.policy.test_policy import NOW, ROOMY, TWO, placed, table
+from tests.unit.tiering.policy.placing import NOW, ROOMY, TWO, placed, table
 from tiering.catalog import tables
 from tiering.catalog.new_parts import DIGEST_CLAIM, INSERT_CLAIM
 from tiering.config.settings import PolicyConfig, VolumeConfig, embedded

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from oplog.errors import Transient, UsageError
-from tests.unit.tiering.policy.test_policy import GB, NOW, TO_COLD, TWO, placed, plan, table
+from tests.unit.tiering.policy.placing import GB, NOW, TO_COLD, TWO, placed, plan, table
 from tiering.config.reading import load
 from tiering.config.settings import PacingConfig, PolicyConfig, PricesConfig, embedded
 from tiering.engine.store import Store
