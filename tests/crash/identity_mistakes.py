@@ -8,6 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _CHECKS = "tests/hostile/test_disk_identity.py"
+_DISK_AWAY = "tests/hostile/test_disk_away.py"
 _PLACES = "tests/hostile/test_one_place_twice.py"
 _DEMO = "tests/unit/tiering/cli/test_demo_directory.py"
 _SET_BACK = "tests/hostile/test_set_back.py"
@@ -194,7 +195,7 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "merged over a missing disk (I16)",
         "tables of a disk that is missing count as whole",
-        f"{_CHECKS}::TestNotMounted::test_is_not_an_empty_disk",
+        f"{_DISK_AWAY}::TestNotMounted::test_is_not_an_empty_disk",
         _whole_whatever_is_missing,
     ),
     (
@@ -206,13 +207,13 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "counts not compared (I16)",
         "parts that are gone from a disk that is there are not missed",
-        f"{_CHECKS}::test_parts_that_are_gone_are_missed",
+        f"{_DISK_AWAY}::test_parts_that_are_gone_are_missed",
         replaced("tiering.catalog.identities.identity:Identities", "compare", nothing),
     ),
     (
         "unmounted while it is open (I16)",
         "a transaction does not look at the id again",
-        f"{_CHECKS}::test_a_disk_that_goes_while_a_store_is_open",
+        f"{_DISK_AWAY}::test_a_disk_that_goes_while_a_store_is_open",
         replaced("disks.local.disk:LocalDisk", "watch", nothing),
     ),
     (

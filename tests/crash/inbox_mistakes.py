@@ -8,6 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _UNITS = "tests/unit/tiering/daemon/inbox/test_inbox.py"
+_INBOX_DAEMON = "tests/unit/tiering/daemon/inbox/test_inbox_daemon.py"
 _KILLS = "tests/unit/tiering/daemon/inbox/test_inbox_kills.py"
 _HIVE = "tests/unit/tiering/daemon/inbox/test_inbox_hive.py"
 _KILLED = "tests/crash/test_inbox.py::test_killed_at_every_effect"
@@ -170,7 +171,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "inbox: one table at a time",
         "a table that is slow keeps all others waiting",
-        f"{_UNITS}::TestDaemon::test_a_table_that_is_slow_keeps_no_other_waiting",
+        f"{_INBOX_DAEMON}::TestDaemon::test_a_table_that_is_slow_keeps_no_other_waiting",
         replaced("tiering.daemon.inbox.worker", "_TABLES_AT_ONCE", 1),
     ),
     (

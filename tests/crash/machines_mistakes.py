@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _END = "tests/unit/disks/object_disk/test_end_of_log.py"
-_LEASE = "tests/unit/disks/object_disk/test_object_disk.py::test_a_writer_that_outslept_its_lease_acknowledges_nothing"
+_WRITERS = "tests/unit/disks/object_disk/test_object_disk_writers.py"
+_LEASE = f"{_WRITERS}::test_a_writer_that_outslept_its_lease_acknowledges_nothing"
 _FENCES = "tests/unit/disks/object_disk/test_fences.py"
 
 
@@ -215,13 +216,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "clock compared late",
         "gc ends a live pin by a clock that is two hours ahead",
-        "tests/unit/disks/garbage/test_garbage.py::test_a_wrong_clock_ends_no_pin_or_notice_without_orphans",
+        "tests/unit/disks/garbage/test_garbage_log.py::test_a_wrong_clock_ends_no_pin_or_notice_without_orphans",
         _clock_compared_late,
     ),
     (
         "way back by any clock",
         "a restore with a wrong clock takes a pin that others see end too early",
-        "tests/integration/test_rebuild.py::test_no_way_back_begins_with_a_wrong_clock",
+        "tests/integration/test_rebuild_hindered.py::test_no_way_back_begins_with_a_wrong_clock",
         _way_back_by_any_clock,
     ),
     (

@@ -182,7 +182,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "lease ended by delete alone",
         "a lease that Object Lock keeps is held on to after it was let go",
-        "tests/unit/disks/object_disk/test_object_disk.py::test_a_lease_needs_no_delete",
+        "tests/unit/disks/object_disk/test_object_disk_writers.py::test_a_lease_needs_no_delete",
         _lease_ends_by_delete_alone,
     ),
     (

@@ -16,7 +16,7 @@ from tests.crash.conftest import RecordTally
 from tests.crash.disk_effects import START, Effects, attempt, content, fill, release_locks
 from tests.crash.enumeration import Tally, act, prepare, reopen
 from tests.crash.harness import ForkServer
-from tests.crash.scenarios import Site
+from tests.crash.site import Site
 from tests.mounts import Mount, mounted
 from tiering.config.settings import Config, LimitsConfig
 

@@ -15,7 +15,7 @@ from tests.crash import invariants
 from tests.crash.enumeration import prepare
 from tests.crash.harness import ForkServer
 from tests.crash.interrupting import interrupt
-from tests.crash.scenarios import FEBRUARY, Site, collect, drop_january, insert, move
+from tests.crash.site import FEBRUARY, Site, collect, drop_january, insert, move
 
 
 def _cold_move(site: Site) -> None:

@@ -26,7 +26,7 @@ from oplog import pins
 from oplog.errors import AlreadyExists, Damaged, NotFound, Refused, Retained, UsageError
 from tests.backups import TABLE, Machine, events, filled, insert, machine_on, move, other_bucket, with_ssd
 from tests.crash.invariants import no_dangling_reference
-from tests.crash.scenarios import OTHER, rows
+from tests.crash.site import OTHER, rows
 from tests.keeping import keeping
 from tests.servers import Server
 from tests.worm import ACTIVE

@@ -23,7 +23,7 @@ from oplog.errors import AlreadyExists
 from tests.backups import TABLE, Machine, events, filled, insert, machine_on
 from tests.command_line import Frostline
 from tests.crash.harness import ForkServer
-from tests.crash.scenarios import OTHER, rows
+from tests.crash.site import OTHER, rows
 from tests.worm import ACTIVE
 from tiering.engine.store import Store
 

@@ -36,7 +36,7 @@ from restore.rebuild.request import RebuildRequest
 from restore.transfer import blob_copies, changes, transfer
 from restore.transfer.transfer import restore_from
 from tests.compat.buckets import captured, in_memory
-from tests.integration.test_rebuild import objects, put, remove, rows, work
+from tests.integration.rebuilding import objects, put, remove, rows, work
 from tests.integration.transferring import TABLE, blobs, content
 from tests.servers import Server, ministack
 from tiering.cli import main

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from oplog.errors import Refused
-from tests.crash.scenarios import events
+from tests.crash.site import events
 from tests.homes import Home
 from tests.integration.unreadable import begun, spoil
 from tests.integration.unreadable import home as home

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from disks.object_disk.disk import ObjectDisk
 from oplog.revision import parse_blob_key
-from tests.integration.test_rebuild import objects
+from tests.integration.rebuilding import objects
 
 TABLE = "store/aaa/t0"
 

@@ -34,14 +34,14 @@ from spark_tiering.spark_runner import SparkRunner
 from tests.compat.buckets import captured, put_on_server
 from tests.meddling import Exchange, meddling
 from tests.servers import Server, free_port
-from tests.spark.dying import DyingRunner
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 from tests.spark.checked import PARTS, SECRET, TABLE, Site, config_of, damage
 from tests.spark.checked import server as server
 from tests.spark.checked import site as site
 from tests.spark.checked import small as small
+from tests.spark.dying import DyingRunner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def test_a_check_finds_the_same_damage(site: Site) -> None:

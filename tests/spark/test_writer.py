@@ -23,6 +23,8 @@ from restore.check.check import CheckOptions, check
 from spark_tiering.writing.write_job import begin_job, commit_job
 from tests.servers import Server
 from tests.spark.stores import insert, opened, read, rows_of, write_config
+from tests.spark.written import START, batches, counts, logs
+from tests.spark.written import config as config
 from tiering.engine.store import Store
 from tiering.engine.write_job import WriteOptions
 from tiering.insert.uploaded.once import OnceAJob
@@ -32,8 +34,6 @@ from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-from tests.spark.written import START, batches, counts, logs
-from tests.spark.written import config as config
 
 
 def frame_of(spark: SparkSession, rows: int, *, days: int = 2, tasks: int = 3) -> DataFrame:

@@ -31,7 +31,7 @@ from backup.format.lists import (
 )
 from backup.format.names import Ref
 from oplog.errors import Damaged, UsageError
-from tests.crash.scenarios import events
+from tests.crash.site import events
 from tests.damage import unchecked_documents
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.table import schema
