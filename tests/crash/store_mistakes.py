@@ -236,7 +236,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "bench compares nothing",
         "objbench praises a store that gives back wrong bytes",
-        "tests/integration/test_objbench.py::test_each_broken_promise_is_named[bits-bytes come back as written]",
+        "tests/integration/test_objbench.py::test_each_broken_promise_is_named[bits-bytes are returned as written]",
         _bench_compares_nothing,
     ),
     (

@@ -60,6 +60,13 @@ def test_missing_checks_and_places_without_a_conftest_are_said() -> None:
     assert list(found) == [*places[:2], places[3]]
 
 
+def test_a_case_that_pytest_does_not_collect_is_said() -> None:
+    test = "tests/unit/test_guards.py::test_numbers"
+    places = (f"{test}[P7, P9-found1]", f"{test}[P7, P9]", "tests/unit/test_gone.py::test_numbers[one]", test)
+    said = dict(stale.missing_cases(Mutant(place, "", place, print) for place in places))
+    assert list(said) == [*places[1:3]]
+
+
 def test_what_was_proved_is_kept_and_what_survived_is_run_again(tmp_path: Path) -> None:
     mutants = [Mutant(name, "", f"test_kill.py::{check}", print) for name, check in zip("abc", "xxy", strict=True)]
     asked: list[str] = []
