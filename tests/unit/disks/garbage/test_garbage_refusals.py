@@ -18,7 +18,8 @@ from oplog.errors import AccessDenied, Refused
 from oplog.kinds import Restored
 from oplog.revision import blob_key, commit_key, snapshot_key
 from tests.committed import put, remove
-from tests.unit.disks.garbage.buckets import LATER, NOW, Bucket, collect, in_ranges, run
+from tests.unit.disks.garbage import buckets
+from tests.unit.disks.garbage.buckets import LATER, NOW, Bucket, collect, run
 from tests.unit.disks.garbage.buckets import _who_lists as _who_lists
 from tests.unit.disks.garbage.buckets import bucket as bucket
 from tests.unit.disks.garbage.buckets import disk as disk
@@ -148,7 +149,7 @@ def test_an_altered_commit_stops_everything(bucket: Bucket, disk: ObjectDisk) ->
 
 def test_listings_that_disagree_stop_everything(bucket: Bucket, disk: ObjectDisk) -> None:
     """P29: a truncated listing."""
-    if in_ranges:
+    if buckets.in_ranges:
         pytest.skip("each range has its two listings: test_listing.py")
     put(disk, "a/live")
     put(disk, "a/gone")
