@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from disks.stores.wrappers.retry import Backoff
-from tests.servers import Server
 from tiering.cli.main import run
 
 TABLE = "demo.events"
@@ -99,111 +93,6 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         monkeypatch.delenv(name)
     monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    cli = Cli(tmp_path / "home", capsys)
-    create(cli)
-    cli.ok("insert", TABLE, csv(tmp_path / "good.csv", *GOOD))
-    cli.ok("move", TABLE, "--partition", JANUARY, "--to-volume", "cold")
-    return cli
-
-
-# A bucket that misbehaves
-
-
-@dataclass
-class Fault:
-    """What the proxy answers to requests of these methods; empty `status` passes them on and cuts the body."""
-
-    status: int = 0
-    code: str = ""
-    methods: tuple[str, ...] = ("GET", "PUT", "HEAD", "POST", "DELETE")
-    hits: int = 0
-
-
-@dataclass
-class Proxy:
-    """A server in front of the real one that gives wrong answers while `fault` is set."""
-
-    port: int
-    upstream: int
-    fault: Fault | None = None
-    paths: list[str] = field(default_factory=list)
-
-
-@pytest.fixture
-def proxy(s3_environment: Server) -> Iterator[Proxy]:
-    upstream = int(s3_environment.endpoint_url.rpartition(":")[2].strip("/"))
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-        def _any(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            fault = state.fault if state.fault and self.command in state.fault.methods else None
-            if fault and fault.status:
-                fault.hits += 1
-                text = f"<Error><Code>{fault.code}</Code><Message>no</Message></Error>".encode()
-                self._reply(fault.status, {}, b"" if self.command == "HEAD" else text)
-                return
-            connection = http.client.HTTPConnection("127.0.0.1", upstream)
-            connection.request(self.command, self.path, body, dict(self.headers))
-            answer = connection.getresponse()
-            data = answer.read()
-            headers = {name: value for name, value in answer.getheaders() if name.lower() not in _HOP}
-            cut = fault is not None and "-file-" in self.path and len(data) > 10
-            if fault and cut:
-                fault.hits += 1
-            self._reply(answer.status, headers, data, cut=cut)
-
-        def _reply(self, status: int, headers: dict[str, str], data: bytes, *, cut: bool = False) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            if "Content-Length" not in headers:
-                self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(data[: len(data) // 2] if cut else data)
-            if cut:
-                self.close_connection = True
-
-        do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _any  # noqa: N815
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    state = Proxy(server.server_address[1], upstream)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield state
-    server.shutdown()
-    server.server_close()
-
-
-_HOP = frozenset({"connection", "transfer-encoding", "date", "server", "keep-alive"})
-
-
-@pytest.fixture
-def cold(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    proxy: Proxy,
-    bucket: str,
-) -> Cli:
-    """A store on an S3 server behind the proxy; January is cold. Retries do not wait."""
-    for name in [name for name in os.environ if name.startswith("FROSTLINE_")]:
-        monkeypatch.delenv(name)
-    config = tmp_path / "s3.yaml"
-    config.write_text(
-        f"state_path: {tmp_path / 'home' / 'state'}\n"
-        "disks:\n"
-        f"  ssd: {{type: local, path: {tmp_path / 'home' / 'ssd'}}}\n"
-        f"  s3: {{type: object_disk, url: 's3://{bucket}/p/', endpoint_url: 'http://127.0.0.1:{proxy.port}'}}\n"
-        "policies:\n  hot_cold:\n    volumes:\n      - {name: hot, disks: [ssd]}\n      - {name: cold, disks: [s3]}\n"
-    )
-    monkeypatch.setenv("FROSTLINE_CONFIG", str(config))
-    monkeypatch.setattr(Backoff, "pause_seconds", lambda self, failures, chance: 0.0)
     cli = Cli(tmp_path / "home", capsys)
     create(cli)
     cli.ok("insert", TABLE, csv(tmp_path / "good.csv", *GOOD))

@@ -25,8 +25,6 @@ from disks import effects
 from oplog.errors import NoSpace
 from tests.integration.bad_inputs import FEBRUARY, GOOD, HEADER, JANUARY, TABLE, Cli, create, csv
 from tests.integration.bad_inputs import cli as cli
-from tests.integration.bad_inputs import cold as cold
-from tests.integration.bad_inputs import proxy as proxy
 from tiering.journal.locks import daemon_lock
 from tiering.parquet.part_files import write_part_files
 from tiering.table.columns.types import arrow_schema
