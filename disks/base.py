@@ -1,6 +1,6 @@
 """The contract of a disk: a tree of immutable files that changes only by atomic transactions.
 
-Every disk and wrapper passes `tests/contract/test_disk.py`; a dict is its executable specification (`disks/memory.py`).
+Every disk and wrapper passes `tests/contract/test_disk*.py`; `disks/memory.py`, a dict, is its specification.
 What some disks have besides (a log of commits, a path in the file system) is asked of the disk, never of its class: a
 disk round another one answers for the one inside.
 Paths are relative, `/`-separated, UTF-8, without empty, `.` or `..` segments or control characters (`check_path`).

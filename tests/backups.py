@@ -18,7 +18,7 @@ from backup.scope import scope_of
 from backup.verify.verify import VerifyRequest, VerifyResult
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from tests.crash.invariants import Rows, rows_of
-from tests.crash.scenarios import TABLE, events, insert, move
+from tests.crash.site import TABLE, events, insert, move
 from tests.servers import Server
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store

@@ -165,6 +165,7 @@ def _asked_again() -> None:
 
 _CAPTURE = "tests/compat/test_capture.py"
 _REPLAY = "tests/compat/test_replay.py"
+_REPLAY_RESTARTS = "tests/compat/test_replay_restarts.py"
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
@@ -194,10 +195,10 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "files first",
         "files are replayed before all operations, as ClickHouse did",
-        f"{_REPLAY}::TestCopies",
+        f"{_REPLAY_RESTARTS}::TestCopies",
         _files_first,
     ),
-    ("copies joined", "two blobs of one path are one file", f"{_REPLAY}::TestCopies", _copies_joined),
+    ("copies joined", "two blobs of one path are one file", f"{_REPLAY_RESTARTS}::TestCopies", _copies_joined),
     (
         "filter misses slashes",
         "an old revision has every file",
@@ -207,20 +208,25 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "repeated dropped",
         "one of two objects with one revision is dropped",
-        f"{_REPLAY}::TestRestarts",
+        f"{_REPLAY_RESTARTS}::TestRestarts",
         _repeated_dropped,
     ),
     (
         "times ignored",
         "restarts of ClickHouse's counter are not seen",
-        f"{_REPLAY}::TestRestarts",
+        f"{_REPLAY_RESTARTS}::TestRestarts",
         _times_ignored,
     ),
-    ("any pause", "restarts are seen where uploads overtook one another", f"{_REPLAY}::TestRestarts", _any_pause),
+    (
+        "any pause",
+        "restarts are seen where uploads overtook one another",
+        f"{_REPLAY_RESTARTS}::TestRestarts",
+        _any_pause,
+    ),
     (
         "names swept up",
         "parts of two runs under one temporary name are one",
-        f"{_REPLAY}::TestRestarts",
+        f"{_REPLAY_RESTARTS}::TestRestarts",
         _names_swept_up,
     ),
     ("dashes unknown", "`from-path` is no path", f"{_REPLAY}::TestMetadata", _dashes_unknown),
@@ -239,7 +245,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "hash ignored",
         "a file that a part lacks is any object of its size",
-        f"{_REPLAY}::TestCopies",
+        f"{_REPLAY_RESTARTS}::TestCopies",
         _hash_ignored,
     ),
     (

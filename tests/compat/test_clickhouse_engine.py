@@ -8,14 +8,7 @@ is 26.9. Several are separated by `:`. Guards I7.
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,49 +21,17 @@ from restore.clickhouse.rebuild import import_tree
 from restore.clickhouse.tree import read_tree
 from tests.compat.buckets import captured, put_on_server
 from tests.compat.captures import CLICKHOUSE, KEY_PREFIX
+from tests.compat.engines import ANSWER, engines, run, version_of
 from tests.servers import Server
 
 UUID = "db7fa105-d417-4a64-977b-94ff5177349e"
 TABLE = f"store/{UUID[:3]}/{UUID}"
 COLUMNS = "k UInt64, d Date, v String, w UInt32, c UInt64 DEFAULT 7"
-ANSWER = [3200, 11646332182728951784]
-"""Rows and sum(cityHash64(*)) of the captured table: see the README of the capture."""
-SCRIPT = """
-import json, sys
-from chdb import session
-opened = session.Session(sys.argv[1])
-print(json.dumps([str(opened.query(query, "JSONCompactEachRow")) for query in json.loads(sys.argv[2])]))
-"""
-
-
-def engines() -> list[str]:
-    """The Pythons that have chdb."""
-    named = [path for path in os.environ.get("FROSTLINE_CHDB", "").split(os.pathsep) if path]
-    return named or ([sys.executable] if importlib.util.find_spec("chdb") else [])
-
 
 pytestmark = [
     pytest.mark.clickhouse,
     pytest.mark.skipif(not engines(), reason="chdb is missing: name a Python that has it in FROSTLINE_CHDB"),
 ]
-
-
-def run(python: str, place: Path, queries: Sequence[str]) -> list[list[Any]]:
-    """The first row of each answer."""
-    done = subprocess.run(
-        [python, "-c", SCRIPT, str(place), json.dumps(queries)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(answer.splitlines()[0]) if answer else [] for answer in json.loads(done.stdout)]
-
-
-def version_of(python: str, tmp_path: Path) -> tuple[int, ...]:
-    (version,) = run(python, tmp_path / "version", ["SELECT version()"])[0]
-    return tuple(map(int, version.split(".")[:2]))
 
 
 def attach(server: Server, bucket: str, prefix: str, metadata: Path, **more: int) -> str:

@@ -82,10 +82,9 @@ def test_every_command_prints_what_the_page_shows(tmp_path: Path, environment: d
             assert line in said, f"{command} does not print:\n{line}\nbut:\n{done.stdout}{done.stderr}"
 
 
-def test_rows_are_taken_over_by_the_configuration_that_the_page_shows_before(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
-    """As far as it goes without chdb: the bucket is read, the columns have types, the table would be made."""
+def test_rows_are_taken_over_by_the_page_s_earlier_configuration(tmp_path: Path, environment: dict[str, str]) -> None:
+    """As far as it goes without chdb: the bucket is read, the columns have types, the table would be made.
+    The configuration is the one that the page shows first."""
     text = DOCUMENT.read_text()
     (command,) = re.findall(CONVERT, text, re.DOTALL | re.MULTILINE)
     for adopted, code in ((False, 0), (True, 13)):

@@ -13,8 +13,7 @@ import pytest
 
 from tests.compat.buckets import captured, put_on_server
 from tests.compat.captures import KEY_PREFIX
-from tests.compat.test_clickhouse_engine import ANSWER, engines, run, version_of
-from tests.compat.test_engine_restarts import WIDE, disk_of
+from tests.compat.engines import ANSWER, WIDE, disk_of, engines, run, version_of
 from tests.servers import Server
 from tiering.cli import main as cli
 

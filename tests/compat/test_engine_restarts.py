@@ -15,7 +15,7 @@ from restore.clickhouse.bucket import read_bucket
 from restore.clickhouse.export import export
 from restore.clickhouse.parts import State, find_tables
 from restore.clickhouse.tree import read_tree
-from tests.compat.test_clickhouse_engine import engines, run, version_of
+from tests.compat.engines import WIDE, disk_of, engines, run, version_of
 from tests.servers import Server
 
 pytestmark = [
@@ -23,24 +23,8 @@ pytestmark = [
     pytest.mark.skipif(not engines(), reason="chdb is missing: name a Python that has it in FROSTLINE_CHDB"),
 ]
 
-
 COLUMNS = "(k UInt64, v String) ENGINE = MergeTree ORDER BY k"
-WIDE = "min_bytes_for_wide_part = 0, old_parts_lifetime = 1000"
 UUID = "aaaaaaaa-0000-4000-8000-000000000001"
-
-
-def disk_of(server: Server, bucket: str, metadata: Path, *, send_metadata: bool) -> str:
-    """A disk as the settings of a table define it."""
-    settings = {
-        "name": "frostline",
-        "type": "s3",
-        "endpoint": f"{server.endpoint_url}/{bucket}/ch/",
-        "access_key_id": server.access_key_id,
-        "secret_access_key": server.secret_access_key,
-        "metadata_path": f"{metadata}/",
-    }
-    words = ", ".join(f"{name} = '{value}'" for name, value in settings.items())
-    return f"disk({words}, skip_access_check = 1, support_batch_delete = 0, send_metadata = {int(send_metadata)})"
 
 
 @pytest.mark.parametrize("python", engines())

@@ -169,7 +169,7 @@ class TestChecksums:
         plain = checksums_txt({"k.bin": 300, "p.proj": 1 << 40})
         assert parse(_recompressed(plain, method), name="c") == {"k.bin": 300, "p.proj": 1 << 40}
 
-    def test_every_cut_and_every_flipped_byte_is_damage_or_another_list(self) -> None:
+    def test_each_cut_or_flipped_byte_is_damage_or_another_list(self) -> None:
         """P: hostile bytes from a bucket never do more than raise `Damaged`."""
         good = _recompressed(checksums_txt({"k.bin": 300, "count.txt": 1}), 0x82)
         for length in range(len(good)):
@@ -249,7 +249,7 @@ class TestParts:
         server.file(f"{TABLE}/all_1_1_0/k.bin")
         assert read_bucket(server.store()).findings == []
 
-    def test_parts_of_our_own_tables_are_not_held_to_clickhouse_s_rules(self) -> None:
+    def test_our_own_tables_are_not_held_to_clickhouse_s_rules(self) -> None:
         server = ClickHouse()
         server.insert("all_2_2_0")
         server.file(f"{TABLE}/all_1_1_0/data-0000.parquet")

@@ -23,7 +23,7 @@ from tests.worm import ACTIVE
 
 if TYPE_CHECKING:
     from backup.format.header import Cold
-    from tests.crash.scenarios import Site
+    from tests.crash.site import Site
     from tiering.engine.store import Store
 
 COPY = "demo.copy"
@@ -70,7 +70,7 @@ def back_up(store: Store, site: Site, cold: Cold = "copy") -> None:
 
 def back_up_twice(store: Store, site: Site) -> None:
     """Two backups that share some objects; each has some of its own."""
-    from tests.crash.scenarios import drop_january, insert
+    from tests.crash.site import drop_january, insert
 
     back_up(store, site, cold="pin")
     drop_january(store, site)
@@ -126,7 +126,7 @@ def verify(store: Store, site: Site) -> None:
 
 def restore(store: Store, site: Site) -> None:
     """`backup restore one --map-table demo.events:demo.copy`."""
-    from tests.crash.scenarios import TABLE
+    from tests.crash.site import TABLE
 
     with opened(site) as repository:
         request = RestoreRequest("one", scope=Scope((TABLE,)), renamings=(Renaming(TABLE, COPY),))

@@ -336,7 +336,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "header first",
         "the header is put before what it names",
-        f"{_VERBS}::test_a_killed_backup_is_shown_never_restored_and_sends_nothing_twice",
+        f"{_VERBS}::test_a_killed_backup_is_shown_and_sends_nothing_twice",
         _header_first,
     ),
     (
@@ -534,7 +534,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "trees unnamed",
         "a collection of a repository does not count what trees name",
-        f"{_CLICKHOUSE}::test_a_damaged_object_is_named_and_what_goes_with_a_backup_goes",
+        f"{_CLICKHOUSE}::test_a_damaged_object_is_named_and_gc_takes_a_deleted_backup",
         _trees_unnamed,
     ),
     (

@@ -275,7 +275,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "looks: always as they were",
         "a kept look is believed whatever state the disk shows",
-        f"{_LOOKS}::test_after_each_step_of_another_process_the_looks_are_what_the_disks_say",
+        f"{_LOOKS}::test_looks_are_what_disks_say_after_each_step_of_another",
         _any_state,
     ),
     (
@@ -317,13 +317,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "looks: followed with the parts of before",
         "of a name that a commit touched the part that was kept stays",
-        f"{_LOOKS}::test_after_each_step_of_another_process_the_looks_are_what_the_disks_say",
+        f"{_LOOKS}::test_looks_are_what_disks_say_after_each_step_of_another",
         replaced("tiering.catalog.looks.look:Look", "gone", lambda self: []),
     ),
     (
         "looks: gone for good",
         "a part that left a disk and comes back to it is not looked at",
-        f"{_LOOKS}::test_after_each_step_of_another_process_the_looks_are_what_the_disks_say",
+        f"{_LOOKS}::test_looks_are_what_disks_say_after_each_step_of_another",
         _gone_for_good,
     ),
     (
@@ -353,7 +353,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "looks: a part that is gone stays summed",
         "sums only grow",
-        f"{_LOOKS}::test_after_each_step_of_another_process_the_looks_are_what_the_disks_say",
+        f"{_LOOKS}::test_looks_are_what_disks_say_after_each_step_of_another",
         _uncounted(replaced("tiering.policy.part_sums", "_without", lambda sums, parts, policy: (sums, ()))),
     ),
     (
@@ -365,13 +365,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "looks: whatever is kept by then",
         "a look made in batches is kept without a look at what is kept when it ends",
-        f"{_BATCHES}::test_what_another_process_keeps_meanwhile_is_not_taken_for_what_was_found",
+        f"{_BATCHES}::test_what_another_keeps_meanwhile_is_not_taken_for_ours",
         _uncounted(_any_files),
     ),
     (
         "looks: active in batches",
         "whether parts take the place of others is not looked at where none is held",
-        f"{_BATCHES}::test_parts_that_take_the_place_of_others_are_found_batch_by_batch",
+        f"{_BATCHES}::test_parts_that_replace_others_are_found_batch_by_batch",
         replaced("tiering.catalog.table_parts", "_ranges", lambda table: ()),
     ),
     (
@@ -437,7 +437,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "looks: all of the past",
         "a query of the past looks into the parts of all partitions",
-        f"{_LOOKS}::test_a_query_of_the_past_looks_into_the_partitions_that_may_hold_its_rows",
+        f"{_LOOKS}::test_a_query_of_the_past_looks_only_into_its_partitions",
         replaced(
             "tiering.catalog.catalog:Catalog", "parts_where", lambda self, table, may_match: (self.parts(table), 0)
         ),
@@ -445,7 +445,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "looks: overtaken",
         "a look at a bucket is kept for the state before a commit that came while it was made",
-        f"{_LOOKS}::test_a_look_that_commits_overtake_as_it_follows_is_that_of_the_state_before",
+        f"{_LOOKS}::test_a_look_overtaken_by_commits_is_of_the_state_before",
         replaced("disks.object_disk.table_disk:TableDisk", "steady", lambda self: nullcontext()),
     ),
     (
@@ -457,7 +457,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "kept: cut off for ever",
         "a kept catalog whose log is cut off stays for as long as somebody has it open",
-        f"{_PARTS}::test_a_catalog_whose_log_is_cut_off_is_made_anew_while_others_have_it_open",
+        f"{_PARTS}::test_a_catalog_with_a_cut_log_is_rebuilt_while_it_is_open",
         replaced("tiering.journal.kept_parts", "_is_cut_off", lambda error: False),
     ),
     (

@@ -246,7 +246,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "tombstones of others",
         "a merge drops tombstones although another machine writes the table",
-        "tests/unit/tiering/merge/test_merger.py::test_tombstones_go_only_when_a_merge_holds_the_whole_partition",
+        "tests/unit/tiering/merge/test_merger.py::test_tombstones_go_only_when_a_merge_holds_its_partition",
         _foreign_parts_forgotten,
     ),
     (

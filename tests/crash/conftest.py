@@ -10,7 +10,7 @@ from tests import keeping
 from tests.crash import mutants
 from tests.crash.enumeration import Tally
 from tests.crash.harness import ForkServer
-from tests.crash.scenarios import Site, temporary_site
+from tests.crash.site import Site, temporary_site
 from tests.crash.summary import recorded
 
 mutants.apply_from_environment()

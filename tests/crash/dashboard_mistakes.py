@@ -40,7 +40,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "dashboard: a daemon's file",
         "top and status show what a daemon wrote down some time ago, though it answers",
-        "tests/tui/test_top.py::test_the_daemon_itself_is_asked_and_else_what_it_wrote_down_is_shown",
+        "tests/tui/test_top.py::test_the_daemon_is_asked_or_else_what_it_wrote_is_shown",
         replaced("tiering.daemon.live", "live_status", _as_written_down),
     ),
 )

@@ -363,7 +363,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "marks not found",
         "an ingest does not find the marks of those before it",
-        f"{_INGEST}::test_what_was_stopped_between_two_commits_goes_on_after_the_last",
+        f"{_INGEST}::test_what_stopped_between_two_commits_goes_on_after_the_last",
         _marks_not_found,
     ),
     (
@@ -375,7 +375,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replace without precondition",
         "a commit that replaces partitions does not ask whether they are as they were looked at",
-        f"{_REPLACE}::test_rows_that_come_right_before_the_commit_are_not_left_beside_it",
+        f"{_REPLACE}::test_rows_that_come_right_before_the_commit_refuse_it",
         _replaced_without_precondition,
     ),
     (
@@ -393,13 +393,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "change lost at a merge",
         "rows of parts that were merged since are left out of the changes",
-        f"{_CHANGES}::test_rows_come_in_the_order_of_their_commits_also_when_they_were_merged",
+        f"{_CHANGES}::test_rows_come_in_the_order_of_commits_also_when_merged",
         _change_lost_at_a_merge,
     ),
     (
         "moves bring rows",
         "a part that was moved away and back again counts as new",
-        f"{_CHANGES}::test_what_was_inserted_on_an_ssd_comes_when_it_gets_to_the_bucket_once",
+        f"{_CHANGES}::test_what_was_inserted_on_an_ssd_comes_once_from_the_bucket",
         _moves_bring_rows,
     ),
     (
@@ -459,7 +459,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "ingest: a file passed over",
         "a file that Spark takes for no data, by its name, is noted as taken",
-        f"{_INGEST}::test_a_file_that_spark_passes_over_for_another_reason_takes_none_in",
+        f"{_INGEST}::test_a_file_that_spark_passes_over_otherwise_takes_none_in",
         _files_passed_over,
     ),
     (
@@ -483,7 +483,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "catalogued options forgotten",
         "a table of Spark's catalogue is made with options that no read or write of it will see",
-        f"{_FORMATS}::test_a_table_of_the_catalogue_is_not_made_with_options_that_it_would_forget",
+        f"{_FORMATS}::test_a_table_is_not_made_with_options_that_it_would_forget",
         _catalogued_options_forgotten,
     ),
     (
@@ -495,7 +495,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "kept store of a stream not looked at again",
         "a store that stays open between batches shows the table as it was when it was opened",
-        f"{_STREAMS}::test_the_store_of_a_stream_stays_open_and_sees_what_others_did",
+        f"{_STREAMS}::test_the_store_of_a_stream_stays_open_and_sees_other_commits",
         _kept_store_of_before,
     ),
     (

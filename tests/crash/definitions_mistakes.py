@@ -76,7 +76,7 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "tombstones not read (I17)",
         "a definition that a bucket lacks was not copied there yet, whatever the reason",
-        f"{_CHECKS}::test_a_restore_to_before_a_table_holds_and_keeps_what_only_an_ssd_has",
+        f"{_CHECKS}::test_a_restore_to_before_a_table_keeps_what_only_an_ssd_has",
         replaced("tiering.catalog.definitions.table_snapshot", "_take_out_dropped", nothing),
     ),
     (
@@ -100,13 +100,13 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "a name given to two (I17)",
         "a table gets a name without taking it in the bucket",
-        f"{_RENAME}::test_of_two_machines_that_give_one_name_at_once_the_second_changes_nothing",
+        f"{_RENAME}::test_the_second_machine_to_give_a_name_changes_nothing",
         replaced("tiering.catalog.definitions.table_names", "claim", nothing),
     ),
     (
         "a name kept for ever (I17)",
         "a table that is renamed keeps its old name for itself",
-        f"{_RENAME}::test_a_table_with_rows_on_both_machines_and_in_the_bucket_gets_another_name",
+        f"{_RENAME}::test_a_table_with_rows_everywhere_gets_another_name",
         replaced("tiering.catalog.definitions.table_names", "path_where_owned", nothing),
     ),
     (
@@ -118,19 +118,19 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "a restore hides what is elsewhere (I1)",
         "a part of which another disk has some rows stays away as if all of them were there",
-        f"{_BACK}::test_a_part_of_which_some_rows_are_elsewhere_is_refused_and_the_preview_says_so",
+        f"{_BACK}::test_a_part_with_rows_elsewhere_is_refused_and_previewed_so",
         replaced("restore.rebuild.duplicates:Presence", "has_all_rows", True),
     ),
     (
         "covered by a range alone (I19)",
         "a part hides each one whose numbers lie within its own, whatever it was made of",
-        f"{_COVERS}::test_a_merge_that_an_older_version_made_over_a_dropped_number_hides_nothing",
+        f"{_COVERS}::test_an_older_version_s_merge_over_a_dropped_number_is_safe",
         replaced("tiering.table.part:Part", "was_made_from", _always),
     ),
     (
         "merged over a part that is gone (I19)",
         "a missing number between parts of this machine's range is nobody's",
-        f"{_COVERS}::test_a_merge_over_what_another_machine_took_away_hides_no_row",
+        f"{_COVERS}::test_a_merge_over_what_was_taken_away_elsewhere_hides_no_row",
         replaced("tiering.catalog.blocks:Vanished", "between", nothing),
     ),
     (

@@ -24,7 +24,8 @@ from tests.crash.harness import Failpoints, ForkServer, Mode, Outcome, hooked
 from tests.crash.invariants import Seen
 from tests.crash.kept_looks import looks_are_as_read, watching
 from tests.crash.powercut import Effect, Recorder, cuts, read_tree, write_tree
-from tests.crash.scenarios import SCENARIOS, Scenario, Site
+from tests.crash.scenarios import SCENARIOS, Scenario
+from tests.crash.site import Site
 from tests.keeping import is_keeping
 from tiering.engine.store import Store
 

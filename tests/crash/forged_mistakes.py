@@ -43,7 +43,7 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "carried to where names are believed (I1)",
         "a part that claims others without a proof is moved to a local disk",
-        f"{_PARTS}::test_a_forged_part_is_not_carried_to_where_it_would_be_believed"
+        f"{_PARTS}::test_a_forged_part_is_not_carried_where_it_would_be_believed"
         f"[by its range-move {TABLE} --part {{part}} --to-disk ssd]",
         replaced("tiering.catalog.catalog:Catalog", "claims_unproved", _nobody),
     ),
@@ -62,7 +62,7 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "what an entry says of the table not compared (I7)",
         "an entry is applied to whatever table there is",
-        f"{_SNAPSHOTS}::test_an_entry_that_says_what_is_not_so_is_told_and_nothing_goes",
+        f"{_SNAPSHOTS}::test_an_untrue_entry_is_reported_and_nothing_goes",
         replaced("disks.object_disk.following", "agrees", _believed),
     ),
     (

@@ -10,6 +10,7 @@ from tests.crash.seeding import replaced
 
 _PARTITIONS = "tests/unit/restore/history/test_partitions.py"
 _UNDO = "tests/unit/restore/history/test_undo.py"
+_UNDO_REFUSED = "tests/unit/restore/history/test_undo_refused.py"
 _PARTS = "tests/unit/restore/history/test_part_history.py"
 _COMMITS = "tests/unit/disks/file_table/test_commits.py"
 _KEPT = "tests/compat/test_kept_log.py"
@@ -217,7 +218,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "attached beside inserts",
         "an insert brings the rows of a partition while it is attached",
-        f"{_PARTITIONS}::test_an_insert_of_the_same_rows_and_an_attach_exclude_each_other",
+        f"{_PARTITIONS}::test_the_same_rows_are_not_inserted_and_attached_at_once",
         _attached_beside_inserts,
     ),
     (
@@ -289,19 +290,19 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "undo without a pin",
         "nothing keeps gc away while an undo runs",
-        f"{_UNDO}::TestBytes::test_the_past_is_pinned_meanwhile",
+        f"{_UNDO_REFUSED}::TestBytes::test_the_past_is_pinned_meanwhile",
         _undo_unpinned,
     ),
     (
         "undo ignores announcements",
         "an undo names objects that a collection is about to delete",
-        f"{_UNDO}::TestBytes::test_objects_that_gc_has_announced",
+        f"{_UNDO_REFUSED}::TestBytes::test_objects_that_gc_has_announced",
         _undo_deaf,
     ),
     (
         "undo names lost objects",
         "an undo does not ask whether its objects are there",
-        f"{_UNDO}::TestBytes::test_objects_that_are_gone",
+        f"{_UNDO_REFUSED}::TestBytes::test_objects_that_are_gone",
         _undo_blind,
     ),
     (

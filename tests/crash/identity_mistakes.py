@@ -8,6 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _CHECKS = "tests/hostile/test_disk_identity.py"
+_DISK_AWAY = "tests/hostile/test_disk_away.py"
 _PLACES = "tests/hostile/test_one_place_twice.py"
 _DEMO = "tests/unit/tiering/cli/test_demo_directory.py"
 _SET_BACK = "tests/hostile/test_set_back.py"
@@ -194,7 +195,7 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "merged over a missing disk (I16)",
         "tables of a disk that is missing count as whole",
-        f"{_CHECKS}::TestNotMounted::test_is_not_an_empty_disk",
+        f"{_DISK_AWAY}::TestNotMounted::test_is_not_an_empty_disk",
         _whole_whatever_is_missing,
     ),
     (
@@ -206,13 +207,13 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "counts not compared (I16)",
         "parts that are gone from a disk that is there are not missed",
-        f"{_CHECKS}::test_parts_that_are_gone_are_missed",
+        f"{_DISK_AWAY}::test_parts_that_are_gone_are_missed",
         replaced("tiering.catalog.identities.identity:Identities", "compare", nothing),
     ),
     (
         "unmounted while it is open (I16)",
         "a transaction does not look at the id again",
-        f"{_CHECKS}::test_a_disk_that_goes_while_a_store_is_open",
+        f"{_DISK_AWAY}::test_a_disk_that_goes_while_a_store_is_open",
         replaced("disks.local.disk:LocalDisk", "watch", nothing),
     ),
     (
@@ -248,13 +249,13 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "a replica is what its first disks say",
         "a disk that is given up takes along which replica the machine is",
-        "tests/replicas/test_shared_disk.py::test_who_gives_up_all_disks_that_it_began_with_is_still_the_replica",
+        "tests/replicas/test_shared_disk.py::test_who_gives_up_all_its_first_disks_is_still_the_replica",
         replaced("tiering.engine.replication", "before_a_disk_goes", nothing),
     ),
     (
         "a drain goes as far as it comes",
         "parts leave a disk that cannot be emptied",
-        f"{_DRAIN}::test_no_place_is_refused_with_the_way_out_and_nothing_changes",
+        f"{_DRAIN}::test_no_room_is_refused_with_a_way_out_and_changes_nothing",
         replaced("tiering.policy.placement", "fits", lambda name, state, size_bytes: ""),
     ),
     (

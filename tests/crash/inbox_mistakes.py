@@ -8,6 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _UNITS = "tests/unit/tiering/daemon/inbox/test_inbox.py"
+_INBOX_DAEMON = "tests/unit/tiering/daemon/inbox/test_inbox_daemon.py"
 _KILLS = "tests/unit/tiering/daemon/inbox/test_inbox_kills.py"
 _HIVE = "tests/unit/tiering/daemon/inbox/test_inbox_hive.py"
 _KILLED = "tests/crash/test_inbox.py::test_killed_at_every_effect"
@@ -114,8 +115,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "inbox: refused as a whole",
         "files that the table does not take together fail, and none is tried alone",
-        "tests/replicas/test_many_partitions.py::"
-        "test_a_file_of_the_inbox_with_too_many_partitions_fails_once_and_keeps_no_other",
+        "tests/replicas/test_many_partitions.py::test_an_inbox_file_with_too_many_partitions_fails_once",
         _refused_as_a_whole,
     ),
     (
@@ -165,13 +165,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "inbox: the batch is forgotten",
         "after a crash files are gathered anew: they may make other blocks",
-        f"{_UNITS}::TestGoingOn::test_a_file_that_changed_after_the_crash_is_not_taken_for_the_old_one",
+        f"{_UNITS}::TestGoingOn::test_a_file_changed_after_the_crash_is_not_the_old_one",
         _batch_not_written_down,
     ),
     (
         "inbox: one table at a time",
         "a table that is slow keeps all others waiting",
-        f"{_UNITS}::TestDaemon::test_a_table_that_is_slow_keeps_no_other_waiting",
+        f"{_INBOX_DAEMON}::TestDaemon::test_a_table_that_is_slow_keeps_no_other_waiting",
         replaced("tiering.daemon.inbox.worker", "_TABLES_AT_ONCE", 1),
     ),
     (

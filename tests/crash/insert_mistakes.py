@@ -264,7 +264,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replacing begins late",
         "what came into the table after its rows were read counts as known",
-        f"{_REPLACE}::test_a_table_rewritten_from_itself_loses_no_row_that_came_after_it_was_read",
+        f"{_REPLACE}::test_a_table_rewritten_from_itself_loses_no_later_row",
         _replacing_begins_late,
     ),
     (
@@ -304,8 +304,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "scratch removed under its writers",
         "an insert that one disk refuses takes away what is still written for another",
-        "tests/unit/tiering/insert/test_insert.py"
-        "::test_a_disk_that_is_full_leaves_nothing_of_what_other_disks_were_to_get",
+        "tests/unit/tiering/insert/test_insert.py::test_a_full_disk_leaves_nothing_of_what_other_disks_get",
         replaced("tiering.insert.insert", "wait", nothing),
     ),
     (

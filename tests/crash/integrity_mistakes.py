@@ -11,10 +11,15 @@ from oplog.kinds import SetAside
 from tests.crash.seeding import nothing, replaced
 
 _GC = "tests/unit/disks/garbage/test_garbage.py"
+_GARBAGE_LOG = "tests/unit/disks/garbage/test_garbage_log.py"
+_GARBAGE_REFUSALS = "tests/unit/disks/garbage/test_garbage_refusals.py"
 _CLICKHOUSE = "tests/unit/disks/garbage/test_clickhouse_garbage.py"
 _FSCK = "tests/unit/restore/check/test_check.py"
+_CHECK_REPAIRS = "tests/unit/restore/check/test_check_repairs.py"
+_CHECK_PARTS = "tests/unit/restore/check/test_check_parts.py"
 _SERVERS = "tests/integration/test_collecting.py"
 _REBUILD = "tests/integration/test_rebuild.py"
+_REBUILD_HINDERED = "tests/integration/test_rebuild_hindered.py"
 _PAST = "tests/property/test_past.py"
 _KEPT_REVISIONS = "tests/property/test_kept_revisions.py"
 
@@ -110,7 +115,7 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
     (
         "live objects not looked for (P25)",
         "gc does not ask whether the listing shows what the table names",
-        f"{_GC}::test_a_listing_twice_without_a_live_object_stops_everything",
+        f"{_GARBAGE_REFUSALS}::test_a_listing_twice_without_a_live_object_stops_everything",
         replaced("disks.garbage.live_references", "_check_present", nothing),
     ),
     (
@@ -130,19 +135,19 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
     (
         "no floor (P28)",
         "any guard interval will do",
-        f"{_GC}::test_the_guard_has_a_floor",
+        f"{_GARBAGE_REFUSALS}::test_the_guard_has_a_floor",
         replaced("disks.garbage.collect", "GUARD_FLOOR_SECONDS", 0),
     ),
     (
         "one listing is enough (P29)",
         "the second listing is not compared",
-        f"{_GC}::test_listings_that_disagree_stop_everything",
+        f"{_GARBAGE_REFUSALS}::test_listings_that_disagree_stop_everything",
         replaced("disks.garbage.listing", "disagreement", nothing),
     ),
     (
         "the end of the log is believed (P29)",
         "gc does not ask for the next entry by name",
-        f"{_GC}::test_a_hidden_next_entry_stops_everything",
+        f"{_GARBAGE_REFUSALS}::test_a_hidden_next_entry_stops_everything",
         replaced("disks.garbage.live_references", "ends_at", lambda disk, head: True),
     ),
     (
@@ -154,7 +159,7 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
     (
         "log deleted past an error (P30)",
         "entries go although an older one stays",
-        f"{_GC}::test_a_log_entry_that_stays_ends_the_deletion_of_the_log",
+        f"{_GARBAGE_LOG}::test_a_log_entry_that_stays_ends_the_deletion_of_the_log",
         _log_in_any_order,
     ),
     (
@@ -172,13 +177,13 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
     (
         "a bucket's root accepted (P32)",
         "a disk without a prefix is collected",
-        f"{_GC}::test_a_disk_without_a_prefix_is_not_collected",
+        f"{_GARBAGE_REFUSALS}::test_a_disk_without_a_prefix_is_not_collected",
         replaced("disks.garbage.collect", "is_root", lambda name: False),
     ),
     (
         "pins not honoured (P33)",
         "gc takes every pin for one that ran out",
-        f"{_GC}::test_a_pin_keeps_its_revision",
+        f"{_GARBAGE_LOG}::test_a_pin_keeps_its_revision",
         replaced("disks.garbage.live_references", "is_live", lambda pin, now: False),
     ),
     (
@@ -196,7 +201,7 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
     (
         "snapshots believed unread",
         "log entries go for a snapshot that nobody has read",
-        f"{_GC}::test_entries_go_only_behind_a_snapshot_that_was_read",
+        f"{_GARBAGE_LOG}::test_entries_go_only_behind_a_snapshot_that_was_read",
         replaced("disks.garbage.collect:_Collection", "_prove_snapshots", nothing),
     ),
     (
@@ -220,13 +225,13 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
     (
         "frozen files forgotten",
         "gc of ClickHouse's log does not count what lies below shadow/",
-        f"{_CLICKHOUSE}::test_what_the_table_names_stays_and_operations_are_never_touched",
+        f"{_CLICKHOUSE}::test_what_the_table_names_stays_and_operations_are_untouched",
         replaced("disks.clickhouse.disk:ClickHouseDisk", "kept_keys", _keys_without_shadow),
     ),
     (
         "doubt forgotten",
         "gc of ClickHouse's log trusts a table that was taken over a moment ago",
-        f"{_CLICKHOUSE}::test_a_table_that_was_taken_over_proves_nothing_until_the_retention_is_over",
+        f"{_CLICKHOUSE}::test_an_adopted_table_proves_nothing_until_retention_ends",
         replaced("disks.garbage.clickhouse", "_check_table", nothing),
     ),
 )
@@ -241,7 +246,7 @@ _FSCK_MISTAKES: tuple[Mistake, ...] = (
     (
         "objects noted while the cache was read stay away",
         "a rebuild compares nothing with the listing, and says that no object is lost",
-        f"{_REBUILD}::test_a_lost_object_does_not_stop_the_cache_from_coming_back",
+        f"{_REBUILD_HINDERED}::test_a_lost_object_does_not_stop_the_cache_from_coming_back",
         replaced("disks.file_table.blobs_by_key:BlobsByKey", "_note", nothing),
     ),
     (
@@ -253,13 +258,13 @@ _FSCK_MISTAKES: tuple[Mistake, ...] = (
     (
         "fsck blind for I1",
         "a part on two disks is no problem",
-        f"{_FSCK}::test_a_part_on_two_disks_unless_it_is_being_moved",
+        f"{_CHECK_PARTS}::test_a_part_on_two_disks_unless_it_is_being_moved",
         replaced("restore.check.check", "check_copies", nothing),
     ),
     (
         "fsck blind for I2",
         "overlapping parts are no problem",
-        f"{_FSCK}::test_parts_that_overlap_across_disks",
+        f"{_CHECK_PARTS}::test_parts_that_overlap_across_disks",
         replaced("restore.check.copies", "_overlaps", lambda active: iter(list(active)[:0])),
     ),
     (
@@ -289,7 +294,7 @@ _FSCK_MISTAKES: tuple[Mistake, ...] = (
     (
         "fsck blind for I7",
         "the cache is not compared with the log",
-        f"{_FSCK}::test_a_cache_that_is_not_what_the_log_says_is_found_and_repaired",
+        f"{_FSCK}::test_a_cache_that_contradicts_the_log_is_seen_and_repaired",
         replaced("restore.check.cache:CachedTable", "compare", nothing),
     ),
     (
@@ -337,7 +342,7 @@ _FSCK_MISTAKES: tuple[Mistake, ...] = (
     (
         "a short listing believed",
         "a repair does not ask for the objects that a listing lacks",
-        f"{_FSCK}::test_a_repair_believes_no_short_listing",
+        f"{_CHECK_REPAIRS}::test_a_repair_believes_no_short_listing",
         replaced("restore.check.bucket:BucketTree", "_size", nothing),
     ),
     (

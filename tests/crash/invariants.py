@@ -26,7 +26,7 @@ from oplog.errors import FrostlineError
 from oplog.revision import parse_blob_key, parse_commit_key, parse_snapshot_key
 from tests.crash.harness import hooked
 from tests.crash.kept_looks import looks_are_as_read
-from tests.crash.scenarios import Site, collect
+from tests.crash.site import Site, collect
 from tests.keeping import is_keeping
 from tiering.catalog.catalog import StoredPart
 from tiering.engine.store import Store

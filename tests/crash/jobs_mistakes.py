@@ -215,13 +215,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "pacing: a budget is reset by a restart",
         "a daemon that begins again spends the money of the interval once more",
-        f"{_PACING}::test_a_budget_outlives_the_process_and_counts_tries_that_failed",
+        f"{_PACING}::test_a_budget_outlives_the_process_and_counts_failed_tries",
         replaced("tiering.journal.work:WorkRecords", "paid_moves", lambda self, since, until: []),
     ),
     (
         "pacing: what is planned costs nothing",
         "one pass moves all that is due, however small the budget",
-        f"{_PACING}::test_a_budget_of_bytes_is_for_those_that_wait_longest_and_begins_again",
+        f"{_PACING}::test_a_byte_budget_serves_the_longest_wait_and_begins_again",
         replaced("tiering.policy.pacing:Pacing", "take", nothing),
     ),
     (
@@ -287,7 +287,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "watermark: moves end where they begin",
         "each insert begins a move again",
-        f"{_PACING}::test_moves_begin_at_the_high_watermark_and_end_at_the_low_one",
+        f"{_PACING}::test_moves_begin_at_the_high_watermark_and_end_at_the_low",
         replaced("tiering.policy.placement", "move_until", lambda policy: policy.move_factor or 0.0),
     ),
     (
@@ -299,7 +299,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "cold merges: nothing is too much",
         "late rows leave a part each time, for ever",
-        "tests/integration/test_cold_schedule.py::test_very_many_small_parts_are_merged_and_told_without_being_asked",
+        "tests/integration/test_cold_schedule.py::test_very_many_small_parts_are_merged_without_being_asked",
         replaced("tiering.daemon.jobs.own", "crowded", lambda store, most_parts: []),
     ),
     (
@@ -329,7 +329,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "jobs: what waits is forgotten",
         "a job that waited for another one is not planned when that ends",
-        f"{_UNITS}::test_a_run_that_fell_due_while_another_has_what_it_needs_comes_after_it",
+        f"{_UNITS}::test_a_run_due_while_another_has_its_needs_comes_after_it",
         replaced("tiering.daemon.jobs.jobs:DaemonJobs", "plan", lambda self, name: None),
     ),
     (
@@ -341,7 +341,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "log: passwords in a field",
         "what collects logs gets the password of a URL, and who reads them has it",
-        "tests/unit/tiering/config/test_log_lines.py::test_a_traceback_lies_within_its_object_and_covers_what_is_secret",
+        "tests/unit/tiering/config/test_log_lines.py::test_a_traceback_is_in_its_object_and_covers_secrets",
         replaced("tiering.config.log_lines", "_covered", lambda value: value),
     ),
     (
@@ -353,7 +353,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "spans: what is lost is not shown",
         "a collector that takes nothing looks like a daemon that does nothing",
-        f"{_SPANS}::test_a_collector_that_takes_none_is_shown_and_hinders_nothing",
+        f"{_SPANS}::test_a_collector_that_takes_none_is_shown_but_harmless",
         replaced("tiering.daemon.telemetry.spans:_Sender", "_note", lambda self, problem: None),
     ),
 )

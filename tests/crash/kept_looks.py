@@ -10,7 +10,7 @@ from contextlib import closing
 
 import msgspec
 
-from tests.crash.scenarios import Site
+from tests.crash.site import Site
 from tiering.catalog import tables
 from tiering.catalog.catalog import Catalog, StoredPart
 from tiering.config.settings import Config

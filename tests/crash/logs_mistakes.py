@@ -190,7 +190,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "logs: marks asked once",
         "a mark that was set while a collection ran keeps nothing",
-        f"{_GC}::test_what_a_mark_holds_stays_and_is_asked_again_before_each_batch",
+        f"{_GC}::test_what_a_mark_holds_stays_and_each_batch_asks_again",
         _marks_asked_once,
     ),
     (

@@ -82,7 +82,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "looks: an older one",
         "a look counts that is older than the newest one, where its file has the same number",
-        f"{_LAST_LOOK}::test_an_older_one_does_not_count_in_a_file_of_the_same_number",
+        f"{_LAST_LOOK}::test_an_older_one_does_not_count_in_a_file_of_its_number",
         _any_name,
     ),
     (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _END = "tests/unit/disks/object_disk/test_end_of_log.py"
-_LEASE = "tests/unit/disks/object_disk/test_object_disk.py::test_a_writer_that_outslept_its_lease_acknowledges_nothing"
+_WRITERS = "tests/unit/disks/object_disk/test_object_disk_writers.py"
+_LEASE = f"{_WRITERS}::test_a_writer_that_outslept_its_lease_acknowledges_nothing"
 _FENCES = "tests/unit/disks/object_disk/test_fences.py"
 
 
@@ -155,31 +156,31 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "end not proved",
         "a commit counts in the hole of a truncated log",
-        f"{_END}::test_a_commit_is_never_acknowledged_in_the_hole_of_a_truncated_log",
+        f"{_END}::test_no_commit_is_acknowledged_in_a_truncated_log_s_hole",
         _end_not_proved,
     ),
     (
         "next entry believed",
         "a stray entry counts because another stray one was built on it",
-        f"{_END}::test_a_stray_entry_that_another_stray_one_was_built_on_counts_for_nobody",
+        f"{_END}::test_a_stray_entry_built_on_by_another_stray_counts_for_none",
         _next_entry_believed,
     ),
     (
         "place believed",
         "another machine's stray entry in the place of one that counted has it made twice",
-        f"{_END}::test_another_ones_stray_entry_in_the_place_of_a_collected_one_is_no_proof",
+        f"{_END}::test_another_s_stray_entry_for_a_collected_one_is_no_proof",
         _place_believed,
     ),
     (
         "unproved entries settle",
         "an entry that was read and is none of the log's decides what a restore was worked out from",
-        f"{_END}::test_what_was_worked_out_at_a_state_is_not_put_behind_a_stray_entry_that_did_not_touch_it",
+        f"{_END}::test_work_from_a_state_is_not_put_behind_a_stray_entry",
         _unproved_entries_settle,
     ),
     (
         "uncounted entries not named",
         "fsck passes over what an older version acknowledged where the log had been collected",
-        f"{_END}::test_fsck_of_a_bystander_names_what_an_older_version_acknowledged_in_the_hole",
+        f"{_END}::test_a_bystander_s_fsck_names_an_older_version_s_hole_commit",
         _uncounted_not_named,
     ),
     (
@@ -203,7 +204,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "floor not heeded",
         "a reader takes a stray entry for damage",
-        f"{_END}::test_leftovers_before_a_stray_entry_do_not_make_it_part_of_the_log",
+        f"{_END}::test_leftovers_before_a_stray_entry_do_not_make_it_count",
         _floor_not_heeded,
     ),
     (
@@ -215,14 +216,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "clock compared late",
         "gc ends a live pin by a clock that is two hours ahead",
-        "tests/unit/disks/garbage/test_garbage.py::"
-        "test_a_wrong_clock_ends_neither_pins_nor_announcements_where_nothing_is_orphaned",
+        "tests/unit/disks/garbage/test_garbage_log.py::test_a_wrong_clock_ends_no_pin_or_notice_without_orphans",
         _clock_compared_late,
     ),
     (
         "way back by any clock",
         "a restore with a wrong clock takes a pin that others see end too early",
-        "tests/integration/test_rebuild.py::test_no_way_back_begins_with_a_wrong_clock",
+        "tests/integration/test_rebuild_hindered.py::test_no_way_back_begins_with_a_wrong_clock",
         _way_back_by_any_clock,
     ),
     (
@@ -234,7 +234,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "fence not heeded",
         "a commit that waited does not look at its objects again",
-        f"{_FENCES}::test_a_commit_that_waited_does_not_name_what_was_collected_meanwhile",
+        f"{_FENCES}::test_a_commit_that_waited_does_not_name_collected_blobs",
         _fence_not_heeded,
     ),
     (
@@ -270,8 +270,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "merged over not named",
         "fsck of a bystander says nothing of a merge over a part that another machine has",
-        "tests/integration/test_covered_by_sources.py::"
-        "test_fsck_of_a_bystander_names_a_merge_over_what_another_machine_took_away",
+        "tests/integration/test_covered_by_sources.py::test_a_bystander_s_fsck_names_a_merge_over_parts_taken_away",
         _merged_over_not_named,
     ),
     (

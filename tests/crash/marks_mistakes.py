@@ -252,7 +252,7 @@ MISTAKES = (
     _mistake(
         "gc without keeper",
         "a machine without `keeper:` collects by the logs alone what marks hold",
-        f"{_PLACE}::test_a_machine_without_keeper_does_not_collect_what_marks_hold",
+        f"{_PLACE}::test_a_machine_without_keeper_does_not_collect_marked_blobs",
         replaced("disks.object_disk.sharing.recorded_keeper", "objection", lambda *arguments, **options: None),
     ),
     _mistake(

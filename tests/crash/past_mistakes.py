@@ -92,7 +92,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "past: rows believed",
         "the rows that lead back are not compared with what the log says",
-        f"{_BACK}::test_rows_that_do_not_lead_to_what_the_log_says_are_not_gone_by",
+        f"{_BACK}::test_rows_that_do_not_lead_to_the_log_s_state_are_not_used",
         _rows_believed,
     ),
     (
@@ -120,13 +120,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "past: the kept of now",
         "a look at the past shows what is kept of the present beside what it found",
-        f"{_LOOKS}::test_a_query_of_the_past_reads_what_has_changed_and_what_is_asked",
+        f"{_LOOKS}::test_a_query_of_the_past_reads_what_changed_and_is_asked",
         _kept_of_now,
     ),
     (
         "past: looked at as a whole",
         "what a bucket's commits have changed is not asked for",
-        f"{_LOOKS}::test_a_query_of_the_past_reads_what_has_changed_and_what_is_asked",
+        f"{_LOOKS}::test_a_query_of_the_past_reads_what_changed_and_is_asked",
         replaced("disks.object_disk.disk:ObjectDisk", "changed_between", nothing),
     ),
     (

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from disks.host import file_system
 from tests.crash.harness import hooked
-from tests.crash.scenarios import Site
+from tests.crash.site import Site
 
 Tree = dict[str, bytes | None]
 """Relative path -> content; None for a directory."""

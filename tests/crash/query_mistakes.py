@@ -140,8 +140,7 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "query: fields of some files",
         "a part's ranges of fields are those of the files that have one",
-        "tests/unit/tiering/parquet/test_parquet_file.py"
-        "::test_fields_of_structs_have_ranges_in_part_json_as_in_the_footer",
+        "tests/unit/tiering/parquet/test_parquet_file.py::test_fields_of_structs_have_ranges_as_in_the_footer",
         _fields_of_some_files,
     ),
     (

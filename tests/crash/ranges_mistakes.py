@@ -69,7 +69,7 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "ranges: all is there (P25)",
         "what no range called missing counts as listed, expected or not",
-        f"{_LISTING}::test_what_another_machine_wrote_and_no_range_shows_stops_everything",
+        f"{_LISTING}::test_what_no_range_shows_of_another_s_writes_stops_all",
         replaced("disks.garbage.listing:ComparedBlobs", "lacking", _what_is_not_missing_is_there),
     ),
     (

@@ -320,13 +320,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: digests of the dropped",
         "a block that was dropped cannot be inserted again",
-        f"{_DROPS}::test_all_replicas_drop_what_was_there_and_keep_what_came_later",
+        f"{_DROPS}::test_all_replicas_drop_what_was_there_and_keep_later_rows",
         _digests_of_the_dropped_count,
     ),
     (
         "replicas: arriving not awaited",
         "a drop goes past an insert that counts and is not in the table yet",
-        f"{_DROPS}::test_an_insert_that_counts_and_is_not_in_the_table_yet_is_dropped",
+        f"{_DROPS}::test_an_insert_that_counts_but_is_not_here_yet_is_dropped",
         _arriving_not_awaited,
     ),
     (
@@ -338,7 +338,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: the dropped stay in the bucket",
         "what lies in the bucket is dropped from the machines alone",
-        f"{_DROPS}::test_all_replicas_drop_what_was_there_and_keep_what_came_later",
+        f"{_DROPS}::test_all_replicas_drop_what_was_there_and_keep_later_rows",
         _bytes_stay_in_the_bucket,
     ),
     (
@@ -404,13 +404,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: merges of the lost awaited",
         "a merge of parts that were given up is waited for",
-        f"{_BEHIND}::test_what_a_dead_replica_alone_had_is_given_up_and_nobody_waits_for_it",
+        f"{_BEHIND}::test_what_a_dead_replica_alone_had_is_given_up",
         replaced("zerocopy.execution.giving_up", "is_void", lambda entry, later: False),
     ),
     (
         "replicas: digests of the lost",
         "rows of parts that were given up cannot be inserted again",
-        f"{_BEHIND}::test_what_a_dead_replica_alone_had_is_given_up_and_nobody_waits_for_it",
+        f"{_BEHIND}::test_what_a_dead_replica_alone_had_is_given_up",
         replaced("zerocopy.execution.giving_up", "_digests", lambda replica, names: ()),
     ),
     (
@@ -446,7 +446,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "conversion: what a left bucket says is written on",
         "a machine joins by the definition of the plain table that a bucket has, which the table has left",
-        f"{_CONVERSION}::test_a_bucket_that_the_table_has_left_says_still_that_it_is_plain",
+        f"{_CONVERSION}::test_a_bucket_that_the_table_left_still_says_it_is_plain",
         _joins_by_what_is_here,
     ),
     (
@@ -470,7 +470,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: wide blocks in their turn",
         "blocks go in that stand before one that Keeper does not take, though all are known, and after it",
-        f"{_MANY}::test_of_an_insert_whose_second_block_keeper_does_not_take_nothing_is_in",
+        f"{_MANY}::test_an_insert_with_a_second_block_refused_leaves_nothing_in",
         replaced("zerocopy.replica.inserts.inserting:ReplicatedInserting", "doubts", nothing),
     ),
     (
@@ -518,7 +518,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "conversion: undone into a replica",
         "an undo or a restore brings back the definition of when the table was replicated",
-        f"{_ACROSS}::test_what_was_replicated_then_does_not_come_back_as_a_replica",
+        f"{_ACROSS}::test_what_was_replicated_then_comes_back_as_no_replica",
         replaced("tiering.engine.replication", "refuse_return", nothing),
     ),
     (
@@ -542,13 +542,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "conversion: late moves let in",
         "a move that was planned with the plain table is made of the replicated one",
-        f"{_CONVERSION}::test_a_move_that_was_planned_before_is_given_up_and_loses_nothing",
+        f"{_CONVERSION}::test_a_move_planned_before_is_given_up_and_loses_nothing",
         replaced("tiering.table.schema:TableDefinition", "barred_by", ()),
     ),
     (
         "conversion: late drops let in",
         "a drop that began with the plain table takes what replicas have",
-        f"{_CONVERSION}::test_a_drop_that_began_before_takes_nothing_that_replicas_have",
+        f"{_CONVERSION}::test_a_drop_begun_before_takes_nothing_that_replicas_have",
         _drops_by_the_plain_table,
     ),
     (

@@ -133,7 +133,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: who is silent is asked again",
         "a peer that hangs is asked as often as one whose connection broke",
-        f"{_INTERSERVER}::test_a_peer_that_hangs_is_left_at_once_and_the_next_one_is_asked",
+        f"{_INTERSERVER}::test_a_peer_that_hangs_is_left_and_the_next_one_is_asked",
         replaced("zerocopy.interserver.client", "_is_broken", lambda error: True),
     ),
     (
@@ -163,8 +163,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: an insert forgets its word",
         "a Keeper that was set back to before an acknowledged insert is believed, and its rows are set aside",
-        "tests/replicas/keeper/test_lost_keeper.py::"
-        "test_an_insert_that_keeper_forgot_before_anybody_took_it_over_is_not_set_aside",
+        "tests/replicas/keeper/test_lost_keeper.py::test_an_insert_that_keeper_forgot_at_once_is_not_set_aside",
         replaced("zerocopy.replica.inserts.inserting:ReplicatedInserting", "_note_entry", nothing),
     ),
     (

@@ -260,13 +260,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: whose process answers is dropped",
         "nobody asks the process whether the replica is gone",
-        f"{_ANNOUNCED}::test_whose_process_answers_is_not_dropped_though_keeper_says_nothing_of_it",
+        f"{_ANNOUNCED}::test_who_answers_is_not_dropped_though_keeper_is_silent",
         replaced("zerocopy.interserver.client:Peers", "replica_at", lambda self, address, definition: ""),
     ),
     (
         "replicas: any process is the replica",
         "who answers at the address of a replica that is gone goes for it",
-        f"{_ANNOUNCED}::test_another_replica_at_the_address_does_not_go_for_the_one_that_is_gone",
+        f"{_ANNOUNCED}::test_another_replica_at_the_address_is_not_taken_for_it",
         replaced("zerocopy.interserver.client:Peers", "replica_at", lambda self, address, definition: "b"),
     ),
     (
@@ -296,7 +296,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: what landed is done",
         "what meets a part that is not committed yet is begun",
-        "tests/unit/zerocopy/test_order.py::test_what_landed_leaves_its_place_to_another_one_and_keeps_what_meets_it_away",
+        "tests/unit/zerocopy/test_order.py::test_what_landed_leaves_its_place_and_holds_off_what_meets",
         _landed_is_done,
     ),
     (
@@ -308,7 +308,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: arriving parts are given",
         "a part that Keeper was not told of is given to another replica",
-        f"{_INTERSERVER}::test_a_part_that_is_still_arriving_is_given_to_who_knows_of_it_from_keeper",
+        f"{_INTERSERVER}::test_a_part_still_arriving_is_given_to_who_knows_from_keeper",
         _arriving_given,
     ),
     (
@@ -338,7 +338,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: unknown parts stay",
         "a replica that becomes whole keeps parts in its answers that nobody knows",
-        f"{_BEHIND}::test_a_replica_that_was_given_up_takes_over_what_another_one_has",
+        f"{_BEHIND}::test_a_replica_that_was_given_up_takes_over_what_another_has",
         _unknown_parts_stay,
     ),
     (
@@ -362,7 +362,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: quorum not awaited",
         "an insert with a quorum ends when one replica has it",
-        f"{_QUORUM}::test_rows_that_too_few_have_in_time_stay_and_the_same_insert_waits_on",
+        f"{_QUORUM}::test_rows_too_few_have_in_time_stay_and_the_insert_waits_on",
         replaced("zerocopy.replica.inserts.quorum", "wait", nothing),
     ),
     (
@@ -398,7 +398,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: an older Keeper is believed",
         "nobody looks whether Keeper still has what was taken over",
-        f"{_LOST}::test_a_keeper_with_yesterdays_data_deletes_nothing_and_is_built_anew",
+        f"{_LOST}::test_a_keeper_with_yesterdays_data_deletes_nothing",
         replaced("zerocopy.replica.history", "check", nothing),
     ),
 )

@@ -280,7 +280,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: one after the other",
         "nothing of the queue is done side by side",
-        f"{_ORDER}::test_what_does_not_meet_is_done_side_by_side_and_no_more_than_so_many",
+        f"{_ORDER}::test_what_does_not_meet_runs_side_by_side_up_to_a_limit",
         _one_after_the_other,
     ),
     (
@@ -292,25 +292,25 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: any pointer is believed",
         "the pointer of a replica is taken for a number, whatever it is",
-        f"{_BY_HAND}::test_a_pointer_into_nowhere_is_named_and_goes_on_when_it_is_put_right",
+        f"{_BY_HAND}::test_a_pointer_into_nowhere_is_named_and_goes_on_when_fixed",
         _pointer_believed,
     ),
     (
         "replicas: a gap in the log is skipped",
         "nobody looks whether an entry is gone from the middle of the log",
-        f"{_BY_HAND}::test_an_entry_that_is_gone_from_the_middle_of_the_log_is_missed",
+        f"{_BY_HAND}::test_an_entry_gone_from_the_middle_of_the_log_is_missed",
         replaced("zerocopy.execution.queue", "_is_whole", lambda new, begin: True),
     ),
     (
         "replicas: said to be empty",
         "what a merge takes is dropped when somebody says that no row was left",
-        f"{_BY_HAND}::test_a_merge_that_is_said_to_leave_nothing_takes_nothing_away",
+        f"{_BY_HAND}::test_a_merge_said_to_leave_nothing_takes_nothing_away",
         _empty_believed,
     ),
     (
         "replicas: any address is asked",
         "what a replica says of its address is not looked at",
-        f"{_BY_HAND}::test_a_node_that_holds_anything_stops_nobody_and_loses_nothing[/tables/01/d.t/replicas/a/host]",
+        f"{_BY_HAND}::test_a_node_with_any_content_stops_nobody_and_loses_nothing[/tables/01/d.t/replicas/a/host]",
         replaced("zerocopy.interserver.client", "_ADDRESS", re.compile("")),
     ),
     (
@@ -328,7 +328,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: a lagging server is believed",
         "what a ZooKeeper knows that is behind the others is taken for all that there is",
-        f"{_LAGS}::test_a_sync_waits_until_its_server_knows_what_was_acknowledged",
+        f"{_LAGS}::test_a_sync_waits_until_its_server_has_what_was_acknowledged",
         replaced("zerocopy.keeper.client:Keeper", "sync", nothing),
     ),
     (
@@ -346,19 +346,19 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: a worker's merge made again",
         "what a worker made, and does not give now, is made here though it lives",
-        f"{_WHO}::test_what_a_worker_made_is_not_made_again_where_it_cannot_be_had",
+        f"{_WHO}::test_a_worker_s_merge_is_not_repeated_where_it_cannot_be_had",
         _left_until_it_is_made,
     ),
     (
         "replicas: a worker is waited for for ever",
         "whoever is named for large merges counts as alive",
-        f"{_WHO}::test_a_daemon_makes_a_large_merge_at_once_when_the_last_worker_is_gone",
+        f"{_WHO}::test_a_daemon_merges_at_once_when_the_last_worker_is_gone",
         _every_worker_lives,
     ),
     (
         "replicas: anything in the bucket is the part",
         "of many parts on the shared disk nobody asks what the others have",
-        f"{_SHARED}::test_what_is_in_the_bucket_and_is_not_what_others_have_is_not_taken_for_it",
+        f"{_SHARED}::test_what_is_in_the_bucket_but_differs_is_not_taken_for_it",
         replaced(
             "zerocopy.replica.bringing.fetching:Fetcher", "digests", lambda self, parts: {part: set() for part in parts}
         ),
@@ -390,7 +390,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "keeper: every server reads many nodes at once",
         "one that does not know such a request is sent it again and again",
-        f"{_MANY}::test_a_server_that_does_not_know_such_requests_is_asked_for_each",
+        f"{_MANY}::test_a_server_without_batched_requests_is_asked_for_each",
         _every_server_reads_many,
     ),
     (
@@ -402,19 +402,19 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: what is here is compared unseen",
         "the log of this machine's own is taken for the one that is known in every session",
-        f"{_COUNTED}::test_a_log_that_was_looked_at_in_this_session_is_not_asked_what_it_is",
+        f"{_COUNTED}::test_a_log_seen_in_this_session_is_not_asked_what_it_is",
         _own_log_never_looked_at,
     ),
     (
         "replicas: nothing is dropped",
         "a drop of a partition that never was is agreed upon, and nobody can read it",
-        f"{_DROPS}::test_a_partition_that_nothing_was_ever_inserted_into_is_not_dropped",
+        f"{_DROPS}::test_a_partition_without_any_insert_ever_is_not_dropped",
         _number_zero_is_one,
     ),
     (
         "replicas: what was merged here alone is set aside",
         "a replica that becomes whole does not look at what merges of the log have made",
-        f"{_BEHIND}::test_what_was_merged_here_and_nowhere_else_yet_is_not_set_aside",
+        f"{_BEHIND}::test_what_was_merged_only_here_yet_is_not_set_aside",
         _merged_alone_is_unknown,
     ),
 )

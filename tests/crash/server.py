@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 
-from tests.crash import mutants, scenarios
+from tests.crash import mutants, site
 from tests.crash.harness import serve
 from tests.keeping import keep_where_asked
 
@@ -16,7 +16,7 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)
     mutants.apply_from_environment()
-    scenarios.import_everything()
+    site.import_everything()
     keep_where_asked()
     gc.freeze()  # a collection in a child would write to, and so copy, every page that it shares with this process
     serve(sys.stdin.fileno(), answers)

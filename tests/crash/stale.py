@@ -1,7 +1,8 @@
 """Mutants that change nothing any more: `python -m tests.crash.stale`. The product went on, and they did not.
 
 Each is put in, in one process that has all of the product imported, and taken out again. One that makes a name where
-there was none, that changes nothing, or whose check is not there proves nothing, whatever its check says.
+there was none, that changes nothing, or whose check is not there proves nothing, whatever its check says. A case of a
+test, as `test_one[case]`, is there when pytest collects it.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import ast
 import importlib
 import itertools
+import os
 import pkgutil
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from oplog import kinds
-from tests.crash.mutants import MUTANTS, Mutant
+from tests import turns
+from tests.crash.mutants import ENVIRONMENT, MUTANTS, Mutant
 
 PACKAGES = ("oplog", "disks", "tiering", "backup", "restore", "zerocopy", "spark_tiering", "tui")
 _BESIDE = ("os", "shutil", "time", "pyarrow.parquet.core")
@@ -108,6 +112,31 @@ def missing_checks(mutants: Iterable[Mutant]) -> Iterator[tuple[str, str]]:
             yield mutant.name, f"neither a conftest.py above {file} nor a __main__.py beside it puts it in"
 
 
+def missing_cases(mutants: Iterable[Mutant]) -> Iterator[tuple[str, str]]:
+    """Mutants whose check is a case of a test, `test_one[case]`, that pytest does not collect."""
+    cases = [mutant for mutant in mutants if "[" in mutant.place]
+    files = {mutant.place.partition("::")[0] for mutant in cases}
+    collected = _collected(sorted(file for file in files if (_ROOT / file).is_file()))
+    for mutant in cases:
+        if mutant.place not in collected:
+            yield mutant.name, f"pytest does not collect its check {mutant.check}"
+
+
+def _collected(files: Sequence[str]) -> frozenset[str]:
+    """The cases of tests in these files, all of them: whose turn it is does not count."""
+    if not files:  # pytest would collect everything
+        return frozenset()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files],
+        cwd=_ROOT,
+        env={name: value for name, value in os.environ.items() if name not in (ENVIRONMENT, turns.ENVIRONMENT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return frozenset(done.stdout.splitlines())
+
+
 def _tests(file: Path) -> Iterator[str]:
     """The classes and functions of a file of tests, as pytest names them."""
     for node in ast.parse(file.read_text()).body if file.is_file() else ():
@@ -128,7 +157,7 @@ def main() -> int:
     """Print each that proves nothing; 1 when there is one."""
     import_all()
     before = owners()
-    faults = dict(missing_checks(MUTANTS.values()))
+    faults = dict(missing_cases(MUTANTS.values())) | dict(missing_checks(MUTANTS.values()))
     for mutant in MUTANTS.values():
         if (fault := fault_of(mutant, before)) is not None:
             faults[mutant.name] = fault

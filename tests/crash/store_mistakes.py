@@ -182,7 +182,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "lease ended by delete alone",
         "a lease that Object Lock keeps is held on to after it was let go",
-        "tests/unit/disks/object_disk/test_object_disk.py::test_a_lease_needs_no_delete",
+        "tests/unit/disks/object_disk/test_object_disk_writers.py::test_a_lease_needs_no_delete",
         _lease_ends_by_delete_alone,
     ),
     (
@@ -200,7 +200,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "kept is a failure",
         "gc takes what a lock keeps for failed deletes",
-        "tests/unit/disks/garbage/test_garbage.py::test_what_a_lock_keeps_is_no_failure_and_goes_when_the_lock_ends",
+        "tests/unit/disks/garbage/test_garbage.py::test_what_a_lock_keeps_is_no_failure_and_goes_when_it_ends",
         _kept_is_a_failure,
     ),
     (
@@ -212,7 +212,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "rules above do not count",
         "doctor overlooks a lifecycle rule for the whole bucket",
-        f"{_DOCTOR}::TestRules::test_a_rule_that_expires_our_objects_is_named_with_prefix_and_days[]",
+        f"{_DOCTOR}::TestRules::test_a_rule_that_expires_our_objects_is_named_with_its_days[]",
         _rules_above_do_not_count,
     ),
     (
@@ -236,7 +236,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "bench compares nothing",
         "objbench praises a store that gives back wrong bytes",
-        "tests/integration/test_objbench.py::test_each_broken_promise_is_named[bits-bytes come back as written]",
+        "tests/integration/test_objbench.py::test_each_broken_promise_is_named[bits-bytes are returned as written]",
         _bench_compares_nothing,
     ),
     (
@@ -248,13 +248,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "half a body",
         "a body that is cut off on the way passes for the whole",
-        f"{_HTTP}::test_an_answer_that_is_none_is_an_error_and_ends_its_connection[half a body]",
+        f"{_HTTP}::test_an_answer_that_is_none_is_an_error_and_closes_its_line[half a body]",
         _half_a_body,
     ),
     (
         "stale connection",
         "a connection that the server has closed is used for a request",
-        f"{_HTTP}::test_a_connection_that_the_server_closed_while_idle_is_not_used_again",
+        f"{_HTTP}::test_a_connection_closed_by_the_server_is_not_used_again",
         _stale_connection,
     ),
     (
@@ -272,7 +272,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "renamed within forgotten",
         "the plan of a local commit loses what was renamed with the directory around it",
-        f"{_LOCAL}::test_what_lies_in_a_renamed_directory_is_known_where_only_hidden_files_surround_it",
+        f"{_LOCAL}::test_a_renamed_directory_with_only_hidden_files_is_known",
         _renamed_within_forgotten,
     ),
     (
@@ -296,8 +296,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "directory: writers by process id alone",
         "what a killed writer left stays while any process has its id",
-        "tests/unit/disks/stores/test_stores_directory.py::"
-        "test_a_process_with_the_id_of_a_killed_writer_keeps_no_leftover",
+        "tests/unit/disks/stores/test_stores_directory.py::test_a_reused_process_id_keeps_no_leftover",
         replaced("disks.stores.directory", "is_alive", lambda pid, start: True),
     ),
     (

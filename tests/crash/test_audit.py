@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.crash.harness import Audit, ForkServer
-from tests.crash.scenarios import SCENARIOS, Site
+from tests.crash.scenarios import SCENARIOS
+from tests.crash.site import Site
 
 pytestmark = pytest.mark.crash
 

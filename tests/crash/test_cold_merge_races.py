@@ -20,20 +20,10 @@ from tests import cold
 from tests.crash import invariants
 from tests.crash.enumeration import prepare
 from tests.crash.harness import ForkServer
+from tests.crash.interrupting import interrupt
 from tests.crash.invariants import Rows
-from tests.crash.scenarios import (
-    FEBRUARY,
-    JANUARY,
-    TABLE,
-    Site,
-    _alter_table,
-    cold_merge,
-    drop_january,
-    insert,
-    move,
-    rows,
-)
-from tests.crash.test_races import interrupt
+from tests.crash.scenarios import _alter_table, cold_merge
+from tests.crash.site import FEBRUARY, JANUARY, TABLE, Site, drop_january, insert, move, rows
 from tiering.config.settings import Config
 from tiering.engine.store import Store
 from tiering.merge.cold import shard_merge

@@ -10,7 +10,7 @@ from tests import turns
 from tests.crash import backing_up, enumeration
 from tests.crash.harness import Failpoints, ForkServer, Mode
 from tests.crash.invariants import Seen, observe
-from tests.crash.scenarios import Site, mixed
+from tests.crash.site import Site, mixed
 
 pytestmark = pytest.mark.crash
 

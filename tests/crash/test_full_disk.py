@@ -13,10 +13,10 @@ import pytest
 from disks.base import Transaction
 from disks.local.disk import LocalDisk
 from tests.crash.conftest import RecordTally
+from tests.crash.disk_effects import START, Effects, attempt, content, fill, release_locks
 from tests.crash.enumeration import Tally, act, prepare, reopen
 from tests.crash.harness import ForkServer
-from tests.crash.scenarios import Site
-from tests.crash.test_disk_transactions import START, Effects, attempt, content, fill, release_locks
+from tests.crash.site import Site
 from tests.mounts import Mount, mounted
 from tiering.config.settings import Config, LimitsConfig
 

@@ -14,7 +14,7 @@ from disks.effects import op
 from tests.crash import enumeration, powercut
 from tests.crash.enumeration import Tally
 from tests.crash.harness import Audit, Failpoints, ForkServer, Mode, hooked
-from tests.crash.scenarios import Site
+from tests.crash.site import Site
 
 Bug = Literal["", "no file sync", "no directory sync"]
 

@@ -11,7 +11,7 @@ from disks import effects
 from tests.crash import enumeration
 from tests.crash.conftest import RecordTally
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
-from tests.crash.scenarios import Site
+from tests.crash.site import Site
 from tiering.config.settings import HookConfig
 from tiering.daemon.hooks.outbox import HookMessage, Outbox
 

@@ -12,8 +12,8 @@ import pytest
 from tests.crash.conftest import RecordTally
 from tests.crash.enumeration import Tally
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
-from tests.crash.scenarios import TABLE as NAME
-from tests.crash.scenarios import Site, events
+from tests.crash.site import TABLE as NAME
+from tests.crash.site import Site, events
 from tiering.config.settings import InboxConfig
 from tiering.daemon.inbox.inbox import Inbox
 from tiering.engine.store import Store

@@ -14,7 +14,7 @@ from disks import effects
 from tests.crash import enumeration
 from tests.crash.conftest import RecordTally
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
-from tests.crash.scenarios import Site
+from tests.crash.site import Site
 from tiering.config.settings import JobConfig
 from tiering.daemon.jobs.jobs import DaemonJobs
 from tiering.daemon.jobs.kinds import JobKind, Told

@@ -7,7 +7,8 @@ import pytest
 from tests.crash import enumeration
 from tests.crash.conftest import RecordTally
 from tests.crash.harness import ForkServer
-from tests.crash.scenarios import SCENARIOS, Site
+from tests.crash.scenarios import SCENARIOS
+from tests.crash.site import Site
 
 pytestmark = pytest.mark.crash
 

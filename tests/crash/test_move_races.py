@@ -21,7 +21,7 @@ from tests.crash import invariants
 from tests.crash.enumeration import prepare
 from tests.crash.harness import ForkServer
 from tests.crash.invariants import Rows
-from tests.crash.scenarios import JANUARY, TABLE, Site, drop_january, insert, rows
+from tests.crash.site import JANUARY, TABLE, Site, drop_january, insert, rows
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.move.mover import MoveReport

@@ -53,11 +53,18 @@ def test_a_mutant_that_the_product_left_behind_is_said(apply: Callable[[], None]
     assert not hasattr(mover, "_removes_from")
 
 
-def test_checks_that_are_gone_and_places_that_put_nothing_in_are_said() -> None:
+def test_missing_checks_and_places_without_a_conftest_are_said() -> None:
     places = ("test_kill.py::test_gone[insert]", "tests/contract/test_disk.py::test_an_empty_disk_has_nothing",
               "test_kill.py::test_killed_at_every_effect[move]", "test_gone.py")  # fmt: skip
     found = dict(stale.missing_checks(Mutant(place, "", place, print) for place in places))
     assert list(found) == [*places[:2], places[3]]
+
+
+def test_a_case_that_pytest_does_not_collect_is_said() -> None:
+    test = "tests/unit/test_guards.py::test_numbers"
+    places = (f"{test}[P7, P9-found1]", f"{test}[P7, P9]", "tests/unit/test_gone.py::test_numbers[one]", test)
+    said = dict(stale.missing_cases(Mutant(place, "", place, print) for place in places))
+    assert list(said) == [*places[1:3]]
 
 
 def test_what_was_proved_is_kept_and_what_survived_is_run_again(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.crash.conftest import RecordTally
 from tests.crash.enumeration import Tally
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
-from tests.crash.scenarios import Site
+from tests.crash.site import Site
 from tests.unit.tiering.parquet.cached_files import Remote, kept_files, used_bytes
 from tiering.parquet.read_cache import ReadCache
 

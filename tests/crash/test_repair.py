@@ -18,7 +18,7 @@ from tests.crash import invariants
 from tests.crash.conftest import RecordTally
 from tests.crash.enumeration import Tally
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
-from tests.crash.scenarios import JANUARY, OTHER, TABLE, Site, events, mixed
+from tests.crash.site import JANUARY, OTHER, TABLE, Site, events, mixed
 
 pytestmark = pytest.mark.crash
 

@@ -11,7 +11,7 @@ from tests.crash import enumeration, invariants
 from tests.crash.conftest import RecordTally
 from tests.crash.enumeration import Tally
 from tests.crash.harness import ForkServer
-from tests.crash.scenarios import Site
+from tests.crash.site import Site
 
 pytestmark = pytest.mark.crash
 

@@ -28,8 +28,9 @@ from disks.stores.wrappers.named_log import NamedLogStore
 from oplog.errors import Conflict
 from oplog.kinds import Dropped, Inserted
 from tests.crash.conftest import RecordTally
+from tests.crash.disk_effects import Effects, Killed, release_locks
+from tests.crash.disk_effects import place as place
 from tests.crash.enumeration import Tally
-from tests.crash.test_disk_transactions import Effects, Killed, place, release_locks
 
 __all__ = ["place"]
 

@@ -19,8 +19,8 @@ from disks.stores.memory import MemoryStore
 from restore.rebuild.request import RebuildRequest
 from restore.transfer import changes
 from restore.transfer.transfer import restore_from
-from tests.integration.test_rebuild import put
-from tests.integration.test_transfer import TABLE, blobs, content
+from tests.integration.rebuilding import put
+from tests.integration.transferring import TABLE, blobs, content
 
 
 class Died(BaseException):

@@ -104,7 +104,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "pin not renewed",
         "a restore that takes longer than its pin is not protected any more",
-        "tests/integration/test_rebuild.py::test_a_restore_that_outlasts_its_pin_renews_it",
+        "tests/integration/test_rebuild_hindered.py::test_a_restore_that_outlasts_its_pin_renews_it",
         _pin_not_renewed,
     ),
     (

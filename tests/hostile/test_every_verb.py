@@ -15,7 +15,7 @@ import pytest
 
 from tests.command_line import Frostline
 from tests.hostile import verbs
-from tests.unit.tiering.config.test_bounds import NUMBERS, beyond, document
+from tests.unit.tiering.config.bounds import NUMBERS, beyond, document
 
 SEED = int(os.environ.get("FROSTLINE_HOSTILE_SEED", "1"))
 CAUSES = {

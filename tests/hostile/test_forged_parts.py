@@ -82,10 +82,8 @@ FORGERIES: dict[str, Callable[[Forged], None]] = {
 
 
 @pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES)
-def test_no_part_of_the_ssd_is_hidden_or_removed_by_a_part_that_was_not_made_from_it(
-    store: Forged, forge: Callable[[Forged], None]
-) -> None:
-    """I1, I15: what was there is answered; what the forged part adds is told."""
+def test_no_part_of_the_ssd_gives_way_to_one_not_made_from_it(store: Forged, forge: Callable[[Forged], None]) -> None:
+    """I1, I15: what was there is answered; what the forged part adds is told. It is neither hidden nor removed."""
     before = sorted(path for path in (store.home / "ssd").rglob("*.parquet"))
     forge(store)
     for _ in range(2):
@@ -119,9 +117,7 @@ CARRIERS = (
 
 @pytest.mark.parametrize("carrier", CARRIERS, ids=" ".join)
 @pytest.mark.parametrize("name", ["by its range", "by name", "by a log of its own"])
-def test_a_forged_part_is_not_carried_to_where_it_would_be_believed(
-    store: Forged, name: str, carrier: list[str]
-) -> None:
+def test_a_forged_part_is_not_carried_where_it_would_be_believed(store: Forged, name: str, carrier: list[str]) -> None:
     """I1: names are believed on disks of this machine, so what claims others without a proof does not come there."""
     FORGERIES[name](store)
     part = "all_0_999999_9" if name == "by its range" else "all_2000000_2000000_1"
@@ -181,9 +177,7 @@ def merge_everything(store: Forged, *, leaving: str) -> None:
 @pytest.mark.parametrize("old", [False, True], ids=["this version", "an older one"])
 @pytest.mark.parametrize("lost", [False, True], ids=["with its journal", "without"])
 @pytest.mark.parametrize("leaving", ["", "all_2_2_0"], ids=["from the SSD", "from the bucket"])
-def test_a_merge_of_this_machine_still_takes_the_place_of_its_inputs(
-    store: Forged, leaving: str, lost: bool, old: bool
-) -> None:
+def test_a_merge_of_this_machine_still_replaces_its_inputs(store: Forged, leaving: str, lost: bool, old: bool) -> None:
     """I2, I14: copies that a crash left are outdated, by the journal, and without it by the log. Where the entry is of
     an older version, and the part was never in the bucket, nothing shows it: both are there, and it is said."""
     merge_everything(store, leaving=leaving)

@@ -108,10 +108,9 @@ def test_below_entries_of_an_older_version_too(store: Forged, change: Callable[[
 
 
 @pytest.mark.parametrize("change", FORGERIES.values(), ids=FORGERIES)
-def test_what_begins_anew_below_entries_of_an_older_version_looks_at_older_starts(
-    store: Forged, change: Callable[[Rows], Rows]
-) -> None:
-    """I7: the whole log is there and says otherwise, so all rows are answered; and `restore` says the same."""
+def test_a_start_below_older_entries_looks_at_older_starts(store: Forged, change: Callable[[Rows], Rows]) -> None:
+    """I7: the whole log is there and says otherwise, so all rows are answered; and `restore` says the same.
+    A start that a new version wrote below entries of an older version."""
     store.without("table_digest")
     key = store.rewrite_snapshot(change)
     store.lose_state()
@@ -139,8 +138,8 @@ def test_of_two_snapshots_nobody_knows_which_is_right(store: Forged) -> None:
     assert "contradicts the log" in refused(store)
 
 
-def test_a_later_entry_tells_that_a_snapshot_of_an_older_version_is_wrong(store: Forged) -> None:
-    """I7: the table is then read from an older start, and each row is there."""
+def test_a_later_entry_shows_that_an_older_snapshot_is_wrong(store: Forged) -> None:
+    """I7: the table is then read from an older start, and each row is there. The snapshot is of an older version."""
     head = store.head()
     store.frostline("move", TABLE, "--part", "all_2_2_0", "--to-disk", "cold")
     assert "table_digest" in store.entry(store.head())
@@ -162,7 +161,7 @@ def test_what_an_older_version_left_is_collected_and_goes_on(store: Forged) -> N
     assert store.problems() == []
 
 
-def test_an_entry_that_says_what_is_not_so_is_told_and_nothing_goes(store: Forged) -> None:
+def test_an_untrue_entry_is_reported_and_nothing_goes(store: Forged) -> None:
     """I4, I15: nobody knows which of them is right; what can be read is answered, and no entry builds upon it."""
     document = store.entry(store.head())
     path = next(one["path"] for one in document["operations"] if "path" in one)

@@ -199,7 +199,7 @@ class TestFull:
         assert count(store) == ROWS
         assert store.json("fsck")["ok"]
 
-    def test_doctor_tells_what_is_full_and_where_a_reserve_is_missing(self, store: Frostline, place: Mount) -> None:
+    def test_doctor_says_what_is_full_and_where_no_reserve_is(self, store: Frostline, place: Mount) -> None:
         """It ended with "no space left", at the file that it tries out fsync with."""
 
         def looked_at() -> set[tuple[str, str]]:

@@ -147,8 +147,9 @@ class TestClocks:
         one.check()
 
 
-def test_two_homes_that_insert_and_tick_at_once_lose_and_double_nothing(tmp_path: Path) -> None:
-    """Each with an SSD of its own and one bucket between them: what a daemon on each does."""
+def test_two_homes_that_insert_and_tick_lose_and_double_nothing(tmp_path: Path) -> None:
+    """Each with an SSD of its own and one bucket between them: what a daemon on each does.
+    Both do it at the same time."""
     bucket = {"FROSTLINE_DISKS__S3__URL": f"file://{tmp_path}/bucket/"}
     homes = [load(None, {"FROSTLINE_HOME": str(tmp_path / name), **bucket}) for name in ("home", "second")]
     with Store.open(homes[0]) as store:

@@ -22,8 +22,8 @@ from disks.stores.wrappers.retry import RetryingStore
 from disks.stores.wrappers.wrapped import unwrapped
 from oplog.errors import Damaged, FrostlineError, NotFound
 from tests.command_line import Frostline
-from tests.integration.test_doctor import Doctor, levels
-from tests.integration.test_doctor import doctor as doctor
+from tests.integration.doctors import Doctor, levels
+from tests.integration.doctors import doctor as doctor
 from tests.meddling import Around, Exchange, meddling
 from tests.servers import Server
 

@@ -116,9 +116,10 @@ def test_a_copy_that_a_crash_left_elsewhere_counts_no_more(configs: tuple[Config
         assert keys(b) == []
 
 
-def test_of_two_machines_that_change_the_same_parts_one_gets_a_conflict(
+def test_one_of_two_machines_that_change_parts_gets_a_conflict(
     configs: tuple[Config, Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Both change the same parts."""
     with Store.open(configs[0]) as a, Store.open(configs[1]) as b:
         original = merger.check_counts
 

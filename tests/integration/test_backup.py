@@ -26,7 +26,7 @@ from oplog import pins
 from oplog.errors import AlreadyExists, Damaged, NotFound, Refused, Retained, UsageError
 from tests.backups import TABLE, Machine, events, filled, insert, machine_on, move, other_bucket, with_ssd
 from tests.crash.invariants import no_dangling_reference
-from tests.crash.scenarios import OTHER, rows
+from tests.crash.site import OTHER, rows
 from tests.keeping import keeping
 from tests.servers import Server
 from tests.worm import ACTIVE
@@ -466,7 +466,7 @@ class TestOneInstant:
         assert here.rows() == before
         assert list((here.root / "ssd" / ".frostline" / "readers").glob("*")) == [], "second names are let go"
 
-    def test_what_left_the_bucket_after_the_instant_is_read_as_it_was(
+    def test_what_left_the_bucket_after_the_instant_is_read_as_then(
         self, here: Machine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another process moves it back to the SSD, and this one sees that before it has read the `part.json`."""

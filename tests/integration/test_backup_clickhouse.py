@@ -143,7 +143,7 @@ def test_some_of_it(frostline: Frostline, tmp_path: Path) -> None:
     assert "disk ch" in frostline.error
 
 
-def test_a_damaged_object_is_named_and_what_goes_with_a_backup_goes(frostline: Frostline, tmp_path: Path) -> None:
+def test_a_damaged_object_is_named_and_gc_takes_a_deleted_backup(frostline: Frostline, tmp_path: Path) -> None:
     frostline("backup", "create", "one")
     pack = next(path for path in (tmp_path / "repository" / "packs").rglob("*") if path.is_file())
     whole = pack.read_bytes()

@@ -24,7 +24,7 @@ from oplog.entry import now
 from tests import worm
 from tests.backups import TABLE, Machine, events, filled, insert, machine_on, other_bucket
 from tests.command_line import Frostline
-from tests.crash.scenarios import OTHER
+from tests.crash.site import OTHER
 from tests.servers import Server
 
 pytestmark = pytest.mark.in_turn

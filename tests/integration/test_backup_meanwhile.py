@@ -22,7 +22,7 @@ from oplog.errors import AlreadyExists, NotFound
 from tests import worm
 from tests.backups import TABLE, Machine, events, filled, insert, machine_on, other_bucket
 from tests.crash.invariants import no_dangling_reference
-from tests.integration.test_prune import ALL, change, later
+from tests.integration.pruning import ALL, change, later
 from tiering.table.schema import TABLE_FILE
 
 pytestmark = pytest.mark.in_turn

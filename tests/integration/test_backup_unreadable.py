@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.homes import Home
-from tests.integration.test_unreadable_tables import begun, spoil
+from tests.integration.unreadable import begun, spoil
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from oplog.errors import AlreadyExists
 from tests.backups import TABLE, Machine, events, filled, insert, machine_on
 from tests.command_line import Frostline
 from tests.crash.harness import ForkServer
-from tests.crash.scenarios import OTHER, rows
+from tests.crash.site import OTHER, rows
 from tests.worm import ACTIVE
 from tiering.engine.store import Store
 
@@ -135,9 +135,8 @@ def die_before_the_header(machine: Machine) -> None:
     machine.create("one", cold="pin")
 
 
-def test_a_killed_backup_is_shown_never_restored_and_sends_nothing_twice(
-    frostline: Frostline, machine: Machine
-) -> None:
+def test_a_killed_backup_is_shown_and_sends_nothing_twice(frostline: Frostline, machine: Machine) -> None:
+    """It is never restored."""
     machine.init()
     server = ForkServer()
     try:
@@ -336,7 +335,7 @@ def test_a_restore_that_is_killed_after_its_commit_is_ended(machine: Machine, mo
         machine.restore("one", f"{TABLE}:demo.copy")
 
 
-def test_a_machine_that_has_nothing_keeps_what_a_restore_writes_down(frostline: Frostline, machine: Machine) -> None:
+def test_a_machine_without_a_store_keeps_what_a_restore_writes(frostline: Frostline, machine: Machine) -> None:
     """Its journal, too: the ranges of block numbers are this machine's, and it is not told to begin with a table."""
     machine.init()
     machine.create("one")

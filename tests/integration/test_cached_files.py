@@ -222,7 +222,7 @@ def test_a_file_that_has_to_go_meanwhile_is_read_to_its_end(
     assert not served
 
 
-def test_what_the_disk_loses_meanwhile_is_an_error_that_goes_away(
+def test_what_the_disk_loses_meanwhile_is_a_passing_error(
     home: Home, rows: pa.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right(home, rows)

@@ -70,7 +70,7 @@ def test_names_are_compared_as_the_engine_compares_them() -> None:
     ("name", "text"),
     [("log.jsonl", LOG), ("sheet.csv", "ts,message,Message\n2026-01-01T00:00:00Z,one,TWO\n"), ("both.parquet", "")],
 )
-def test_a_sample_with_both_is_refused_and_a_renamed_one_is_taken(home: Home, name: str, text: str) -> None:
+def test_a_sample_with_both_is_refused_a_renamed_one_is_taken(home: Home, name: str, text: str) -> None:
     source = file(home, name, text)
     if not text:
         with duckdb.connect() as connection:
@@ -138,7 +138,7 @@ def test_programs_are_refused_as_people_are(home: Home) -> None:
             store.alter_table(one, both, reason="by a program")
 
 
-def test_letters_that_only_unicode_folds_are_answered_each_by_its_name(home: Home) -> None:
+def test_letters_that_only_unicode_folds_are_answered_by_name(home: Home) -> None:
     source = file(home, "u.csv", "ts,é,É,ß,ẞ,ı,I,i̇\n1,2,3,4,5,6,7,8\n")
     home(*CREATE, "--like", source)
     home("insert", "d.t", source)

@@ -117,7 +117,7 @@ def test_a_person_confirms_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "deleted" in capsys.readouterr().out
 
 
-def test_a_part_that_a_wrong_clock_dated_is_believed_to_be_so_when_a_person_says_so(
+def test_a_part_of_a_wrong_clock_is_believed_when_a_person_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """Rows came in while the clock was 400 days ahead: it is right again, and nothing would move for 400 days."""

@@ -82,7 +82,7 @@ def test_asking_about_another_time_compares_nothing(config: Config) -> None:
         assert [move.target for move in plan.moves] == ["s3"]
 
 
-def test_a_clock_that_jumps_while_we_run_is_seen_without_any_bucket() -> None:
+def test_a_clock_that_jumps_meanwhile_is_seen_without_any_bucket() -> None:
     clocks = Clocks()
     now = datetime.now(UTC)
     assert clocks.other({}, now, steady=False) is None

@@ -84,7 +84,7 @@ def test_what_a_run_says_when_it_fails_is_kept(store: Store, monkeypatch: pytest
     assert len(part_names(store)) == 6
 
 
-def test_tables_that_are_paused_or_have_nothing_due_are_left_alone(store: Store) -> None:
+def test_tables_that_are_paused_or_have_nothing_due_are_left(store: Store) -> None:
     steps, config = kinds()["cold_merges"].steps, every(store, 60)
     assert steps is not None
     assert steps(config, store) == [["merge", "d.t", "--cold"]]
@@ -121,8 +121,9 @@ def every(store: Store, seconds: float | None, most_parts: int = 100) -> Config:
     return store.context.config
 
 
-def test_very_many_small_parts_are_merged_and_told_without_being_asked(store: Store) -> None:
-    """Late rows leave a part each time: the job is on by default, for the partitions that have more than so many."""
+def test_very_many_small_parts_are_merged_without_being_asked(store: Store) -> None:
+    """Late rows leave a part each time: the job is on by default, for the partitions that have more than so many.
+    The merge is reported."""
     kind = kinds()["cold_merges"]
     assert kind.steps is not None
     assert kind.schedule(every(store, None)).is_on

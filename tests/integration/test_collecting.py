@@ -61,7 +61,7 @@ def keys(server: Server, bucket: str) -> set[str]:
     return {item["Key"] for item in server.client().list_objects_v2(Bucket=bucket).get("Contents", [])}
 
 
-def test_other_forms_of_the_same_url_and_other_prefixes_delete_nothing(server: Server, opened: Opened) -> None:
+def test_other_forms_of_the_url_and_other_prefixes_delete_none(server: Server, opened: Opened) -> None:
     """P25: what is live under one spelling is never taken for orphaned under another."""
     bucket = server.new_bucket()
     put(opened(f"s3://{bucket}/store/a b+A/"), "a/live")

@@ -38,7 +38,7 @@ def drop_middle(a: Home, *names: str) -> None:
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["on the SSD", "in the bucket"])
-def test_a_merge_over_what_another_machine_took_away_hides_no_row(
+def test_a_merge_over_what_was_taken_away_elsewhere_hides_no_row(
     homes: tuple[Home, Home], monkeypatch: pytest.MonkeyPatch, cold: bool
 ) -> None:
     """The other machine is of a version that takes foreign parts off the bucket."""
@@ -61,10 +61,10 @@ def test_a_merge_over_what_another_machine_took_away_hides_no_row(
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["on the SSD", "in the bucket"])
-def test_fsck_of_a_bystander_names_a_merge_over_what_another_machine_took_away(
+def test_a_bystander_s_fsck_names_a_merge_over_parts_taken_away(
     homes: tuple[Home, Home], monkeypatch: pytest.MonkeyPatch, cold: bool
 ) -> None:
-    """Both others are of a version that looks only at what it sees itself."""
+    """Both others are of a version that looks only at what it sees itself. Another machine took them away."""
     a, b = homes
     three_cold(a)
     with monkeypatch.context() as older:
@@ -106,7 +106,7 @@ def test_a_single_part_of_another_machine_can_be_adopted(homes: tuple[Home, Home
     assert (a.keys(), b.keys()) == ([], [1])
 
 
-def test_a_restored_part_is_not_hidden_by_a_merge_that_never_had_it(homes: tuple[Home, Home]) -> None:
+def test_a_restored_part_is_not_hidden_by_a_merge_without_it(homes: tuple[Home, Home]) -> None:
     a, _ = homes
     three_cold(a)
     drop_middle(a, "all_2_2_0")
@@ -119,9 +119,10 @@ def test_a_restored_part_is_not_hidden_by_a_merge_that_never_had_it(homes: tuple
     a("fsck")
 
 
-def test_a_merge_that_an_older_version_made_over_a_dropped_number_hides_nothing(
+def test_an_older_version_s_merge_over_a_dropped_number_is_safe(
     homes: tuple[Home, Home], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It hides no row."""
     a, _ = homes
     three_cold(a)
     drop_middle(a, "all_2_2_0")
@@ -137,7 +138,7 @@ def test_a_merge_that_an_older_version_made_over_a_dropped_number_hides_nothing(
     assert a.keys() == [1, 2, 3]
 
 
-def test_what_went_to_other_partitions_or_into_merges_is_merged_over(
+def test_what_went_to_other_partitions_or_merges_is_merged_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a = Home(tmp_path, "a", capsys)

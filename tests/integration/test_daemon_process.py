@@ -142,9 +142,10 @@ def test_a_changed_file_is_in_force_and_a_bad_one_is_said(
         process.wait()
 
 
-def test_it_ends_within_a_copy_that_takes_for_ever_and_the_next_one_moves_the_part(
+def test_it_ends_within_an_endless_copy_and_the_next_one_moves(
     state: Path, begin: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
+    """The next daemon moves the part."""
     with Store.open(embedded(state.parent)) as store:
         rows = pa.record_batch({"k": np.random.default_rng(7).integers(0, 2**62, 200_000)})
         store.table("d.t").insert([rows])

@@ -258,7 +258,7 @@ def test_parquet_written_is_plain_parquet(filesystem: FrostlineFileSystem) -> No
         assert pq.ParquetFile(source).schema_arrow.names == ["ts", "carrier", "delay", "note"]
 
 
-def test_a_forgotten_dataset_does_not_keep_removed_files_for_ever(
+def test_a_forgotten_dataset_does_not_keep_removed_files_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lease ends with it, or after its time; then the space of removed parts comes back."""

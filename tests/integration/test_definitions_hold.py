@@ -61,7 +61,8 @@ def test_a_drop_that_was_undone_is_none_anywhere(homes: tuple[Home, Home]) -> No
     b("fsck")
 
 
-def test_a_drop_takes_the_table_that_another_machine_altered_meanwhile(homes: tuple[Home, Home]) -> None:
+def test_a_drop_takes_a_table_that_was_altered_elsewhere(homes: tuple[Home, Home]) -> None:
+    """Another machine altered it meanwhile."""
     a, b = homes
     a.insert(1)
     b.insert(2)
@@ -74,7 +75,7 @@ def test_a_drop_takes_the_table_that_another_machine_altered_meanwhile(homes: tu
     b("fsck")
 
 
-def test_a_drop_that_died_before_another_machine_altered_the_table_is_given_up(
+def test_a_drop_that_died_before_another_s_alter_is_given_up(
     homes: tuple[Home, Home], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = homes
@@ -100,7 +101,7 @@ def _dies(*_: object, **__: object) -> None:
     raise _Died
 
 
-def test_a_restore_to_before_a_table_holds_and_keeps_what_only_an_ssd_has(homes: tuple[Home, Home]) -> None:
+def test_a_restore_to_before_a_table_keeps_what_only_an_ssd_has(homes: tuple[Home, Home]) -> None:
     a, b = homes
     a.create("d.first")
     before = a.head()
@@ -148,7 +149,7 @@ def test_a_restore_across_an_alter_brings_the_schema_back(homes: tuple[Home, Hom
     b("fsck")
 
 
-def test_a_restore_over_a_name_that_was_taken_again_leaves_one_table(homes: tuple[Home, Home]) -> None:
+def test_a_restore_over_a_name_taken_again_leaves_one_table(homes: tuple[Home, Home]) -> None:
     a, b = homes
     a.insert(1)
     a.to_bucket()
@@ -192,16 +193,17 @@ def back_on_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Hom
     return a, b
 
 
-def test_a_table_that_comes_back_on_one_object_disk_has_its_name_again(back_on_one: tuple[Home, Home]) -> None:
+def test_a_table_back_on_one_object_disk_has_its_name_again(back_on_one: tuple[Home, Home]) -> None:
     a, _ = back_on_one
     with Store.open(load(a.configuration)) as store:
         assert table_names.owner_of(store.disk("s3"), "d.t") == store.definition("d.t").uuid
     a("fsck")
 
 
-def test_of_two_machines_that_bring_a_definition_to_a_disk_at_once_neither_fails(
+def test_two_machines_that_bring_a_definition_at_once_succeed(
     back_on_one: tuple[Home, Home], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They bring it to one disk."""
     a, b = back_on_one
     write, others = tables.write_definition, iter((b,))
 
@@ -217,8 +219,9 @@ def test_of_two_machines_that_bring_a_definition_to_a_disk_at_once_neither_fails
     b("fsck")
 
 
-def test_fsck_finds_nothing_right_after_another_machine_made_or_altered_a_table(homes: tuple[Home, Home]) -> None:
-    """Its own copies of the definitions are behind then, until the next command."""
+def test_fsck_finds_nothing_after_another_s_create_or_alter(homes: tuple[Home, Home]) -> None:
+    """Its own copies of the definitions are behind then, until the next command.
+    Another machine made or altered a table a moment ago."""
     a, b = homes
     b.insert(1)
     a("table", "alter", "d.t", "--add-column", "n:int64")

@@ -16,51 +16,13 @@ import pytest
 from disks.clickhouse.disk import LIMITATIONS
 from disks.stores.s3 import store as s3
 from tests import worm
+from tests.integration.doctors import Doctor, levels
+from tests.integration.doctors import doctor as doctor
 from tests.meddling import Exchange, meddling
 from tests.servers import Server
 from tiering.cli import main as cli
 
 DELETES = pytest.mark.skipif(worm.ACTIVE, reason="what doctor wrote is kept, and it says so")
-
-
-class Doctor:
-    """Runs `frostline doctor` on a bucket of a server and gives back the findings of disk `s3` by their check."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._capsys = capsys
-        self._monkeypatch = monkeypatch
-
-    def __call__(self, server: Server, bucket: str, *arguments: str, code: int = 0, **more: str) -> dict[str, Any]:
-        settings = {"URL": f"s3://{bucket}/some/prefix/", "ENDPOINT_URL": server.endpoint_url, "RETRY_SECONDS": "1"}
-        settings |= {name.upper(): value for name, value in more.items()}
-        for name, value in settings.items():
-            self._monkeypatch.setenv(f"FROSTLINE_DISKS__S3__{name}", value)
-        self._monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key_id)
-        self._monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_access_key)
-        return self.findings("s3", *arguments, code=code)
-
-    def findings(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        self._capsys.readouterr()
-        actual = cli.run(["doctor", *arguments, "--json"])
-        captured = self._capsys.readouterr()
-        assert actual == code, captured.out + captured.err
-        document = json.loads(captured.out)
-        assert document["ok"] == (code == 0)
-        return {finding["check"]: finding for finding in document["findings"]}
-
-
-@pytest.fixture
-def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("FROSTLINE_CONFIG", raising=False)
-    monkeypatch.setattr(s3, "_probed", {})
-    return Doctor(capsys, monkeypatch)
-
-
-def levels(findings: dict[str, Any]) -> dict[str, str]:
-    return {check: finding["level"] for check, finding in findings.items() if finding["level"] != "ok"}
 
 
 def keys(server: Server, bucket: str) -> list[str]:
@@ -108,10 +70,10 @@ class TestRules:
         return bucket
 
     @pytest.mark.parametrize("prefix", ["", "some/", "some/prefix/", "some/prefix/operations/"])
-    def test_a_rule_that_expires_our_objects_is_named_with_prefix_and_days(
+    def test_a_rule_that_expires_our_objects_is_named_with_its_days(
         self, prefix: str, doctor: Doctor, ministack: Server
     ) -> None:
-        """P57."""
+        """P57. The prefix is named, too."""
         bucket = self.rules(ministack, {"Filter": {"Prefix": prefix}, "Expiration": {"Days": 30}})
         finding = doctor(ministack, bucket, code=4)["lifecycle"]
         assert finding["level"] == "problem"
@@ -326,7 +288,7 @@ class TestReaching:
         assert "1 unfinished" in finding["what"]
         assert doctor(ministack, bucket)["uploads"]["level"] == "ok", "a young one may be somebody's work"
 
-    def test_a_disk_with_the_log_of_clickhouse_says_what_it_cannot_promise(
+    def test_a_disk_with_clickhouse_s_log_says_what_is_not_promised(
         self, doctor: Doctor, ministack: Server, capsys: pytest.CaptureFixture[str]
     ) -> None:
         doctor(ministack, ministack.new_bucket(), log_format="1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -16,10 +15,11 @@ import typer
 from typer.core import TyperGroup
 
 from tests.crash.scenarios import SCENARIOS
-from tests.servers import Server
+from tests.integration.demos import PYTHON, environment, run_each_command
+from tests.integration.demos import demo as demo
+from tests.servers import REPOSITORY, Server
 from tiering.cli import main as cli
 
-REPOSITORY = Path(__file__).parents[2]
 SHOWN = (
     "README.md",
     *(
@@ -35,42 +35,6 @@ SHOWN = (
         )
     ),
 )
-NOT_RUN = re.compile(r"(make |git |export FROSTLINE_HOME=)")
-CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
-PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
-
-
-def environment(home: Path) -> dict[str, str]:
-    binaries = Path(sys.executable).parent
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FROSTLINE_", "AWS_"))}
-    return {
-        **kept,
-        "HOME": str(home),
-        "XDG_CACHE_HOME": kept.get("XDG_CACHE_HOME")
-        or str(Path.home() / ".cache"),  # drivers of Spark start from there
-        "FROSTLINE_HOME": str(home / ".demo"),
-        "PATH": f"{binaries}:{kept.get('PATH', '')}",
-        "PYTHONPATH": str(REPOSITORY),
-    }
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory in which the demo has run."""
-    place = tmp_path_factory.mktemp("demo")
-    done = subprocess.run(
-        ["frostline", "demo"],
-        cwd=place,
-        env=environment(place),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "All of it worked" in done.stdout
-    assert done.stdout.count("the same rows (SHA-256") == 3
-    return place
 
 
 @pytest.mark.in_turn
@@ -97,43 +61,12 @@ def test_the_demo_on_an_s3_server(kind: str, request: pytest.FixtureRequest, tmp
     assert f"s3://{bucket}/demo/" in done.stderr
 
 
-def commands(document: str) -> list[str]:
-    """The commands of the document, each with its continuation lines."""
-    found: list[str] = []
-    for block in CONSOLE.findall((REPOSITORY / document).read_text()):
-        lines = iter(block.splitlines())
-        for line in lines:
-            if line.startswith("$ "):
-                command = line[2:]
-                while command.endswith("\\"):
-                    command = command[:-1] + next(lines).strip()
-                found.append(command)
-    return [command for command in found if not NOT_RUN.match(command)]
-
-
 @pytest.mark.parametrize("document", SHOWN)
 def test_every_command_of_the_document_works_word_for_word(document: str, demo: Path, tmp_path: Path) -> None:
-    shutil.copytree(demo / ".demo", tmp_path / ".demo")
-    shutil.copytree(REPOSITORY / "configs", tmp_path / "configs")
-    wanted = commands(document)
-    assert wanted, f"{document} shows no command"
-    # A moved store is one of another bucket to the cache; opening it once rebuilds that, which is not the document's.
-    script = "set -euo pipefail\nfrostline status -q > /dev/null\n" + "\n".join(wanted)
-    done = subprocess.run(
-        ["bash", "-x", "-c", script],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    for code in PYTHON.findall((REPOSITORY / document).read_text()):
-        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(tmp_path), timeout=600, check=True)
+    run_each_command(document, demo, tmp_path)
 
 
-def test_the_examples_of_the_page_on_python_run_one_after_the_other(demo: Path, tmp_path: Path) -> None:
+def test_the_page_on_python_has_examples_that_run_in_order(demo: Path, tmp_path: Path) -> None:
     shutil.copytree(demo / ".demo", tmp_path / ".demo")
     code = "\n".join(PYTHON.findall((REPOSITORY / "docs/python.md").read_text()))
     done = subprocess.run(
@@ -225,7 +158,8 @@ def test_every_verb_and_option_of_the_page_on_damage_exists() -> None:
     assert {"fsck --repair", "gc --delete", "disk adopt"} <= seen
 
 
-def test_the_order_of_writes_of_every_operation_that_crash_tests_stop_is_told() -> None:
+def test_each_crash_tested_operation_has_its_order_of_writes() -> None:
+    """It is on the page of the order of writes."""
     text = (REPOSITORY / "docs/order-of-writes.md").read_text()
     assert [name for name in SCENARIOS if f"`{name}`" not in text] == []
 

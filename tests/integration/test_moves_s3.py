@@ -49,9 +49,7 @@ def test_there_and_back_again(context: Context) -> None:
     assert all(holders(context, made) == ["ssd"] for made in parts)
 
 
-def test_a_server_that_went_away_fails_the_moves_and_nothing_else(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_went_away_fails_the_moves_only(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [put_part(context, number) for number in (1, 2)]
     disk = context.disk("s3")
     assert isinstance(disk, ObjectDisk)

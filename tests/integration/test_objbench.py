@@ -132,7 +132,8 @@ def test_an_error_is_raised_and_everything_is_cleaned_up() -> None:
 
 
 @pytest.mark.skipif(worm.ACTIVE, reason="deletes")
-def test_leftovers_of_a_killed_run_go_with_the_next_and_nothing_else() -> None:
+def test_leftovers_of_a_killed_run_go_with_the_next_only() -> None:
+    """Nothing else goes."""
     store = MemoryStore()
     ours, foreign = f"objbench/{'0a' * 8}/4096-1", "objbench/notes.txt"
     for key in (ours, foreign):

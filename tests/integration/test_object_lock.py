@@ -99,7 +99,7 @@ def test_objects_from_before_versioning_go_too(server: Server) -> None:
     assert versions(server, bucket) == ([], [])
 
 
-def test_old_versions_are_shown_when_the_owner_wants_to_keep_them(server: Server, versioned: str) -> None:
+def test_old_versions_are_shown_when_the_owner_keeps_them(server: Server, versioned: str) -> None:
     with open_bucket(server, versioned, delete_versions=False) as store:
         put(store, "a", "b")
         assert store.delete(["a"]) == {"a": None}

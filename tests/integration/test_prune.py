@@ -7,7 +7,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -30,37 +30,20 @@ from disks.stores.wrappers.wrapped import WrappedStore
 from oplog import pins
 from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, Refused, Retained
 from tests import worm
-from tests.backups import TABLE, Machine, events, insert, machine_on, move
+from tests.backups import TABLE, Machine, machine_on
 from tests.command_line import Frostline
 from tests.crash.harness import ForkServer
-from tests.servers import Server
+from tests.integration.pruning import ALL, change, grown, later
+from tests.integration.pruning import machine as machine
 
-ALL = GcRules(delete=True, max_delete_fraction=1.0)
 Emptied = Callable[[Callable[[int, str], bool]], list[str]]
 LAST = PruneRequest(KeepRules(last=1), ALL)
 not_locked = pytest.mark.skipif(worm.ACTIVE, reason="the store keeps what is younger than its retention")
 
 
-def grown(machine: Machine) -> Machine:
-    """A table with a part on the SSD and one in the bucket, and a repository."""
-    with machine.open() as store:
-        store.create_table(events())
-        insert(store, 0, months=(1,))
-        insert(store, 1000, months=(2,))
-        move(store, "cold", "202601")
-    machine.init()
-    return machine
-
-
 @pytest.fixture
 def here(tmp_path: Path) -> Machine:
     return grown(machine_on(tmp_path))
-
-
-@pytest.fixture(params=["directory", "s3"])
-def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
-    server: Server | None = request.getfixturevalue("ministack") if request.param == "s3" else None
-    return grown(machine_on(tmp_path, server))
 
 
 @pytest.fixture
@@ -73,20 +56,6 @@ def frostline(
     monkeypatch.setenv("FROSTLINE_CONFIG", str(file))
     monkeypatch.setenv("FROSTLINE_BACKUP", machine.repository_url)
     return Frostline(capsys)
-
-
-def later(days: float = 1.5) -> datetime:
-    return datetime.now(UTC) + timedelta(days=days)
-
-
-def change(machine: Machine, key: int) -> None:
-    """What the next backup has and none before: the parts of both months take the place of others."""
-    with machine.open() as store:
-        store.drop_table(TABLE)
-        store.create_table(events(key))
-        insert(store, key, months=(1,))
-        insert(store, key + 500, months=(2,))
-        move(store, "cold", "202601")
 
 
 def collect(machine: Machine, rules: GcRules = ALL, now: datetime | None = None) -> GcReport:

@@ -249,7 +249,7 @@ def test_bad_sql_is_a_clear_error(
     assert "Traceback" not in caught.value.message
 
 
-def test_a_column_called_like_a_word_of_sql_is_asked_for_in_quotes(context: Context, flights: TableDefinition) -> None:
+def test_a_column_called_like_an_sql_word_is_asked_for_in_quotes(context: Context, flights: TableDefinition) -> None:
     with pytest.raises(UsageError, match="syntax error") as caught:
         query(context, "select Carrier, at from nyc.flights").read_all()
     assert '"at"' in caught.value.hint

@@ -65,7 +65,7 @@ def rows(*found: tuple[int, int]) -> list[pa.RecordBatch]:
     return [pa.record_batch({"k": [key for key, _ in found], "day": [day for _, day in found]})]
 
 
-def test_what_a_partition_held_goes_with_one_commit_and_comes_back_by_undo(home: Home) -> None:
+def test_a_partition_s_rows_go_with_one_commit_and_undo_returns(home: Home) -> None:
     before = home.head()
     done = home.json("insert", "d.t", file(home, (10, 1), (30, 3)), "--replace-partitions")
     assert home.keys() == [3, 10, 30]
@@ -210,9 +210,10 @@ def test_a_policy_without_a_bucket_is_refused(tmp_path: Path, capsys: pytest.Cap
     assert "no undo would bring back rows of d.t: policy hot_cold has no bucket for it" in home.error
 
 
-def test_a_table_rewritten_from_itself_loses_no_row_that_came_after_it_was_read(
+def test_a_table_rewritten_from_itself_loses_no_later_row(
     home: Home, other: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A row that came after the table was read."""
     asked = Store.query
 
     def query(self: Store, *arguments: Any, **named: Any) -> Any:

@@ -229,9 +229,7 @@ def test_truncated_body_is_tried_again_and_then_damage(monkeypatch: pytest.Monke
         assert len(server.requests) == 4
 
 
-def test_a_file_that_could_not_be_sent_leaves_the_error_as_it_was(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_file_that_could_not_be_sent_leaves_the_error_intact(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The mapping of the file is still in use in the frames of the error: closing it must not hide the error."""
     file = tmp_path / "part"
     file.write_bytes(DATA * 100_000)

@@ -68,8 +68,8 @@ def test_a_struct_that_the_table_has_stays_whole(home: Home) -> None:
     assert home.json("query", 'SELECT "a.b".c FROM d.t')["rows"] == [[2]]
 
 
-def test_a_sheet_with_its_row_numbers_and_a_log_with_its_times_go_in_as_they_are(home: Home) -> None:
-    """As pandas writes a sheet: the column of row numbers has no name."""
+def test_a_sheet_and_a_log_with_times_go_in_as_they_are(home: Home) -> None:
+    """As pandas writes a sheet: the column of row numbers has no name. The sheet has its row numbers."""
     sheet, log = home.path / "sheet.csv", home.path / "log.jsonl"
     sheet.write_text(",n,n\n0,5,6\n1,7,8\n")
     home("table", "create", "d.s", "--like", str(sheet), "--order-by", "n")

@@ -257,7 +257,7 @@ def test_a_cold_merge_of_another_machine_takes_both_copies(homes: Homes) -> None
     assert copies(b) == 0
 
 
-def test_a_restored_backup_brings_rows_that_the_log_says_were_dropped(homes: Homes, tmp_path: Path) -> None:
+def test_a_restored_backup_brings_rows_that_the_log_has_dropped(homes: Homes, tmp_path: Path) -> None:
     """The bucket has seen the table, so it comes back under another uuid: older commits are not about its parts."""
     _, b = homes
     b("undo", "s3", str(b.head()))  # the backup has the part on the SSD

@@ -22,7 +22,8 @@ def homes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Home, Hom
     return a, b
 
 
-def test_a_table_with_rows_on_both_machines_and_in_the_bucket_gets_another_name(homes: tuple[Home, Home]) -> None:
+def test_a_table_with_rows_everywhere_gets_another_name(homes: tuple[Home, Home]) -> None:
+    """On both machines and in the bucket."""
     a, b = homes
     a.insert(1)
     a.to_bucket()
@@ -60,7 +61,8 @@ def a_name_is_taken(home: Home) -> int:
     return AlreadyExists("").exit_code
 
 
-def test_of_two_machines_that_give_one_name_at_once_the_second_changes_nothing(homes: tuple[Home, Home]) -> None:
+def test_the_second_machine_to_give_a_name_changes_nothing(homes: tuple[Home, Home]) -> None:
+    """Two give one name at the same time."""
     a, b = homes
     a.create("d.mine")
     with Store.open(load(a.configuration)) as stale:

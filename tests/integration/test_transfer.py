@@ -36,11 +36,10 @@ from restore.rebuild.request import RebuildRequest
 from restore.transfer import blob_copies, changes, transfer
 from restore.transfer.transfer import restore_from
 from tests.compat.buckets import captured, in_memory
-from tests.integration.test_rebuild import objects, put, remove, rows, work
+from tests.integration.rebuilding import objects, put, remove, rows, work
+from tests.integration.transferring import TABLE, blobs, content
 from tests.servers import Server, ministack
 from tiering.cli import main
-
-TABLE = "store/aaa/t0"
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +75,6 @@ def source(tmp_path: Path) -> ObjectDisk:
 @pytest.fixture
 def target(tmp_path: Path) -> ObjectDisk:
     return ObjectDisk("target", MemoryStore("target"), tmp_path / "target")
-
-
-def content(disk: ObjectDisk) -> dict[str, bytes]:
-    return {info.path: disk.read(info.path) for info in disk.walk()}
-
-
-def blobs(disk: ObjectDisk) -> list[str]:
-    return [key for key in objects(disk) if parse_blob_key(key) is not None]
 
 
 def test_a_disk_comes_over_from_another_bucket(stores: Callable[[str], ObjectStore], tmp_path: Path) -> None:

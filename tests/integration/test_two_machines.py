@@ -9,42 +9,17 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from disks.config import ObjectDiskConfig
 from oplog.errors import AlreadyExists, Conflict, DiskUnreachable, Refused
 from oplog.kinds import OtherKind
 from restore.check.check import check
 from restore.rebuild.request import RebuildRequest
 from tests.command_line import Frostline
+from tests.integration.two_machines import insert, keys, machine, move_all
 from tiering.catalog import blocks
-from tiering.config.settings import Config, embedded
+from tiering.config.settings import Config
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.definitions import add_column, define_table
-
-
-def machine(tmp_path: Path, name: str) -> Config:
-    """A machine of its own; the bucket is shared."""
-    config = embedded(tmp_path / name)
-    shared = ObjectDiskConfig(url=(tmp_path / "bucket").as_uri() + "/")
-    return msgspec.structs.replace(config, disks={**config.disks, "s3": shared})
-
-
-def insert(store: Store, *values: int) -> None:
-    store.refresh()
-    store.table("d.t").insert(pa.table({"k": list(values)}).to_batches())
-    store.refresh()
-
-
-def keys(store: Store) -> list[int]:
-    store.refresh()
-    return sorted(store.query("SELECT k FROM d.t").read_all().column("k").to_pylist())
-
-
-def move_all(store: Store) -> None:
-    store.refresh()
-    report = store.apply(store.plan_manual_move("d.t", partition="all", to_disk="s3"))
-    assert not report.failed
-    store.refresh()
 
 
 @pytest.fixture
@@ -66,7 +41,7 @@ def test_names_of_two_machines_never_meet(configs: tuple[Config, Config]) -> Non
         assert keys(a) == keys(b) == [0, 1, 2, 100, 101, 102]
 
 
-def test_a_merge_never_covers_a_part_that_is_on_the_other_machine(configs: tuple[Config, Config]) -> None:
+def test_a_merge_never_covers_a_part_on_the_other_machine(configs: tuple[Config, Config]) -> None:
     with Store.open(configs[0]) as a, Store.open(configs[1]) as b:
         insert(a, 1)
         insert(b, 10)
@@ -86,7 +61,7 @@ def test_a_merge_never_covers_a_part_that_is_on_the_other_machine(configs: tuple
         assert keys(a) == keys(b) == [1, 10, 11, 12]
 
 
-def test_a_store_kept_open_writes_to_a_table_that_was_made_elsewhere(tmp_path: Path) -> None:
+def test_an_open_store_writes_to_a_table_made_elsewhere(tmp_path: Path) -> None:
     """It takes one range of numbers for that, and none in vain, whoever asks for numbers first."""
     with Store.open(machine(tmp_path, "a")) as a, Store.open(machine(tmp_path, "b")) as b:
         for name, first in (("d.one", False), ("d.two", True)):
@@ -164,11 +139,12 @@ def test_of_two_machines_that_alter_a_table_at_once_one_is_told(
         assert [column.name for column in a.definition("d.t").columns] == ["k", "a", "b"]
 
 
-def test_a_part_that_another_one_only_covers_by_name_is_kept_and_reported(
+def test_a_part_that_another_covers_only_by_name_is_kept(
     tmp_path: Path, configs: tuple[Config, Config], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A machine and its clone give out the same block numbers. Whatever else goes wrong then, no row is removed: the
-    clone's disk is an older copy of the machine's, and when it is adopted, what only it has stays and counts."""
+    clone's disk is an older copy of the machine's, and when it is adopted, what only it has stays and counts.
+    It is reported."""
     with Store.open(configs[0]) as a:
         insert(a, 0)
     clone = machine(tmp_path, "clone")

@@ -90,7 +90,7 @@ def keys(store: Store, where: str = "true") -> list[int]:
 HOT = "ts >= TIMESTAMP '2026-02-01T00:00:00Z'"
 
 
-def test_hot_rows_are_read_written_and_merged_while_the_bucket_is_away(site: Site) -> None:
+def test_hot_rows_are_read_written_and_merged_without_the_bucket(site: Site) -> None:
     site.line.cut()
     began = time.monotonic()
     with site.open() as store:
@@ -141,7 +141,7 @@ def test_what_an_outage_is_told_by_does_not_grow_while_it_lasts(site: Site) -> N
         assert "what a caller adds" not in disk.unreachable
 
 
-def test_what_needs_the_bucket_is_refused_before_anything_changes(site: Site) -> None:
+def test_what_needs_the_bucket_is_refused_before_any_change(site: Site) -> None:
     site.line.cut()
     with site.open() as store:
         before = {path for path in (site.home / "a" / "ssd").rglob("*") if path.name == "table.json"}
@@ -166,7 +166,7 @@ def test_what_needs_the_bucket_is_refused_before_anything_changes(site: Site) ->
         assert [table.full_name for table in store.definitions()] == ["d.t"]
 
 
-def test_moves_wait_with_a_reason_and_the_daemon_makes_them_later(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moves_wait_with_a_reason_and_the_daemon_makes_them(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_disk, "_ASK_AGAIN_SECONDS", 0.0)
     import threading
 
@@ -230,7 +230,7 @@ def test_nothing_is_answered_from_a_table_that_may_lack_parts(
         assert keys(store) == [1, 2]
 
 
-def test_a_move_whose_answer_was_lost_is_settled_only_with_the_bucket(site: Site) -> None:
+def test_a_move_whose_answer_was_lost_is_settled_by_the_bucket(site: Site) -> None:
     """The journal says `copying`; only the bucket knows that the commit was made."""
     with site.open() as store:
         part = next(stored for stored in store.parts() if stored.disk == "ssd")

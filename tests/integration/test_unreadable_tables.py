@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 from oplog.errors import Refused
-from tests.crash.scenarios import events
-from tests.damage import unchecked_documents
+from tests.crash.site import events
 from tests.homes import Home
+from tests.integration.unreadable import begun, spoil
+from tests.integration.unreadable import home as home
 from tiering.catalog import tables
 from tiering.catalog.definitions.unreadable import UnreadableTable
 from tiering.config.reading import load
@@ -23,32 +24,9 @@ from tiering.table import tombstones
 
 
 @pytest.fixture
-def home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Home:
-    """A machine with d.t, which has two versions, and d.u."""
-    return begun(Home(tmp_path, "a", capsys))
-
-
-@pytest.fixture
 def local(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Home:
     """The same, whose policy has the SSD alone."""
     return begun(Home(tmp_path, "a", capsys, buckets=()))
-
-
-def begun(home: Home) -> Home:
-    for number, table in enumerate(("d.t", "d.u"), 1):
-        home.create(table)
-        home.insert(number, table=table)
-    home("table", "alter", "d.t", "--setting", "deduplication_window=7")
-    return home
-
-
-def spoil(home: Home) -> None:
-    """Give d.t a third version that nobody can read, as versions without bounds wrote it."""
-    with Store.open(load(home.configuration)) as store:
-        old = store.definition("d.t")
-        settings = msgspec.structs.replace(old.settings, deduplication_window=10**20)
-        with unchecked_documents(), mock.patch.object(tables, "check_change"):
-            store.alter_table(old, msgspec.structs.replace(old, settings=settings))
 
 
 def document(home: Home, name: str = "t") -> Path:

@@ -131,10 +131,9 @@ def test_a_table_that_was_hidden_is_hidden_again(tmp_path: Path, capsys: pytest.
     home("restore", "far", "--revision", str(before), "--apply", code=13)
 
 
-def test_a_restore_of_one_disk_shows_no_table_that_a_way_back_of_another_one_hides(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With an older schema, too: else taking it back could not hide the table again."""
+def test_restoring_a_disk_shows_no_table_hidden_on_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With an older schema, too: else taking it back could not hide the table again.
+    A way back of the other disk hides it."""
     home = Home(tmp_path, "two", capsys, buckets=("s3", "far"))
     home.create()
     older = home.head("far")
@@ -254,7 +253,8 @@ def test_what_is_on_another_disk_by_now_stays_there(home: Home) -> None:
     home("fsck")
 
 
-def test_a_part_of_which_some_rows_are_elsewhere_is_refused_and_the_preview_says_so(home: Home) -> None:
+def test_a_part_with_rows_elsewhere_is_refused_and_previewed_so(home: Home) -> None:
+    """Some of its rows are elsewhere, and the preview says that it would be refused."""
     home.insert(2)
     home.to_bucket(part="all_2_2_0")
     home("merge", "d.t", "--final", "--cold")
@@ -289,7 +289,7 @@ def test_a_restore_from_a_copy_doubles_nothing_either(
     other("fsck")
 
 
-def test_a_preview_of_a_restore_from_a_copy_says_that_it_would_be_refused(
+def test_a_preview_of_a_restore_from_a_copy_says_it_is_refused(
     home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = Home(tmp_path / "elsewhere", "two", capsys)

@@ -18,7 +18,7 @@ from restore.check.check import CheckOptions, check
 from restore.history import undo as undo_module
 from restore.rebuild import rebuild
 from restore.rebuild.request import RebuildRequest
-from tests.integration.test_two_machines import insert, keys, machine, move_all
+from tests.integration.two_machines import insert, keys, machine, move_all
 from tiering.catalog import tables
 from tiering.engine.store import Store
 from tiering.table.definitions import define_table
@@ -70,9 +70,8 @@ def test_two_restores_at_once_end_in_one_of_the_two_states(tmp_path: Path, monke
     assert files(a) == files(b) == ["t/1.json"], "the later one"
 
 
-def test_a_restore_of_one_table_does_not_wait_for_commits_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restoring_one_table_does_not_wait_for_other_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For commits to other tables."""
     store = MemoryStore("s3")
     a, b = ObjectDisk("s3", store, tmp_path / "a"), ObjectDisk("s3", store, tmp_path / "b")
     first = put(a, "t/1")
@@ -105,7 +104,7 @@ def test_an_undo_is_worked_out_anew_when_the_table_changed(tmp_path: Path, monke
         assert keys(b) == [1]
 
 
-def test_a_part_that_came_back_while_it_was_checked_is_not_set_aside(tmp_path: Path) -> None:
+def test_a_part_that_came_back_during_its_check_is_not_set_aside(tmp_path: Path) -> None:
     with Store.open(machine(tmp_path, "a")) as a, Store.open(machine(tmp_path, "b")) as b:
         a.create_table(define_table("d.t", columns=["k:int64"], order_by="k", policy="hot_cold"))
         insert(a, 1)

@@ -34,7 +34,7 @@ disk.close()
 """
 
 
-def test_each_of_three_comes_to_commit_and_nothing_is_lost_or_doubled(
+def test_each_of_three_commits_and_nothing_is_lost_or_doubled(
     s3_environment: Server, bucket: str, tmp_path: Path
 ) -> None:
     url = f"s3://{bucket}/together/"

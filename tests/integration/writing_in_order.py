@@ -10,7 +10,7 @@ from pathlib import Path
 
 from oplog.errors import FrostlineError
 from tests.backups import Machine, insert, machine_on, move
-from tests.crash.scenarios import OTHER, TABLE
+from tests.crash.site import OTHER, TABLE
 from tiering.merge.request import MergeRequest
 
 FIRST = 100_000

@@ -114,7 +114,7 @@ def test_of_many_rows_the_last_lead_back(disk: ObjectDisk, monkeypatch: pytest.M
     check(disk, first)
 
 
-def test_a_table_of_an_older_layout_leads_back_to_its_next_commit(disk: ObjectDisk, tmp_path: Path) -> None:
+def test_a_table_of_an_older_layout_leads_to_its_next_commit(disk: ObjectDisk, tmp_path: Path) -> None:
     history(disk, 2, 8)
     disk.close()
     with closing(sqlite3.connect(tmp_path / "state" / "files.db")) as table:
@@ -133,9 +133,7 @@ def test_a_table_of_an_older_layout_leads_back_to_its_next_commit(disk: ObjectDi
 @pytest.mark.parametrize(
     "harm", ["DELETE FROM gone", "UPDATE gone SET until = until + 1", "UPDATE gone SET sha256 = X'00'"]
 )
-def test_rows_that_do_not_lead_to_what_the_log_says_are_not_gone_by(
-    disk: ObjectDisk, harm: str, tmp_path: Path
-) -> None:
+def test_rows_that_do_not_lead_to_the_log_s_state_are_not_used(disk: ObjectDisk, harm: str, tmp_path: Path) -> None:
     history(disk, 4)
     wanted = {revision: rows(disk, revision) for revision in range(1, disk.revision + 1)}
     with closing(sqlite3.connect(tmp_path / "state" / "files.db")) as table:
@@ -174,7 +172,7 @@ def test_what_is_committed_meanwhile_does_not_change_the_past(
         assert list(past.file_table.rows()) == wanted
 
 
-def test_a_past_of_a_present_that_is_damaged_is_read_from_the_log(disk: ObjectDisk) -> None:
+def test_the_past_of_a_damaged_present_is_read_from_the_log(disk: ObjectDisk) -> None:
     history(disk, 8)
     revision = disk.revision - 1
     wanted = rows(disk, revision)

@@ -21,7 +21,8 @@ def test_no_interleaving_of_two_who_stood_still_breaks_a_promise() -> None:
     assert states > 1_000
 
 
-def test_no_interleaving_with_one_whose_entry_was_collected_breaks_a_promise() -> None:
+def test_no_interleaving_with_a_collected_entry_breaks_a_promise() -> None:
+    """The entry of one of the writers was collected."""
     states, found = explore(Rules(), start_counted())
     assert found is None, "\n".join(found.steps)
     assert states > 1_000

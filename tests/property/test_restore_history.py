@@ -9,22 +9,19 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from msgspec.structs import replace
 
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import DiskAsOf, ObjectDisk
-from disks.stores.base import ObjectInfo, ObjectStore, Payload
+from disks.stores.base import ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
-from disks.stores.wrappers.wrapped import WrappedStore
 from oplog import pins
 from oplog.errors import AlreadyExists, Conflict
 from oplog.kinds import OtherKind
@@ -32,35 +29,12 @@ from restore.rebuild.rebuild import restore
 from restore.rebuild.request import RebuildRequest
 from restore.transfer.transfer import restore_from
 from tests.crash import mutants
-from tests.property.test_disk_model import Operations, content, draw_operations, fill
+from tests.property.ageing import START, Ageing
+from tests.property.disk_operations import Operations, content, draw_operations, fill
 from tests.turns import examples
 
 RETENTION = timedelta(hours=72)
 """Longer than the guard interval of gc, which would keep young blobs by itself."""
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class Ageing(WrappedStore):
-    """Dates objects by a clock that a test moves."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner)
-        self.now = START
-        self.times: dict[str, datetime] = {}
-
-    def put(self, key: str, payload: Payload, *, sha256: bytes, metadata: Mapping[str, str] | None = None) -> None:
-        self.times[key] = self.now
-        self.inner.put(key, payload, sha256=sha256, metadata=metadata)
-
-    def put_if_absent(
-        self, key: str, payload: bytes, *, sha256: bytes, metadata: Mapping[str, str] | None = None
-    ) -> None:
-        self.inner.put_if_absent(key, payload, sha256=sha256, metadata=metadata)
-        self.times[key] = self.now
-
-    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        for info in self.inner.list(prefix, start_after=start_after):
-            yield replace(info, modified=self.times[info.key])
 
 
 class RestoreMachine(RuleBasedStateMachine):

@@ -36,7 +36,7 @@ from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, is_blob_key
 from restore.rebuild.rebuild import restore
 from restore.rebuild.request import RebuildRequest
 from tests.crash import mutants
-from tests.property.test_restore_history import START, Ageing
+from tests.property.ageing import START, Ageing
 from tests.turns import examples
 
 RETENTION = {"a": timedelta(hours=30), "b": timedelta(hours=72), "c": timedelta(hours=300)}

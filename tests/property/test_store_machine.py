@@ -20,7 +20,7 @@ from oplog.errors import Refused
 from tests.crash import invariants
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
 from tests.crash.kept_looks import catalog_is_as_read, looks_are_as_read, watching
-from tests.crash.scenarios import FEBRUARY, JANUARY, TABLE, Site, collect, events, rows, temporary_site
+from tests.crash.site import FEBRUARY, JANUARY, TABLE, Site, collect, events, rows, temporary_site
 from tests.keeping import keeping
 from tests.turns import histories
 from tiering.catalog import tables

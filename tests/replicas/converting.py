@@ -10,6 +10,7 @@ from oplog.errors import AlreadyExists
 from tests.crash.harness import Failpoints, Mode, hooked
 from tests.replicas import killing
 from tests.replicas.killing import BEFORE, LATER, NEW, TABLE, Pair
+from tests.replicas.machines import Machine
 from tiering.engine import replication
 from tiering.engine.store import Store
 from tiering.table.part import PartName
@@ -115,3 +116,13 @@ def _not_back(store: Store, rows: list[tuple[int, int]]) -> Iterator[str]:
         yield from (f"{name} has {file}" for file in left)
     if connections(store.context).keeper.exists("/tables/01/d.t"):
         yield "Keeper still has the table"
+
+
+def plain(machine: Machine, policy: str = "cold") -> Machine:
+    """With three inserts, two of which are merged."""
+    machine("table", "create", "d.t", "--column", "k:int64", "--order-by", "k", "--policy", policy)
+    machine.insert(1)
+    machine.insert(2)
+    machine("merge", "d.t", "--final")
+    machine.insert(3)
+    return machine

@@ -507,3 +507,9 @@ def _files(pair: Pair, name: str) -> dict[str, bytes]:
         if path.is_file():
             found[str(path.relative_to(root))] = path.read_bytes()
     return found
+
+
+def near_changes(names: list[str]) -> list[int]:
+    """Before each change in Keeper, and right after it."""
+    changes = [at for at, name in enumerate(names, start=1) if name == "keeper.change"]
+    return sorted({at + after for at in changes for after in (0, 1)} & set(range(1, len(names) + 1)))

@@ -68,9 +68,8 @@ def test_a_converted_table_is_announced_at_once(machine: Machines, settings: Kee
         assert keeper.exists(TABLE.replica("a").is_active)
 
 
-def test_whose_process_answers_is_not_dropped_though_keeper_says_nothing_of_it(
-    a: Machine, b: Machine, keeper: Keeper
-) -> None:
+def test_who_answers_is_not_dropped_though_keeper_is_silent(a: Machine, b: Machine, keeper: Keeper) -> None:
+    """Keeper says nothing of the replica, and its process answers."""
     with b.serving():
         keeper.delete(TABLE.replica("b").is_active)
         a("replica", "drop", "d.t", "b", code=13)
@@ -79,15 +78,14 @@ def test_whose_process_answers_is_not_dropped_though_keeper_says_nothing_of_it(
     assert keeper.children(TABLE.replicas) == ["a"]
 
 
-def test_another_replica_at_the_address_does_not_go_for_the_one_that_is_gone(
-    a: Machine, b: Machine, keeper: Keeper
-) -> None:
+def test_another_replica_at_the_address_is_not_taken_for_it(a: Machine, b: Machine, keeper: Keeper) -> None:
+    """The replica that was there is gone."""
     with a.serving():
         keeper.set(TABLE.replica("b").host, keeper.get(TABLE.replica("a").host).data)
         a("replica", "drop", "d.t", "b")
 
 
-def test_nobody_is_asked_whether_to_forget_a_replica_that_there_is_not(
+def test_nobody_is_asked_to_forget_a_replica_that_does_not_exist(
     a: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for more in ((), ("--dry-run",)):

@@ -25,7 +25,7 @@ def a(machine: Machines) -> Machine:
     return one
 
 
-def test_what_was_replicated_then_does_not_come_back_as_a_replica(a: Machine) -> None:
+def test_what_was_replicated_then_comes_back_as_no_replica(a: Machine) -> None:
     a("table", "alter", "d.t", "--replicated")
     replicated = head(a)
     a("table", "alter", "d.t", "--not-replicated")
@@ -39,7 +39,7 @@ def test_what_was_replicated_then_does_not_come_back_as_a_replica(a: Machine) ->
     assert a.insert(2)["rows"] == 1
 
 
-def test_a_partition_of_when_it_was_replicated_comes_back_into_the_plain_table(a: Machine) -> None:
+def test_a_partition_from_replicated_times_joins_a_plain_table(a: Machine) -> None:
     a("table", "alter", "d.t", "--replicated")
     a("move", "d.t", "--part", FIRST, "--to-disk", "s3")
     replicated = head(a)

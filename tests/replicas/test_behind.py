@@ -40,7 +40,7 @@ def state_of(replica: str, one: Machine) -> tuple[bool, bool]:
     return next((other["active"], other["lost"]) for other in found if other["replica"] == replica)
 
 
-def test_a_replica_that_was_given_up_takes_over_what_another_one_has(a: Machine, b: Machine) -> None:
+def test_a_replica_that_was_given_up_takes_over_what_another_has(a: Machine, b: Machine) -> None:
     a.insert(0)
     with a.serving():
         b.sync()
@@ -114,9 +114,8 @@ def forge_part(one: Machine, name: str, another: str) -> None:
     (copy / "part.json").write_text(json.dumps({**said, "name": another}))
 
 
-def test_what_a_dead_replica_alone_had_is_given_up_and_nobody_waits_for_it(
-    a: Machine, b: Machine, machine: Machines
-) -> None:
+def test_what_a_dead_replica_alone_had_is_given_up(a: Machine, b: Machine, machine: Machines) -> None:
+    """Nobody waits for it."""
     c = machine("c")
     c.join("--policy", "local")
     a.insert(1)
@@ -174,7 +173,7 @@ def test_a_replica_is_restored_to_what_the_others_have(a: Machine, b: Machine) -
     assert b.files() == a.files()
 
 
-def test_what_was_merged_here_and_nowhere_else_yet_is_not_set_aside(a: Machine, b: Machine) -> None:
+def test_what_was_merged_only_here_yet_is_not_set_aside(a: Machine, b: Machine) -> None:
     """The log knows it: the others have not taken over what it was made of, and only this one can give it."""
     a.insert(1)
     a.insert(2)

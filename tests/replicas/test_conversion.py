@@ -13,6 +13,7 @@ import yaml
 from disks.base import Disk
 from oplog.errors import Transient
 from oplog.kinds import Dropped
+from tests.replicas.converting import plain
 from tests.replicas.machines import Machine, Machines
 from tiering.catalog import tables
 from tiering.config.settings import KeeperConfig
@@ -21,16 +22,6 @@ from tiering.journal.records import Drop, TableDrop
 from zerocopy.keeper.client import Keeper
 
 PLACE = "/tables/01/d.t"
-
-
-def plain(machine: Machine, policy: str = "cold") -> Machine:
-    """With three inserts, two of which are merged."""
-    machine("table", "create", "d.t", "--column", "k:int64", "--order-by", "k", "--policy", policy)
-    machine.insert(1)
-    machine.insert(2)
-    machine("merge", "d.t", "--final")
-    machine.insert(3)
-    return machine
 
 
 @pytest.mark.parametrize("policy", ["local", "cold"])
@@ -95,7 +86,7 @@ def test_a_replica_of_before_joins_again(machine: Machines) -> None:
     assert a.keys() == b.keys() == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_bucket_that_the_table_has_left_says_still_that_it_is_plain(
+def test_a_bucket_that_the_table_left_still_says_it_is_plain(
     machine: Machines, tmp_path: Path, settings: KeeperConfig
 ) -> None:
     """Another machine that has that bucket, too, joins, and becomes a replica."""
@@ -211,7 +202,7 @@ def test_a_move_that_began_before_is_refused_and_says_what_to_do(machine: Machin
 
 @pytest.mark.parametrize("policy", ["local", "cold"])
 @pytest.mark.parametrize("whole", [True, False], ids=["table", "parts"])
-def test_a_drop_that_began_before_takes_nothing_that_replicas_have(machine: Machines, policy: str, whole: bool) -> None:
+def test_a_drop_begun_before_takes_nothing_that_replicas_have(machine: Machines, policy: str, whole: bool) -> None:
     """A drop that goes by the plain table while another process converts it (I1)."""
     a = plain(machine("a"), policy)
     with Store.open(a.configuration) as store:
@@ -249,7 +240,7 @@ def test_a_drop_of_another_machine_is_refused_where_it_commits(
     a("fsck", "--read-data")
 
 
-def test_a_drop_that_was_killed_is_given_up_by_a_machine_that_may_only_read_now(machine: Machines) -> None:
+def test_a_killed_drop_is_given_up_by_a_now_read_only_machine(machine: Machines) -> None:
     a, b = plain(machine("a")), machine("b")
     a.move("all_1_2_1")
     with Store.open(b.configuration) as store:
@@ -331,7 +322,7 @@ def test_a_backup_of_a_replica_comes_back_plain_and_as_replicas(a: Machine, mach
 
 
 @pytest.mark.parametrize("policy", ["local", "cold"])
-def test_a_move_that_was_planned_before_is_given_up_and_loses_nothing(machine: Machines, policy: str) -> None:
+def test_a_move_planned_before_is_given_up_and_loses_nothing(machine: Machines, policy: str) -> None:
     """A move that goes by the plain table while another process converts it (I1): nobody agreed upon it in Keeper."""
     a = plain(machine("a"), policy)
     before = a.disks()

@@ -14,8 +14,7 @@ from tests import turns
 from tests.crash import mutants
 from tests.crash.harness import ForkServer
 from tests.replicas import converting
-from tests.replicas.killing import Pair
-from tests.replicas.test_kills import near_changes
+from tests.replicas.killing import Pair, near_changes
 from tiering.config.settings import KeeperConfig
 
 

@@ -37,7 +37,7 @@ def drop(one: Machine, code: int = 0) -> Any:
     return one(*line, code=code) if code else one.json(*line)
 
 
-def test_all_replicas_drop_what_was_there_and_keep_what_came_later(a: Machine, b: Machine, machine: Machines) -> None:
+def test_all_replicas_drop_what_was_there_and_keep_later_rows(a: Machine, b: Machine, machine: Machines) -> None:
     """One part in the bucket, one merged, one that a replica never fetched; one replica comes when all is over."""
     late = machine("late")
     late.join("--policy", "cold")
@@ -106,7 +106,7 @@ def test_an_insert_on_its_way_stays(a: Machine, b: Machine, monkeypatch: pytest.
     assert a.keys() == b.keys() == []
 
 
-def test_an_insert_that_counts_and_is_not_in_the_table_yet_is_dropped(
+def test_an_insert_that_counts_but_is_not_here_yet_is_dropped(
     a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def meanwhile() -> None:
@@ -285,7 +285,7 @@ def test_a_part_is_recompressed_alike_on_all_replicas(machine: Machines) -> None
     assert a.json("merge", "d.t")["merges"] == []
 
 
-def test_a_partition_that_nothing_was_ever_inserted_into_is_not_dropped(a: Machine, b: Machine) -> None:
+def test_a_partition_without_any_insert_ever_is_not_dropped(a: Machine, b: Machine) -> None:
     """What cannot be read would lie in the log for ever, and keep all replicas back."""
     with a.serving() as store:
         definition = store.definition("d.t")

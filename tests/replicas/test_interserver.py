@@ -152,7 +152,7 @@ def test_a_replica_of_an_earlier_version_is_told_so(machine: Machine, caplog: py
     assert "upgrade" in caplog.text
 
 
-def test_what_was_answered_is_remembered_for_as_long_as_it_counts() -> None:
+def test_what_was_answered_is_remembered_while_it_counts() -> None:
     """A signature of a clock that is five minutes ahead counts for ten; then nothing of it is kept."""
     asked = signing.AskedRequest(method="GET", address="a:1", path="/")
     check = signing.SignatureCheck(SECRET)
@@ -206,7 +206,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_part_that_is_still_arriving_is_given_to_who_knows_of_it_from_keeper(machine: Machine) -> None:
+def test_a_part_still_arriving_is_given_to_who_knows_from_keeper(machine: Machine) -> None:
     """I9: nobody fetches what may not count. Its digest is said when it does."""
     with machine.serving() as store:
         path = f"/v1/{store.definition('d.t').uuid}/{PART}"
@@ -388,7 +388,7 @@ def test_a_peer_that_refuses_or_is_not_there_is_told(machine: Machine, tmp_path:
             peers.fetch(where, table, PART, "0" * 64, lambda part: tmp_path, Limiter())
 
 
-def test_a_peer_that_hangs_is_left_at_once_and_the_next_one_is_asked(
+def test_a_peer_that_hangs_is_left_and_the_next_one_is_asked(
     tmp_path: Path,
     settings: KeeperConfig,
     keeper: Keeper,

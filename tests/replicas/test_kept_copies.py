@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
+from tests.replicas.converting import plain
 from tests.replicas.machines import Machine, Machines
-from tests.replicas.test_conversion import plain
 
 
 def keep_cold(machine: Machine) -> None:

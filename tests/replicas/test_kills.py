@@ -18,7 +18,7 @@ from tests import turns
 from tests.crash import mutants
 from tests.crash.harness import ForkServer
 from tests.replicas import killing
-from tests.replicas.killing import OPERATIONS, Pair
+from tests.replicas.killing import OPERATIONS, Pair, near_changes
 from tiering.config.settings import KeeperConfig
 
 
@@ -39,12 +39,6 @@ def pairs(tmp_path: Path, settings: KeeperConfig) -> Iterator[Pair]:
             yield Pair(tmp_path / name, way)
 
     return made()
-
-
-def near_changes(names: list[str]) -> list[int]:
-    """Before each change in Keeper, and right after it."""
-    changes = [at for at, name in enumerate(names, start=1) if name == "keeper.change"]
-    return sorted({at + after for at in changes for after in (0, 1)} & set(range(1, len(names) + 1)))
 
 
 def near_claims(names: list[str]) -> list[int]:

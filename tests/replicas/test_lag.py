@@ -32,7 +32,7 @@ def lag(one: Machine, *, code: int = 4) -> dict[str, int]:
     return {each["replica"]: each["lag_seconds"] for each in found}
 
 
-def test_an_insert_waits_in_the_log_then_in_the_queue_then_no_more(
+def test_an_insert_waits_in_the_log_then_the_queue_then_nowhere(
     a: Machine, b: Machine, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a.insert(1)
@@ -66,7 +66,7 @@ def test_an_insert_waits_in_the_log_then_in_the_queue_then_no_more(
     assert (lag(b)["b"], b.json("replica", "queue", "d.t")["entries"]) == (0, [])
 
 
-def test_of_two_inserts_the_older_one_counts_also_when_the_younger_came(a: Machine, b: Machine, keeper: Keeper) -> None:
+def test_the_older_of_two_inserts_counts_when_the_younger_came(a: Machine, b: Machine, keeper: Keeper) -> None:
     """And another process of the machine says what this one knew nothing of."""
     a.insert(1)
     b.sync(code=1)

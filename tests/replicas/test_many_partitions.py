@@ -39,8 +39,8 @@ def test_a_block_that_keeper_does_not_take_leaves_nothing(a: Machine, keeper: Ke
     assert a.keys() == []
 
 
-def test_of_an_insert_whose_second_block_keeper_does_not_take_nothing_is_in(machine: Machines) -> None:
-    """Cut otherwise, the rows of a first block that is in would go in twice."""
+def test_an_insert_with_a_second_block_refused_leaves_nothing_in(machine: Machines) -> None:
+    """Cut otherwise, the rows of a first block that is in would go in twice. Keeper does not take the second block."""
     a = in_blocks_of(MOST + 1, machine)
     rows = [0] * (MOST + 1) + list(range(MOST + 1))
     a.insert(*rows, code=2)
@@ -51,8 +51,9 @@ def test_of_an_insert_whose_second_block_keeper_does_not_take_nothing_is_in(mach
     assert a.keys() == sorted(rows)
 
 
-def test_a_block_far_into_an_insert_that_keeper_does_not_take_says_which_rows_are_in(machine: Machines) -> None:
-    """All before it, and none after it: so the others can be inserted by themselves, and no row is in twice."""
+def test_a_refused_block_far_into_an_insert_says_which_are_in(machine: Machines) -> None:
+    """All before it, and none after it: so the others can be inserted by themselves, and no row is in twice.
+    It says which rows are in."""
     size = MOST + 1
     a = in_blocks_of(size, machine)
     rows = [key for block in range(10) for key in [block] * size] + list(range(size)) + [size] * 50
@@ -73,11 +74,9 @@ def test_the_most_go_in_and_what_is_there_already_does_not_count(a: Machine) -> 
     assert a.keys() == list(range(MOST + 1))
 
 
-def test_a_file_of_the_inbox_with_too_many_partitions_fails_once_and_keeps_no_other(
-    a: Machine, settings: KeeperConfig, tmp_path: Path
-) -> None:
+def test_an_inbox_file_with_too_many_partitions_fails_once(a: Machine, settings: KeeperConfig, tmp_path: Path) -> None:
     """It is not tried for ever, and nothing of it is in the table. Files that have too many together go in one by one,
-    each once."""
+    each once. It keeps back no other file."""
     home = tmp_path / "inbox" / "d.t"
     home.mkdir(parents=True)
     a.write_configuration(settings, inbox={"path": str(tmp_path / "inbox"), "stable_seconds": 0})

@@ -52,7 +52,7 @@ def test_replicas_that_show_certificates_give_each_other_parts(
     assert b.keys() == [1, 2]
 
 
-def test_who_speaks_plainly_or_is_of_another_authority_gets_nothing(
+def test_plain_speech_or_another_authority_gets_nothing(
     a: Machine, b: Machine, settings: KeeperConfig, authority: Path, tmp_path: Path
 ) -> None:
     """Though it knows the secret."""

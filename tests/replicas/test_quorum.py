@@ -110,7 +110,8 @@ def test_nothing_goes_in_while_too_few_replicas_are_heard_of(a: Machine, b: Mach
     assert "not a number of replicas" in insert(a, 1, "--quorum", "none", code=2)
 
 
-def test_rows_that_too_few_have_in_time_stay_and_the_same_insert_waits_on(a: Machine, b: Machine) -> None:
+def test_rows_too_few_have_in_time_stay_and_the_insert_waits_on(a: Machine, b: Machine) -> None:
+    """The same insert, made again."""
     with a.serving(), b.serving() as store:
         said = insert(a, 1, "--quorum", "2", "--quorum-timeout", "1s", code=5)
         assert "(the first is all_0_0_0) is known to be on 1 of 2 replicas: after 1 s" in said

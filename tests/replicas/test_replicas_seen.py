@@ -43,9 +43,10 @@ def test_replicas_are_shown_and_synced(
     assert b.keys() == [1, 2]
 
 
-def test_a_keeper_that_does_not_answer_is_said_and_what_is_known_here_stays(
+def test_a_silent_keeper_is_said_and_what_is_here_stays(
     tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """What is known here stays on the screen."""
     a = Machine(tmp_path, "a", settings, capsys)
     a.create()
     gone = KeeperConfig(hosts=("127.0.0.1:1",), root=settings.root, request_timeout_seconds=0.2)

@@ -44,7 +44,7 @@ def test_one_moves_and_all_have_it_once(a: Machine, b: Machine, machine: Machine
     assert c.keys() == [1, 2, 3]
 
 
-def test_the_machine_s_own_disks_are_drained_and_the_shared_one_is_not(a: Machine, b: Machine) -> None:
+def test_own_disks_are_drained_and_the_shared_one_is_not(a: Machine, b: Machine) -> None:
     a.insert(1, 2)
     with a.serving():
         b.sync()
@@ -61,7 +61,7 @@ def test_the_machine_s_own_disks_are_drained_and_the_shared_one_is_not(a: Machin
     assert a.keys() == b.keys() == [1, 2]
 
 
-def test_who_gives_up_all_disks_that_it_began_with_is_still_the_replica(a: Machine, b: Machine) -> None:
+def test_who_gives_up_all_its_first_disks_is_still_the_replica(a: Machine, b: Machine) -> None:
     """Which replica a machine is lies on its disks: it goes to the new ones before the old ones go."""
     a.insert(1)
     document = yaml.safe_load(a.configuration.read_text())
@@ -256,10 +256,8 @@ def test_a_bucket_that_takes_one_writer_is_none_to_share(machine: Machines) -> N
     assert one.json("table", "list")["tables"] == []
 
 
-def test_what_is_in_the_bucket_and_is_not_what_others_have_is_not_taken_for_it(
-    a: Machine, b: Machine, keeper: Keeper
-) -> None:
-    """Also of many at once: of the others it is said that they are here."""
+def test_what_is_in_the_bucket_but_differs_is_not_taken_for_it(a: Machine, b: Machine, keeper: Keeper) -> None:
+    """Also of many at once: of the others it is said that they are here. What is there is not what others have."""
     a.insert(1)
     a.insert(2)
     for part in a.parts():

@@ -126,7 +126,7 @@ def test_merges_wait_for_their_inputs_and_are_made_side_by_side(
     assert b.files() == a.files()
 
 
-def test_one_that_cannot_come_holds_up_what_meets_it_and_nothing_else(
+def test_one_that_cannot_come_holds_up_only_what_meets_it(
     a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key in range(2):
@@ -252,7 +252,7 @@ def test_one_that_cannot_be_committed_keeps_none_of_the_others(
     assert not list((b.path / "ssd" / ".frostline" / "staging").iterdir())
 
 
-def test_who_follows_inserts_looks_over_what_is_here_when_something_of_it_goes(
+def test_who_follows_inserts_looks_over_all_when_a_part_goes(
     a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part that takes the place of none costs what it is, not what the table has; passes look over all the same."""

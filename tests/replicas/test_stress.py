@@ -21,8 +21,8 @@ def test_every_replica_has_what_was_acknowledged_once() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("zookeeper")
-def test_replicas_with_a_log_each_lose_nothing_with_keeper_nor_with_machines_that_go() -> None:
-    """P11, P13 (I1 to I11)."""
+def test_replicas_with_a_log_each_lose_nothing_in_outages() -> None:
+    """P11, P13 (I1 to I11). Keeper goes, and machines go."""
     command = [sys.executable, "-m", "tests.soak.replicas", "--own-logs", "--seed", "18", "--rounds", "3"]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

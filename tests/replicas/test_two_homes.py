@@ -149,7 +149,7 @@ def test_what_an_earlier_daemon_of_this_home_left_is_taken_over(
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b'{"home": 1}'])
-def test_who_does_not_say_where_it_works_is_not_taken_away_either(
+def test_who_does_not_say_where_it_works_is_not_taken_away(
     a: Machine, keeper: Keeper, settings: KeeperConfig, data: bytes
 ) -> None:
     with held(settings, data):

@@ -165,7 +165,7 @@ def test_a_large_merge_is_left_to_the_workers_while_one_lives(machine: Machines,
     assert a.files() == b.files()
 
 
-def test_what_a_worker_made_is_not_made_again_where_it_cannot_be_had(
+def test_a_worker_s_merge_is_not_repeated_where_it_cannot_be_had(
     machine: Machines, settings: KeeperConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not while it is being made, and not while the worker is there and does not give it: only when none lives."""
@@ -187,10 +187,10 @@ def test_what_a_worker_made_is_not_made_again_where_it_cannot_be_had(
     assert a.files() == b.files()
 
 
-def test_a_daemon_makes_a_large_merge_at_once_when_the_last_worker_is_gone(
+def test_a_daemon_merges_at_once_when_the_last_worker_is_gone(
     machine: Machines, settings: KeeperConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its session, or as here with its node: no pass is waited for."""
+    """With its session, or as here with its node: no pass is waited for. It makes even a large merge then."""
     _, b = worker_and_another(machine, settings)
     monkeypatch.setattr(following, "_LOOK_SECONDS", 3600.0)
     waits, made = threading.Event(), threading.Event()

@@ -210,10 +210,10 @@ def import_everything() -> None:
     import restore
     import tiering
     import zerocopy
-    from tests.crash import mutants, scenarios
+    from tests.crash import mutants, site
 
     mutants.apply_from_environment()
-    scenarios.import_everything()
+    site.import_everything()
     for package in (oplog, disks, restore, tiering, zerocopy):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith(".__main__"):

@@ -78,9 +78,7 @@ class TestTheCatalogue:
         assert rows_of(session.table("t")) == ROWS + added
         assert _held(config, "db.other") == []
 
-    def test_each_stands_for_its_own_table_whatever_the_rows_are_from(
-        self, session: SparkSession, config: Path
-    ) -> None:
+    def test_each_stands_for_its_own_table_wherever_rows_come_from(self, session: SparkSession, config: Path) -> None:
         session.sql("create table t using frostline.db.t")
         session.sql("create table other using frostline.db.other")
         session.sql("insert into other select * from t")
@@ -169,7 +167,7 @@ class TestRefused:
         with pytest.raises(Exception, match=r"which table\?.*spark_tiering.formats"):
             _frame(session, (3, "three")).write.format("frostline").saveAsTable("t")
 
-    def test_a_table_that_the_catalogue_knows_nothing_of_says_the_way_round(self, session: SparkSession) -> None:
+    def test_a_table_unknown_to_the_catalogue_says_the_way_round(self, session: SparkSession) -> None:
         session.sql("create table t (k bigint) using frostline options (path 'db.t')")  # asks nobody
         with pytest.raises(Exception, match=r"which table\?.*using frostline.db.table"):
             session.table("t").collect()
@@ -189,7 +187,7 @@ class TestRefused:
         with pytest.raises(Exception, match=r"the format frostline.db.t is of db.t, and not of db.other"):
             session.read.format("frostline.db.t").load("db.other").count()
 
-    def test_names_that_are_one_to_spark_and_a_table_that_is_not_there(self, spark: SparkSession, config: Path) -> None:
+    def test_names_that_are_one_to_spark_and_a_table_that_is_missing(self, spark: SparkSession, config: Path) -> None:
         with opened(config) as store:
             store.create_table(table("db.T", {"k": "int64"}, ["k"]))
         with pytest.raises(UsageError, match=r"these are one: db.T, db.t"):
@@ -205,7 +203,7 @@ def test_a_new_session_of_the_same_spark_is_told_of_the_format(spark: SparkSessi
     assert rows_of(read_source(spark, config, "db.t")) == ROWS
 
 
-def test_the_end_of_a_stream_is_refused_where_load_can_know_of_it(spark: SparkSession, config: Path) -> None:
+def test_the_end_of_a_stream_is_refused_where_load_can_know_it(spark: SparkSession, config: Path) -> None:
     """Spark says only at the start whether a source is read as a stream, unless an option does."""
     spark_tiering.register(spark)
     for name, value in (("revision", "1"), ("timestamp", "2026-01-01")):

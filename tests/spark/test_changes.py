@@ -76,7 +76,7 @@ def since(config: Path, begin: int, **options: str) -> list[int]:
     return [key for share in reader.partitions() for batch in reader.read(share) for key in batch["k"].to_pylist()]
 
 
-def test_rows_come_in_the_order_of_their_commits_also_when_they_were_merged(config: Path) -> None:
+def test_rows_come_in_the_order_of_commits_also_when_merged(config: Path) -> None:
     begin = head(config)
     with opened(config) as store:
         came(store, 5, 9)
@@ -95,7 +95,7 @@ def test_rows_come_in_the_order_of_their_commits_also_when_they_were_merged(conf
     assert sorted(since(config, 0)) == [0, 1, 2, 3, 5, 9]
 
 
-def test_what_spark_wrote_comes_and_what_was_written_twice_comes_twice(config: Path) -> None:
+def test_what_spark_wrote_comes_and_twice_if_written_twice(config: Path) -> None:
     begin = head(config)
     asked = WriteOptions("db.days", config)
     for _ in range(2):
@@ -105,7 +105,7 @@ def test_what_spark_wrote_comes_and_what_was_written_twice_comes_twice(config: P
     assert sorted(since(config, begin)) == [4, 4, 5, 5]
 
 
-def test_what_was_inserted_on_an_ssd_comes_when_it_gets_to_the_bucket_once(tiered: Path) -> None:
+def test_what_was_inserted_on_an_ssd_comes_once_from_the_bucket(tiered: Path) -> None:
     begin = head(tiered)
     with opened(tiered) as store:
         came(store, 5)
@@ -180,7 +180,7 @@ def test_a_merge_that_is_undone_changes_nothing(config: Path) -> None:
     assert since(config, begin) == [5]
 
 
-def test_a_log_that_was_cut_and_objects_that_were_collected_are_said(ministack: Server, tmp_path: Path) -> None:
+def test_a_log_cut_off_and_collected_objects_are_reported(ministack: Server, tmp_path: Path) -> None:
     file = write_config(tmp_path, ministack, hot=False, retention_seconds=0)
     with opened(file) as store:
         store.create_table(DAYS)
@@ -226,7 +226,8 @@ def test_a_stream_is_told_of_its_filter_by_load(config: Path, monkeypatch: pytes
             FrostlineSource(asked).schema()
 
 
-def test_batches_of_a_stream_have_so_many_commits_and_are_the_same_again(config: Path) -> None:
+def test_batches_have_so_many_commits_and_are_the_same_again(config: Path) -> None:
+    """Batches of a stream."""
     begin = head(config)
     with opened(config) as store:
         for key in (5, 6, 7):
@@ -265,9 +266,7 @@ def test_only_what_came_is_read(config: Path) -> None:
 
 
 @pytest.mark.in_turn
-def test_spark_reads_changes_and_streams_them_from_table_to_table(
-    spark: SparkSession, config: Path, tmp_path: Path
-) -> None:
+def test_spark_reads_changes_and_streams_them_between_tables(spark: SparkSession, config: Path, tmp_path: Path) -> None:
     begin = head(config)
     with opened(config) as store:
         for key in (5, 6, 7):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.servers import REPOSITORY, Server
+from tests.spark.checked import PARTS, SECRET, Site, damage
 from tests.spark.cluster import CONF, Cluster
-from tests.spark.test_checks import PARTS, SECRET, Site, damage
 
 
 def frostline(config: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -41,7 +41,7 @@ def configured(site: Site, directory: Path, **conf: str) -> Path:
     return path
 
 
-def test_the_command_line_gives_the_same_document_and_what_spark_did(ministack: Server, tmp_path: Path) -> None:
+def test_the_verb_gives_the_same_document_and_what_spark_did(ministack: Server, tmp_path: Path) -> None:
     site = Site(ministack, tmp_path / "state", None)  # type: ignore[arg-type]
     damage(site)
     site.disk.close()
@@ -98,9 +98,7 @@ def test_a_collection_and_a_restore_from_another_bucket(ministack: Server, tmp_p
 
 
 @pytest.mark.in_turn
-def test_the_executors_of_a_cluster_have_nothing_but_what_they_are_sent(
-    ministack: Server, tmp_path: Path, cluster: Cluster
-) -> None:
+def test_executors_have_nothing_but_what_they_are_sent(ministack: Server, tmp_path: Path, cluster: Cluster) -> None:
     site = Site(ministack, tmp_path / "state", None)  # type: ignore[arg-type]
     damage(site)
     gone = site.drop(6)

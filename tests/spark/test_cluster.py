@@ -49,7 +49,7 @@ def test_a_worker_that_is_killed_costs_time_only(java: None, tmp_path: Path) -> 
 
 
 @pytest.mark.in_turn
-def test_a_cluster_that_gives_no_executor_is_waited_for_with_a_word(java: None, tmp_path: Path) -> None:
+def test_a_cluster_without_executors_is_waited_for_with_a_word(java: None, tmp_path: Path) -> None:
     """As long as somebody wants to wait: the tasks may not be lost, and nothing else would say why they do not run."""
     with standalone(workers=0) as cluster:
         done = cluster.run("tests.spark.drivers", "without executors", str(tmp_path))

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration import test_documents
-
-demo = test_documents.demo
+from tests.integration.demos import demo as demo
+from tests.integration.demos import run_each_command
 
 
 @pytest.mark.in_turn
 @pytest.mark.timeout(1200)  # several drivers of Spark, one after the other
 def test_every_command_about_spark_works_word_for_word(java: None, demo: Path, tmp_path: Path) -> None:
-    test_documents.test_every_command_of_the_document_works_word_for_word("docs/spark.md", demo, tmp_path)
+    run_each_command("docs/spark.md", demo, tmp_path)

@@ -97,9 +97,7 @@ def test_columns_that_differ_in_case_go_by_their_names(home: Home, name: str, te
     assert home.json("query", "SELECT k, name FROM d.t")["rows"] == [[1, "TWO"]]
 
 
-def test_what_was_stopped_between_two_commits_goes_on_after_the_last(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_stopped_between_two_commits_goes_on_after_the_last(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped before a commit, and after one whose answer was lost."""
     files = [written(home, f"{number}.parquet", rows(number * 10, 10)) for number in range(4)]
     commit, calls = write_job.commit, [0]
@@ -145,7 +143,7 @@ def test_two_at_once_take_each_file_once(home: Home, monkeypatch: pytest.MonkeyP
     assert contents(home) == expected(0, 30)
 
 
-def test_a_file_that_changed_is_not_taken_for_another_unless_told(home: Home) -> None:
+def test_a_changed_file_is_not_another_one_unless_asked_for(home: Home) -> None:
     file = written(home, "a.parquet", rows(0, 10))
     home("ingest", "d.t", file, "--spark")
     written(home, "a.parquet", rows(10, 11))
@@ -155,9 +153,7 @@ def test_a_file_that_changed_is_not_taken_for_another_unless_told(home: Home) ->
     assert contents(home) == expected(0, 21)
 
 
-def test_marks_are_put_together_and_an_undone_commit_can_come_again(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_marks_are_merged_and_an_undone_commit_can_come_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(once_files, "MARKS", 2)
     files = [written(home, f"{number}.parquet", rows(number * 10, 10)) for number in range(4)]
     done = home.json("ingest", "d.t", *files, "--spark", "--batch-bytes", "1")
@@ -219,9 +215,8 @@ def test_a_file_that_spark_would_pass_over_is_refused(home: Home, name: str) -> 
     assert home.json("query", "SELECT count(*) FROM d.t")["rows"] == [[0]]
 
 
-def test_a_file_that_spark_passes_over_for_another_reason_takes_none_in(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_spark_passes_over_otherwise_takes_none_in(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For another reason than that it is in already."""
     monkeypatch.setattr(ingest, "_PASSED_OVER", re.compile(r"nothing\Z"))
     for name in ("_rows.csv", "more.csv"):
         (home.path / name).write_text("k,at,name\n1,2026-01-01,a\n")

@@ -250,9 +250,7 @@ def bad_values(home: Home) -> list[tuple[str, str]]:
     ]
 
 
-def test_what_is_wrong_with_a_file_is_said_and_nothing_of_its_batch_goes_in(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_file_is_said_and_nothing_of_its_batch_goes_in(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the words and the exit code of `insert`."""
     create(home, "d.strict", "k:int64 not null", "at:timestamp[us, UTC]", "name:string")
     for file, said in bad_values(home):
@@ -279,7 +277,7 @@ def test_a_file_that_goes_before_it_is_read_is_named(home: Home, monkeypatch: py
 
 
 @pytest.mark.parametrize("how", ["other rows", "cut", "touched"])
-def test_a_file_that_is_written_anew_meanwhile_goes_in_when_it_is_listed_anew(
+def test_a_file_rewritten_meanwhile_goes_in_when_listed_again(
     home: Home, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     one, two = (written(home, f"{number}.parquet", rows(number * 10, 10)) for number in range(2))

@@ -68,9 +68,10 @@ def _is_native(frame: DataFrame) -> bool:
     return "FileScan parquet" in plan
 
 
-def test_files_of_directories_are_read_natively_and_the_log_and_the_plan_say_so(
+def test_files_of_directories_are_read_natively_and_it_is_said(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The log and the plan say so."""
     config = _directory(tmp_path)
     _fill(config)
     with caplog.at_level(logging.INFO, "spark_tiering"):
@@ -101,9 +102,10 @@ def test_a_table_without_rows_is_read_natively(spark: SparkSession, tmp_path: Pa
     assert _rows(frame) == (0, None)
 
 
-def test_what_spark_cannot_read_itself_goes_through_the_source_and_the_log_and_the_plan_say_why(
+def test_what_spark_cannot_read_goes_through_the_source(
     spark: SparkSession, tmp_path: Path, ministack: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The log and the plan say why."""
     elsewhere = write_config(tmp_path / "elsewhere", ministack)
     limited = _directory(tmp_path / "limited", limits={"requests_per_second": 500})
     finer = _directory(tmp_path / "finer")
@@ -206,9 +208,7 @@ def test_an_object_with_another_footer_is_an_error(
         spark_tiering.sql(spark, COUNT, config=config, native="always")
 
 
-def test_a_change_of_type_that_spark_may_read_otherwise_goes_through_the_source(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_change_of_type_spark_may_misread_uses_the_source(spark: SparkSession, tmp_path: Path) -> None:
     config = _directory(tmp_path)
     old = _fill(config, {"n": "date"})
     columns = tuple(Column(3, "n", "timestamp[us]") if column.name == "n" else column for column in old.columns)
@@ -241,7 +241,7 @@ def test_what_was_merged_or_dropped_is_not_read(spark: SparkSession, tmp_path: P
     assert _rows(spark_tiering.sql(spark, COUNT, config=config, native="always")) == (2001, 1005)
 
 
-def test_a_frame_stays_readable_while_parts_are_merged_and_collected(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_frame_stays_readable_during_merges_and_collections(spark: SparkSession, tmp_path: Path) -> None:
     config = _directory(tmp_path)
     definition = _fill(config, cold=2, hot=2)
     frame = spark_tiering.sql(spark, COUNT, config=config, native="always")
@@ -254,9 +254,8 @@ def test_a_frame_stays_readable_while_parts_are_merged_and_collected(spark: Spar
     assert _rows(spark_tiering.sql(spark, COUNT, config=config, native="always")) == (4001, 6001)
 
 
-def test_a_file_that_is_gone_or_altered_is_an_error_whatever_the_session_ignores(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_file_gone_or_altered_is_an_error_in_every_session(spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever the session ignores."""
     config = _directory(tmp_path)
     _fill(config, cold=1, hot=0)
     (file,) = (path for path in (tmp_path / "bucket").rglob("*") if path.is_file() and _is_parquet(path))

@@ -260,9 +260,7 @@ class TestThePast:
         assert read(spark, file, "db.logs", revision=revision).count() == 10
         assert read(spark, file, "db.logs", timestamp=before).count() == 10
 
-    def test_a_data_frame_stays_readable_while_parts_are_merged_and_collected(
-        self, spark: SparkSession, fresh: Path
-    ) -> None:
+    def test_a_data_frame_stays_readable_over_merges_and_collections(self, spark: SparkSession, fresh: Path) -> None:
         definition = logs()
         with opened(fresh) as store:
             store.create_table(definition)

@@ -66,7 +66,7 @@ def finish(begun: tuple[WriteOptions, WriteJob], *written: tuple[int, int]) -> W
     return commit_job(asked, job, write_parts([batch], job, 0, 0) if written else [])
 
 
-def test_partitions_that_are_written_are_replaced_and_undo_brings_them_back(config: Path) -> None:
+def test_written_partitions_are_replaced_and_undo_returns_them(config: Path) -> None:
     result = finish(begun(config), (1, 10), (3, 30))
     assert rows(config) == [(1, 10), (2, 3), (3, 30)]
     assert len(result.replaced) == 2
@@ -155,7 +155,7 @@ def _meddled(monkeypatch: pytest.MonkeyPatch, meddle: Any) -> Iterator[list[int]
         yield looks
 
 
-def test_rows_that_come_right_before_the_commit_are_not_left_beside_it(
+def test_rows_that_come_right_before_the_commit_refuse_it(
     config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     other = _other_machine(config, tmp_path)
@@ -170,9 +170,10 @@ def test_rows_that_come_right_before_the_commit_are_not_left_beside_it(
     assert rows(config) == [(1, 1), (1, 2), (1, 99), (2, 3)]
 
 
-def test_a_merge_and_rows_of_another_partition_right_before_the_commit_are_no_matter(
+def test_a_merge_or_another_partition_s_rows_refuse_no_commit(
     config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """They come right before the commit."""
     other = _other_machine(config, tmp_path)
 
     def meddle() -> None:
@@ -196,7 +197,8 @@ def _other_machine(config: Path, tmp_path: Path) -> Path:
     return file
 
 
-def test_rows_on_an_ssd_are_not_replaced_where_no_undo_brings_them_back(ministack: Server, tmp_path: Path) -> None:
+def test_rows_on_an_ssd_are_not_replaced_where_undo_lacks_them(ministack: Server, tmp_path: Path) -> None:
+    """Where no undo brings them back."""
     config = write_config(tmp_path, ministack)
     with opened(config) as store:
         store.create_table(DAYS)

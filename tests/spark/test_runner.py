@@ -45,7 +45,7 @@ def test_nothing_to_do_is_no_job(runner: SparkRunner) -> None:
     assert answers(runner, []) == {}
 
 
-def test_one_task_a_piece_however_many_rows_spark_puts_in_a_partition(runner: SparkRunner, spark: SparkSession) -> None:
+def test_one_task_a_piece_however_many_rows_a_partition_has(runner: SparkRunner, spark: SparkSession) -> None:
     tracker = spark.sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup(None))
     assert len(answers(runner, [0.0] * 9, nap)) == 9

@@ -239,9 +239,7 @@ class _Session:
 
 
 class TestPython:
-    def test_tasks_run_in_the_python_of_the_program_unless_another_was_named(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_tasks_run_in_the_program_s_python_unless_one_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def chosen(**conf: str) -> str:
             session: Any = _Session(**conf)
             register(session)

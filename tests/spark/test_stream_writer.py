@@ -19,9 +19,9 @@ from spark_tiering.writing.cached_store import close_kept
 from spark_tiering.writing.gathering import SMALL_PARTS
 from spark_tiering.writing.stream_options import stream_options
 from spark_tiering.writing.write_job import begin_job, commit_job
-from tests.spark import test_writer
 from tests.spark.stores import insert, opened, table
-from tests.spark.test_writer import batches, counts
+from tests.spark.written import batches, counts
+from tests.spark.written import config as config
 from tiering.engine.store import Store
 from tiering.engine.write_job import WriteOptions, WriteResult
 from tiering.insert.uploaded.once import OnceABatch
@@ -33,8 +33,6 @@ from tiering.table.schema import TableDefinition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-config = test_writer.config
 
 
 def _stream(config: Path, query: str = "first", *, takes_new: bool = False) -> WriteOptions:
@@ -93,9 +91,7 @@ def test_small_batches_are_gathered_and_none_is_lost(config: Path, monkeypatch: 
     assert counts(config)[0] == 670
 
 
-def test_the_store_of_a_stream_stays_open_and_sees_what_others_did(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_of_a_stream_stays_open_and_sees_other_commits(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     close_kept()
     asked, opens = _stream(config), []
     original = Store.open

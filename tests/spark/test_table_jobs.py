@@ -54,9 +54,7 @@ def test_of_two_attempts_of_a_straggler_one_is_committed(cluster: Cluster, confi
 
 
 @pytest.mark.in_turn
-def test_a_worker_that_is_killed_in_the_middle_of_a_write_costs_no_row(
-    java: None, ministack: Server, config: Path
-) -> None:
+def test_a_worker_killed_in_the_middle_of_a_write_costs_no_row(java: None, ministack: Server, config: Path) -> None:
     with standalone() as cluster:
         program = [sys.executable, "-m", "tests.spark.table_jobs", cluster.url, str(config), "slow", str(ROWS)]
         driver = subprocess.Popen(

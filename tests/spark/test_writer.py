@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -22,31 +22,18 @@ from oplog.errors import NotFound, Refused
 from restore.check.check import CheckOptions, check
 from spark_tiering.writing.write_job import begin_job, commit_job
 from tests.servers import Server
-from tests.spark.stores import insert, opened, read, rows_of, table, write_config
+from tests.spark.stores import insert, opened, read, rows_of, write_config
+from tests.spark.written import START, batches, counts, logs
+from tests.spark.written import config as config
 from tiering.engine.store import Store
 from tiering.engine.write_job import WriteOptions
 from tiering.insert.uploaded.once import OnceAJob
 from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart, write_parts
 from tiering.merge.request import MergeRequest
-from tiering.table.schema import PartitionField, TableDefinition
+from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-COLUMNS = {"service": "string", "ts": "timestamp[us, UTC]", "count": "uint64", "note": "string"}
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def logs(**settings: int) -> TableDefinition:
-    return table("db.logs", COLUMNS, ["service", "ts"], PartitionField("day", "ts"), **settings)
-
-
-@pytest.fixture
-def config(ministack: Server, tmp_path: Path) -> Path:
-    file = write_config(tmp_path, ministack)
-    with opened(file) as store:
-        store.create_table(logs())
-    return file
 
 
 def frame_of(spark: SparkSession, rows: int, *, days: int = 2, tasks: int = 3) -> DataFrame:
@@ -64,13 +51,6 @@ def write(frame: DataFrame, config: Path, name: str = "db.logs", **options: str)
     frame.write.format("frostline").mode("append").option("config", str(config)).options(**options).save(name)
 
 
-def counts(config: Path) -> list[int]:
-    """[rows, distinct, sum] of the table."""
-    with opened(config) as store:
-        found = store.query('SELECT count(*), count(distinct count), sum("count") FROM db.logs').read_all()
-    return [int(column[0].as_py() or 0) for column in found.columns]
-
-
 def whole(rows: int) -> list[int]:
     return [rows, rows, rows * (rows - 1) // 2]
 
@@ -86,9 +66,7 @@ class TestRows:
         assert counts(config) == whole(5000)
         assert rows_of(read(spark, config, "db.logs")) == rows_of(frame)
 
-    def test_one_commit_for_the_whole_job_and_a_part_a_task_and_partition(
-        self, spark: SparkSession, config: Path
-    ) -> None:
+    def test_one_commit_for_the_job_and_a_part_a_task_and_partition(self, spark: SparkSession, config: Path) -> None:
         with opened(config) as store:
             before = store.object_disk("s3").revision or 0
         write(frame_of(spark, 3000, days=2, tasks=3), config)
@@ -105,7 +83,7 @@ class TestRows:
                 keys = [file.row_groups[0].first_key for file in part.part.files]
                 assert keys == sorted(keys)
 
-    def test_a_task_of_many_blocks_makes_one_sorted_part_of_a_partition(
+    def test_a_task_of_many_blocks_makes_one_sorted_part_a_partition(
         self, spark: SparkSession, ministack: Server, tmp_path: Path
     ) -> None:
         file = write_config(tmp_path, ministack, hot=False)
@@ -207,7 +185,7 @@ class TestOnce:
         assert len(set(commit_job(asked, job, parts).parts)) == 3
         assert counts(config)[0] == 150
 
-    def test_a_driver_that_dies_before_its_commit_leaves_garbage_only(self, config: Path) -> None:
+    def test_a_driver_that_dies_before_its_commit_leaves_garbage(self, config: Path) -> None:
         asked = WriteOptions("db.logs", config, OnceAJob("load"))
         _, job = begin_job(asked)
         assert job is not None
@@ -252,7 +230,7 @@ class TestOnce:
         with pytest.raises(NotFound, match="dropped while it was written"):
             commit_job(asked, job, parts)
 
-    def test_a_merge_between_upload_and_commit_covers_nothing_of_the_job(self, config: Path) -> None:
+    def test_a_merge_between_upload_and_commit_covers_no_new_part(self, config: Path) -> None:
         """The numbers are taken at the commit: else a part merged meanwhile could cover them, and the rows be lost."""
         asked = WriteOptions("db.logs", config)
         with opened(config) as store:
@@ -267,16 +245,6 @@ class TestOnce:
         assert counts(config)[0] == 150
 
 
-def batches(rows: int) -> Iterator[pa.RecordBatch]:
-    yield pa.record_batch(
-        {
-            "service": [f"s{number % 7}" for number in range(rows)],
-            "ts": pa.array([START + timedelta(seconds=number) for number in range(rows)], pa.timestamp("us", "UTC")),
-            "count": range(rows),
-        }
-    )
-
-
 def rows_as_dict(start: int, rows: int) -> Iterator[dict[str, list[Any]]]:
     numbers = range(start, start + rows)
     yield {
@@ -288,7 +256,7 @@ def rows_as_dict(start: int, rows: int) -> Iterator[dict[str, list[Any]]]:
 
 
 class TestFailures:
-    def test_a_task_that_dies_in_the_middle_is_repeated_without_a_trace(
+    def test_a_task_that_dies_midway_is_repeated_without_a_trace(
         self, spark: SparkSession, config: Path, tmp_path: Path
     ) -> None:
         flag = str(tmp_path / "died")

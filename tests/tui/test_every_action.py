@@ -33,7 +33,7 @@ PROVED_BY: dict[str, tuple[str, str, str]] = {
     "policy.approve": ("apply", _ACTING, "test_planned_moves_are_shown_and_carried_out"),
     "policy.at": ("plan", _HERE, "test_the_plan_of_another_time_is_that_of_the_verb"),
     "policy.tick": ("tick", _HERE, "test_a_pass_is_done_from_the_plan_and_from_the_jobs"),
-    "disks.gc": ("gc", _KEEPING, "test_a_collection_shows_what_it_would_delete_and_wants_the_name_of_the_disk"),
+    "disks.gc": ("gc", _KEEPING, "test_a_collection_shows_its_deletes_and_asks_the_disk_s_name"),
     "disks.snapshot": ("snapshot", _KEEPING, "test_a_snapshot_is_written"),
     "disks.audit": ("replica audit", _REPLICAS, "test_marks_are_compared_and_put_back_before_gc_may_collect"),
     "log.diff": ("diff", _HERE, "test_what_blame_and_diff_say_is_shown"),

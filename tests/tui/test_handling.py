@@ -12,7 +12,7 @@ import pytest
 from tests.homes import Home
 from tests.tui.conftest import DUE, STAYS, due_move
 from tests.tui.pilot import Driver, drive
-from tests.tui.test_terminal import Terminal
+from tests.tui.terminals import Terminal
 from tiering.config.reading import load
 from tiering.engine.store import Store
 from tiering.journal import file as journal_file
@@ -75,9 +75,8 @@ def test_marked_rows_are_copied_in_their_order(home: Home) -> None:
     drive(home, story)
 
 
-def test_a_journal_that_another_process_holds_is_said_and_keys_work(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_that_another_holds_is_said_and_keys_work(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process holds it."""
     monkeypatch.setattr(journal_file, "_BUSY_SECONDS", 0.2)
     other = sqlite3.connect(home.path / "state" / "journal.db", isolation_level=None)
 

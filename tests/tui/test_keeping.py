@@ -28,7 +28,7 @@ async def _go_to(driver: Driver, column: str, value: object) -> None:
     await driver.press("home", *["down"] * steps)
 
 
-def test_a_collection_shows_what_it_would_delete_and_wants_the_name_of_the_disk(home: Home) -> None:
+def test_a_collection_shows_its_deletes_and_asks_the_disk_s_name(home: Home) -> None:
     home.to_bucket(table="d.small")
     before = home.json("gc", "s3")
     seen: list[str] = []
@@ -54,7 +54,7 @@ def test_a_collection_shows_what_it_would_delete_and_wants_the_name_of_the_disk(
     assert {**home.json("gc", "s3"), "pending": 0} == {**before, "pending": 0}
 
 
-def test_a_collection_of_a_local_disk_is_refused_as_the_verb_refuses_it(home: Home) -> None:
+def test_a_collection_of_a_local_disk_is_refused_as_by_the_verb(home: Home) -> None:
     home("gc", "ssd", code=2)
     words = home.error.splitlines()[0].removeprefix("frostline: ")
 
@@ -183,7 +183,7 @@ def test_what_runs_shows_how_far_it_is(home: Home) -> None:
     assert [*shares, work.share] == [None, 0.25, 0.75, 1.0, 0.25, None]
 
 
-def test_what_is_shown_does_not_wait_for_the_limits_that_an_action_uses_up(home: Home) -> None:
+def test_what_is_shown_does_not_wait_for_the_limits_of_an_action(home: Home) -> None:
     """A backup at `limits.bytes_per_second` kept the screens from being read for as long as it ran."""
     shared: list[Limiter] = []
 

@@ -100,9 +100,7 @@ def test_the_inbox_and_the_daemon_are_trouble_while_they_are(tmp_path: Path) -> 
             assert trouble(store) == ["2 files of 2 tables failed; of d.again c.csv: row 1 is not a number"]
 
 
-def test_the_daemon_itself_is_asked_and_else_what_it_wrote_down_is_shown(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_daemon_is_asked_or_else_what_it_wrote_is_shown(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     state, silent = home.path / "state", threading.Event()
     monkeypatch.setattr("tiering.facts.status._DAEMON_ANSWERS_SECONDS", 0.2)
 

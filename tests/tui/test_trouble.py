@@ -225,7 +225,8 @@ def test_a_log_that_cannot_be_read_is_not_taken_for_none(home: Home) -> None:
     drive(home, story)
 
 
-def test_what_another_process_begins_is_seen_also_while_reading_all_would_cost_too_much(home: Home) -> None:
+def test_what_others_begin_is_seen_when_reading_all_costs_much(home: Home) -> None:
+    """Another process begins it."""
     with Store.open(load(home.configuration), actor="another@there") as store:
 
         async def story(driver: Driver) -> None:
@@ -313,7 +314,8 @@ def _words(driver: Driver) -> str:
     return said if any(one in said for one in ("No such table", "No such part", "1 skipped")) else ""
 
 
-def test_a_table_that_goes_while_its_drop_is_asked_for_is_said_to_be_gone(home: Home) -> None:
+def test_a_table_dropped_elsewhere_during_the_question_is_named(home: Home) -> None:
+    """Another process drops it; the answer says that it is gone."""
     name = "d.events"
 
     async def story(driver: Driver) -> None:

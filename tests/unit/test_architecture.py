@@ -39,7 +39,7 @@ def test_arrows_are_the_imports_wherever_they_stand(root: Path) -> None:
     assert sorted(arrows(picture(root))) == expected
 
 
-def test_what_a_longer_way_says_is_left_out_and_what_nothing_says_is_not(root: Path) -> None:
+def test_a_longer_way_hides_its_short_cut_and_nothing_else(root: Path) -> None:
     (root / "high/top.py").write_text("import high.middle.thing\nimport high.foot\n")
     assert "high_top --> high_foot" not in picture(root)
     (root / "high/middle/thing.py").write_text("")

@@ -49,7 +49,7 @@ def test_a_hundred_nodes_are_one_request(keeper: Keeper, paths: list[str]) -> No
 
 
 @pytest.mark.parametrize("unknown", [99, 4])
-def test_a_server_that_does_not_know_such_requests_is_asked_for_each(
+def test_a_server_without_batched_requests_is_asked_for_each(
     unknown: int, settings: KeeperConfig, paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It breaks the connection, or answers what is no answer."""

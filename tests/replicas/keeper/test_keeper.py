@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from kazoo.client import KazooClient
 
 from oplog.errors import (
     AccessDenied,
@@ -23,6 +22,7 @@ from oplog.errors import (
     Transient,
     UsageError,
 )
+from tests.replicas.keeper.expiring import expire
 from tests.replicas.keeper.line import KeeperLine
 from tiering.config.settings import KeeperConfig
 from zerocopy.keeper.client import Keeper, Witness
@@ -104,9 +104,10 @@ def test_what_was_answered_to_nobody_happens_once(
     assert keeper.exists("/a/b/c") == (what == "path")
 
 
-def test_a_change_without_a_witness_says_that_its_outcome_is_unknown(
+def test_a_change_without_a_witness_has_an_unknown_outcome(
     line: KeeperLine, keeper: Keeper, settings: KeeperConfig
 ) -> None:
+    """The error says so."""
     with over(line, settings) as broken:
         line.lose_answers()
         with pytest.raises(OutcomeUnknown):
@@ -240,14 +241,6 @@ def test_what_the_library_says_reaches_nobody_who_did_not_ask(
     assert warnings(caplog) == []
     assert "DEBUG    zerocopy.keeper.connecting.said" in caplog.text
     assert not [one for one in caplog.records if one.name.startswith("kazoo")]
-
-
-def expire(keeper: Keeper, settings: KeeperConfig) -> None:
-    """End the session from elsewhere: for the server it is over."""
-    other = KazooClient(settings.hosts[0], client_id=keeper._client.client_id)
-    other.start(timeout=120)
-    other.stop()
-    other.close()
 
 
 def test_nodes_belong_to_the_user_and_their_parents_too(settings: KeeperConfig) -> None:

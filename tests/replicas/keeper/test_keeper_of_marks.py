@@ -19,7 +19,8 @@ from disks.object_disk.sharing import recorded_keeper
 from disks.object_disk.sharing.recorded_keeper import MarksKeeper
 from disks.stores.wrappers.named_log import whole_prefix
 from tests.replicas.machines import Machine, Machines, blobs_in
-from tests.replicas.zero_copy.test_sharing import FIRST, machine
+from tests.replicas.zero_copy.sharing import FIRST
+from tests.replicas.zero_copy.sharing import machine as machine
 from tests.servers import Server
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
@@ -90,7 +91,7 @@ def elsewhere(settings: KeeperConfig) -> KeeperConfig:
     return msgspec.structs.replace(settings, root=f"{settings.root}-other")
 
 
-def test_a_machine_without_keeper_does_not_collect_what_marks_hold(
+def test_a_machine_without_keeper_does_not_collect_marked_blobs(
     cold: tuple[Machine, Machine], held: Callable[[], bool], machine: Machines
 ) -> None:
     c = without_keeper(machine, "c")

@@ -76,7 +76,7 @@ def names(store: Store) -> list[str]:
     return connections(store.context).keeper.children(LOG)
 
 
-def test_a_sync_waits_until_its_server_knows_what_was_acknowledged(
+def test_a_sync_waits_until_its_server_has_what_was_acknowledged(
     three: Ensemble, both: tuple[Machine, Machine]
 ) -> None:
     a, b = both

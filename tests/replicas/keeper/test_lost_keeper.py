@@ -94,9 +94,8 @@ def test_nobody_drops_what_others_may_lack(a: Machine, b: Machine, keeper: Keepe
     assert b.files() == {}
 
 
-def test_who_is_not_waited_for_comes_late_and_what_it_alone_had_is_set_aside(
-    a: Machine, b: Machine, keeper: Keeper
-) -> None:
+def test_what_only_a_latecomer_had_is_set_aside(a: Machine, b: Machine, keeper: Keeper) -> None:
+    """Nobody waits for a replica that comes late."""
     a.insert(1)
     with a.serving():
         b.sync()
@@ -143,7 +142,7 @@ def test_a_table_that_keeper_has_is_not_built_anew(a: Machine) -> None:
     assert a.insert(2)["rows"] == 1
 
 
-def test_an_entry_that_was_taken_over_and_is_gone_makes_it_read_only(a: Machine, b: Machine, keeper: Keeper) -> None:
+def test_a_taken_over_entry_that_is_gone_makes_it_read_only(a: Machine, b: Machine, keeper: Keeper) -> None:
     a.insert(1)
     with a.serving():
         b.sync()
@@ -167,10 +166,8 @@ def test_a_number_that_keeper_gives_again_is_not_taken(a: Machine, keeper: Keepe
     assert a.keys() == [1]
 
 
-def test_an_insert_that_keeper_forgot_before_anybody_took_it_over_is_not_set_aside(
-    a: Machine, b: Machine, keeper: Keeper
-) -> None:
-    """It was acknowledged: its rows stay in the table, whichever verb comes next."""
+def test_an_insert_that_keeper_forgot_at_once_is_not_set_aside(a: Machine, b: Machine, keeper: Keeper) -> None:
+    """It was acknowledged: its rows stay in the table, whichever verb comes next. Nobody had taken it over yet."""
     a.insert(1)
     with a.serving():
         b.sync()
@@ -209,10 +206,11 @@ def test_a_session_outlives_the_data_of_its_server(tmp_path: Path) -> None:
             session.create("/node-1")
 
 
-def test_a_keeper_with_yesterdays_data_deletes_nothing_and_is_built_anew(
+def test_a_keeper_with_yesterdays_data_deletes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], zookeeper: int
 ) -> None:
-    """A real server, stopped, its directory copied, and brought back; a machine's session lives through it."""
+    """A real server, stopped, its directory copied, and brought back; a machine's session lives through it.
+    It is built again from what the replicas have."""
     place, server = tmp_path / "keeper", None
     server = KeeperServer(place)
     with server:

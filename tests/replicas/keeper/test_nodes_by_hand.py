@@ -99,7 +99,7 @@ def found(keeper: Keeper, path: str) -> str:
 
 
 @pytest.mark.parametrize("path", NODES)
-def test_a_node_that_holds_anything_stops_nobody_and_loses_nothing(
+def test_a_node_with_any_content_stops_nobody_and_loses_nothing(
     both: tuple[Machine, Machine], keeper: Keeper, path: str
 ) -> None:
     """While a replica runs and while one starts; what is put right again is gone on with."""
@@ -130,7 +130,7 @@ def test_a_node_that_nobody_of_ours_made_stops_nobody(both: tuple[Machine, Machi
 
 
 @pytest.mark.parametrize("data", [b"one", b"-7", b"99999999", HUGE])
-def test_a_pointer_into_nowhere_is_named_and_goes_on_when_it_is_put_right(
+def test_a_pointer_into_nowhere_is_named_and_goes_on_when_fixed(
     both: tuple[Machine, Machine], keeper: Keeper, data: bytes
 ) -> None:
     """One past the end would have the replica take in nothing any more, and say nothing."""
@@ -161,9 +161,7 @@ def test_a_pointer_that_was_set_back_ends(both: tuple[Machine, Machine], keeper:
     assert a.keys() == b.keys() == [1, 2, 3]
 
 
-def test_an_entry_that_is_gone_from_the_middle_of_the_log_is_missed(
-    both: tuple[Machine, Machine], keeper: Keeper
-) -> None:
+def test_an_entry_gone_from_the_middle_of_the_log_is_missed(both: tuple[Machine, Machine], keeper: Keeper) -> None:
     """Numbers have no gaps: what it brought is not skipped without a word."""
     a, b = both
     a.insert(4)
@@ -175,9 +173,7 @@ def test_an_entry_that_is_gone_from_the_middle_of_the_log_is_missed(
     assert a.keys() == [1, 2, 3, 4]
 
 
-def test_a_merge_that_is_said_to_leave_nothing_takes_nothing_away(
-    both: tuple[Machine, Machine], keeper: Keeper
-) -> None:
+def test_a_merge_said_to_leave_nothing_takes_nothing_away(both: tuple[Machine, Machine], keeper: Keeper) -> None:
     """Of what somebody has there are rows."""
     _, b = both
     path = f"{TABLE}/outputs/all_0_1_1"

@@ -30,7 +30,8 @@ def follow(store: Store) -> None:
     assert not done.postponed
 
 
-def test_requests_of_an_insert_of_a_fetch_and_of_a_pass_in_which_nothing_happens(a: Machine, b: Machine) -> None:
+def test_requests_of_an_insert_a_fetch_and_an_idle_pass(a: Machine, b: Machine) -> None:
+    """An idle pass is one in which nothing happens."""
     with a.serving() as one, b.serving() as other:
         insert(one, 0)
         follow(other)
@@ -61,7 +62,7 @@ def test_what_another_process_took_over_is_not_taken_over_twice(a: Machine, b: M
     b("fsck", "--read-data")
 
 
-def test_who_was_given_up_meanwhile_takes_nothing_over_by_what_it_knew(a: Machine, b: Machine, keeper: Keeper) -> None:
+def test_who_was_given_up_takes_nothing_over_by_what_it_knew(a: Machine, b: Machine, keeper: Keeper) -> None:
     with a.serving() as one, b.serving() as other:
         insert(one, 0)
         follow(other)
@@ -72,7 +73,7 @@ def test_who_was_given_up_meanwhile_takes_nothing_over_by_what_it_knew(a: Machin
     assert b.keys() == [0, 1]
 
 
-def test_an_insert_is_refused_when_the_replica_is_another_one_by_now(a: Machine, keeper: Keeper) -> None:
+def test_an_insert_is_refused_when_the_replica_is_another_now(a: Machine, keeper: Keeper) -> None:
     with a.serving() as one:
         insert(one, 0)
         keeper.set(TABLE.replica("a").path, b"somebody else")

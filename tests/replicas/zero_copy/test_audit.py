@@ -286,7 +286,7 @@ def test_marks_of_the_dead_are_told_and_stay(machines: tuple[Home, Home], keeper
     assert not ghost.missing([BlobReference(first, "t/p")])
 
 
-def test_marks_of_a_log_that_was_retired_go_when_it_counts_no_more(
+def test_marks_of_a_retired_log_go_when_it_counts_no_longer(
     machines: tuple[Home, Home], keeper: Keeper, tmp_path: Path
 ) -> None:
     """P13: an audit of any machine takes them away, a day after the retirement and no earlier."""

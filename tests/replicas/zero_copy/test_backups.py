@@ -10,8 +10,8 @@ import pytest
 
 from tests import worm
 from tests.replicas.machines import Machine, blobs_in
-from tests.replicas.zero_copy.test_end_to_end import collected
-from tests.replicas.zero_copy.test_sharing import clean, machine
+from tests.replicas.zero_copy.sharing import clean, collected
+from tests.replicas.zero_copy.sharing import machine as machine
 from tests.servers import Server
 
 __all__ = ["machine"]
@@ -38,7 +38,7 @@ def shared(a: Machine, b: Machine) -> Any:
 
 
 @pytest.mark.skipif(worm.ACTIVE, reason="the store keeps what is younger than its retention")
-def test_what_a_pin_keeps_is_named_again_where_everybody_dropped_it(
+def test_what_a_pin_keeps_is_named_again_where_all_dropped_it(
     shared: Any, a: Machine, b: Machine, bucket: str, s3_environment: Server, repository: str
 ) -> None:
     """And it stays though its backup is deleted, for the machine that restored it alone names it."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from disks.file_table.blob_sets import BlobReference
-from tests.replicas.machines import Machine
-from tests.replicas.zero_copy.test_sharing import blobs_in, clean, held
+from tests.replicas.machines import Machine, blobs_in
+from tests.replicas.zero_copy.sharing import clean, held
 from tests.servers import Server
 from tiering.config.settings import KeeperConfig
 from zerocopy.keeper.client import Keeper

@@ -33,8 +33,10 @@ from disks.object_disk import transaction as transactions
 from oplog.errors import OutcomeUnknown
 from oplog.log import OperationsLog
 from tests.replicas.machines import Machine, blobs_in
-from tests.replicas.zero_copy.test_sharing import clean, cold_on_a, fetched, held, machine
-from tests.replicas.zero_copy.test_verbs import Marked, disk_transaction, home, listed, marked
+from tests.replicas.zero_copy.marking import Marked, disk_transaction, listed, marked
+from tests.replicas.zero_copy.marking import home as home
+from tests.replicas.zero_copy.sharing import clean, cold_on_a, fetched, held
+from tests.replicas.zero_copy.sharing import machine as machine
 from tests.servers import Server
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store

@@ -8,7 +8,8 @@ from typing import Any
 from disks.base import with_commits
 from disks.stores.wrappers.metered import MeteredStore
 from tests.replicas.machines import Machine
-from tests.replicas.zero_copy.test_sharing import FIRST, cold_on_a, machine
+from tests.replicas.zero_copy.sharing import FIRST, cold_on_a
+from tests.replicas.zero_copy.sharing import machine as machine
 from tiering.engine.store import Store
 from zerocopy.execution import work
 from zerocopy.replica.connections import connections
@@ -77,7 +78,7 @@ def test_requests_of_many_parts_that_are_taken_over_together(a: Machine, machine
     assert b.keys() == a.keys()
 
 
-def test_a_log_that_was_looked_at_in_this_session_is_not_asked_what_it_is(a: Machine, machine: Any) -> None:
+def test_a_log_seen_in_this_session_is_not_asked_what_it_is(a: Machine, machine: Any) -> None:
     """Once a session what is here is compared with what Keeper says of it, for a disk may have been set back."""
     b = cold_on_a(a, machine)
     with a.serving(), b.serving() as store:

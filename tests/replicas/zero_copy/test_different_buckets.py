@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.replicas.machines import Machine, blobs_in
-from tests.replicas.zero_copy.test_sharing import machine
+from tests.replicas.zero_copy.sharing import machine as machine
 from tests.servers import Server
 from tiering.config.settings import KeeperConfig
 

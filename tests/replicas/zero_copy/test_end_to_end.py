@@ -4,19 +4,15 @@ a cold part from one to another (I3, I4, I9 to I11)."""
 from __future__ import annotations
 
 import shutil
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from disks.garbage.collect import collect
-from disks.garbage.rules import GcRules
 from tests.replicas.machines import Machine, blobs_in
-from tests.replicas.zero_copy.test_sharing import clean, held, machine
+from tests.replicas.zero_copy.sharing import clean, collected, held
+from tests.replicas.zero_copy.sharing import machine as machine
 from tests.servers import Server
 from tiering.config.settings import KeeperConfig
-from tiering.engine.store import Store
-from zerocopy.execution import auditing
 from zerocopy.interserver import server as interserver
 from zerocopy.keeper.client import Keeper
 
@@ -38,19 +34,6 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(interserver.PartServer, "_find", find)
     return asked
-
-
-def collected(one: Machine) -> int:
-    """How many objects a `gc --delete` in three days takes, after an audit."""
-    one.json("replica", "audit")
-    with Store.open(one.configuration) as store:
-        disk = store.disk("s3")
-        assert disk.logged is not None
-        marks = auditing.references(store.context, disk.logged)
-        rules = GcRules(delete=True, max_delete_fraction=1.0)
-        report = collect(disk, rules, now=datetime.now(UTC) + timedelta(days=3), references=marks)
-        assert report.refused is None
-        return report.deleted
 
 
 def test_three_machines(

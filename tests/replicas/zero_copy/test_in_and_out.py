@@ -12,7 +12,7 @@ import yaml
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
 from tests.replicas.machines import Machine, blobs_in
-from tests.replicas.zero_copy.test_sharing import machine
+from tests.replicas.zero_copy.sharing import machine as machine
 from tests.servers import Server
 from tiering.engine.store import Store
 from zerocopy.execution import auditing

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.replicas.keeper.test_keeper import expire
+from tests.replicas.keeper.expiring import expire
 from tests.replicas.machines import Machine, blobs_in
-from tests.replicas.zero_copy.test_end_to_end import collected
-from tests.replicas.zero_copy.test_sharing import FIRST, clean, machine
+from tests.replicas.zero_copy.sharing import FIRST, clean, collected
+from tests.replicas.zero_copy.sharing import machine as machine
 from tests.servers import Server
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store

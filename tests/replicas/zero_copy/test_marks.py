@@ -72,7 +72,7 @@ def test_a_name_that_is_no_marks_is_refused(name: str) -> None:
 
 
 @given(st.lists(st.integers(0, LARGEST_REVISION - 1), max_size=5))
-def test_the_keys_of_a_set_are_written_short_and_read_as_they_were(revisions: list[int]) -> None:
+def test_the_keys_of_a_set_are_written_short_and_read_back_whole(revisions: list[int]) -> None:
     keys = tuple(map(blob_key, revisions))
     data = nodes.encode_keys(keys)
     assert nodes.decode_keys(data, path="/x") == keys

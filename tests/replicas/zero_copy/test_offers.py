@@ -108,6 +108,6 @@ def test_files_that_are_not_those_of_the_part_are_not_taken(wanted: dict[str, An
     assert "than th" in str(offer.rows(made(), part(**wanted), b"", "here/p"))
 
 
-def test_what_was_written_before_it_could_be_shared_is_not_offered() -> None:
+def test_what_was_written_before_sharing_is_not_offered() -> None:
     found = offer.offered({"data.parquet": FileInfo("x", 5, SHA, KEY, None)}, store="2" * 32, log="a", directory="p")
     assert found == "data.parquet was written before its objects could be shared"

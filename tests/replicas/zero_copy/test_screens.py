@@ -84,7 +84,7 @@ def test_marks_are_compared_and_put_back_before_gc_may_collect(machines: tuple[M
     a("gc", "s3", "--delete")
 
 
-def test_marks_of_a_disk_that_nobody_shares_are_refused_as_the_verb_refuses_them(
+def test_marks_of_an_unshared_disk_are_refused_as_by_the_verb(
     machines: tuple[Machine, Machine],
 ) -> None:
     a, _ = machines

@@ -10,7 +10,9 @@ from aiohttp import web
 
 from disks.file_table.blob_sets import BlobReference
 from disks.object_disk.transaction import ObjectTransaction
-from tests.replicas.machines import Machine, Machines, blobs_in, both_with_an_old_part
+from tests.replicas.machines import Machine, blobs_in, both_with_an_old_part
+from tests.replicas.zero_copy.sharing import FIRST, clean, cold_on_a, fetched, held
+from tests.replicas.zero_copy.sharing import machine as machine
 from tests.servers import Server
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
@@ -19,29 +21,8 @@ from zerocopy.execution import sharing_moves
 from zerocopy.keeper.client import Keeper
 from zerocopy.marks import census
 from zerocopy.marks.census import CollectionGate
-from zerocopy.marks.nodes import ROOT, Holder, StoreNodes
+from zerocopy.marks.nodes import ROOT, StoreNodes
 from zerocopy.replica import sharing
-
-FIRST = "all_0_0_0"
-
-
-@pytest.fixture
-def machine(
-    tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str], shared_url: str, keeper: Keeper
-) -> Machines:
-    return lambda name: Machine(tmp_path, name, settings, capsys, shared_url, log=name)
-
-
-def held(keeper: Keeper) -> dict[str, list[Holder]]:
-    (store,) = keeper.children(ROOT)
-    names = [one.name for one in census.sets(keeper, StoreNodes(store))]
-    return {name: holders for name, holders in census.holders(keeper, StoreNodes(store), names) if holders}
-
-
-def clean(*machines: Machine) -> None:
-    """Marks are what the logs name, of every log."""
-    (found,) = machines[0].json("replica", "audit", "--dry-run")["audits"]
-    assert (found["differences"], found["marks"]) == ([], sum(found["logs"].values()))
 
 
 def test_a_new_replica_takes_cold_parts_over(
@@ -82,28 +63,6 @@ def test_a_part_goes_up_once(a: Machine, b: Machine, bucket: str, s3_environment
         assert one.keys() == [1, 2]
         one("fsck", "--read-data")
     clean(a, b)
-
-
-def cold_on_a(a: Machine, machine: Any) -> Machine:
-    """A part in the bucket of one replica, and another replica that has nothing."""
-    a.insert(1, 2)
-    a.move(FIRST)
-    b: Machine = machine("b")
-    b.join("--policy", "cold")
-    return b
-
-
-def fetched(a: Machine, b: Machine) -> str:
-    """Why the part came whole; empty when its objects were taken over."""
-    with a.serving():
-        synced = b.sync()
-    assert synced["fetched"] == [FIRST]
-    assert b.keys() == [1, 2]
-    remembered = b.json("replica", "queue", "d.t")["whole"]
-    assert [(one["part"], one["reason"]) for one in remembered] == [
-        (one["part"], one["reason"]) for one in synced["whole"]
-    ]
-    return "; ".join(one["reason"] for one in synced["whole"])
 
 
 def test_without_the_store_a_part_comes_whole(a: Machine, machine: Any, bucket: str, s3_environment: Server) -> None:
@@ -356,7 +315,7 @@ def test_what_one_has_merged_the_other_may_have_on_its_ssd(a: Machine, b: Machin
     clean(a, b)
 
 
-def test_a_merge_of_a_part_that_lies_in_the_bucket_here_is_made_on_a_disk(a: Machine, b: Machine) -> None:
+def test_a_merge_of_a_part_in_the_bucket_here_is_made_on_a_disk(a: Machine, b: Machine) -> None:
     """Whoever agreed upon it had them on disks, and may be gone: the merge is not to wait for ever."""
     a.insert(1)
     a.insert(2)

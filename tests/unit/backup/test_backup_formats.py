@@ -31,7 +31,7 @@ from backup.format.lists import (
 )
 from backup.format.names import Ref
 from oplog.errors import Damaged, UsageError
-from tests.crash.scenarios import events
+from tests.crash.site import events
 from tests.damage import unchecked_documents
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.table import schema
@@ -78,7 +78,8 @@ def test_equal_lists_are_equal_bytes() -> None:
 
 
 @pytest.mark.parametrize("document", [Marker(id="0123456789abcdef", created=NOW), HEADER])
-def test_every_changed_or_missing_byte_of_a_sealed_document_is_seen(document: msgspec.Struct) -> None:
+def test_each_changed_or_missing_byte_of_a_seal_is_seen(document: msgspec.Struct) -> None:
+    """In a sealed document."""
     data = encoding.sealed(document)
     for place in range(len(data) - 1):
         changed = bytearray(data)
@@ -101,7 +102,7 @@ def test_a_later_format_is_refused_by_name() -> None:
     assert header.read_header(encoding.sealed(newer), newer.key, "there").format == 2
 
 
-def test_a_policy_of_a_later_version_is_read_for_what_is_known_of_it() -> None:
+def test_a_policy_of_a_later_version_is_read_as_far_as_known() -> None:
     """A table's list keeps the policy to tell the tiers apart: more keys of it are no damage, and no key is lost."""
     volumes = (KeptVolume(name="hot", disks=("ssd",), prefer_not_to_merge=True), KeptVolume(name="cold", disks=("s3",)))
     listed = msgspec.structs.replace(TABLE, policy=KeptPolicy(volumes=volumes, move_factor=0.3))

@@ -183,9 +183,7 @@ def test_lists_of_many_backups_are_read_once(store: MeteredStore, path: Path) ->
     assert len(first) == 2 * MANY
 
 
-def test_no_backup_names_a_list_that_is_damaged_though_its_copy_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_backup_names_a_damaged_list_with_a_whole_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "WORTH_KEEPING", 1)
     machine = filled(machine_on(tmp_path))
     machine.init()

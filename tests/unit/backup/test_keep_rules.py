@@ -231,7 +231,7 @@ def test_a_second_time_drops_nothing(backups: list[Candidate], rules: KeepRules)
     assert all(choice.keep for choice in choose(stays, rules))
 
 
-def test_what_a_wrong_clock_dated_into_the_future_stays_and_counts_for_nothing() -> None:
+def test_what_a_wrong_clock_dated_ahead_stays_and_is_not_counted() -> None:
     ahead = made("2027-01-05T00:00", "ahead", verified=True)
     now = datetime(2026, 1, 5, 22, tzinfo=UTC)
     choices = {choice.backup.name: choice for choice in choose([*DAYS, ahead], KeepRules(last=1), now)}

@@ -58,7 +58,8 @@ def tells(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("tells")
-def test_many_files_are_durable_before_the_commit_and_their_places_after_it(tmp_path: Path) -> None:
+def test_many_files_are_durable_before_the_commit_names_after_it(tmp_path: Path) -> None:
+    """Their names are durable after it."""
     disk = LocalDisk("d", tmp_path)
     many = max(MANY_ARRIVALS, OPEN_FILES) + 10
     with seen() as names:

@@ -27,7 +27,7 @@ def ours(temporary: Path) -> Path:
     return temporary / f"{NAME}-{os.getuid()}"
 
 
-def test_what_a_killed_task_left_goes_with_the_next_and_what_a_living_one_has_stays(temporary: Path) -> None:
+def test_a_killed_task_s_scratch_goes_next_a_living_one_s_stays(temporary: Path) -> None:
     killed = """
 import os, signal
 from disks.host.scratch import task_scratch

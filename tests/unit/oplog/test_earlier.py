@@ -132,7 +132,7 @@ def test_entries_are_given_up_to_the_one_that_is_damaged(store: MemoryStore, tmp
         next(found)
 
 
-def test_an_entry_that_is_missing_is_missed_though_a_later_one_brings_it(store: MemoryStore, tmp_path: Path) -> None:
+def test_a_missing_entry_is_missed_though_a_later_one_brings_it(store: MemoryStore, tmp_path: Path) -> None:
     late = ObjectDisk("s3", store, tmp_path / "late")
     filled(store, tmp_path / "a", 70)
     store.delete([commit_key(30)])

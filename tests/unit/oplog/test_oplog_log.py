@@ -91,7 +91,7 @@ def test_an_empty_prefix_costs_two_requests() -> None:
     assert store.requests == ["LIST operations/", f"GET {SCHEMA_VERSION_KEY}"]
 
 
-def test_a_prefix_that_lost_its_mark_is_asked_for_it_once_a_listing() -> None:
+def test_a_prefix_without_its_mark_is_asked_once_a_listing() -> None:
     memory = MemoryStore()
     filled(memory, 5)
     memory.delete([SCHEMA_VERSION_KEY])
@@ -151,7 +151,7 @@ class Flips(WrappedStore):
         return self.answers.pop(0) if key == self.key and self.answers else self.inner.get(key)
 
 
-def test_a_bit_of_the_version_that_flipped_on_its_way_is_asked_again() -> None:
+def test_a_flipped_bit_of_the_version_in_transit_is_asked_again() -> None:
     store = MemoryStore()
     filled(store, 1)
     assert OperationsLog(Flips(store, SCHEMA_VERSION_KEY, [b"6"])).check_schema()
@@ -159,8 +159,8 @@ def test_a_bit_of_the_version_that_flipped_on_its_way_is_asked_again() -> None:
         OperationsLog(Flips(store, SCHEMA_VERSION_KEY, [b"6", b"3"])).check_schema()
 
 
-def test_a_bit_of_the_newest_entry_that_flipped_on_its_way_is_asked_again() -> None:
-    """No later entry tells its digest, and what it brings would be kept."""
+def test_a_flipped_bit_of_the_newest_entry_is_asked_again() -> None:
+    """No later entry tells its digest, and what it brings would be kept. It flipped on its way."""
     store, data = MemoryStore(), b'{"rows":3}'
     create = Create(
         path="store/a/part.json", size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), inline=data
@@ -282,7 +282,7 @@ def test_an_altered_entry_is_named_and_not_the_one_after_it(revision: int) -> No
         list(log.at([6, 5, 4, 3, 2, 1][::-1], digests={}))
 
 
-def test_an_entry_that_does_not_follow_the_one_before_it_is_named() -> None:
+def test_an_entry_that_does_not_follow_its_predecessor_is_named() -> None:
     """I15: here it is the second of the two neighbours that was altered."""
     store = MemoryStore()
     log = filled(store, 5)
@@ -310,7 +310,7 @@ def test_an_altered_first_entry_is_named() -> None:
         list(log.entries())
 
 
-def test_entries_far_apart_are_checked_against_what_is_known_of_them() -> None:
+def test_entries_far_apart_are_checked_against_known_digests() -> None:
     """I15: no neighbour is read, so a digest noted earlier is what tells."""
     store = MemoryStore()
     log = filled(store, 9)
@@ -350,9 +350,10 @@ def test_an_entry_of_a_newer_format_is_refused() -> None:
         list(log.entries())
 
 
-def test_entries_of_before_there_were_floors_are_read_and_their_writers_read_no_others(
+def test_entries_of_an_older_format_are_read_but_not_by_its_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Entries from before there were floors: their writers read no newer ones."""
     store = MemoryStore()
     older = entry.encode(commit_at(1, GENESIS_DIGEST)).replace(b'"format":3', b'"format":2')
     put(store, commit_key(1), older)

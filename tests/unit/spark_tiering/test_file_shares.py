@@ -77,7 +77,7 @@ def test_tasks_read_as_many_bytes_as_each_other(sizes: list[int], tasks: int) ->
     assert max(read_bytes) <= sum(sizes) // tasks + 1
 
 
-def test_files_are_divided_by_row_groups_and_rows_keep_their_numbers(tmp_path: Path) -> None:
+def test_files_split_by_row_groups_and_rows_keep_their_numbers(tmp_path: Path) -> None:
     files = [written(tmp_path / "a.parquet", 0, 95), written(tmp_path / "b.parquet", 95, 7)]
     shares = shares_of(files, 4)
     assert len(shares) == 4

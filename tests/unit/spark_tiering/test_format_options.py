@@ -8,7 +8,7 @@ from oplog.errors import Refused, UsageError
 from spark_tiering import read_options
 
 
-def test_the_format_of_a_table_says_which_it_is_and_a_read_may_say_more() -> None:
+def test_a_table_s_format_names_it_and_a_read_may_say_more() -> None:
     given = read_options.options_of_format({"Filter": "k = 1"}, "db.t", "/etc/frostline.yaml")
     assert given == {"filter": "k = 1", "path": "db.t", "config": "/etc/frostline.yaml"}
     assert read_options.options_of_format({"config": "mine.yaml"}, "db.t", "other.yaml")["config"] == "mine.yaml"
@@ -26,9 +26,10 @@ def test_the_format_of_a_table_says_which_it_is_and_a_read_may_say_more() -> Non
         ({}, "", "the table would be forgotten"),
     ],
 )
-def test_a_table_of_the_catalogue_is_not_made_with_options_that_it_would_forget(
+def test_a_table_is_not_made_with_options_that_it_would_forget(
     said: dict[str, str], table: str, forgotten: str
 ) -> None:
+    """A table of the catalogue."""
     with pytest.raises(Refused, match=forgotten) as caught:
         read_options.options_of_format({"provider": "frostline", "owner": "me", **said}, table, "")
     assert "create table t using frostline.db.t" in caught.value.hint

@@ -71,7 +71,7 @@ def _read(scan: PlannedScan, on_get: Callable[[str], None]) -> list[pa.RecordBat
     return list(read_share(pieces, wanted, datetime.now(UTC) + timedelta(hours=1)))
 
 
-def test_many_are_on_their_way_at_once_and_their_rows_come_in_order_in_one_batch(scan: PlannedScan) -> None:
+def test_many_come_at_once_and_their_rows_in_order_in_one_batch(scan: PlannedScan) -> None:
     together, asked = threading.Barrier(AT_ONCE, timeout=30), []
 
     def on_get(key: str) -> None:
@@ -98,7 +98,7 @@ def test_one_that_is_gone_is_an_error_of_the_read(scan: PlannedScan) -> None:
         _read(scan, on_get)
 
 
-def test_small_batches_are_put_together_and_large_ones_are_left_as_they_are() -> None:
+def test_small_batches_are_joined_and_large_ones_are_left() -> None:
     def batch(first: int, count: int) -> pa.RecordBatch:
         return pa.record_batch({"k": pa.array(range(first, first + count))})
 

@@ -172,7 +172,7 @@ def test_any_order_of_completion_comes_to_the_same(
     assert (actual.parts, actual.version, actual.undone) == (expected.parts, expected.version, expected.undone)
 
 
-def test_what_does_not_meet_is_done_side_by_side_and_no_more_than_so_many() -> None:
+def test_what_does_not_meet_runs_side_by_side_up_to_a_limit() -> None:
     names = [f"p_{number}_{number}_0" for number in range(5)]
     order = QueueOrder(queued([*map(get, names), merge("p_0_1_1", *names[:2]), get("q_0_0_0")]), 3)
     begun = [order.take() for _ in range(4)]
@@ -184,7 +184,7 @@ def test_what_does_not_meet_is_done_side_by_side_and_no_more_than_so_many() -> N
     assert [one.entry.brings if one else None for one in rest] == [*names[3:], "p_0_1_1"]
 
 
-def test_what_landed_leaves_its_place_to_another_one_and_keeps_what_meets_it_away() -> None:
+def test_what_landed_leaves_its_place_and_holds_off_what_meets() -> None:
     names = [f"p_{number}_{number}_0" for number in range(4)]
     order = QueueOrder(queued([*map(get, names), merge("p_0_1_1", *names[:2])]), 1)
     first = order.take()

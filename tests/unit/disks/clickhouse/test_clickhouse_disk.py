@@ -283,7 +283,7 @@ def test_another_machine_is_noticed_before_anything_is_written(store: MemoryStor
 # Opening
 
 
-def test_a_disk_is_not_taken_for_empty_because_this_machine_is_new(store: MemoryStore, tmp_path: Path) -> None:
+def test_a_disk_is_not_empty_because_this_machine_is_new(store: MemoryStore, tmp_path: Path) -> None:
     put(opened(store, tmp_path / "state"), {"a": b"1"})
     new = opened(store, tmp_path / "new")
     for use in (new.list, lambda: put(new, {"b": b""}), lambda: list(new.kept_keys())):

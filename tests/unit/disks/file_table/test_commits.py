@@ -146,7 +146,7 @@ def test_an_index_that_begins_late_is_completed_backwards(
     fresh.close()
 
 
-def test_commits_of_another_process_are_noted_when_they_are_asked_for(disk: ObjectDisk, tmp_path: Path) -> None:
+def test_commits_of_another_process_are_noted_when_asked_for(disk: ObjectDisk, tmp_path: Path) -> None:
     """The other writer is another machine: what it commits is noted when it is taken in, or read when asked for."""
     write(disk, "t/a/1")
     elsewhere = ObjectDisk("s3", disk.store, tmp_path / "elsewhere", snapshot_every_commits=0)
@@ -175,7 +175,7 @@ def test_a_damaged_index_is_made_anew(disk: ObjectDisk, tmp_path: Path, damage: 
     fresh.close()
 
 
-def test_a_question_about_the_past_keeps_the_notes_of_what_followed(disk: ObjectDisk) -> None:
+def test_a_question_about_the_past_keeps_the_notes_after_it(disk: ObjectDisk) -> None:
     for number in range(6):
         write(disk, f"t/{number}/data")
     found = disk.commits().last_touching(["t/1", "t/4", "t"], 1, 4)

@@ -58,7 +58,7 @@ def write(store: MemoryStore, key: str, modified: datetime, data: bytes = b"x") 
     store._objects[key] = (data, ObjectInfo(key, len(data), modified))
 
 
-def test_what_the_table_names_stays_and_operations_are_never_touched(
+def test_what_the_table_names_stays_and_operations_are_untouched(
     disk: ClickHouseDisk, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I4, I8: a file below shadow/ keeps its object when the table's own name for it goes."""
@@ -120,7 +120,7 @@ def test_numbers_that_this_machine_never_gave_stop_everything(
     assert len(files(store)) == 2
 
 
-def test_a_table_that_was_taken_over_proves_nothing_until_the_retention_is_over(
+def test_an_adopted_table_proves_nothing_until_retention_ends(
     disk: ClickHouseDisk, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I4: what had been removed before is not known; a server that restarted counts from 1 again."""
@@ -170,7 +170,7 @@ class Died(BaseException):
     """The process ends here."""
 
 
-def test_dying_at_every_effect_loses_nothing_and_the_next_run_finishes(
+def test_dying_at_every_effect_loses_nothing_and_a_rerun_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P31, I4: with a quarantine, so that lists are written and taken away as well."""
@@ -239,7 +239,7 @@ def test_files_without_numbers_are_in_use_and_not_foreign(
     assert check({"s3": adopted}).problems == []
 
 
-def test_a_file_without_a_number_that_was_removed_goes_after_the_retention(
+def test_a_removed_file_without_a_number_goes_after_retention(
     adopted: ClickHouseDisk, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I4: the table has named it, so it is of this disk."""
@@ -248,7 +248,7 @@ def test_a_file_without_a_number_that_was_removed_goes_after_the_retention(
     assert {bare("b"), bare("c"), bare("x")} == {item.key for item in store.list("abc/")}
 
 
-def test_a_listing_without_a_live_file_of_such_a_name_stops_everything(
+def test_a_listing_without_a_live_file_of_such_a_name_stops_all(
     adopted: ClickHouseDisk, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P25."""

@@ -142,7 +142,7 @@ def test_of_a_blob_with_several_sizes_none_is_expected() -> None:
     assert list(in_key_order(table)) == [(one, 1), (two, 2), (three, listing.UNKNOWN_BYTES)]
 
 
-def test_a_store_that_shows_what_was_not_asked_for_is_no_store_to_rely_on() -> None:
+def test_a_store_that_shows_what_was_not_asked_for_is_refused() -> None:
     store = Listed(dict.fromkeys(KEYS, (1, 9.0)))
     first = min(KEYS)
     store.shown = lambda number, infos: [ObjectInfo(first, 1, NOW), *infos]
@@ -297,7 +297,7 @@ def other(bucket: MemoryStore, tmp_path: Path) -> ObjectDisk:
     return ObjectDisk("cold", bucket, tmp_path / "other", snapshot_every_commits=0)
 
 
-def test_what_another_machine_wrote_since_the_table_was_read_stays(
+def test_what_another_machine_wrote_since_the_table_read_stays(
     disk: ObjectDisk, other: ObjectDisk, bucket: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I5, P29: expected is what this machine knew; what others named since then is named."""
@@ -314,7 +314,7 @@ def test_what_another_machine_wrote_since_the_table_was_read_stays(
     assert set(new) <= blobs(bucket)
 
 
-def test_what_another_machine_wrote_and_no_range_shows_stops_everything(
+def test_what_no_range_shows_of_another_s_writes_stops_all(
     disk: ObjectDisk, other: ObjectDisk, bucket: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P25: nobody expected it, but the log that is read after the listing names it."""
@@ -444,7 +444,7 @@ def test_what_a_collection_takes_while_a_check_lists_is_not_lost(
     assert [problem.object for problem in result.problems] == [gone], "revision 2 is the oldest that is kept"
 
 
-def test_a_log_that_cannot_be_replayed_leaves_the_cache_to_compare_with(disk: ObjectDisk, bucket: MemoryStore) -> None:
+def test_a_log_that_cannot_be_replayed_leaves_the_cache_to_check(disk: ObjectDisk, bucket: MemoryStore) -> None:
     """I6, I7."""
     stays, _ = fill(disk)
     data, info = bucket._objects[commit_key(2)]

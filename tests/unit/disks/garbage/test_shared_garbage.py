@@ -379,10 +379,9 @@ def test_a_log_without_an_entry_names_nothing_and_is_fenced(prefix: Prefix, logs
     assert run(logs["a"]).refused is None, "a log of fences alone has no machine, and names nothing"
 
 
-def test_an_upload_for_a_later_revision_of_another_log_is_pending_only_by_its_age(
-    prefix: Prefix, logs: dict[str, ObjectDisk]
-) -> None:
-    """I5: each log counts for itself, so the highest one tells which number is settled."""
+def test_an_upload_for_another_log_s_revision_is_pending_by_age(prefix: Prefix, logs: dict[str, ObjectDisk]) -> None:
+    """I5: each log counts for itself, so the highest one tells which number is settled.
+    The revision is a later one of that log."""
     for number in range(5):
         put(logs["b"], f"t/{number}.parquet")
     transaction = logs["b"].transaction(Inserted())
@@ -394,7 +393,7 @@ def test_an_upload_for_a_later_revision_of_another_log_is_pending_only_by_its_ag
     assert report.deleted == 1
 
 
-def test_what_a_mark_holds_stays_and_is_asked_again_before_each_batch(
+def test_what_a_mark_holds_stays_and_each_batch_asks_again(
     prefix: Prefix, logs: dict[str, ObjectDisk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P3, P6: two reference_sources; whichever names it. One that appears while the collection runs counts, too."""
@@ -482,7 +481,7 @@ def test_old_entries_of_one_log_go_and_those_of_others_stay(prefix: Prefix, logs
     assert run(logs["b"]).refused is None
 
 
-def test_what_another_log_commits_while_the_objects_are_listed_is_not_taken_for_lost(
+def test_what_another_log_commits_during_a_listing_is_not_lost(
     prefix: Prefix, logs: dict[str, ObjectDisk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I5: it was not listed, and is there; it stays, so does what that log took over meanwhile, and the collection goes

@@ -19,7 +19,9 @@ from disks.local import changes as lines
 from disks.local import sizes
 from disks.local.disk import LocalDisk
 from oplog.errors import NoSpace
-from oplog.kinds import Inserted, Merged, Moved
+from oplog.kinds import Merged, Moved
+from tests.unit.disks.local.putting import disk as disk
+from tests.unit.disks.local.putting import put
 
 SEEDS = range(12)
 STEPS = 40
@@ -205,20 +207,6 @@ def _state(disk: LocalDisk) -> Mark:
     return state
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> LocalDisk:
-    disk = LocalDisk("hot", tmp_path)
-    put(disk, "t/table.json", "u/table.json")
-    return disk
-
-
-def put(disk: LocalDisk, *files: str) -> None:
-    with disk.transaction(Inserted()) as transaction:
-        for path in files:
-            transaction.create(path, b"1")
-        transaction.commit()
-
-
 def test_a_commit_elsewhere_changes_nothing_here(disk: LocalDisk) -> None:
     put(disk, "t/a/part.json")
     before = _state(disk)
@@ -297,9 +285,7 @@ def test_the_lines_take_little_room(disk: LocalDisk, monkeypatch: pytest.MonkeyP
     assert disk.changed_between("t", states[0], states[-1]) is None
 
 
-def test_the_files_in_a_directory_are_found_without_a_look_into_those_below(
-    disk: LocalDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_s_files_are_listed_without_those_below(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first insert into a table asks for the files beside its parts, of which there may be a million."""
     put(disk, "t/a/part.json", "t/b/part.json", "t/blocks-0.json", "t/blocks-1.json")
     opened: list[str] = []

@@ -117,8 +117,9 @@ def test_many_files_are_made_durable_together_before_the_record(disk: LocalDisk,
 
 
 @pytest.mark.usefixtures("hook")
-def test_a_file_that_could_not_be_made_durable_ends_the_transaction(disk: LocalDisk) -> None:
-    """It is never synced once more: the kernel says of a failed write only once that it failed."""
+def test_a_file_that_could_not_be_made_durable_ends_all(disk: LocalDisk) -> None:
+    """It is never synced once more: the kernel says of a failed write only once that it failed.
+    It ends the transaction."""
     put(disk, {"a": b"1"})
 
     def fail(when: str, name: str, args: tuple[object, ...]) -> None:
@@ -168,7 +169,7 @@ def test_readers_keep_their_files_and_writers_do_not_wait(disk: LocalDisk) -> No
     assert leftovers(disk) == []
 
 
-def test_what_lies_in_a_renamed_directory_is_known_where_only_hidden_files_surround_it(disk: LocalDisk) -> None:
+def test_a_renamed_directory_with_only_hidden_files_is_known(disk: LocalDisk) -> None:
     """`old` was removed but is still read: to the plan its directory is empty, and yet the new files moved with it."""
     with disk.transaction(Inserted()) as transaction:
         transaction.create("old/file", b"old")
@@ -322,7 +323,7 @@ for count in range(12):
 """
 
 
-def test_processes_commit_one_after_the_other_and_readers_see_one_part(disk: LocalDisk) -> None:
+def test_processes_commit_in_turn_and_readers_see_one_part(disk: LocalDisk) -> None:
     writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(disk.root), name]) for name in ("a", "b")]
     seen: set[int] = set()
     while any(writer.poll() is None for writer in writers):
@@ -359,7 +360,7 @@ def test_a_torn_record_is_named_and_nothing_is_guessed(disk: LocalDisk) -> None:
         disk.list()
 
 
-def test_what_many_removals_leave_is_deleted_aside_and_waited_for(tmp_path: Path) -> None:
+def test_what_many_removals_leave_is_deleted_aside_and_awaited(tmp_path: Path) -> None:
     """Usage, closing and the next opening see nothing of it; the parts are out of the tree at once."""
     disk = LocalDisk("ssd", tmp_path / "ssd")
     put_parts(disk, 3 * FEW)

@@ -15,7 +15,7 @@ from disks.local.disk import LocalDisk
 from disks.local.sizes import KEPT_FROM, KeptSizes
 from disks.local.tree import LocalTree
 from oplog.kinds import Dropped
-from tests.unit.disks.local.test_changes import put
+from tests.unit.disks.local.putting import put
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ the design; I2, I6."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from disks.base import Disk
-from disks.garbage.collect import GcReport, GcRules, collect
+from disks.garbage.collect import GcReport, collect
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ByteRange, ObjectInfo
 from disks.stores.memory import MemoryStore
@@ -22,37 +22,7 @@ from oplog.kinds import Dropped, Inserted
 from oplog.log import OperationsLog
 from oplog.revision import commit_key, floor_key, parse_commit_key
 from restore.check.check import check
-
-TRUNCATING = GcRules(
-    guard=timedelta(0),
-    retention=timedelta(0),
-    delete=True,
-    compact_after_commits=1,
-    allow_short_guard=True,
-    allow_bucket_root=True,
-    max_delete_fraction=1.0,
-)
-
-
-class Stopping(WrappedStore):
-    """Stops its machine right before, or right after, the next entry is put, while the others go on."""
-
-    def __init__(self, inner: MemoryStore) -> None:
-        super().__init__(inner)
-        self.before: Callable[[], object] | None = None
-        self.after: Callable[[], object] | None = None
-
-    def put_if_absent(
-        self, key: str, payload: bytes, *, sha256: bytes, metadata: Mapping[str, str] | None = None
-    ) -> None:
-        counts = parse_commit_key(key) is not None
-        if counts and self.before is not None:
-            others, self.before = self.before, None
-            others()
-        self.inner.put_if_absent(key, payload, sha256=sha256, metadata=metadata)
-        if counts and self.after is not None:
-            others, self.after = self.after, None
-            others()
+from tests.unit.disks.object_disk.stopping import TRUNCATING, Stopping
 
 
 def put(disk: Disk, *paths: str, reason: str = "") -> int | None:
@@ -106,7 +76,7 @@ def entries(store: MemoryStore) -> list[int]:
     return [revision for info in store.list("operations/") if (revision := parse_commit_key(info.key)) is not None]
 
 
-def test_a_commit_is_never_acknowledged_in_the_hole_of_a_truncated_log(
+def test_no_commit_is_acknowledged_in_a_truncated_log_s_hole(
     a: ObjectDisk, b: ObjectDisk, store: MemoryStore, stopping: Stopping
 ) -> None:
     put(a, "t/first")
@@ -138,9 +108,8 @@ def test_the_hole_that_holds_a_stray_entry_is_told_and_collected(
     assert files(a) == files(b)
 
 
-def test_a_drop_in_the_hole_takes_effect_or_fails_but_is_not_lost(
-    a: ObjectDisk, b: ObjectDisk, stopping: Stopping
-) -> None:
+def test_a_drop_in_the_hole_takes_effect_or_fails_visibly(a: ObjectDisk, b: ObjectDisk, stopping: Stopping) -> None:
+    """It is not lost."""
     put(a, "t/first", "t/second")
     stopping.before = lambda: truncate(b)
     with a.transaction(Inserted()) as transaction:
@@ -167,7 +136,7 @@ def test_a_precondition_is_looked_at_again_behind_the_hole(a: ObjectDisk, b: Obj
     assert "t/late" not in files(b)
 
 
-def test_a_writer_stopped_after_its_entry_is_right_when_others_built_on_it(
+def test_a_writer_stopped_after_its_entry_is_right_if_built_on(
     a: ObjectDisk, b: ObjectDisk, stopping: Stopping
 ) -> None:
     put(a, "t/first")
@@ -177,9 +146,8 @@ def test_a_writer_stopped_after_its_entry_is_right_when_others_built_on_it(
     assert "t/late" in files(b)
 
 
-def test_a_writer_stopped_for_longer_than_its_entry_is_kept_says_that_it_does_not_know(
-    a: ObjectDisk, b: ObjectDisk, stopping: Stopping
-) -> None:
+def test_a_writer_stopped_past_its_entry_says_it_cannot_know(a: ObjectDisk, b: ObjectDisk, stopping: Stopping) -> None:
+    """Stopped for longer than its entry is kept."""
     put(a, "t/first")
     stopping.after = lambda: truncate(b)
     with pytest.raises(OutcomeUnknown, match="it is unknown whether it counts"):
@@ -188,9 +156,7 @@ def test_a_writer_stopped_for_longer_than_its_entry_is_kept_says_that_it_does_no
     assert "t/late" in files(b)
 
 
-def test_the_first_entry_of_a_log_is_not_put_where_the_first_was_collected(
-    a: ObjectDisk, b: ObjectDisk, stopping: Stopping
-) -> None:
+def test_a_first_entry_is_not_put_where_one_was_collected(a: ObjectDisk, b: ObjectDisk, stopping: Stopping) -> None:
     assert files(a) == []
     stopping.before = lambda: truncate(b)
     revision = put(a, "t/late")
@@ -199,7 +165,7 @@ def test_the_first_entry_of_a_log_is_not_put_where_the_first_was_collected(
     assert files(a) == files(b)
 
 
-def test_a_stray_entry_that_another_stray_one_was_built_on_counts_for_nobody(
+def test_a_stray_entry_built_on_by_another_stray_counts_for_none(
     a: ObjectDisk, b: ObjectDisk, store: MemoryStore, stopping: Stopping, tmp_path: Path
 ) -> None:
     """Both machines stood still at the first entry. What the second one reads in the hole it takes for the next entry:
@@ -240,7 +206,7 @@ def test_a_hole_that_is_filled_to_its_end_leads_nowhere(
     assert {"t/of-a", "t/of-c"} <= set(files(b))
 
 
-def test_fsck_of_a_bystander_names_what_an_older_version_acknowledged_in_the_hole(
+def test_a_bystander_s_fsck_names_an_older_version_s_hole_commit(
     a: ObjectDisk,
     b: ObjectDisk,
     store: MemoryStore,
@@ -248,6 +214,7 @@ def test_fsck_of_a_bystander_names_what_an_older_version_acknowledged_in_the_hol
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
+    """A commit that an older version acknowledged in the hole."""
     put(a, "t/first")
     stopping.before = lambda: truncate(b)
     with monkeypatch.context() as older:
@@ -262,7 +229,7 @@ def test_fsck_of_a_bystander_names_what_an_older_version_acknowledged_in_the_hol
     assert not check({"s3": bystander}).problems
 
 
-def test_fsck_of_a_bystander_finds_nothing_where_it_was_committed_anew(
+def test_a_bystander_s_fsck_finds_nothing_once_it_is_recommitted(
     a: ObjectDisk, b: ObjectDisk, store: MemoryStore, stopping: Stopping, tmp_path: Path
 ) -> None:
     put(a, "t/first")
@@ -272,7 +239,7 @@ def test_fsck_of_a_bystander_finds_nothing_where_it_was_committed_anew(
     assert not check({"s3": ObjectDisk("s3", store, tmp_path / "c", retention_seconds=0)}).problems
 
 
-def test_fsck_knows_what_was_committed_anew_though_it_is_worked_out_anew(
+def test_fsck_knows_a_recommit_though_it_is_computed_again(
     a: ObjectDisk, b: ObjectDisk, store: MemoryStore, stopping: Stopping, tmp_path: Path
 ) -> None:
     """As a drop is, which leaves the marks that others have made meanwhile."""
@@ -327,7 +294,7 @@ def test_a_stray_entry_right_below_the_oldest_one_is_not_shown(
     assert not check({"s3": ObjectDisk("s3", store, tmp_path / "c", retention_seconds=0)}).problems
 
 
-def test_another_ones_stray_entry_in_the_place_of_a_collected_one_is_no_proof(
+def test_another_s_stray_entry_for_a_collected_one_is_no_proof(
     a: ObjectDisk, b: ObjectDisk, store: MemoryStore, stopping: Stopping, tmp_path: Path
 ) -> None:
     """The entry of the first machine counted, and was collected while it stood still. Made again it is doubled."""
@@ -351,7 +318,7 @@ def test_another_ones_stray_entry_in_the_place_of_a_collected_one_is_no_proof(
     assert {"t/late", "t/of-c"} <= set(files(b))
 
 
-def test_another_ones_stray_entry_that_others_built_on_is_no_proof_either(
+def test_another_s_stray_entry_that_others_built_on_is_no_proof(
     a: ObjectDisk, b: ObjectDisk, store: MemoryStore, stopping: Stopping, tmp_path: Path
 ) -> None:
     put(a, "t/first")
@@ -372,10 +339,11 @@ def test_another_ones_stray_entry_that_others_built_on_is_no_proof_either(
     assert {"t/late", "t/of-c", "t/of-d"} <= set(files(b))
 
 
-def test_what_was_worked_out_at_a_state_is_not_put_behind_a_stray_entry_that_did_not_touch_it(
+def test_work_from_a_state_is_not_put_behind_a_stray_entry(
     a: ObjectDisk, b: ObjectDisk, store: MemoryStore, stopping: Stopping, tmp_path: Path
 ) -> None:
-    """Two stood still. The stray entry that one of them met in the hole left alone what the entry there had changed."""
+    """Two stood still. The stray entry that one of them met in the hole left alone what the entry there had changed.
+    Even one that did not touch it."""
     put(a, "t/first", "u/first")
     c = ObjectDisk("s3", store, tmp_path / "c", snapshot_every_commits=4)
     assert files(c) == ["t/first", "u/first"]
@@ -422,7 +390,7 @@ def test_one_who_died_with_its_entry_in_the_hole_stops_nobody(
     assert 2 not in entries(store)
 
 
-def test_leftovers_before_a_stray_entry_do_not_make_it_part_of_the_log(
+def test_leftovers_before_a_stray_entry_do_not_make_it_count(
     a: ObjectDisk, b: ObjectDisk, store: MemoryStore, stopping: Stopping, tmp_path: Path
 ) -> None:
     """A collection that could not delete entry 1 leaves it: the stray second one goes on from it by its digest."""
@@ -467,7 +435,7 @@ class Reading(WrappedStore):
         return self.inner.get(key, byte_range)
 
 
-def test_what_is_collected_between_listing_and_reading_is_no_damage(b: ObjectDisk, store: MemoryStore) -> None:
+def test_what_is_collected_between_list_and_read_is_no_damage(b: ObjectDisk, store: MemoryStore) -> None:
     for number in range(4):
         put(b, f"t/first{number}")
     reading = Reading(store)
@@ -480,7 +448,7 @@ def test_what_is_collected_between_listing_and_reading_is_no_damage(b: ObjectDis
         list(OperationsLog(reading).entries(b.revision - 2, listed=listed))
 
 
-def test_a_machine_that_opens_while_others_truncate_begins_with_the_newer_snapshot(
+def test_opening_during_truncation_starts_at_the_newer_snapshot(
     b: ObjectDisk, store: MemoryStore, tmp_path: Path
 ) -> None:
     class Listing(WrappedStore):

@@ -16,7 +16,7 @@ from disks.stores.wrappers.wrapped import WrappedStore
 from oplog.errors import Conflict, FrostlineError, Refused
 from oplog.kinds import Fenced, Inserted
 from oplog.revision import is_blob_key
-from tests.unit.disks.object_disk.test_end_of_log import TRUNCATING, Stopping
+from tests.unit.disks.object_disk.stopping import TRUNCATING, Stopping
 
 
 class Deleting(WrappedStore):
@@ -79,9 +79,7 @@ def readable(disk: Disk) -> list[str]:
     return found
 
 
-def test_a_commit_that_waited_does_not_name_what_was_collected_meanwhile(
-    a: ObjectDisk, b: ObjectDisk, stopping: Stopping
-) -> None:
+def test_a_commit_that_waited_does_not_name_collected_blobs(a: ObjectDisk, b: ObjectDisk, stopping: Stopping) -> None:
     assert readable(a) == ["t/b0", "t/b1", "t/b2"]
     stopping.before = lambda: collect(b, TRUNCATING)  # it had looked, and its request waits
     with pytest.raises(Refused, match="of t/late is gone"):
@@ -150,7 +148,7 @@ def test_young_objects_without_a_fence_are_not_asked_for(
     assert readable(a) == readable(b)
 
 
-def test_what_was_worked_out_from_one_state_is_not_committed_to_another(a: ObjectDisk, b: ObjectDisk) -> None:
+def test_work_from_one_state_is_not_committed_to_another(a: ObjectDisk, b: ObjectDisk) -> None:
     """Unless what came between touched nothing that it is about."""
     for within, path, fits in (
         (None, "t/x", False),

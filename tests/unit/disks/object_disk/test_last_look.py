@@ -82,7 +82,7 @@ def test_it_ends_with_a_copy(looked: LastLook, tmp_path: Path, state: State) -> 
     assert looked.age_seconds(state) == math.inf
 
 
-def test_an_older_one_does_not_count_in_a_file_of_the_same_number(tmp_path: Path, state: State) -> None:
+def test_an_older_one_does_not_count_in_a_file_of_its_number(tmp_path: Path, state: State) -> None:
     """As file systems give them again that were freed; nor where it was put back at the very time it was written."""
     file = tmp_path / "looked"
     looked = again(LastLook(tmp_path), state)
@@ -162,9 +162,7 @@ def test_a_look_is_remembered_without_waiting_for_the_disk(disk: ObjectDisk) -> 
     assert not disk.refresh_when_due()
 
 
-def test_a_file_table_that_cannot_be_written_is_looked_at_each_time(
-    disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_file_table_is_looked_at_each_time(disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> object:
         raise NoSpace("as the test says")
 

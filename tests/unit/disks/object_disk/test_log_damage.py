@@ -207,7 +207,7 @@ def test_a_damaged_entry_is_named(
     disk.close()
 
 
-def test_who_has_seen_the_newest_entry_notices_that_it_was_altered(store: MemoryStore, tmp_path: Path) -> None:
+def test_who_has_seen_the_newest_entry_notices_its_change(store: MemoryStore, tmp_path: Path) -> None:
     """I15, P39: the cached table remembers its digest."""
     disk = open_disk(store, tmp_path)
     for number in range(3):
@@ -321,7 +321,7 @@ commits = st.builds(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(commits)
-def test_every_kind_of_record_survives_the_way_to_the_bucket_and_back(commit: Commit) -> None:
+def test_every_kind_of_record_survives_the_bucket_and_back(commit: Commit) -> None:
     """P47: dump, load, dump is identical, and loading gives what was dumped."""
     data = entry.encode(commit)
     assert entry.decode(data, name="x") == commit

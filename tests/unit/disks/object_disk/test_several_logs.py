@@ -236,7 +236,7 @@ def test_what_a_part_uploads_is_one_set_wherever_its_files_go(prefix: MemoryStor
     assert again.stat("u/p/1.parquet").blob_set == p
 
 
-def test_where_a_disk_has_its_prefix_for_itself_nothing_is_shared(tmp_path: Path) -> None:
+def test_a_disk_with_a_prefix_for_itself_shares_nothing(tmp_path: Path) -> None:
     plain = ObjectDisk("s3", MemoryStore(), tmp_path)
     put(plain, "t/p/1.parquet")
     assert plain.stat("t/p/1.parquet").blob_set is None

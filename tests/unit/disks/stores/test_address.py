@@ -67,7 +67,8 @@ def test_an_upload_counts_from_the_beginning_of_its_transaction(
             transaction.commit()
 
 
-def test_the_credentials_that_were_found_go_along_and_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_that_were_found_go_along_and_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are never shown."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAFOUND")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "found-secret")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "found-token")

@@ -141,7 +141,8 @@ def test_a_connection_that_cannot_go_on_is_not_used_again(answer: bytes) -> None
         assert peer.connections == 2
 
 
-def test_a_connection_that_the_server_closed_while_idle_is_not_used_again() -> None:
+def test_a_connection_closed_by_the_server_is_not_used_again() -> None:
+    """It closed it while idle."""
     closed = threading.Event()
 
     def serve(connection: socket.socket) -> None:
@@ -192,7 +193,7 @@ def test_a_server_that_refuses_before_the_body_has_come_is_heard() -> None:
     ids=["nothing", "half a head", "half a body", "half a chunk", "no last chunk", "no size", "negative", "no colon",
          "not http", "endless head"],
 )  # fmt: skip
-def test_an_answer_that_is_none_is_an_error_and_ends_its_connection(answer: bytes, error: type[OSError]) -> None:
+def test_an_answer_that_is_none_is_an_error_and_closes_its_line(answer: bytes, error: type[OSError]) -> None:
     with connected(answer, OK) as (connections, peer):
         with pytest.raises(OSError) as caught:
             ask(connections)

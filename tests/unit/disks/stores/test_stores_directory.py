@@ -57,8 +57,8 @@ def test_file_is_synced_before_its_name_and_the_directory_after(tmp_path: Path) 
     assert seen[6:12] == [*order[:4], "fs.link", "fs.fsync_directory"]
 
 
-def test_leftovers_of_a_killed_writer_are_invisible_and_removed_by_the_next_writer(tmp_path: Path) -> None:
-    """I14: kill -9 in the middle of a write."""
+def test_leftovers_of_a_killed_writer_are_removed_by_the_next(tmp_path: Path) -> None:
+    """I14: kill -9 in the middle of a write. They are invisible until then."""
     code = textwrap.dedent(f"""
         import hashlib, os, signal
         from pathlib import Path
@@ -80,7 +80,7 @@ def test_leftovers_of_a_killed_writer_are_invisible_and_removed_by_the_next_writ
     assert list((tmp_path / ".incoming").iterdir()) == []
 
 
-def test_a_process_with_the_id_of_a_killed_writer_keeps_no_leftover(tmp_path: Path) -> None:
+def test_a_reused_process_id_keeps_no_leftover(tmp_path: Path) -> None:
     """I14: process ids come again, on a busy machine within minutes."""
     start = process_start(os.getppid()).replace("/", "_")
     assert start[-1].isdigit()

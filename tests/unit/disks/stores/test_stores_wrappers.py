@@ -151,7 +151,7 @@ def test_expired_credentials_are_renewed_once() -> None:
         assert renewed == [True]
 
 
-def test_an_overwrite_that_is_refused_after_a_lost_answer_is_our_own_object() -> None:
+def test_a_refused_overwrite_after_a_lost_answer_is_our_object() -> None:
     """P56: on a store that never overwrites, the second try of a put finds what the first one wrote."""
     locked = MemoryStore(keep_for=timedelta(hours=1))
     store = RetryingStore(FaultyStore(locked, [lost_answer(Transient("reset"), "put")]), sleep=lambda seconds: None)
@@ -224,7 +224,7 @@ def test_body_that_stays_truncated_is_damage() -> None:
 
 
 @pytest.mark.parametrize("change", [truncated, bit_flipped])
-def test_changed_bytes_are_refused_on_put_and_pass_silently_on_get(change: Callable[[bytes], bytes]) -> None:
+def test_changed_bytes_are_refused_on_put_and_pass_on_get(change: Callable[[bytes], bytes]) -> None:
     """What a get returns must be checked by whoever knows its digest: no store does (I15)."""
     store = FaultyStore(MemoryStore(), [Fault("put", change=change)])
     with pytest.raises(Damaged):
@@ -266,7 +266,7 @@ def test_the_limiter_knows_what_became_of_calls() -> None:
     assert limiter.answered() == {"put": Answered(2, 2.0, 0, 1), "get": Answered(1, 1.0, 1), "head": Answered(1, 1.0)}
 
 
-def test_requests_that_were_under_way_together_count_as_one_throttling() -> None:
+def test_requests_under_way_together_count_as_one_throttling() -> None:
     limiter = Limiter(max_concurrency=16)
     barrier = threading.Barrier(8)
 

@@ -35,7 +35,7 @@ from tiering.config.settings import LimitsConfig
 
 
 @given(st.lists(st.integers(0, 100)), st.integers(1, 150), st.integers(1, 5))
-def test_pieces_hold_every_item_once_and_no_more_than_they_should(sizes: list[int], most: int, most_items: int) -> None:
+def test_pieces_hold_every_item_once_and_stay_within_their_size(sizes: list[int], most: int, most_items: int) -> None:
     pieces = list(cut(sizes, lambda size: size, most=most, most_items=most_items))
     assert [size for piece in pieces for size in piece] == sizes
     for piece in pieces:
@@ -146,7 +146,7 @@ def size_of(store: ObjectStore, key: str) -> int | None:
 
 
 @pytest.mark.parametrize("each", [1, 3, 100])
-def test_questions_are_answered_in_their_order_here_and_elsewhere(bucket: StoreAddress, each: int) -> None:
+def test_questions_are_answered_in_order_here_and_elsewhere(bucket: StoreAddress, each: int) -> None:
     keys = ["k3", "k1", "no", "k6", "k0", "k5", "k2"]
     runner = CountingRunner(LocalRunner(), bucket)
     found: list[list[Any]] = [

@@ -36,11 +36,6 @@ def die(number: int) -> int:
     return number
 
 
-def linger(pid_file: str) -> None:
-    Path(pid_file).write_text(str(os.getpid()))
-    time.sleep(60)
-
-
 def test_every_answer_comes_once_from_another_process() -> None:
     answers: dict[int, tuple[int, int]] = {}
     ProcessRunner(2).run(square, range(20), title="squares", on_done=answers.__setitem__)
@@ -63,7 +58,7 @@ def test_a_process_that_is_killed_is_an_error_with_a_next_step() -> None:
 PROGRAM = """
 import sys
 from disks.workers.process_runner import ProcessRunner
-from tests.unit.disks.workers.test_process_runner import linger
+from tests.unit.disks.workers.lingering import linger
 if __name__ == "__main__":
     ProcessRunner(1).run(linger, [sys.argv[1]], title="sleep", on_done=lambda index, answer: None)
 """

@@ -99,7 +99,7 @@ def test_what_is_wrong_is_named_with_its_line(data: bytes, line: str, why: str) 
     assert line in caught.value.message
 
 
-def test_every_prefix_of_a_file_is_damaged_and_nothing_else_happens() -> None:
+def test_every_prefix_of_a_file_raises_only_damaged() -> None:
     for stop in range(len(EXAMPLE)):
         with pytest.raises(Damaged):
             decode(EXAMPLE[:stop], key_prefix="", name="x")
@@ -211,7 +211,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_hard_links_of_an_empty_file_without_an_object_stay_links(tmp_path: Path) -> None:
+def test_hard_links_of_an_objectless_empty_file_stay_links(tmp_path: Path) -> None:
     """I8: a server counts them, 25.5 and later, as those of files with objects. What is not linked is not."""
     rows = [
         FileRow("a/1", 0, "", None, b"", "a/1", 0),

@@ -255,7 +255,7 @@ class TestCommandLine:
         assert "ended with 139: Segmentation" in capsys.readouterr().err
         assert cli.run(["table", "show", "db.t"]) == 10, "the table was made for these rows alone"
 
-    def test_a_dry_run_changes_nothing_and_a_new_table_needs_an_order(
+    def test_a_dry_run_changes_nothing_and_new_tables_need_an_order(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setenv("FROSTLINE_CHDB", "/bin/false")

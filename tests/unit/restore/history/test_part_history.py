@@ -24,9 +24,9 @@ from restore.history.diff import DiskDiff, diff
 from restore.history.part_changes import compare_parts
 from restore.rebuild.rebuild import restore
 from restore.rebuild.request import RebuildRequest
-from tests.crash.scenarios import TABLE
+from tests.crash.site import TABLE
 from tests.memory_table import MemoryTable
-from tests.unit.restore.history.test_undo import config, create, drop_january, insert, move, take_back
+from tests.unit.restore.history.undoing import config, create, drop_january, insert, move, take_back
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
@@ -379,7 +379,7 @@ def test_without_the_local_state_the_log_tells_the_same(store: Store, tmp_path: 
 
 def test_a_query_at_a_revision_agrees_with_the_diff(tmp_path: Path) -> None:
     """I7: rows as they were then, with parts that were merged, moved away or dropped since."""
-    from tests.unit.restore.history.test_undo import volume
+    from tests.unit.restore.history.undoing import volume
     from tiering.config.settings import Config, PolicyConfig
 
     both = config(tmp_path)

@@ -122,9 +122,7 @@ def test_rows_that_were_inserted_again_are_not_doubled(home: Home) -> None:
     assert keys(home) == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_a_crash_left_between_two_disks_is_done_by_the_same_command(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_crash_left_between_disks_is_done_by_a_repeat(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bucket first; then the local disk fails. Each way all rows of a disk are here or there, and again does it."""
 
     def fail(disk: object, *given: object, **named: object) -> None:
@@ -178,7 +176,7 @@ def test_a_part_that_moves_is_not_taken_away_from_under_it(home: Home) -> None:
     assert keys(home) == [1, 2, 3, 4, 5, 6]
 
 
-def test_an_insert_of_the_same_rows_and_an_attach_exclude_each_other(home: Home) -> None:
+def test_the_same_rows_are_not_inserted_and_attached_at_once(home: Home) -> None:
     home("partition", "detach", "d.t", FEBRUARY)
     with Store.open(load(home.configuration)) as store:
         definition = store.definition("d.t")

@@ -5,130 +5,42 @@ Guards I1 (a part on exactly one disk), I2 (all or nothing), I6, I7 (the past st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
-from disks.config import LocalDiskConfig, ObjectDiskConfig
-from disks.garbage.collect import INTENTS_PREFIX
 from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.pending_deletes import Announcement
-from oplog import pins
-from oplog.errors import Conflict, DiskUnreachable, Locked, NotFound, Refused
+from oplog.errors import Locked
 from oplog.kinds import BlocksAllocated, Dropped, OtherKind, Repaired, Undone
-from oplog.revision import commit_key
 from restore.history.undo import preview, undo
 from restore.rebuild.rebuild import restore
 from restore.rebuild.request import RebuildRequest
-from tests.crash.scenarios import TABLE, events, rows
-from tiering.catalog import tables
+from tests.crash.site import TABLE
+from tests.unit.restore.history.undoing import (
+    config,
+    create,
+    drop_january,
+    insert,
+    keys,
+    move,
+    parts,
+    refused,
+    take_back,
+    volume,
+)
+from tests.unit.restore.history.undoing import disk as disk
+from tests.unit.restore.history.undoing import store as store
 from tiering.catalog.context import Context
-from tiering.config.settings import Config, PolicyConfig, VolumeConfig
+from tiering.config.settings import Config, PolicyConfig
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table import definitions
-from tiering.table.schema import TableDefinition
-
-JANUARY = "202601"
-
-
-def volume(name: str, *disks: str) -> VolumeConfig:
-    return VolumeConfig(name=name, disks=disks)
-
-
-def config(root: Path, machine: str = "one") -> Config:
-    """Two local disks and two buckets; another machine has disks of its own and the same buckets."""
-    return Config(
-        state_path=str(root / machine / "state"),
-        disks={
-            "ssd": LocalDiskConfig(path=str(root / machine / "ssd")),
-            "s3": ObjectDiskConfig(url=(root / "bucket").as_uri() + "/", snapshot_every_commits=4),
-            "far": ObjectDiskConfig(url=(root / "far").as_uri() + "/"),
-        },
-        policies={
-            "hot_cold": PolicyConfig(volumes=(volume("hot", "ssd"), volume("cold", "s3"))),
-            "cold": PolicyConfig(volumes=(volume("cold", "s3"),)),
-            "all": PolicyConfig(volumes=(volume("hot", "ssd"), volume("cold", "s3"), volume("far", "far"))),
-        },
-    )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(config(tmp_path), actor="alice@here") as opened:
-        yield opened
-
-
-@pytest.fixture
-def disk(store: Store) -> ObjectDisk:
-    return store.object_disk("s3")
-
-
-def create(store: Store, policy: str = "cold", number: int = 1, name: str = TABLE) -> TableDefinition:
-    definition = msgspec.structs.replace(events(number, name=name), policy=policy)
-    return store.create_table(definition)
-
-
-def insert(store: Store, first: int, *, months: tuple[int, ...] = (1,), table: str = TABLE) -> list[str]:
-    return list(store.table(table).insert([rows(first, months=months)]).parts)
-
-
-def keys(store: Store, table: str = TABLE) -> list[int]:
-    return sorted(store.table(table).scan(columns=["key"]).read_all()["key"].to_pylist())
-
-
-def parts(store: Store, table: str = TABLE) -> dict[str, str]:
-    """Part -> disk of everything that lies there, outdated copies too."""
-    return {
-        f"{stored.part.name}{'' if stored.state == 'active' else ' ' + stored.state}": stored.disk
-        for stored in store.parts(table, include_outdated=True)
-    }
-
-
-def move(store: Store, to: str, *, keep: bool = False, table: str = TABLE) -> int | None:
-    report = store.apply(store.plan_manual_move(table, partition=JANUARY, to_disk=to, keep_source=keep))
-    assert not report.failed
-    return store.object_disk("s3").revision
-
-
-def drop_january(store: Store, table: str = TABLE) -> None:
-    to_delete = [stored for stored in store.parts(table) if stored.name.partition == JANUARY]
-    tables.drop_parts(store.context, to_delete, reason="test")
-
-
-def take_back(store: Store, revision: int | None = None) -> int:
-    """Undo the revision, or the newest one; the undo's own revision."""
-    disk = store.object_disk("s3")
-    _, done = undo(store.context, disk, disk.revision if revision is None else revision)
-    assert done is not None
-    assert done == disk.revision
-    return done
 
 
 def at_head(store: Store) -> tuple[Context, ObjectDisk, int]:
     """The newest revision, for `preview`."""
     disk = store.object_disk("s3")
     return store.context, disk, disk.revision
-
-
-def refused(store: Store, revision: int, *words: str) -> str:
-    """Undo refuses; preview says the same, and neither changes anything."""
-    disk = store.object_disk("s3")
-    head, before = disk.revision, parts(store) if TABLE in {t.full_name for t in store.definitions()} else {}
-    objections = preview(store.context, disk, revision).objections
-    with pytest.raises(Refused) as error:
-        undo(store.context, disk, revision)
-    assert "\n" not in error.value.message, "a line end is shown as \\n"
-    for word in words:
-        assert word in error.value.message
-        assert any(word in objection for objection in objections), objections
-    assert disk.revision == head
-    assert before == {} or parts(store) == before
-    return error.value.hint
 
 
 class TestInsert:
@@ -495,183 +407,6 @@ class TestRestore:
         restore(disk, RebuildRequest(revision=undone, apply=True))
         store.refresh()
         assert len(keys(store)) == 40
-
-
-class TestBytes:
-    def test_objects_that_are_gone(self, store: Store, disk: ObjectDisk) -> None:
-        create(store)
-        insert(store, 0)
-        drop_january(store)
-        blob = next(item.key for item in disk.store.list() if "-file-" in item.key)
-        disk.store.delete([blob])
-        refused(store, disk.revision, "are gone from the bucket", blob)
-
-    def test_objects_that_gc_has_announced(self, store: Store, disk: ObjectDisk) -> None:
-        create(store)
-        insert(store, 0)
-        drop_january(store)
-        blobs = tuple(item.key for item in disk.store.list() if "-file-" in item.key)
-        data = msgspec.json.encode(Announcement(time=datetime.now(UTC), keys=blobs))
-        from hashlib import sha256
-
-        disk.store.put(f"{INTENTS_PREFIX}{'0' * 32}.json", data, sha256=sha256(data).digest())
-        refused(store, disk.revision, "a collection is deleting")
-
-    def test_the_past_is_pinned_meanwhile(
-        self, store: Store, disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """P33: a collection that begins meanwhile keeps what is about to be named again."""
-        create(store)
-        insert(store, 0)
-        drop_january(store)
-        dropped = disk.revision
-        seen: list[int] = []
-        original = ObjectDisk._commit
-
-        def commit(self: ObjectDisk, draft: object, basis: object) -> int:
-            seen.extend(pin.revision for pin in pins.list_pins(self.store))
-            return original(self, draft, basis)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(ObjectDisk, "_commit", commit)
-        take_back(store)
-        assert seen == [dropped - 1]
-        live = [pin for pin in pins.list_pins(disk.store) if pin.until is None or pin.until > datetime.now(UTC)]
-        assert live == [], "released"
-
-    def test_a_revision_that_is_not_kept(self, store: Store, disk: ObjectDisk) -> None:
-        create(store)
-        insert(store, 0)
-        insert(store, 1000)
-        drop_january(store)
-        assert disk.revision == 4
-        disk.store.delete([commit_key(revision) for revision in (1, 2)])
-        with pytest.raises(NotFound, match=r"revision 2 .* is not kept") as error:
-            undo(store.context, disk, 2)
-        assert "can be restored: " in error.value.hint
-        with pytest.raises(NotFound, match="what it was before, revision 3") as error:
-            undo(store.context, disk, 4)
-        with pytest.raises(NotFound):
-            undo(store.context, disk, 99)
-
-
-class TestUncertain:
-    def test_a_broken_part_may_hold_the_rows(self, store: Store, disk: ObjectDisk, tmp_path: Path) -> None:
-        """I15: what cannot be read is not taken for absent."""
-        create(store, "hot_cold")
-        insert(store, 0)
-        move(store, "s3")
-        drop_january(store)
-        dropped = disk.revision
-        (other,) = insert(store, 1000)
-        path = tmp_path / "one" / "ssd" / store.definition(TABLE).part_directory(other) / "part.json"
-        good = path.read_bytes()
-        path.chmod(0o644)
-        path.write_bytes(b"")
-        store.refresh()
-        with pytest.raises(Refused, match="it is unknown whether"):
-            undo(store.context, disk, dropped)
-        path.write_bytes(good)
-        store.refresh()
-        take_back(store, dropped)
-
-    def test_a_disk_that_cannot_be_reached_may_hold_them(
-        self, store: Store, disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        create(store, "all")
-        insert(store, 0)
-        move(store, "s3")
-        drop_january(store)
-        monkeypatch.setattr(type(store.disk("far")), "unreachable", property(lambda self: "503" * (self.name == "far")))
-        with pytest.raises(DiskUnreachable, match="needs disk far"):
-            undo(store.context, disk, disk.revision)
-
-    def test_a_disk_that_is_read_only(self, store: Store, disk: ObjectDisk) -> None:
-        create(store)
-        insert(store, 0)
-        disk.read_only = True
-        assert preview(store.context, disk, disk.revision).parts_removed
-        with pytest.raises(Refused, match="read-only"):
-            undo(store.context, disk, disk.revision)
-        assert list(pins.list_pins(disk.store)) == []
-
-
-class TestOtherWriters:
-    def test_one_that_comes_between(
-        self, store: Store, disk: ObjectDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """I6: the plan was made for a revision that is not the newest any more; unrelated commits are taken in."""
-        create(store)
-        insert(store, 0)
-        revision = disk.revision
-        with Store.open(config(tmp_path, "two"), actor="bob@there") as other:
-            original = ObjectDisk._commit
-            waiting = [True]
-
-            def commit(self: ObjectDisk, draft: object, basis: object) -> int:
-                if self is disk and waiting:
-                    waiting.clear()
-                    insert(other, 1000)
-                return original(self, draft, basis)  # type: ignore[arg-type]
-
-            monkeypatch.setattr(ObjectDisk, "_commit", commit)
-            take_back(store, revision)
-        store.refresh()
-        assert keys(store) == list(range(1000, 1040))
-
-    def test_one_that_changes_the_same_part(
-        self, store: Store, disk: ObjectDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Whoever comes first wins; the undo looks again and finds nothing, or an objection."""
-        create(store)
-        insert(store, 0)
-        revision = disk.revision
-        with Store.open(config(tmp_path, "two"), actor="bob@there") as other:
-            original = ObjectDisk._commit
-            waiting = [True]
-
-            def commit(self: ObjectDisk, draft: object, basis: object) -> int:
-                if self is disk and waiting:
-                    waiting.clear()
-                    drop_january(other)
-                return original(self, draft, basis)  # type: ignore[arg-type]
-
-            monkeypatch.setattr(ObjectDisk, "_commit", commit)
-            planned, done = undo(store.context, disk, revision)
-        assert done is None
-        assert "nothing to undo" in planned.done
-
-    def test_ever_new_writers_end_in_a_conflict(
-        self, store: Store, disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        create(store)
-        insert(store, 0)
-        revision = disk.revision
-        committing = ObjectDisk._commit
-
-        def commit(self: ObjectDisk, draft: Any, basis: Any) -> int:
-            with monkeypatch.context() as patch:  # the others' commits go through
-                patch.setattr(ObjectDisk, "_commit", committing)
-                with disk.transaction(OtherKind("work")) as transaction:
-                    transaction.create(f"elsewhere/{disk.revision}", b"x")
-                    transaction.commit()
-            raise Conflict("another writer")
-
-        monkeypatch.setattr(ObjectDisk, "_commit", commit)
-        with pytest.raises(Conflict, match="kept changing"):
-            undo(store.context, disk, revision)
-
-    def test_a_conflict_with_nobody_is_no_reason_to_run_it_again(
-        self, store: Store, disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        create(store)
-        insert(store, 0)
-
-        def commit(self: ObjectDisk, draft: object, basis: object) -> int:
-            raise Conflict("store/x does not exist")
-
-        monkeypatch.setattr(ObjectDisk, "_commit", commit)
-        with pytest.raises(Refused, match="cannot be undone: store/x does not exist"):
-            undo(store.context, disk, disk.revision)
 
 
 def test_files_outside_of_tables(store: Store, disk: ObjectDisk) -> None:

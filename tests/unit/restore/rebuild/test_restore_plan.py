@@ -84,7 +84,7 @@ def test_a_scope_leaves_other_tables_alone() -> None:
     assert applied(current, wanted, ["t"]) == {"t/2/f": File(), "u/1/f": File()}
 
 
-def test_files_go_one_by_one_so_that_a_file_added_meanwhile_survives() -> None:
+def test_files_go_one_by_one_so_that_an_added_file_survives() -> None:
     """P43: a directory removed whole would take along what another writer put there after the plan was made."""
     current = {"s/t/p1/a": File(), "s/t/p1/b": File()}
     assert difference_of(current, {}).removed == ("s/t/p1/a", "s/t/p1/b")

@@ -130,9 +130,7 @@ def test_two_servers_that_do_not_know_each_other(
     assert list(tmp_path.glob("frostline-*")) == []
 
 
-def test_a_task_that_died_with_its_work_done_is_no_trouble_on_a_locked_bucket(
-    source: ObjectDisk, tmp_path: Path
-) -> None:
+def test_a_task_that_died_when_done_is_fine_on_a_locked_bucket(source: ObjectDisk, tmp_path: Path) -> None:
     """Done again, its objects are there and cannot be written again."""
 
     class Twice:
@@ -169,7 +167,7 @@ def test_copies_that_were_not_made_are_noticed(source: ObjectDisk, tmp_path: Pat
         restored(disk_of(Says(), tmp_path), source, LocalRunner())
 
 
-def test_an_object_that_the_source_collects_meanwhile_is_planned_anew(
+def test_an_object_the_source_collects_meanwhile_is_replanned(
     source: ObjectDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is gone for an executor is no reason to give up: the source's log has moved on."""

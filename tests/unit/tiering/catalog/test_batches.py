@@ -136,10 +136,8 @@ def kept_of_a_part_that_is_gone(config: Config) -> Callable[..., None]:
     return note
 
 
-def test_what_another_process_keeps_meanwhile_is_not_taken_for_what_was_found(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a part in a batch that was looked at already."""
+def test_what_another_keeps_meanwhile_is_not_taken_for_ours(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a part in a batch that was looked at already. Another process keeps it meanwhile."""
     before_batch(monkeypatch, 1, kept_of_a_part_that_is_gone(config))
     for _ in range(2):
         with Store.open(config, anew=False) as store:
@@ -147,7 +145,7 @@ def test_what_another_process_keeps_meanwhile_is_not_taken_for_what_was_found(
             assert len(store.parts(TABLE)) == 4
 
 
-def test_parts_that_take_the_place_of_others_are_found_batch_by_batch(config: Config, tmp_path: Path) -> None:
+def test_parts_that_replace_others_are_found_batch_by_batch(config: Config, tmp_path: Path) -> None:
     """Where no part is held while it is found out."""
     with Store.open(config) as store:
         directory = tmp_path / "ssd" / store.parts(TABLE)[0].directory

@@ -105,7 +105,7 @@ def test_unless_the_volume_says_no_or_is_full(tmp_path: Path) -> None:
         assert disk == "a"
 
 
-def test_a_small_part_of_rows_that_came_late_waits_where_there_is_room(tmp_path: Path) -> None:
+def test_a_small_part_of_late_rows_waits_where_there_is_room(tmp_path: Path) -> None:
     """Large ones, merged ones and those that would have to make room go to their place at once."""
     book = make(tmp_path, [HOT, COLD], a=100 * KB, b=100 * KB)
     pacing = PacingConfig(late_seconds=60, late_bytes=20 * KB)

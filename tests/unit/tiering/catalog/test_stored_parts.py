@@ -265,8 +265,9 @@ def test_who_looked_before_a_merge_can_read_what_it_took(config: Config) -> None
         assert [stored.part.rows for stored in other.parts(TABLE)] == [1, 1, 1]
 
 
-def test_a_catalog_whose_log_is_cut_off_is_made_anew_while_others_have_it_open(config: Config) -> None:
-    """SQLite calls it trouble with the device, for as long as somebody has the file open: nothing would be kept."""
+def test_a_catalog_with_a_cut_log_is_rebuilt_while_it_is_open(config: Config) -> None:
+    """SQLite calls it trouble with the device, for as long as somebody has the file open: nothing would be kept.
+    Others have it open."""
     kept = config.state_directory / "catalog.db"
     with closing(sqlite3.connect(kept)) as other:
         other.execute("UPDATE parts SET revision = 7")

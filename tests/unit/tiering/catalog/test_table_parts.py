@@ -85,10 +85,9 @@ def where(stored: StoredPart) -> tuple[str, str, int | None]:
 
 
 @pytest.mark.parametrize("files", ["config", "config_of_now"])
-def test_after_each_step_of_another_process_the_looks_are_what_the_disks_say(
-    request: pytest.FixtureRequest, files: str
-) -> None:
-    """Of who opens now, of who is open all the time, and of who looked at nothing since the begin."""
+def test_looks_are_what_disks_say_after_each_step_of_another(request: pytest.FixtureRequest, files: str) -> None:
+    """Of who opens now, of who is open all the time, and of who looked at nothing since the begin.
+    Of another process."""
     config = request.getfixturevalue(files)
     with Store.open(config) as acting, Store.open(config, anew=False) as other, Store.open(config) as late:
         for name, step in {"nothing": lambda store: None, **STEPS}.items():
@@ -157,7 +156,7 @@ def test_a_query_reads_the_partitions_that_may_hold_its_rows(config: Config, loo
             assert (looked_into, result.parts_read + result.parts_pruned) == (read, 3), condition
 
 
-def test_a_query_of_the_past_reads_what_has_changed_and_what_is_asked(config: Config, looked_into: list[str]) -> None:
+def test_a_query_of_the_past_reads_what_changed_and_is_asked(config: Config, looked_into: list[str]) -> None:
     """The look that is kept is one at the bucket of now. What is read of the past is not kept in its place."""
     with Store.open(config) as store:
         for partition in ("202601", "202602"):
@@ -188,9 +187,7 @@ def test_a_query_of_the_past_reads_what_has_changed_and_what_is_asked(config: Co
             assert [where(stored) for stored in store.parts(TABLE)] == now
 
 
-def test_a_look_that_commits_overtake_as_it_follows_is_that_of_the_state_before(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_overtaken_by_commits_is_of_the_state_before(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would be taken for what the bucket held at that revision by who asks for the revision later."""
     with Store.open(config) as store:
         for partition in ("202601", "202602"):
@@ -262,9 +259,8 @@ def move_partition(store: Store, partition: str, volume: str = "cold") -> None:
     assert store.apply(store.plan_manual_move(TABLE, partition=partition, to_volume=volume)).failed == ()
 
 
-def test_a_query_of_the_past_looks_into_the_partitions_that_may_hold_its_rows(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_query_of_the_past_looks_only_into_its_partitions(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into those that may hold its rows."""
     with Store.open(config) as store:
         for partition in ("202601", "202602"):
             store.apply(store.plan_manual_move(TABLE, partition=partition, to_volume="cold"))
@@ -575,9 +571,7 @@ def test_fsck_names_the_table_of_which_something_else_is_kept(
     assert frostline.json("status")["rows"] == 3
 
 
-def test_what_is_outdated_while_the_tables_are_read_is_read_once_more(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_outdated_while_tables_are_read_is_read_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks for tables after work reads once for that; what was done meanwhile, by another thread, counts."""
     with Store.open(config) as store:
         catalog, reads = store.context.catalog, 0

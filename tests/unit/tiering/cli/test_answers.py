@@ -121,9 +121,7 @@ def test_moments_have_their_nanoseconds_also_within_other_values() -> None:
 
 @pytest.mark.parametrize("output_format", ["json", "csv", "table"])
 @pytest.mark.parametrize("beside", ["1", "[1]"])  # without Arrow, and with it
-def test_moments_that_python_does_not_have_are_written_as_the_engine_does(
-    home: Home, output_format: str, beside: str
-) -> None:
+def test_moments_python_lacks_are_written_as_the_engine_does(home: Home, output_format: str, beside: str) -> None:
     texts = {
         "'infinity'::TIMESTAMPTZ": "infinity",
         "'-infinity'::TIMESTAMP": "-infinity",
@@ -188,7 +186,9 @@ def test_a_wait_without_end_is_interrupted() -> None:
         never.set()
 
 
-def test_what_making_an_item_raises_is_raised_where_it_is_waited_for() -> None:
+def test_what_making_an_item_raises_is_raised_at_its_wait() -> None:
+    """Where the item is waited for."""
+
     def items() -> Iterator[int]:
         yield 1
         raise LookupError("gone")
@@ -227,7 +227,8 @@ def test_a_query_without_end_is_ended(number: signal.Signals, code: int, home: H
 
 
 @pytest.mark.parametrize("sql", ["SELECT nothing", "SELECT * FROM no.such", "SELECT error('x')"])
-def test_a_mistake_is_told_without_what_the_engine_says_of_itself(home: Home, sql: str) -> None:
+def test_a_mistake_is_reported_without_the_engine_s_own_words(home: Home, sql: str) -> None:
+    """Those about itself."""
     command = [sys.executable, "-m", "tiering.cli.main", "-c", str(home.configuration), "query", sql]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

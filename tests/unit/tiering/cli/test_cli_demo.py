@@ -47,7 +47,8 @@ def test_a_command_that_fails_stops_the_demo(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     "today", [date(2026, 11, 21), date(2027, 1, 27), date(2027, 2, 1), date(2031, 6, 30), date(2040, 2, 29)]
 )
-def test_the_rule_is_never_due_today_and_due_for_six_months_on_the_day_of_the_plan(today: date) -> None:
+def test_the_rule_is_not_due_today_but_is_on_the_plan_s_day(today: date) -> None:
+    """It is due for six months then."""
     age = timedelta(days=365 * rule_years(today))
     months = [date(2013, month, 1) for month in range(2, 13)] + [date(2014, 1, 1)]
     due = [end + age for end in months]

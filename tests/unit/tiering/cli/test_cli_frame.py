@@ -430,7 +430,7 @@ def test_commands_that_messages_and_pages_name_exist() -> None:
         assert used <= options, f"{file.name}: frostline {text}"
 
 
-def test_a_package_that_is_not_installed_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
+def test_a_package_not_installed_is_named_with_how_to_get_it(tmp_path: Path) -> None:
     code = "import sys; sys.modules['kazoo'] = None; from tiering.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "demo", "--replicas", "3", str(tmp_path / "demo")]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)

@@ -330,9 +330,7 @@ class TestTiering:
         store("tick", "--only", "moves")
         assert "Nothing was due" not in store.error
 
-    def test_a_pass_recompresses_once_and_one_damaged_part_stops_no_other(
-        self, store: Frostline, tmp_path: Path
-    ) -> None:
+    def test_a_pass_recompresses_once_despite_one_damaged_part(self, store: Frostline, tmp_path: Path) -> None:
         """P17, and the TTL rule that rewrites parts."""
         store("table", "alter", "db.t", "--ttl", "30d on ts recompress zstd(9)")
         path = next((tmp_path / "home" / "ssd" / "store").glob("*/*/202001_*/*.parquet"))
@@ -426,7 +424,7 @@ class TestRecovery:
         assert everything(store) == rows
         store("restore", "s3", "--revision", str(revision), "--table", "db.nope", code=10)
 
-    def test_a_dropped_table_does_not_come_back_beside_one_of_its_name(self, store: Frostline) -> None:
+    def test_a_dropped_table_does_not_return_beside_its_namesake(self, store: Frostline) -> None:
         revision = str(store.json("log", "s3", "--limit", "1")["entries"][0]["revision"])
         store("table", "drop", "db.t", "-y")
         store("table", "create", "db.t", "--column", "id:int64", "--order-by", "id")

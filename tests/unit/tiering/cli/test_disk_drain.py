@@ -63,7 +63,7 @@ def on(frostline: Frostline, disk: str) -> int:
     return int(found[disk]["parts"])
 
 
-def test_the_parts_go_within_the_volume_and_nothing_comes_until_it_is_stopped(frostline: Frostline) -> None:
+def test_parts_go_within_the_volume_and_none_come_until_stopped(frostline: Frostline) -> None:
     filled(frostline)
     assert disks(frostline) == ["hdd", "ssd"]
     there = on(frostline, "ssd")
@@ -122,7 +122,7 @@ def test_what_is_drained_is_not_merged_there(frostline: Frostline) -> None:
     assert keys(frostline) == [0, 1, 2, 3]
 
 
-def test_no_place_is_refused_with_the_way_out_and_nothing_changes(frostline: Frostline, tmp_path: Path) -> None:
+def test_no_room_is_refused_with_a_way_out_and_changes_nothing(frostline: Frostline, tmp_path: Path) -> None:
     filled(frostline)
     frostline("move", "d.t", "--partition", "0", "--to-disk", "s3")
     before = [(part["part"], part["disk"]) for part in frostline.json("parts", "d.t")["parts"]]

@@ -62,7 +62,7 @@ def test_an_object_says_what_when_how_bad_and_where() -> None:
     }
 
 
-def test_a_traceback_lies_within_its_object_and_covers_what_is_secret() -> None:
+def test_a_traceback_is_in_its_object_and_covers_secrets() -> None:
     try:
         raise OSError(f"no answer from {URL}")
     except OSError:
@@ -123,7 +123,7 @@ def test_lines_of_threads_stay_whole(form: LogFormat) -> None:
     assert all((json.loads(line)["message"] if form == "json" else line).count(" says ") == 1 for line in lines)
 
 
-def test_another_configuration_is_another_form_unless_it_was_asked_for() -> None:
+def test_another_configuration_is_another_form_unless_asked_for() -> None:
     for is_fixed, expected in ((False, "text"), (True, "json")):
         stream = LogStream("json", is_fixed=is_fixed)
         stream.configured("text")

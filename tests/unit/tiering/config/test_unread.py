@@ -29,13 +29,13 @@ def test_it_is_found_in_what_is_no_configuration(tmp_path: Path, text: str, wher
 @pytest.mark.parametrize(
     "text", ["state_path: [a, b]", "disks: ][\nstate_path: |\n  kept", "state_path: 7", "- a", "]["]
 )
-def test_what_says_nothing_that_can_be_read_is_taken_for_the_default(tmp_path: Path, text: str) -> None:
+def test_what_says_nothing_readable_is_taken_for_the_default(tmp_path: Path, text: str) -> None:
     file = tmp_path / "frostline.yaml"
     file.write_text(text)
     assert state_directory(file, {"FROSTLINE_HOME": str(tmp_path)}) == tmp_path / "state"
 
 
-def test_the_environment_comes_first_and_a_file_that_is_gone_says_nothing(tmp_path: Path) -> None:
+def test_the_environment_is_first_and_a_lost_file_says_nothing(tmp_path: Path) -> None:
     environment = {"FROSTLINE_CONFIG": str(tmp_path / "frostline.yaml"), "FROSTLINE_STATE_PATH": "here"}
     assert state_directory(None, environment) is None
     (tmp_path / "frostline.yaml").write_text("state_path: there")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from disks import effects
 from oplog.errors import Locked, NoSpace, Transient
 from tests.command_line import Frostline
 from tests.mounts import mounted
+from tests.unit.tiering.daemon.running import FAST, NEWEST, Clock, disks_of, until
+from tests.unit.tiering.daemon.running import clock as clock
+from tests.unit.tiering.daemon.running import store as store
 from tiering.catalog import reachability, tables
 from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
@@ -36,44 +39,6 @@ from tiering.facts.metrics.collect import look
 from tiering.facts.status import daemon_document, status_document
 from tiering.journal.locks import daemon_lock
 from tiering.table.definitions import define_table
-from tiering.table.schema import Column, MoveToVolume, TableDefinition, TtlRule
-
-TABLE = TableDefinition(
-    uuid="abc11111-0000-4000-8000-000000000001",
-    database="d",
-    name="t",
-    columns=(Column(id=1, name="ts", type="timestamp[us, UTC]"), Column(id=2, name="n", type="int64")),
-    order_by=("n",),
-    policy="hot_cold",
-    ttl=(TtlRule(after_seconds=86400, column="ts", action=MoveToVolume(volume="cold")),),
-    last_column_id=2,
-)
-NEWEST = datetime(2026, 1, 1, tzinfo=UTC)
-FAST = DaemonConfig(tick_seconds=0.05)
-
-
-class Clock:
-    """Starts when the rows are new, so that nothing moves on insert; then a day passes."""
-
-    def __init__(self) -> None:
-        self.now = NEWEST
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path))  # where processes of jobs find the store
-    monkeypatch.delenv("FROSTLINE_CONFIG", raising=False)
-    with Store.open(embedded(tmp_path), clock=clock, workers=1) as opened:
-        opened.create_table(TABLE)
-        yield opened
 
 
 def insert(store: Store, rows: int = 10) -> None:
@@ -86,18 +51,6 @@ def insert(store: Store, rows: int = 10) -> None:
 def age(clock: Clock) -> None:
     """The parts are a few real moments old; the rule counts from their rows."""
     clock.now = datetime.now(UTC) + timedelta(days=2)
-
-
-def disks_of(store: Store) -> list[str]:
-    store.refresh()
-    return [part.disk for part in store.parts("d.t")]
-
-
-def until(condition: Callable[[], object], seconds: float = 100) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def test_one_pass_moves_what_is_due(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +193,7 @@ def test_a_slow_pass_is_not_overtaken(store: Store, monkeypatch: pytest.MonkeyPa
     assert set(overlaps) == {0}
 
 
-def test_what_the_last_pass_met_is_trouble_until_a_pass_goes_well(
+def test_what_the_last_pass_met_is_trouble_until_one_goes_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """0: well; 3: trouble; 1: none runs. By what the daemon wrote down last, while it holds its lock."""
@@ -455,9 +408,7 @@ def test_a_status_that_cannot_be_written_says_so(tmp_path: Path) -> None:
         assert read_status(mount.path).problem == ""
 
 
-def test_a_daemon_that_cannot_be_asked_says_that_it_works_all_the_same(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_daemon_that_cannot_be_asked_says_that_it_works(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     (store.context.config.state_directory / SOCKET_FILE).mkdir()
     stop = threading.Event()
     done = daemon.run(store, DaemonConfig(), stop, on_tick=lambda _: stop.set())

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from oplog.errors import FrostlineError, Refused, Transient, UsageError
-from tests.unit.tiering.daemon.test_daemon import FAST, until
+from tests.unit.tiering.daemon.running import FAST, until
 from tiering.config.reading import load, masked
 from tiering.config.settings import HookConfig, embedded
 from tiering.daemon import daemon
@@ -185,7 +185,7 @@ def test_a_hook_is_told_what_it_wants_to_hear(tmp_path: Path) -> None:
     box.end()
 
 
-def test_what_was_not_heard_is_tried_again_later_and_later_and_given_up(
+def test_what_was_not_heard_is_retried_ever_later_and_given_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     deliveries = Deliveries()
@@ -219,10 +219,8 @@ def test_a_dead_hook_holds_nobody_up(tmp_path: Path) -> None:
     box.end()
 
 
-def test_a_command_does_not_outlive_the_daemon_and_its_event_is_told_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also with what it started, and with one attempt: nobody heard it."""
+def test_a_command_ends_with_the_daemon_and_its_event_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with what it started, and with one attempt: nobody heard it. The next daemon sends the event."""
     monkeypatch.setattr(outbox, "_END_SECONDS", 0.0)
     (tmp_path / "pid").touch()
     script = f"echo $$ > {tmp_path}/pid; sleep 1000 & sleep 1000"
@@ -241,7 +239,7 @@ def test_a_command_does_not_outlive_the_daemon_and_its_event_is_told_by_the_next
     assert '"where":"disk s3"' in told.read_text()
 
 
-def test_a_command_does_not_outlive_a_daemon_that_gives_up_its_step(tmp_path: Path) -> None:
+def test_a_command_ends_with_a_daemon_that_gives_up_its_step(tmp_path: Path) -> None:
     """Such as a large file on a slow link, at SIGTERM: the process then ends without ending its hooks in order."""
     pid = tmp_path / "pid"
     pid.touch()

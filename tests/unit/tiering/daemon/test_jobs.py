@@ -150,7 +150,7 @@ def test_a_run_that_the_daemon_did_not_outlive_is_made_again(world: World) -> No
     assert world.wait(timedelta(minutes=2)) == ["gc"]
 
 
-def test_a_run_that_ended_while_the_daemon_was_gone_is_not_made_again(world: World) -> None:
+def test_a_run_that_ended_while_no_daemon_ran_is_not_repeated(world: World) -> None:
     world.results = [Killed]
     with pytest.raises(Killed):
         world.wait(HOUR)
@@ -163,7 +163,8 @@ def test_a_run_that_ended_while_the_daemon_was_gone_is_not_made_again(world: Wor
     assert world.wait(HOUR) == ["gc"]
 
 
-def test_a_run_that_an_earlier_daemon_began_and_that_still_works_keeps_its_kind_waiting(world: World) -> None:
+def test_an_earlier_daemon_s_run_still_at_work_holds_its_kind(world: World) -> None:
+    """Runs of its kind wait."""
     world.results = [Killed]
     with pytest.raises(Killed):
         world.wait(HOUR)
@@ -175,7 +176,7 @@ def test_a_run_that_an_earlier_daemon_began_and_that_still_works_keeps_its_kind_
     assert world.wait(timedelta(seconds=2)) == ["gc"]
 
 
-def test_a_run_that_fell_due_while_another_has_what_it_needs_comes_after_it(tmp_path: Path) -> None:
+def test_a_run_due_while_another_has_its_needs_comes_after_it(tmp_path: Path) -> None:
     world = World(tmp_path, backup=JobConfig(every_seconds=600), drill=JobConfig(cron="@hourly"))
     world.shares = {"backup": ("repository",), "drill": ("repository",)}
     world.start()
@@ -188,7 +189,8 @@ def test_a_run_that_fell_due_while_another_has_what_it_needs_comes_after_it(tmp_
     assert world.wait(timedelta(0)) == ["drill"]
 
 
-def test_jobs_that_share_nothing_run_side_by_side_and_two_of_a_kind_never(world: World) -> None:
+def test_jobs_without_shared_needs_run_together_two_alike_never(world: World) -> None:
+    """Two of a kind never run side by side."""
     world.now += timedelta(days=1)
     world.while_running = ["gc"]
     world.jobs.fire("backup")
@@ -217,7 +219,7 @@ def test_what_is_asked_for_outlives_the_daemon(world: World) -> None:
     assert "backup" not in world.wait(timedelta(minutes=2))
 
 
-def test_what_was_asked_for_and_interrupted_is_made_again_though_the_job_is_off(tmp_path: Path) -> None:
+def test_an_interrupted_request_is_repeated_with_its_job_off(tmp_path: Path) -> None:
     world = World(tmp_path, fsck=JobConfig())
     world.results = [Killed]
     world.jobs.trigger("fsck")
@@ -255,7 +257,7 @@ def test_what_was_found_wrong_is_not_looked_for_again_at_once(world: World) -> N
     assert world.jobs.records.of("gc").result == "found"
 
 
-def test_other_times_are_in_force_at_once_and_bring_no_run_of_the_past(world: World) -> None:
+def test_other_times_are_in_force_at_once_without_past_runs(world: World) -> None:
     world.wait(timedelta(hours=2))
     world.given = {"gc": JobConfig(cron="0 11 * * *"), "backup": JobConfig()}
     world.jobs.change(world.schedules())  # type: ignore[arg-type]
@@ -296,7 +298,7 @@ def test_a_record_that_cannot_be_read_is_as_if_nothing_had_run(world: World, byt
     assert isinstance(read(world.state)["gc"], JobRecord)
 
 
-def test_a_job_that_is_hastened_runs_now_unless_it_would_not_run_at_all(tmp_path: Path) -> None:
+def test_a_hastened_job_runs_now_unless_it_would_not_run_at_all(tmp_path: Path) -> None:
     """What is off or paused, or out of its window, stays so: nobody asked for it."""
     night = JobConfig(every_seconds=3600, window="01:00-02:00")
     world = World(tmp_path, gc=JobConfig(every_seconds=3600), off=JobConfig(), night=night)

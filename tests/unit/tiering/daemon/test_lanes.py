@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from disks.workers.progress import Progress, Silent
 from oplog.errors import Transient
 from tests.command_line import Frostline
-from tests.unit.tiering.daemon.test_daemon import Clock, disks_of, until
+from tests.unit.tiering.daemon.running import Clock, disks_of, until
+from tests.unit.tiering.daemon.work import SETTINGS, Work, insert, pin
+from tests.unit.tiering.daemon.work import store as store
 from tiering.catalog.context import wall_clock
-from tiering.config.settings import DaemonConfig, embedded
+from tiering.config.settings import embedded
 from tiering.daemon import daemon
 from tiering.daemon.lanes import Lanes
 from tiering.daemon.status import read_status
@@ -27,50 +27,8 @@ from tiering.engine.store import Store
 from tiering.merge import merger
 from tiering.move.file_copies import FileCopies
 from tiering.policy.backoff import FIRST_WAIT
-from tiering.table.definitions import define_table
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SETTINGS = DaemonConfig(tick_seconds=0.05, large_bytes=100_000)
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path))
-    monkeypatch.delenv("FROSTLINE_CONFIG", raising=False)
-    with Store.open(embedded(tmp_path)) as opened:
-        opened.create_table(define_table("d.t", columns=["k:int64"], order_by="k", policy="hot_cold"))
-        yield opened
-
-
-class Work:
-    """A daemon in a thread, ended with the test."""
-
-    def __init__(self, store: Store, **more: Any) -> None:
-        self.state = store.context.config.state_directory
-        self.stop = threading.Event()
-        self.thread = threading.Thread(target=daemon.run, args=(store, SETTINGS, self.stop), kwargs=more)
-
-    def __enter__(self) -> Work:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop.set()
-        self.thread.join(100)
-        assert not self.thread.is_alive()
-
-
-def insert(store: Store, rows: int) -> str:
-    keys = np.random.default_rng(rows).integers(0, 2**62, rows)
-    before = {part.facts.name for part in store.parts("d.t")}
-    store.table("d.t").insert([pa.record_batch({"k": keys})])
-    store.refresh()
-    (name,) = {part.facts.name for part in store.parts("d.t")} - before
-    return name
-
-
-def pin(store: Store, part: str) -> None:
-    store.context.journal.overrides.pin(store.definitions()[0].uuid, part=part, volume="cold")
 
 
 def beside(store: Store, tmp_path: Path) -> Callable[[], dict[str, str]]:

@@ -56,7 +56,8 @@ class TestTakeOver:
         assert taken.kept == ()
         assert taken.config == new
 
-    def test_how_a_policy_moves_is_taken_and_where_its_volumes_lie_is_kept(self, old: Config) -> None:
+    def test_how_a_policy_moves_is_taken_where_its_volumes_are_kept(self, old: Config) -> None:
+        """Where its volumes are is kept."""
         moves = replace(old.policies["hot_cold"], move_factor=0.5)
         taken = take_over(old, replace(old, policies={"hot_cold": moves}))
         assert (taken.changed, taken.kept) == (("policies.hot_cold.move_factor",), ())
@@ -65,16 +66,15 @@ class TestTakeOver:
         assert (taken.changed, taken.kept) == ((), ("policies.hot_cold.volumes",))
         assert taken.config == old
 
-    def test_a_policy_is_added_where_its_disks_are_there_and_none_is_taken_away(self, old: Config) -> None:
+    def test_a_policy_is_added_where_its_disks_are_none_is_removed(self, old: Config) -> None:
         new = replace(old, policies={"only": volumes("ssd"), "later": volumes("nvme")})
         taken = take_over(old, new)
         assert set(taken.config.policies) == {"hot_cold", "only"}
         assert taken.changed == ("policies.only.volumes",)
         assert taken.kept == ("policies.hot_cold.volumes", "policies.later.volumes")
 
-    def test_what_an_open_store_hangs_on_is_kept_and_named_without_its_values(
-        self, old: Config, tmp_path: Path
-    ) -> None:
+    def test_what_an_open_store_depends_on_is_kept_and_named(self, old: Config, tmp_path: Path) -> None:
+        """Its values are not named."""
         disks = {**old.disks, "nvme": LocalDiskConfig(path=str(tmp_path / "nvme"))}
         new = replace(
             old,
@@ -102,7 +102,7 @@ class TestFileWatch:
         assert not watch.is_changed()
         assert [watch.is_changed() for _ in range(3)] == [True, False, False]
 
-    def test_one_that_is_replaced_is_another_one_and_so_is_one_that_is_gone(self, tmp_path: Path) -> None:
+    def test_a_replaced_file_is_another_and_so_is_one_that_is_gone(self, tmp_path: Path) -> None:
         file, other = tmp_path / "frostline.yaml", tmp_path / "other"
         file.write_text("a")
         watch = FileWatch(file)
@@ -197,9 +197,7 @@ class TestSupervisor:
         assert told[1].startswith("RELOADING=1\nMONOTONIC_USEC=")
         assert told[2:] == ["STATUS=3 passes WATCHDOG=trigger", "STOPPING=1"]
 
-    def test_a_watchdog_hears_at_every_look_if_it_is_for_this_process(
-        self, heard: socket.socket, tmp_path: Path
-    ) -> None:
+    def test_a_watchdog_hears_each_look_if_it_is_for_this_process(self, heard: socket.socket, tmp_path: Path) -> None:
         given = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "30000000"}
         with heard:
             one = Supervisor({**given, "WATCHDOG_PID": str(os.getpid())})
@@ -214,7 +212,8 @@ class TestSupervisor:
             Supervisor({"NOTIFY_SOCKET": address} if address else {}).ready()
 
 
-def test_the_unit_restarts_nothing_that_would_fail_again_and_runs_what_there_is() -> None:
+def test_the_unit_restarts_no_sure_failure_and_runs_what_exists() -> None:
+    """It restarts nothing that would fail again."""
     unit = ConfigParser(strict=False, interpolation=None, delimiters="=")
     unit.optionxform = str  # type: ignore[assignment]
     unit.read(Path(__file__).parents[4] / "configs/systemd/frostline.service")

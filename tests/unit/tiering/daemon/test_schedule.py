@@ -50,7 +50,7 @@ class TestIntervals:
         assert next_run(self.EVERY, NOW, late) <= late
         assert next_run(self.EVERY, late, late) == late + timedelta(hours=1)
 
-    def test_a_clock_that_was_a_year_ahead_keeps_nothing_waiting_for_a_year(self) -> None:
+    def test_a_clock_a_year_ahead_keeps_nothing_waiting_for_a_year(self) -> None:
         ahead = NOW + timedelta(days=365)
         assert next_run(self.EVERY, ahead, NOW, since=ahead) == NOW + timedelta(hours=1)
         assert next_run(schedule_of(JobConfig(cron="0 3 * * *"), None), ahead, NOW, since=ahead) == at(
@@ -72,7 +72,8 @@ class TestCron:
         assert next_run(daily, NOW, now) == at("2026-06-11T03:00")
         assert next_run(daily, now, now) == at("2026-06-16T03:00")
 
-    def test_what_never_ran_does_not_run_for_times_before_it_was_switched_on(self) -> None:
+    def test_what_never_ran_does_not_run_for_times_before_its_switch(self) -> None:
+        """For times before it was switched on."""
         daily = schedule_of(JobConfig(cron="0 3 * * *"), None)
         assert next_run(daily, None, NOW) == at("2026-06-11T03:00")
         assert next_run(daily, at("2026-01-01T03:00"), NOW) == at("2026-06-11T03:00")

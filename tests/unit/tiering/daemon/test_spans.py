@@ -16,8 +16,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.command_line import Frostline
-from tests.unit.tiering.daemon.test_daemon import until
-from tests.unit.tiering.daemon.test_lanes import Work, insert, pin
+from tests.unit.tiering.daemon.running import until
+from tests.unit.tiering.daemon.work import Work, insert, pin
 from tiering.config.settings import TracingConfig, embedded
 from tiering.daemon.status import read_status
 from tiering.engine.store import Store
@@ -147,7 +147,7 @@ def test_a_move_that_fails_is_an_error(store: Store, collector: Collector, monke
     assert "no disk" in span.status.message
 
 
-def test_a_collector_that_takes_none_is_shown_and_hinders_nothing(
+def test_a_collector_that_takes_none_is_shown_but_harmless(
     store: Store, collector: Collector, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     collector.code = 400
@@ -166,9 +166,8 @@ def test_a_collector_that_takes_none_is_shown_and_hinders_nothing(
     assert [line for line in caplog.messages if line.startswith("the traces: all is well again")] != []
 
 
-def test_without_the_packages_the_daemon_works_and_says_what_to_install(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_packages_the_daemon_says_what_to_install(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works without them."""
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     part = insert(store, 10)
     pin(store, part)

@@ -28,7 +28,7 @@ def test_trouble_is_said_once_and_again_when_it_is_over(caplog: pytest.LogCaptur
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-def test_what_differs_by_times_sizes_and_chance_alone_is_the_same_trouble(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_times_sizes_and_chance_are_the_same_trouble(caplog: pytest.LogCaptureFixture) -> None:
     """P15: a disk that fills up, and a clock that is wrong, were said with each pass."""
     trouble = Trouble()
     for free in ("568.0 KiB", "1.5 MiB"):

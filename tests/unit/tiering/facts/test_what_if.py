@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.tiering.policy.test_policy import GB, NOW, ROOMY, TO_COLD, TWO, Placed, placed, table
+from tests.unit.tiering.policy.placing import GB, NOW, ROOMY, TO_COLD, TWO, Placed, placed, table
 from tiering.config.settings import PacingConfig, PolicyConfig, VolumeConfig
 from tiering.facts.what_if import WhatIf, what_if
 from tiering.policy.placement import DiskState
@@ -34,7 +34,7 @@ def test_room_that_parts_take_now_is_free() -> None:
     assert (dict(found.bytes_by_disk), found.moves) == ({"ssd": 16 * GB}, ())
 
 
-def test_a_part_too_large_for_the_hot_volume_is_written_to_the_next() -> None:
+def test_a_part_too_large_for_the_hot_volume_goes_to_the_next() -> None:
     hot = VolumeConfig(name="hot", disks=("ssd",), max_data_part_size_bytes=2 * GB)
     policy = PolicyConfig(volumes=(hot, VolumeConfig(name="cold", disks=("s3",))))
     found = asked(placed(table()), placed(table(), "all_2_2_0", size=3 * GB), policy=policy)
@@ -47,7 +47,7 @@ def test_pacing_and_disks_that_are_away_do_not_count() -> None:
     assert dict(asked(placed(table(TO_COLD)), disks=disks, policy=policy).bytes_by_disk) == {"s3": GB}
 
 
-def test_expired_parts_and_rules_without_a_place_are_counted_apart() -> None:
+def test_expired_parts_and_rules_without_a_place_count_apart() -> None:
     gone, kept = placed(table((7, Delete()))), placed(table((7, MoveToDisk(disk="tape")), name="u", uuid="u2"))
     found = asked(gone, kept)
     assert (found.expired, found.expired_bytes, dict(found.kept)) == (1, GB, {"no_such_disk": 1})

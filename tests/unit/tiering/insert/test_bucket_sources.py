@@ -2,86 +2,25 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from pyarrow import orc
 
 from disks.stores.base import ByteRange
 from disks.stores.s3.store import S3Store
 from oplog.errors import Transient
 from tests.command_line import Frostline
 from tests.servers import Server
+from tests.unit.tiering.insert.bucket_objects import OBJECTS, csv_text, everything
+from tests.unit.tiering.insert.bucket_objects import frostline as frostline
 from tiering.insert.inputs import bucket_sources
 from tiering.insert.inputs.bucket_sources import _regular
-
-ROWS = pa.table({"k": list(range(1000)), "text": [f"é{number}" for number in range(1000)]})
-
-
-def csv_text() -> bytes:
-    return ("k,text\n" + "".join(f"{row['k']},{row['text']}\n" for row in ROWS.to_pylist())).encode()
-
-
-def written(write: Callable[[pa.BufferOutputStream], object]) -> bytes:
-    sink = pa.BufferOutputStream()
-    write(sink)
-    return sink.getvalue().to_pybytes()
-
-
-def arrow_file(sink: pa.BufferOutputStream) -> None:
-    with pa.ipc.new_file(sink, ROWS.schema) as writer:
-        writer.write_table(ROWS)
-
-
-def zipped() -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("rows.csv", csv_text())
-    return file.getvalue()
-
-
-OBJECTS: dict[str, Callable[[], bytes]] = {
-    "a.parquet": lambda: written(lambda sink: pq.write_table(ROWS, sink, row_group_size=100)),
-    "a.orc": lambda: written(lambda sink: orc.write_table(ROWS, sink)),
-    "a.arrow": lambda: written(arrow_file),
-    "a.csv": csv_text,
-    "a.jsonl": lambda: b"".join(json.dumps(row).encode() + b"\n" for row in ROWS.to_pylist()),
-    "a.csv.gz": lambda: gzip.compress(csv_text()),
-    "a.csv.zst": lambda: pa.compress(csv_text(), "zstd", asbytes=True),
-    "a.csv.zip": zipped,
-    "a.parquet.gz": lambda: gzip.compress(OBJECTS["a.parquet"]()),
-}
-
-
-@pytest.fixture
-def frostline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bucket: str
-) -> Frostline:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("FROSTLINE_CONFIG", raising=False)
-    frostline = Frostline(capsys)
-    frostline("table", "create", "db.t", "--column", "k:int64", "--column", "text:string", "--order-by", "k")
-    return frostline
 
 
 def put(server: Server, bucket: str, key: str, data: bytes) -> str:
     server.client().put_object(Bucket=bucket, Key=key, Body=data)
     return f"s3://{bucket}/{key}"
-
-
-def everything(frostline: Frostline) -> tuple[int, int, str]:
-    sql = "SELECT count(*), sum(k), max(text) FROM db.t"
-    ((count, total, text),) = frostline.json("query", sql)["rows"]
-    return count, total, text
 
 
 @pytest.mark.in_turn
@@ -93,7 +32,7 @@ def test_every_format_and_compression(frostline: Frostline, s3_environment: Serv
     assert frostline.json("insert", "db.t", url)["rows"] == 0
 
 
-def test_a_glob_names_the_keys_that_match_and_a_disk_says_how_to_reach_them(
+def test_a_glob_names_matching_keys_and_a_disk_how_to_reach_them(
     frostline: Frostline, s3_environment: Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, key in enumerate(("2026/01/a.csv", "2026/02/b.csv", "2026/02/c.txt", "2026/x.csv", "2025/01/d.csv")):

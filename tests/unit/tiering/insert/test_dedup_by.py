@@ -83,7 +83,7 @@ def test_files_that_are_named_together_share_parts_by_default(frostline: Frostli
     assert put(frostline, *FILES) == (0, 12, 210)
 
 
-def test_none_brings_all_of_it_again_and_it_is_no_duplicate_of_anything(frostline: Frostline) -> None:
+def test_none_inserts_all_again_and_is_no_duplicate_of_anything(frostline: Frostline) -> None:
     put(frostline, "a.csv")
     assert put(frostline, "a.csv", "--dedup-by", "none") == (70, 0, 140)
     assert put(frostline, "a.csv", "--dedup-by", "none") == (70, 0, 210)

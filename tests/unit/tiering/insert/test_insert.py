@@ -97,9 +97,7 @@ def test_rows_land_sorted_in_their_partitions(context: Context) -> None:
         assert part.part.columns["1"].max == max(filter(None, part_rows["key"].to_pylist()))
 
 
-def test_a_disk_that_is_full_leaves_nothing_of_what_other_disks_were_to_get(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_nothing_of_what_other_disks_get(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second partition finds no room while the first is still written: its directory went before it was whole,
     which hid the reason and left the rest there."""
     definition = define(context, partition_by="day(ts)", ttl=["30d on ts to volume cold"])
@@ -264,7 +262,7 @@ def test_a_table_dropped_meanwhile_gets_no_part_back(context: Context) -> None:
     assert context.disk("ssd").list(definition.directory) == []
 
 
-def test_inserts_of_several_processes_take_turns_on_the_disks_of_a_volume(tmp_path: Path) -> None:
+def test_processes_insert_in_turn_on_the_disks_of_a_volume(tmp_path: Path) -> None:
     config = Config(
         state_path=str(tmp_path / "state"),
         disks={name: LocalDiskConfig(path=str(tmp_path / name)) for name in ("one", "two")},

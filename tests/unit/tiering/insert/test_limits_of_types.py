@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from oplog.errors import UsageError
-from tests.unit.tiering.insert.test_foreign_values import inserted, refused, table_of
+from tests.unit.tiering.insert.foreign_tables import inserted, refused, table_of
 from tiering.table.columns.type_texts import SIMPLE_TYPES, arrow_type
 from tiering.table.columns.types import cast_batch
 

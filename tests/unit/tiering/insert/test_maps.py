@@ -86,7 +86,7 @@ def test_many_keys_are_no_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
-def test_a_field_that_the_struct_does_not_have_is_refused_beside_a_map(ending: str, tmp_path: Path) -> None:
+def test_a_field_that_the_struct_lacks_is_refused_beside_a_map(ending: str, tmp_path: Path) -> None:
     inner = {"l": {"q": "5"}, "n": 3, "zz": 1}
     text = (
         json.dumps({"k": 1, "s": inner})

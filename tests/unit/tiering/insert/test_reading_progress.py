@@ -9,7 +9,7 @@ import pytest
 
 from disks.workers.progress import Silent
 from tests.command_line import Frostline
-from tests.unit.tiering.insert.test_bucket_sources import OBJECTS, csv_text
+from tests.unit.tiering.insert.bucket_objects import OBJECTS, csv_text
 from tiering.insert.inputs import source_csv
 from tiering.insert.inputs.source_files import find_sources
 from tiering.insert.inputs.sources import read_each, total_bytes

@@ -292,7 +292,7 @@ class TestVerb:
         assert "1 row could not be inserted" in home(*words) + home.error
         assert home.json("query", "SELECT count(*) FROM d.t")["rows"] == [[20]]
 
-    def test_moments_that_python_does_not_have_are_bad_rows_with_their_values(self, home: Home, tmp_path: Path) -> None:
+    def test_moments_python_lacks_are_bad_rows_with_their_values(self, home: Home, tmp_path: Path) -> None:
         source, bad = tmp_path / "far.parquet", tmp_path / "bad.jsonl"
         moments = "[DATE '2024-01-01', 'infinity', NULL, '-infinity', '20000-01-01']"
         duckdb.sql(f"SELECT unnest(range(5)) AS k, unnest({moments}) AS d").write_parquet(str(source))

@@ -205,7 +205,7 @@ def test_cut_off_files_are_errors_that_name_them(tmp_path: Path, name: str) -> N
     assert str(path) in error.value.message
 
 
-def test_what_is_not_there_or_not_clear_is_said_before_anything_is_read(tmp_path: Path) -> None:
+def test_what_is_missing_or_unclear_is_said_before_any_reading(tmp_path: Path) -> None:
     good = tmp_path / "t.csv"
     good.write_bytes(csv_text())
     with pytest.raises(NotFound, match="no such file"):
@@ -379,7 +379,7 @@ def test_who_says_what_is_null_keeps_other_texts(nulls: list[str] | None, expect
     assert [row["name"] for batch in batches for row in batch.to_pylist()] == expected
 
 
-def test_what_is_not_said_to_be_null_is_refused_where_it_does_not_fit() -> None:
+def test_what_is_not_said_to_be_null_is_refused_unless_it_fits() -> None:
     reshaping = parse_reshaping(TABLE, null=[""])
     (batches,) = sources.read_each(find_sources(["-"], "csv", None), reshaping, io.BytesIO(b"id,x\n1,\nNA,2\n"))
     with pytest.raises(UsageError, match="line 3"):

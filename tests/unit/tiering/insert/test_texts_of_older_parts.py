@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.homes import Home
-from tests.unit.tiering.insert.test_foreign_values import texts
+from tests.unit.tiering.insert.foreign_tables import texts
 from tiering.config.reading import load
 from tiering.engine.store import Store
 from tiering.table.columns import types

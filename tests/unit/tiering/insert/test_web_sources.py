@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import Frostline
-from tests.unit.tiering.insert.test_bucket_sources import OBJECTS, csv_text, everything
+from tests.unit.tiering.insert.bucket_objects import OBJECTS, csv_text, everything
 from tiering.insert.inputs import web_sources
 
 
@@ -129,7 +129,7 @@ def test_a_range_that_breaks_off_is_asked_for_again(
     assert web.asked.count("bytes=4096-8191") == 2
 
 
-def test_what_breaks_off_for_good_is_an_error_and_not_a_shorter_table(frostline: Frostline, web: Web) -> None:
+def test_what_breaks_off_for_good_is_an_error_no_shorter_table(frostline: Frostline, web: Web) -> None:
     make(frostline)
     web.ranges = False
     url = web.url("a.csv", csv_text())

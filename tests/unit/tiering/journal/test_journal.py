@@ -401,7 +401,7 @@ def test_one_daemon_a_store(tmp_path: Path) -> None:
     assert lock_holder(daemon_lock_path(tmp_path)) is None
 
 
-def test_a_daemon_starts_although_somebody_looks_whether_one_runs(tmp_path: Path) -> None:
+def test_a_daemon_starts_while_somebody_looks_for_one(tmp_path: Path) -> None:
     """`status` shares the lock for a moment; who looks is not who holds."""
     with daemon_lock_path(tmp_path).open("w") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from disks.config import ObjectDiskConfig
-from tests.unit.tiering.merge.test_merge_selection import MIB, NOW, part
+from tests.unit.tiering.merge.parts import MIB, NOW, part
 from tiering.cli.main import run
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
@@ -44,7 +44,7 @@ def test_two_parts_that_are_too_large() -> None:
     assert reason([part(1, 3 * MIB), part(2, 3 * MIB)], max_size_bytes=4 * MIB).kind == "too_large"
 
 
-def test_an_obstacle_counts_only_when_no_two_parts_are_free_of_it() -> None:
+def test_an_obstacle_counts_only_when_no_two_parts_lack_it() -> None:
     parts = [part(1, MIB), part(2, MIB), part(3, MIB)]
     busy = Reason("busy", "a move works on it")
     assert reason(parts, why_not=lambda stored: busy if stored.name.min_block == 2 else None) == busy

@@ -5,30 +5,16 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.tiering.merge.parts import MIB, NOW, part
 from tiering.catalog.catalog import StoredPart
 from tiering.merge.selection import MAX_PARTS, select_final, select_merges
-from tiering.table.definitions import define_table
-from tiering.table.part import Part, PartName
 from tiering.table.schema import TableSettings
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-DEFINITION = define_table("a.b", columns=["k:int64"], order_by="k", policy="p")
-MIB = 1024**2
-
-
-def part(
-    block: int, size: int, *, last: int | None = None, level: int = 0, partition: str = "all", volume: str = "hot",
-    created: datetime = NOW,
-) -> StoredPart:  # fmt: skip
-    name = PartName(partition, block, last or block, level)
-    described = Part(table="t", name=str(name), rows=1, size_bytes=size, created=created)
-    return StoredPart(DEFINITION, described, name, volume, volume, None)
 
 
 class Simulation:
@@ -92,7 +78,7 @@ def test_a_backlog_is_worked_off_in_merges_of_bounded_fan_in() -> None:
     assert all(2 <= len(plan.parts) <= MAX_PARTS for plan in plans)
 
 
-def test_small_leftovers_merge_when_they_are_old_and_large_parts_stay() -> None:
+def test_small_leftovers_merge_when_old_and_large_parts_stay() -> None:
     leftovers = [part(1, 3 * MIB), part(2, 2 * MIB)]
     assert select_merges(leftovers, TableSettings(), NOW) == []
     (plan,) = select_merges(leftovers, TableSettings(), NOW + timedelta(days=2))

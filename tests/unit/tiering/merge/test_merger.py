@@ -246,7 +246,7 @@ def test_replacing_keeps_the_highest_version_and_summing_adds(context: Context) 
     assert [str(row["amount"]) for row in stored_rows(context, definition)] == ["1.00", "4.00", "5.00"]
 
 
-def test_tombstones_go_only_when_a_merge_holds_the_whole_partition(context: Context) -> None:
+def test_tombstones_go_only_when_a_merge_holds_its_partition(context: Context) -> None:
     """Whether the parts left out are known, or another machine may have them."""
     columns = ["key:int64", "version:int64", "gone:bool"]
     definition = define(context, like=None, columns=columns, order_by="key", merge_mode="replacing:version,gone")
@@ -276,7 +276,7 @@ def test_tombstones_go_only_when_a_merge_holds_the_whole_partition(context: Cont
     assert [(row["key"], row["version"]) for row in stored_rows(context, definition)] == [(2, 1)]
 
 
-def test_rows_past_their_ttl_are_dropped_and_an_empty_result_leaves_no_part(context: Context) -> None:
+def test_rows_past_their_ttl_go_and_an_empty_result_is_no_part(context: Context) -> None:
     definition = define(context, ttl=["30d on ts delete"])
     old, fresh = rows([1, 2], day=1), rows([3], day=31)
     result = merge(context, definition, put(context, definition, old, fresh), reason="test")
@@ -313,7 +313,7 @@ def test_a_due_recompression_rule_sets_the_level(context: Context) -> None:
     assert merge(context, definition, parts, reason="test").output == "all_1_1_1"
 
 
-def test_a_part_is_rewritten_once_when_a_recompression_rule_is_due(context: Context) -> None:
+def test_a_part_is_rewritten_once_when_a_recompression_is_due(context: Context) -> None:
     definition = define(context, ttl=["30d on ts recompress zstd(19)", "9000d on ts recompress zstd(20)"])
     (stored,) = put(context, definition, rows([1], day=1))
     (plan,) = plan_merges(context, definition, [stored], MergeRequest())

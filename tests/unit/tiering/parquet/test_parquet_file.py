@@ -210,8 +210,8 @@ def test_long_binary_values_keep_bounds_that_hold_them(tmp_path: Path, last_byte
         assert bytes.fromhex(found.max) >= longest
 
 
-def test_fields_of_structs_have_ranges_in_part_json_as_in_the_footer(tmp_path: Path) -> None:
-    """By rows, whose structs may be null at each level, and whatever lies beneath one that is."""
+def test_fields_of_structs_have_ranges_as_in_the_footer(tmp_path: Path) -> None:
+    """By rows, whose structs may be null at each level, and whatever lies beneath one that is. In `part.json`."""
     kind = "struct<a: int64, s: struct<t: timestamp, w: string, more: list<int64>>>"
     definition = table_of({"k": "int64", "o": kind, "m": "list<struct<a: int64>>", "z": "int64"}, order_by="k")
     inner = pa.StructArray.from_arrays(

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.unit.tiering.policy.test_policy import GB, NOW, TO_COLD, TWO, Placed, placed, plan, table
+from tests.unit.tiering.policy.placing import GB, NOW, TO_COLD, TWO, Placed, placed, plan, table
 from tiering.config.settings import PacingConfig, PolicyConfig, VolumeConfig, embedded
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
@@ -35,7 +35,7 @@ def held(decided: Plan) -> set[tuple[str, datetime | None]]:
     return {(stay.reason.kind, stay.next_due) for stay in decided.stays}
 
 
-def test_small_parts_that_were_due_when_written_wait_by_the_oldest() -> None:
+def test_small_parts_due_when_written_wait_by_the_oldest() -> None:
     decided = plan(late(1, 20 * MINUTE), late(2), late(3, partition="b"), policy=WAITING)
     assert decided.moves == ()
     assert held(decided) == {("late", NOW + 40 * MINUTE), ("late", NOW + HOUR)}

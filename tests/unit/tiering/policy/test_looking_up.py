@@ -13,7 +13,7 @@ import pytest
 
 from oplog.kinds import Inserted
 from tests.keeping import keeping
-from tests.unit.tiering.policy.test_policy import NOW, ROOMY, TWO, placed, table
+from tests.unit.tiering.policy.placing import NOW, ROOMY, TWO, placed, table
 from tiering.catalog import tables
 from tiering.catalog.new_parts import DIGEST_CLAIM, INSERT_CLAIM
 from tiering.config.settings import PolicyConfig, VolumeConfig, embedded
@@ -76,7 +76,7 @@ def to(volume: str) -> TableDefinition:
     return table((5, MoveToVolume(volume)))
 
 
-def test_a_disk_that_becomes_too_full_by_what_is_due_gives_away_others() -> None:
+def test_a_disk_too_full_by_what_is_due_gives_away_others() -> None:
     """The part that has to leave is due by no rule."""
     policy = volumes("ssd", "warm", "s3")
     disks = {"ssd": DiskState(100 * GB, 90 * GB), "warm": DiskState(100 * GB, 11 * GB), "s3": DiskState(None, None)}
@@ -102,7 +102,7 @@ def test_a_disk_to_which_a_pin_brings_parts_gives_away_others() -> None:
     assert {move.part for move in plan.moves} == {"a_1_1_0", "b_2_2_0"}
 
 
-def test_parts_that_are_not_looked_at_take_their_turn_of_the_disks() -> None:
+def test_parts_that_are_not_read_take_their_turn_of_the_disks() -> None:
     policy = volumes("ssd", "one+two")
     disks = {"ssd": DiskState(100 * GB, 90 * GB), "one": DiskState(None, None), "two": DiskState(None, None)}
     due = placed(to("v_one+two"), "a_1_1_0")
@@ -112,7 +112,7 @@ def test_parts_that_are_not_looked_at_take_their_turn_of_the_disks() -> None:
     assert [move.target for move in plan.moves] == ["two"]
 
 
-def test_of_rules_that_only_tell_the_next_of_several_parts_is_told() -> None:
+def test_of_rules_that_only_tell_the_next_of_many_parts_is_told() -> None:
     """The first is past, and so all parts of the partition are looked at; until the last is."""
     squeezed = table((20, Recompress(codec="zstd")))
     parts = [placed(squeezed, f"a_{number}_{number}_0", age=age) for number, age in ((1, 30), (2, 10), (3, 25))]
@@ -123,7 +123,7 @@ def test_of_rules_that_only_tell_the_next_of_several_parts_is_told() -> None:
     assert (names, plan.next_due, plan.staying) == (set(), None, 2)
 
 
-def test_a_plan_made_during_an_insert_reads_no_part_out_of_what_that_holds(tmp_path: Path) -> None:
+def test_a_plan_made_during_an_insert_reads_none_of_its_parts(tmp_path: Path) -> None:
     """Inserts and merges hold block numbers and digests by claims that stand beside those of parts."""
     with Store.open(embedded(tmp_path)) as store:
         store.create_table(define_table(TABLE, columns=["k:int64"], order_by="k", policy="hot_cold"))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from oplog.errors import Transient, UsageError
-from tests.unit.tiering.policy.test_policy import GB, NOW, TO_COLD, TWO, placed, plan, table
+from tests.unit.tiering.policy.placing import GB, NOW, TO_COLD, TWO, placed, plan, table
 from tiering.config.reading import load
 from tiering.config.settings import PacingConfig, PolicyConfig, PricesConfig, embedded
 from tiering.engine.store import Store
@@ -114,7 +114,7 @@ def test_parts_merge_before_they_move_but_not_for_ever() -> None:
     assert len(plan(*three, policy=merging, now=DUE + timedelta(days=5)).moves) == 3
 
 
-def test_a_budget_of_bytes_is_for_those_that_wait_longest_and_begins_again() -> None:
+def test_a_byte_budget_serves_the_longest_wait_and_begins_again() -> None:
     budget = paced(bytes=2 * GB, every_seconds=3600)
     definition = table(TO_COLD)
     parts = [placed(definition, f"all_{number}_{number}_0", age=10 + number) for number in range(1, 5)]
@@ -130,12 +130,12 @@ def test_a_budget_of_bytes_is_for_those_that_wait_longest_and_begins_again() -> 
     assert len(plan(*parts, policy=budget, now=now, spent={"other": Spent(2 * GB)}).moves) == 2
 
 
-def test_a_part_larger_than_the_budget_moves_when_nothing_is_spent() -> None:
+def test_a_part_over_the_budget_moves_when_nothing_is_spent() -> None:
     small = paced(bytes=GB // 2)
     assert len(plan(placed(table(TO_COLD)), policy=small).moves) == 1
 
 
-def test_budgets_of_requests_and_money_count_what_a_bucket_is_asked() -> None:
+def test_budgets_of_requests_and_money_count_a_bucket_s_requests() -> None:
     definition = table(TO_COLD)
     parts = [placed(definition, f"all_{number}_{number}_0", size=1000) for number in range(1, 8)]
     remote = frozenset({"s3"})
@@ -154,7 +154,7 @@ def test_a_full_disk_stays_within_the_budget_too() -> None:
     assert {stay.reason.kind for stay in decided.stays} == {"budget"}
 
 
-def test_moves_begin_at_the_high_watermark_and_end_at_the_low_one() -> None:
+def test_moves_begin_at_the_high_watermark_and_end_at_the_low() -> None:
     definition = table()
     parts = [placed(definition, f"all_{number}_{number}_0", size=4 * GB) for number in range(1, 9)]
     between = msgspec.structs.replace(TWO, move_factor=0.1, move_until=0.2)
@@ -197,9 +197,7 @@ class Clock:
         return self.now
 
 
-def test_a_budget_outlives_the_process_and_counts_tries_that_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_budget_outlives_the_process_and_counts_failed_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = embedded(tmp_path)
     policy = msgspec.structs.replace(config.policies["hot_cold"], pacing=PacingConfig(bytes=1, every_seconds=86400))
     config = msgspec.structs.replace(config, policies={"hot_cold": policy})

@@ -11,69 +11,15 @@ import msgspec
 import pytest
 
 from oplog.errors import NotFound, Refused, UsageError
+from tests.unit.tiering.policy.placing import GB, NOW, ROOMY, TO_COLD, TWO, placed, plan, table
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.journal.records import Failures, PartPin, Pause
 from tiering.policy.change import already_there, check_change, manual_moves
 from tiering.policy.decide import Options, Plan, decide
 from tiering.policy.explaining import explain
 from tiering.policy.placement import DiskState
-from tiering.table.part import ColumnRange, Part, PartName
-from tiering.table.schema import Column, Delete, MoveToDisk, MoveToVolume, TableDefinition, TableSettings, TtlRule
-
-NOW = datetime(2026, 3, 1, tzinfo=UTC)
-GB = 1024**3
-TWO = PolicyConfig(volumes=(VolumeConfig(name="hot", disks=("ssd",)), VolumeConfig(name="cold", disks=("s3",))))
-ROOMY = {"ssd": DiskState(100 * GB, 50 * GB), "s3": DiskState(None, None)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Placed:
-    definition: TableDefinition
-    part: Part
-    name: PartName
-    disk: str
-
-
-def table(*ttl: tuple[int, Any], **changes: Any) -> TableDefinition:
-    fields: dict[str, Any] = {
-        "uuid": "u1",
-        "database": "d",
-        "name": "t",
-        "columns": (Column(id=1, name="ts", type="timestamp[us, UTC]"),),
-        "order_by": ("ts",),
-        "policy": "p",
-        "ttl": tuple(TtlRule(after_seconds=days * 86400, column="ts", action=action) for days, action in ttl),
-    }
-    return TableDefinition(**(fields | changes))
-
-
-def placed(
-    definition: TableDefinition,
-    name: str = "all_1_1_0",
-    *,
-    age: int = 10,
-    size: int = GB,
-    disk: str = "ssd",
-    **changes: Any,
-) -> Placed:
-    newest = (NOW - timedelta(days=age)).isoformat()
-    fields: dict[str, Any] = {
-        "table": definition.uuid,
-        "name": name,
-        "rows": 5,
-        "size_bytes": size,
-        "created": NOW - timedelta(days=1),
-        "columns": {"1": ColumnRange(min=newest, max=newest)},
-    }
-    made = Part(**(fields | changes))
-    return Placed(definition, made, made.part_name, disk)
-
-
-def plan(*parts: Placed, disks: Any = ROOMY, policy: PolicyConfig = TWO, now: datetime = NOW, **options: Any) -> Plan:
-    return decide(parts, disks, {"p": policy}, now, Options(**options))
-
-
-TO_COLD = (7, MoveToVolume(volume="cold"))
+from tiering.table.part import ColumnRange
+from tiering.table.schema import Delete, MoveToDisk, MoveToVolume, TableSettings
 
 
 def test_a_due_part_moves_and_says_why() -> None:
@@ -194,7 +140,7 @@ def test_to_volume_obeys_the_size_limit_and_to_disk_does_not() -> None:
     assert move.target == "hdd"
 
 
-def test_what_is_being_moved_off_a_full_disk_makes_room_that_nothing_else_has_to_make() -> None:
+def test_what_is_being_moved_off_a_full_disk_counts_as_room() -> None:
     """Else each pass that is made beside a large move takes another part off the disk."""
     parts = [placed(table(), "all_1_1_0", size=8 * GB), placed(table(), "all_2_2_0", size=7 * GB)]
     full = {"ssd": DiskState(100 * GB, 4 * GB), "s3": DiskState(None, None)}
@@ -371,7 +317,7 @@ def test_a_wrong_clock_moves_nothing() -> None:
     assert "the object store" in stay.reason.detail
 
 
-def test_what_a_wrong_clock_dated_holds_nothing_back_once_that_is_known() -> None:
+def test_a_part_of_a_known_wrong_clock_holds_nothing_back() -> None:
     """P23."""
     ahead = NOW + timedelta(days=400)
     part = placed(table(TO_COLD), created=ahead)

@@ -64,9 +64,7 @@ def left_in(engine: Engine) -> list[tuple[str]]:
     return [*views, *engine.connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()]
 
 
-def test_the_next_query_gets_the_engine_and_finds_no_row_of_the_one_before(
-    context: Context, table: TableDefinition
-) -> None:
+def test_the_next_query_gets_the_engine_without_earlier_rows(context: Context, table: TableDefinition) -> None:
     assert rows_of(context, "SELECT k FROM u.many") == [(1,)]
     first = kept(context)
     assert rows_of(context, "SELECT count(*) FROM system.tables") == [(1,)]
@@ -97,9 +95,7 @@ def test_tables_whose_names_differ_in_case_are_told_apart(context: Context, tabl
     assert len(left_in(kept(context))) == 2
 
 
-def test_a_query_of_other_files_gets_another_engine_that_may_read_both(
-    context: Context, table: TableDefinition
-) -> None:
+def test_a_query_of_other_files_gets_an_engine_that_reads_both(context: Context, table: TableDefinition) -> None:
     rows_of(context, "SELECT k FROM u.many")
     first = kept(context)
     put(context, table, 2)
@@ -256,7 +252,7 @@ def test_sums_and_joins_read_no_more_than_they_need(sql: str, read: dict[str, tu
         assert reads.tables[name].predicate == Or((And((condition,)),))
 
 
-def test_an_engine_that_is_given_a_part_of_the_files_reads_no_other(context: Context, table: TableDefinition) -> None:
+def test_an_engine_given_a_part_of_the_files_reads_no_other(context: Context, table: TableDefinition) -> None:
     put(context, table, 2)
     rows_of(context, "SELECT k FROM u.many WHERE k = 1")
     (other,) = select_files(context, table, context.catalog.parts(table), Compare("k", "=", 2)).files

@@ -96,7 +96,7 @@ def test_the_planned_columns_are_there_before_they_are_asked_for(definition: Tab
     assert len(store.asked) == len(asked) + 4, "the engine asked again for what was read ahead"
 
 
-def test_columns_that_nobody_wants_are_left_out_when_they_are_long(
+def test_unneeded_columns_are_left_out_when_they_are_long(
     definition: TableDefinition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_ahead, "_HOLE_BYTES", 1024)

@@ -101,7 +101,7 @@ def test_a_scan_looks_again_as_well(
     assert volumes == []
 
 
-def test_a_file_that_goes_while_rows_are_handed_out_says_to_repeat_it() -> None:
+def test_a_file_that_goes_while_rows_are_read_says_to_repeat() -> None:
     """None is given twice, and none is left out."""
 
     class Ended:

@@ -201,7 +201,7 @@ def test_a_sample_does_not_bind_the_files_after_it() -> None:
         (("user", pa.struct([("a", pa.int8()), ("A", pa.int8())])), "^column user: the fields a and A", "rename one"),
     ],
 )
-def test_what_a_sample_has_and_tables_do_not_is_told_with_a_way_round(
+def test_what_only_a_sample_has_is_said_with_a_way_round(
     field: tuple[str, pa.DataType], message: str, way: str
 ) -> None:
     with pytest.raises(UsageError, match=message) as caught:

@@ -51,7 +51,7 @@ def test_a_sample_goes_in_as_what_was_made_of_it(values: pa.Array, kind: str, fi
 
 
 @pytest.mark.parametrize("kind", [pa.duration("ns"), pa.time64("ns")])
-def test_a_value_finer_than_a_microsecond_is_refused_with_its_row(kind: pa.DataType) -> None:
+def test_a_value_finer_than_a_microsecond_is_refused_with_row(kind: pa.DataType) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([1, 2]), pa.array([1000, 1001], kind)], ["k", "c"])
     definition = define_table("d.t", like=batch.schema, order_by="k", policy="p")
     with pytest.raises(UsageError, match=r"column c must be .*row 2 has") as caught:

@@ -66,7 +66,7 @@ def test_the_same_bytes_in_two_directories_are_other_rows(inbox: Inbox) -> None:
     assert sorted(file.state for file in once(inbox).files) == ["done", "duplicate"]
 
 
-def test_a_value_that_does_not_fit_fails_its_file_and_is_tried_again(inbox: Inbox) -> None:
+def test_a_value_that_does_not_fit_fails_its_file_for_a_retry(inbox: Inbox) -> None:
     land(inbox, "region=eu/day=abc/a.csv")
     land(inbox, "region=eu/day=1/a.csv", "id,region\n2,us\n")
     done = once(inbox)
@@ -122,7 +122,7 @@ def test_a_file_of_a_done_name_gets_a_number(inbox: Inbox) -> None:
     assert there == {"a.csv", "a.csv.report.json", "a.csv.2", "a.csv.2.report.json"}
 
 
-def test_an_event_within_such_a_directory_says_that_the_file_is_whole(inbox: Inbox) -> None:
+def test_an_event_in_such_a_directory_says_the_file_is_whole(inbox: Inbox) -> None:
     import threading
 
     from watchdog.events import FileClosedEvent

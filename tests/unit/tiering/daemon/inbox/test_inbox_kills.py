@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.tiering.daemon.inbox.test_inbox import Place
+from tests.unit.tiering.daemon.inbox.places import Place
 
 _KILLED_AT = """
 import os, signal, sys

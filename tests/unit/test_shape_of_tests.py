@@ -1,0 +1,89 @@
+"""How tests are written: short names, short files, and no test module that another module imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import REPOSITORY
+
+NAME_LENGTH = 60
+FILE_LINES = 600
+
+
+def faults(source: str) -> Iterator[str]:
+    """What is wrong with a file of tests, or with one that tests import: sentences."""
+    if (lines := len(source.splitlines())) > FILE_LINES:
+        yield f"{lines} lines, {FILE_LINES} are allowed: split it by subject"
+    yield from _faults(ast.parse(source))
+
+
+def _faults(module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            if len(node.name) > NAME_LENGTH:
+                yield f"{node.name} has {len(node.name)} characters, {NAME_LENGTH} are allowed"
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (f"imports {name}: move what is shared to a module without tests" for name in _tests(node))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "import " in node.value:
+            try:
+                program = ast.parse(node.value)  # what a test runs in a process of its own
+            except SyntaxError:
+                continue
+            yield from _faults(program)
+
+
+def _tests(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    """The names of tests, and of their modules, that are imported."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    else:
+        names = [f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names]
+    for name in names:
+        if name.startswith(("tests.", ".")) and any(part.startswith("test_") for part in name.split(".")):
+            yield name
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import tests.unit.test_one", ["tests.unit.test_one"]),
+        ("from tests.unit.test_one import put, get", ["tests.unit.test_one.put", "tests.unit.test_one.get"]),
+        ("def one():\n    from tests.unit import homes, test_one", ["tests.unit.test_one"]),
+        ("from . import test_one", ["..test_one"]),
+        ("from .test_one import put", [".test_one.put"]),
+        ("PROGRAM = 'from tests.test_one import put'", ["tests.test_one.put"]),
+        ("from tests.unit.homes import test_path", ["tests.unit.homes.test_path"]),
+        ("from aiohttp.test_utils import TestServer\nfrom tests.homes import Home", []),
+        ("'See the import of tests.test_one.'", []),
+    ],
+)
+def test_an_import_of_a_test_is_seen(source: str, said: list[str]) -> None:
+    assert [fault.removeprefix("imports ").partition(":")[0] for fault in faults(source)] == said
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        (f"def test_{'a' * 55}(): ...", 0),
+        (f"def test_{'a' * 56}(): ...", 1),
+        (f"class TestOne:\n    async def test_{'a' * 56}(self): ...", 1),
+        (f"def outer():\n    def test_{'a' * 56}(): ...", 1),
+        (f"def helper_{'a' * 56}(): ...", 0),
+        ("one = 1\n" * 600, 0),
+        ("one = 1\n" * 601, 1),
+    ],
+    ids=["60", "61", "method", "inner", "no test", "600 lines", "601 lines"],
+)
+def test_a_long_name_and_a_long_file_are_seen(source: str, count: int) -> None:
+    assert len(list(faults(source))) == count
+
+
+def test_names_files_and_imports_of_tests_are_as_agreed() -> None:
+    own = REPOSITORY / "tests/unit/test_shape_of_tests.py"  # it has the wrong ones of the tests above
+    files = sorted({*(REPOSITORY / "tests").rglob("*.py")} - {own})
+    assert len(files) > 500
+    found = [f"{path.relative_to(REPOSITORY)}: {fault}" for path in files for fault in faults(path.read_text())]
+    assert found == []
