@@ -38,11 +38,11 @@ def replace_parts(connection: sqlite3.Connection, place: Place, change: Change) 
     now = int(time.time())
     for some in pieces([*(part.facts.name for part in change.new), *change.gone]):
         where = f"place = ? AND name IN ({asked(some)})"
-        query = f"SELECT name, rows, bytes, state, crc32, document FROM parts WHERE {where}"
+        query = f"SELECT {FACTS}, state, crc32, document FROM parts WHERE {where}"
         before = connection.execute(query, (place.id, *some)).fetchall()
-        for name, *counted, _ in before:
-            partition = partition_of(name)
-            touched[partition] = _sums(place, touched, partition).without(*counted)
+        for *columns, state, crc32, _ in before:
+            facts = checked(columns, state, crc32)
+            touched[facts.partition] = _sums(place, touched, facts.partition).without(facts, state, crc32)
         if before:
             connection.execute(f"DELETE FROM parts WHERE {where}", (place.id, *some))
             connection.executemany("UPDATE documents SET gone = ? WHERE id = ?", [(now, row[-1]) for row in before])
@@ -73,7 +73,7 @@ def set_states(
         if inactive or partition in named:
             rows = connection.execute(query, (place.id, *range_in(partition))).fetchall()
         for *columns, before, crc32 in rows:
-            facts = Facts(*columns)
+            facts = checked(columns, int(str(before)), int(str(crc32)))
             state = states.get((place.id, facts.name), 0)
             if state != before:
                 after = facts.crc32(state)
@@ -110,6 +110,14 @@ def write(connection: sqlite3.Connection, place: Place, touched: Iterable[str]) 
             connection.execute("INSERT OR REPLACE INTO sums VALUES (?, ?, ?, ?)", values)
     data, crc32 = encoded_place(place.id, f"{place.disk}:{place.directory}", place.row)
     connection.execute("UPDATE places SET data = ?, crc32 = ? WHERE id = ?", (data, crc32, place.id))
+
+
+def checked(columns: Iterable[object], state: int, crc32: int) -> Facts:
+    """The facts of a row. Raises `ValueError` for one without its checksum: else a sum would go by it."""
+    facts = Facts._make(columns)  # type: ignore[arg-type]
+    if facts.crc32(state) != crc32:
+        raise ValueError("a part in the index does not have its checksum")
+    return facts
 
 
 def new_generation() -> int:

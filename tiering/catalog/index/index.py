@@ -104,6 +104,7 @@ class PartIndex:
         with self._database.writing() as connection:
             after = self._apply(connection, self._now(connection, place), found, state, basis)
             if not _is_what(after, found):
+                _count(connection, after)
                 raise OvertakenError
             return after
 
@@ -290,10 +291,11 @@ def _known(
         yield name, KnownPart(rows.decoded_mark(mark), *columns)
 
 
-def _count(connection: sqlite3.Connection, place: Place, partition: str) -> None:
-    """Raise `ValueError` where the rows of the partition are not those of its sums."""
+def _count(connection: sqlite3.Connection, place: Place, partition: str | None = None) -> None:
+    """Raise `ValueError` where the rows of the place, or of the partition, are not those of its sums."""
+    limits = ("", _HIGHEST) if partition is None else range_in(partition)
     query = "SELECT count(*), ifnull(sum(crc32), 0) FROM parts WHERE place = ? AND name >= ? AND name < ?"
-    parts, check = connection.execute(query, (place.id, *range_in(partition))).fetchone()
+    parts, check = connection.execute(query, (place.id, *limits)).fetchone()
     _compare(place, partition, parts, check)
 
 

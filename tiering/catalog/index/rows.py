@@ -125,13 +125,13 @@ class PartitionSums(msgspec.Struct, frozen=True, array_like=True):
             part.values if not self.parts or self.values == part.values else None,
         )
 
-    def without(self, rows: int, size_bytes: int, state: int, crc32: int) -> PartitionSums:
+    def without(self, facts: Facts, state: int, crc32: int) -> PartitionSums:
         """With one part less."""
         return msgspec.structs.replace(
             self,
             parts=self.parts - 1,
-            rows=self.rows - rows,
-            bytes=self.bytes - size_bytes,
+            rows=self.rows - facts.rows,
+            bytes=self.bytes - facts.bytes,
             inactive=self.inactive - bool(state),
             check=self.check - crc32,
             is_settled=False,
