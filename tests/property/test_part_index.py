@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -195,6 +195,17 @@ class IndexMachine(RuleBasedStateMachine):
             (self.home / "ssd" / TABLE.part_directory(name) / PART_FILE).write_bytes(what)
             self.touched_within = True
 
+    @rule(data=st.data())
+    def hand_that_mends_a_part(self, data: st.DataObject) -> None:
+        """Who believes what shows no change sees it all the same."""
+        read = _shown(self.acting, "ssd", TABLE)
+        if broken := sorted({*self._there("ssd")} - {*read}):
+            name = PartName.parse(data.draw(st.sampled_from(broken)))
+            mended = part(int(name.partition[-1]), name.min_block, name.level, self._more())
+            path = self.home / "ssd" / TABLE.part_directory(str(name)) / PART_FILE
+            path.write_bytes(part_format.encode(mended))
+            self.believe(0, "ssd")
+
     @rule(rules=st.sampled_from(RULES))
     def alter(self, rules: tuple[TtlRule, ...]) -> None:
         self.definition = msgspec.structs.replace(TABLE, ttl=rules)
@@ -206,6 +217,25 @@ class IndexMachine(RuleBasedStateMachine):
         with dying(at), suppress(KeyboardInterrupt):
             self.processes[process].look(name, self.definition, every_file=True)
 
+    @rule(process=st.integers(0, 1), name=disks)
+    def scan_is_overtaken(self, process: int, name: str) -> None:
+        """By a commit that another process has seen before the scan ends."""
+        original, waiting = scan._compared, [name]
+
+        def compared(*arguments: Any) -> Any:
+            found = original(*arguments)
+            if waiting:
+                waiting.clear()
+                self.commit(name, [part(3, 6, 0, self._more())], tuple(self._there(name)[:1]))
+                self.processes[1 - process].look(name, self.definition, every_file=True)
+            return found
+
+        with patched({"tiering.catalog.index.scan._compared": compared}), unheld():
+            self.processes[process].disks[name].refresh()
+            with suppress(FrostlineError):
+                self.processes[process].look(name, self.definition, every_file=True)
+        self.believe(process, name)
+
     @rule(table=st.sampled_from(["parts", "sums", "places", "documents"]), number=st.integers(0, 5))
     def a_row_is_lost(self, table: str, number: int) -> None:
         with self._opened() as connection:
@@ -214,8 +244,8 @@ class IndexMachine(RuleBasedStateMachine):
             if rows:
                 connection.execute(f"DELETE FROM {table} WHERE {key} = ?", rows[number % len(rows)])
 
-    @rule(data=st.data(), bit=st.integers(0, 4000))
-    def a_bit_flips(self, data: st.DataObject, bit: int) -> None:
+    @rule(data=st.data(), bit=st.integers(0, 4000), is_dropped=st.booleans())
+    def a_bit_flips(self, data: st.DataObject, bit: int, is_dropped: bool) -> None:
         table, key, column = data.draw(
             st.sampled_from(
                 [("sums", "partition", "data"), ("places", "id", "data"), ("documents", "id", "data")]
@@ -232,6 +262,11 @@ class IndexMachine(RuleBasedStateMachine):
                     value = (value or 0) ^ (1 << bit % 8)
                 connection.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (value, number))
                 break
+        for name in DISKS if is_dropped else ():
+            self.commit(name, [], tuple(self._there(name)))
+        self.restart()
+        for name in DISKS:
+            self.believe(0, name)
 
     @rule(kept=st.booleans())
     def rows_of_another_day(self, kept: bool) -> None:
@@ -297,15 +332,20 @@ class IndexMachine(RuleBasedStateMachine):
             assert shown == {(place.id, row.name): states.get((place.id, row.name), 0) for place, row in before}
             inactive = sum(sums.inactive for place in after for sums in place.partitions.values())
             assert inactive == sum(map(bool, shown.values()))
+            for name in [row.name for place, row in before if place.disk == "ssd"][:1]:
+                self.commit("ssd", [], (name,))
+                assert name.partition("_")[0] in unsettled([one.look("ssd", self.definition, every_file=False)])
 
-    @rule(process=st.integers(0, 2), name=disks)
-    def one_partition(self, process: int, name: str) -> None:
+    @rule(process=st.integers(0, 2), name=disks, changes=st.booleans())
+    def one_partition(self, process: int, name: str, changes: bool) -> None:
         """What others change between the look and the question is never in the answer in part."""
         one = self.processes[process]
         if self.touched_within:
             return
         place = one.look(name, self.definition, every_file=False)
         shown = _shown(one, name, self.definition)
+        if changes:
+            self.commit(name, [part(1, 6, 0, self._more()), part(2, 6, 0, self._more())], tuple(self._there(name)[:1]))
         self.processes[1 - process % 2].look(name, self.definition, every_file=False)
         with suppress(OvertakenError):
             for partition in ("20260101", "20260102", "none"):
@@ -409,6 +449,13 @@ def _differing_sums(place: Place, parts: list[Part]) -> Iterator[str]:
         yield f"the sums are {shown}, not {sums}"
     if (place.parts, place.rows, place.bytes) != tuple(sum(one[i] for one in sums.values()) for i in range(3)):
         yield "the sums of the place are others"
+
+
+@contextmanager
+def unheld() -> Iterator[None]:
+    """Commits do not wait for a scan."""
+    with patched({"disks.local.disk.LocalDisk.steady": lambda self: nullcontext()}):
+        yield
 
 
 @contextmanager
