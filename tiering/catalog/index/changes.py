@@ -115,7 +115,7 @@ def write(connection: sqlite3.Connection, place: Place, touched: Iterable[str]) 
 def checked(columns: Iterable[object], state: int, crc32: int) -> Facts:
     """The facts of a row. Raises `ValueError` for one without its checksum: else a sum would go by it."""
     facts = Facts._make(columns)  # type: ignore[arg-type]
-    if facts.crc32(state) != crc32:
+    if not _is_checked(facts, state, crc32):
         raise ValueError("a part in the index does not have its checksum")
     return facts
 
@@ -134,6 +134,10 @@ def pieces(values: Collection[_T]) -> Iterator[list[_T]]:
 def asked(values: Sequence[object]) -> str:
     """A question mark for each."""
     return ",".join("?" * len(values))
+
+
+def _is_checked(facts: Facts, state: int, crc32: int) -> bool:
+    return facts.crc32(state) == crc32
 
 
 def _insert(connection: sqlite3.Connection, place: Place, change: Change, touched: dict[str, PartitionSums]) -> None:

@@ -45,6 +45,7 @@ class PartIndex:
     """The index of one machine, or of one process where nothing may be kept (`path` is None)."""
 
     def __init__(self, path: Path | None) -> None:
+        self.path = path
         self._database = Database(path)
         self._places: dict[tuple[str, str], Place] = {}
         """As they were last seen: while the generation is the same, their sums are not read again."""

@@ -1,0 +1,144 @@
+"""Seeded mistakes in the index of parts, for `tests.crash.mutants`: name, meaning, check, how it is put in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from tests.crash.seeding import nothing, replaced
+
+_UNIT = "tests/unit/tiering/catalog/test_part_index.py"
+_MACHINE = "tests/property/test_part_index.py::test_the_index_is_what_the_disks_say"
+_INDEX = "tiering.catalog.index.index"
+_SCAN = "tiering.catalog.index.scan"
+_ROWS = "tiering.catalog.index.rows"
+
+
+def _settled_for_good() -> None:
+    from tiering.catalog.index.rows import PartitionSums
+
+    original = PartitionSums.without
+
+    def without(self: Any, *arguments: Any) -> Any:
+        return replace(original(self, *arguments), is_settled=self.is_settled)
+
+    PartitionSums.without = without  # type: ignore[method-assign]
+
+
+def _gone_is_kept() -> None:
+    from tiering.catalog.index import scan
+
+    original = scan._compared
+
+    def compared(*arguments: Any) -> Any:
+        change = original(*arguments)
+        change.gone = []
+        return change
+
+    scan._compared = compared
+
+
+def _broken_is_believed() -> None:
+    from tiering.catalog.index import scan
+
+    original = scan._follow
+
+    def follow(index: Any, question: Any, place: Any, names: set[str], *rest: Any) -> Any:
+        return original(index, question, place, names - {name for name, _ in place.row.broken}, *rest)
+
+    scan._follow = follow
+
+
+def _any_state() -> None:
+    from tiering.catalog.index import scan
+
+    original = scan._look
+
+    def look(index: Any, question: Any, *, every_file: bool, progress: Any) -> Any:
+        place = index.place(question.disk.name, question.directory)
+        if place.row.state is not None and place.row.basis == question.basis and not every_file:
+            return place
+        return original(index, question, every_file=every_file, progress=progress)
+
+    scan._look = look
+
+
+def _state_before_the_end() -> None:
+    """A part of a scan is taken for the whole."""
+    from tiering.catalog.index.index import PartIndex
+
+    def put(self: Any, place: Any, change: Any) -> None:
+        with self._database.writing() as connection:
+            now = self._now(connection, place)
+            self._apply(connection, now, change, place.row.state, place.row.basis)
+
+    PartIndex.put = put  # type: ignore[method-assign]
+
+
+MISTAKES = (
+    (
+        "index: of another moment",
+        "an answer is made of what another process has changed since",
+        f"{_UNIT}::test_a_place_that_others_changed_gives_no_answer",
+        replaced(_INDEX, "_check_now", nothing),
+    ),
+    (
+        "index: overtaken",
+        "a scan ends though others have brought in something else meanwhile",
+        f"{_UNIT}::test_a_scan_that_others_overtake_does_not_end",
+        replaced(_INDEX, "_is_what", lambda place, found: True),
+    ),
+    (
+        "index: a flipped bit of a sum",
+        "sums in the index have no checksum",
+        f"{_UNIT}::test_no_flipped_bit_of_a_sum_is_believed",
+        replaced(_ROWS, "_check", nothing),
+    ),
+    (
+        "index: a flipped bit of a part",
+        "a part is taken from the sums with what its row says, whatever its checksum",
+        f"{_UNIT}::test_no_flipped_bit_of_a_part_goes_into_a_sum",
+        replaced("tiering.catalog.index.changes", "_is_checked", lambda facts, state, crc32: True),
+    ),
+    (
+        "index: a row that is lost",
+        "a part whose row is lost from the index is left out",
+        f"{_UNIT}::test_a_row_that_is_lost_leaves_no_part_out",
+        replaced(_INDEX, "_compare", nothing),
+    ),
+    (
+        "index: a partition that is lost",
+        "a partition whose sums are lost from the index is left out",
+        _MACHINE,
+        replaced(f"{_ROWS}:Place", "adds_up", lambda self: True),
+    ),
+    (
+        "index: settled for good",
+        "states are not computed again when a part goes",
+        f"{_UNIT}::test_states_are_kept_and_go_with_the_parts",
+        _settled_for_good,
+    ),
+    (
+        "index: duplicates unseen",
+        "parts whose names meet are taken for active",
+        f"{_UNIT}::test_parts_whose_blocks_meet_are_mixed",
+        replaced(_INDEX, "_may_be_mixed", nothing),
+    ),
+    (
+        "index: times of another boot",
+        "after a power cut the indexes of times are taken as they are",
+        f"{_UNIT}::test_after_a_start_of_the_machine_times_are_indexed_once_more",
+        replaced("tiering.catalog.index.database", "boot_id", lambda: "always"),
+    ),
+    ("index: gone is kept", "parts that are gone stay in the index", _MACHINE, _gone_is_kept),
+    ("index: broken for good", "a part that is mended in place is shown as broken", _MACHINE, _broken_is_believed),
+    ("index: any state", "who has looked once goes by that, whatever others commit", _MACHINE, _any_state),
+    ("index: the first of a scan", "a scan that is not over is believed", _MACHINE, _state_before_the_end),
+    (
+        "index: due by the rules of before",
+        "when a rule is due is not computed again when the rules change",
+        _MACHINE,
+        replaced(f"{_SCAN}:Question", "basis", 7),
+    ),
+)
