@@ -15,6 +15,12 @@ _SCAN = "tiering.catalog.index.scan"
 _ROWS = "tiering.catalog.index.rows"
 
 
+def _is_of_this_layout(connection: Any, boot: str) -> bool:
+    from tiering.catalog.index.database import SCHEMA
+
+    return bool(connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,))
+
+
 def _settled_for_good() -> None:
     from tiering.catalog.index.rows import PartitionSums
 
@@ -65,15 +71,21 @@ def _any_state() -> None:
 
 
 def _state_before_the_end() -> None:
-    """A part of a scan is taken for the whole."""
+    """Some of a scan is taken for the whole."""
+    from tiering.catalog.index import scan
     from tiering.catalog.index.index import PartIndex
+
+    original, asked = scan._scan, []
+
+    def scanned(index: Any, question: Any, place: Any, state: Any, basis: int, progress: Any) -> Any:
+        asked[:] = [state, basis]
+        return original(index, question, place, state, basis, progress)
 
     def put(self: Any, place: Any, change: Any) -> None:
         with self._database.writing() as connection:
-            now = self._now(connection, place)
-            self._apply(connection, now, change, place.row.state, place.row.basis)
+            self._apply(connection, self._now(connection, place), change, *asked)
 
-    PartIndex.put = put  # type: ignore[method-assign]
+    scan._scan, PartIndex.put = scanned, put  # type: ignore[assignment, method-assign]
 
 
 MISTAKES = (
@@ -129,7 +141,7 @@ MISTAKES = (
         "index: times of another boot",
         "after a power cut the indexes of times are taken as they are",
         f"{_UNIT}::test_after_a_start_of_the_machine_times_are_indexed_once_more",
-        replaced("tiering.catalog.index.database", "boot_id", lambda: "always"),
+        replaced("tiering.catalog.index.database", "_is_ready", _is_of_this_layout),
     ),
     ("index: gone is kept", "parts that are gone stay in the index", _MACHINE, _gone_is_kept),
     ("index: broken for good", "a part that is mended in place is shown as broken", _MACHINE, _broken_is_believed),

@@ -212,10 +212,14 @@ class IndexMachine(RuleBasedStateMachine):
 
     # What happens to the file
 
-    @rule(process=st.integers(0, 1), at=st.integers(0, 3), name=disks)
-    def scan_dies(self, process: int, at: int, name: str) -> None:
+    @rule(at=st.integers(0, 11), name=disks, is_first=st.booleans())
+    def scan_dies(self, at: int, name: str, is_first: bool) -> None:
+        if is_first:
+            self.processes[0].index.throw_away()
         with dying(at), suppress(KeyboardInterrupt):
-            self.processes[process].look(name, self.definition, every_file=True)
+            self.processes[0].look(name, self.definition, every_file=True)
+        self.restart()
+        self.believe(1, name)
 
     @rule(process=st.integers(0, 1), name=disks)
     def scan_is_overtaken(self, process: int, name: str) -> None:
