@@ -206,9 +206,11 @@ class IndexMachine(RuleBasedStateMachine):
             path.write_bytes(part_format.encode(mended))
             self.believe(0, "ssd")
 
-    @rule(rules=st.sampled_from(RULES))
-    def alter(self, rules: tuple[TtlRule, ...]) -> None:
-        self.definition = msgspec.structs.replace(TABLE, ttl=rules)
+    @rule(rules=st.sampled_from(RULES), has_dates=st.booleans())
+    def alter(self, rules: tuple[TtlRule, ...], has_dates: bool) -> None:
+        """Other rules; with a date, also other columns of which the facts have the ranges."""
+        columns = (*TABLE.columns[:2], Column(3, "k", "date32" if has_dates else "int64"))
+        self.definition = msgspec.structs.replace(TABLE, ttl=rules, columns=columns)
 
     # What happens to the file
 
@@ -253,7 +255,7 @@ class IndexMachine(RuleBasedStateMachine):
         table, key, column = data.draw(
             st.sampled_from(
                 [("sums", "partition", "data"), ("places", "id", "data"), ("documents", "id", "data")]
-                + [("parts", "name", column) for column in ("facts", "mark", "rows", "revision", "state", "basis")]
+                + [("parts", "name", column) for column in ("facts", "mark", "rows", "revision", "state", "rules")]
             )
         )
         with self._opened() as connection:
@@ -326,7 +328,9 @@ class IndexMachine(RuleBasedStateMachine):
             before = one.index.parts(places, both)
             chosen = unsettled(places) | {f"2026010{partition}"}
             states = {
-                (place.id, row.name): 1 + row.document % 2 if row.name.startswith(f"2026010{partition}") else row.state
+                (place.id, row.name): 1 + row.document[0] % 2
+                if row.name.startswith(f"2026010{partition}")
+                else row.state
                 for place, row in before
                 if row.name.partition("_")[0] not in chosen or row.name.startswith(f"2026010{partition}")
             }

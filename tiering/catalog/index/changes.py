@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import sqlite3
 import time
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from typing import TypeVar
@@ -48,6 +47,8 @@ def replace_parts(connection: sqlite3.Connection, place: Place, change: Change) 
             connection.executemany("UPDATE documents SET gone = ? WHERE id = ?", [(now, row[-1]) for row in before])
     if change.new:
         _insert(connection, place, change, touched)
+    for before, after in change.times:
+        _set_times(connection, place, before, after, touched)
     marks = [(encoded_mark(mark), place.id, name) for name, mark in change.marks.items()]
     connection.executemany("UPDATE parts SET mark = ? WHERE place = ? AND name = ?", marks)
     connection.execute("DELETE FROM documents WHERE gone < ?", (now - _KEPT_SECONDS,))
@@ -140,6 +141,22 @@ def _is_checked(facts: Facts, state: int, crc32: int) -> bool:
     return facts.crc32(state) == crc32
 
 
+def _set_times(
+    connection: sqlite3.Connection, place: Place, before: Facts, after: Facts, touched: dict[str, PartitionSums]
+) -> None:
+    """Of a part that is `before` still: else another process has changed it meanwhile."""
+    where = "WHERE place = ? AND name = ?"
+    row = connection.execute(f"SELECT {FACTS}, state, crc32 FROM parts {where}", (place.id, after.name)).fetchone()
+    if row is None or checked(row[:WIDTH], *row[WIDTH:]) != before:
+        return
+    state, crc32 = row[WIDTH:]
+    values = (after.rules, after.due, after.told_first, after.told_last, after.crc32(state), place.id, after.name)
+    update = f"UPDATE parts SET rules = ?, due = ?, told_first = ?, told_last = ?, crc32 = ? {where}"
+    connection.execute(update, values)
+    sums = _sums(place, touched, after.partition)
+    touched[after.partition] = sums.with_check(after.crc32(state) - crc32)
+
+
 def _insert(connection: sqlite3.Connection, place: Place, change: Change, touched: dict[str, PartitionSums]) -> None:
     last = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'documents'").fetchone()
     numbers = count(1 + (last[0] if last else 0))
@@ -148,9 +165,9 @@ def _insert(connection: sqlite3.Connection, place: Place, change: Change, touche
         facts = part.facts
         crc32, partition = facts.crc32(0), facts.partition
         touched[partition] = _sums(place, touched, partition).with_part(part, crc32)
-        documents.append((number, part.data, zlib.crc32(part.data)))
+        documents.append((number, part.data))
         parts.append((place.id, *facts, encoded_mark(part.mark), number, 0, crc32))
-    connection.executemany("INSERT INTO documents (id, data, crc32) VALUES (?, ?, ?)", documents)
+    connection.executemany("INSERT INTO documents (id, data) VALUES (?, ?)", documents)
     values = ", ".join("?" * (WIDTH + 5))
     connection.executemany(f"INSERT INTO parts (place, {FACTS}, mark, document, state, crc32) VALUES ({values})", parts)
 

@@ -37,15 +37,15 @@ CREATE TABLE sums (
   place INTEGER NOT NULL, partition TEXT NOT NULL, data BLOB NOT NULL, crc32 INTEGER NOT NULL,
   PRIMARY KEY (place, partition)) WITHOUT ROWID;
 CREATE TABLE parts (
-  place INTEGER NOT NULL, name TEXT NOT NULL, basis INTEGER NOT NULL, revision INTEGER, rows INTEGER NOT NULL,
-  bytes INTEGER NOT NULL, created INTEGER NOT NULL, due INTEGER, told_first INTEGER, told_last INTEGER,
-  replaces INTEGER NOT NULL, facts BLOB NOT NULL, mark BLOB NOT NULL, document INTEGER NOT NULL, state INTEGER NOT NULL,
-  crc32 INTEGER NOT NULL, PRIMARY KEY (place, name)) WITHOUT ROWID;
+  place INTEGER NOT NULL, name TEXT NOT NULL, columns INTEGER NOT NULL, rules INTEGER NOT NULL, revision INTEGER,
+  rows INTEGER NOT NULL, bytes INTEGER NOT NULL, created INTEGER NOT NULL, due INTEGER, told_first INTEGER,
+  told_last INTEGER, replaces INTEGER NOT NULL, data_crc32 INTEGER NOT NULL, facts BLOB NOT NULL, mark BLOB NOT NULL,
+  document INTEGER NOT NULL, state INTEGER NOT NULL, crc32 INTEGER NOT NULL, PRIMARY KEY (place, name)) WITHOUT ROWID;
 CREATE INDEX parts_created ON parts (place, created);
 CREATE INDEX parts_due ON parts (place, due) WHERE due IS NOT NULL;
 CREATE INDEX parts_told_first ON parts (place, told_first) WHERE told_first IS NOT NULL;
 CREATE INDEX parts_told_last ON parts (place, told_last) WHERE told_last > told_first;
-CREATE TABLE documents (id INTEGER PRIMARY KEY AUTOINCREMENT, data BLOB NOT NULL, crc32 INTEGER NOT NULL, gone INTEGER);
+CREATE TABLE documents (id INTEGER PRIMARY KEY AUTOINCREMENT, data BLOB NOT NULL, gone INTEGER);
 CREATE INDEX gone_documents ON documents (gone) WHERE gone IS NOT NULL;
 CREATE TABLE boot (id TEXT NOT NULL)
 """

@@ -21,7 +21,9 @@ from tiering.catalog.index import changes, rows
 from tiering.catalog.index.changes import FACTS, WIDTH, asked, pieces
 from tiering.catalog.index.database import Database, OvertakenError
 from tiering.catalog.index.rows import (
+    Basis,
     Change,
+    DocumentKey,
     Facts,
     KnownPart,
     PartitionSums,
@@ -38,7 +40,7 @@ from tiering.table.paths import part_name
 
 _T = TypeVar("_T")
 _HIGHEST = "\U0010ffff"
-_NAME, _REVISION, _KEPT_FACTS = map(Facts._fields.index, ("name", "revision", "facts"))
+_NAME, _REVISION, _DATA_CRC32, _KEPT_FACTS = map(Facts._fields.index, ("name", "revision", "data_crc32", "facts"))
 
 
 class PartIndex:
@@ -92,9 +94,9 @@ class PartIndex:
     def put(self, place: Place, change: Change) -> None:
         """Bring in some of what a scan of all files finds. Until the scan has ended nobody believes the place."""
         with self._database.writing() as connection:
-            self._apply(connection, self._now(connection, place), change, None, 0)
+            self._apply(connection, self._now(connection, place), change, None, (0, 0))
 
-    def finish(self, place: Place, found: Change, state: Mark | None, basis: int) -> Place:
+    def finish(self, place: Place, found: Change, state: Mark | None, basis: Basis) -> Place:
         """A scan of all files has ended: `found` has what it found at last, and what all that it found adds up to. That
         is what the index has then, or another process has changed it meanwhile."""
         if found.is_empty():
@@ -155,7 +157,8 @@ class PartIndex:
                     if zlib.crc32(rows.encode(row[: WIDTH + 1])) != crc32:
                         raise ValueError("a part in the index does not have its checksum")
                     parts, check = parts + 1, check + crc32
-                    made.append(make(place, PartRow(row[_NAME], row[_REVISION], row[_KEPT_FACTS], document, state)))
+                    key = document, row[_DATA_CRC32]
+                    made.append(make(place, PartRow(row[_NAME], row[_REVISION], row[_KEPT_FACTS], key, state)))
                 _compare(place, partition, parts, check)
         return made
 
@@ -191,16 +194,14 @@ class PartIndex:
             (at,) = connection.execute("SELECT max(created) FROM parts WHERE place = ?", (place.id,)).fetchone()
             return moment_of(at) if at is not None else None
 
-    def documents(self, numbers: Collection[int]) -> dict[int, bytes]:
-        """The bytes of each `part.json` by its number, without those that are kept no more."""
-        found: dict[int, bytes] = {}
+    def documents(self, keys: Collection[DocumentKey]) -> dict[DocumentKey, bytes]:
+        """The bytes of each `part.json`, without those that are kept no more."""
+        found: dict[DocumentKey, bytes] = {}
         with self._database.reading() as connection:
-            for some in pieces(numbers):
-                query = f"SELECT id, data, crc32 FROM documents WHERE id IN ({asked(some)})"
-                for number, data, crc32 in connection.execute(query, some):
-                    if zlib.crc32(data) != crc32:
-                        raise ValueError("what a part says does not have its checksum in the index")
-                    found[number] = data
+            for some in pieces(keys):
+                query = f"SELECT id, data FROM documents WHERE id IN ({asked(some)})"
+                for number, data in connection.execute(query, [number for number, _ in some]):
+                    found[number, zlib.crc32(data)] = data
         return found
 
     @contextmanager
@@ -234,7 +235,7 @@ class PartIndex:
         return self._note(place)
 
     def _apply(
-        self, connection: sqlite3.Connection, now: Place, change: Change, state: Mark | None, basis: int
+        self, connection: sqlite3.Connection, now: Place, change: Change, state: Mark | None, basis: Basis
     ) -> Place:
         touched = changes.replace_parts(connection, now, change)
         after = changes.with_sums(now, touched)
@@ -267,7 +268,7 @@ def unsettled(places: Iterable[Place]) -> set[str]:
     return {name for place in places for name, sums in place.partitions.items() if not sums.is_settled}
 
 
-def _ended(row: PlaceRow, change: Change, state: Mark | None, basis: int) -> PlaceRow:
+def _ended(row: PlaceRow, change: Change, state: Mark | None, basis: Basis) -> PlaceRow:
     return replace(row, state=state, basis=basis, broken=tuple(change.broken))
 
 
@@ -287,9 +288,10 @@ def _check_now(connection: sqlite3.Connection, place: Place) -> None:
 def _known(
     connection: sqlite3.Connection, place: Place, where: str, values: Sequence[object]
 ) -> Iterator[tuple[str, KnownPart]]:
-    query = f"SELECT name, mark, basis, revision, document, crc32 FROM parts WHERE place = ? AND {where}"
-    for name, mark, *columns in connection.execute(query, (place.id, *values)):
-        yield name, KnownPart(rows.decoded_mark(mark), *columns)
+    query = f"SELECT {FACTS}, mark, document, state, crc32 FROM parts WHERE place = ? AND {where}"
+    for row in connection.execute(query, (place.id, *values)):
+        mark, *columns = row[WIDTH:]
+        yield row[_NAME], KnownPart(Facts._make(row[:WIDTH]), rows.decoded_mark(mark), *columns)
 
 
 def _count(connection: sqlite3.Connection, place: Place, partition: str | None = None) -> None:

@@ -20,6 +20,10 @@ from tiering.table.paths import part_name
 
 UNSETTLED: Mark = ()
 """The mark of a file that has none yet. No file has this one, so each scan of all files reads the file again."""
+DocumentKey = tuple[int, int]
+"""Number and checksum of a `part.json` that is kept."""
+Basis = tuple[int, int]
+"""What facts and times are computed with: `columns` and `rules` of `Facts`."""
 STATES = ("active", "outdated", "duplicate")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -33,8 +37,10 @@ class Facts(NamedTuple):
     """What the index keeps of a part, but for its `part.json`. Times are microseconds since 1970."""
 
     name: str
-    basis: int
-    """What facts and times were computed with (`Question.basis`)."""
+    columns: int
+    """Tells of which columns the facts have the ranges (`Question.basis`)."""
+    rules: int
+    """Tells by which rules, columns and policy the times were computed."""
     revision: int | None
     rows: int
     bytes: int
@@ -46,6 +52,8 @@ class Facts(NamedTuple):
     told_last: int | None
     replaces: int
     """Of how many parts it says that it takes their place."""
+    data_crc32: int
+    """Of the `part.json`, which is kept beside: of another one, or none, the file on the disk is read."""
     facts: bytes
     """All facts, encoded."""
 
@@ -71,11 +79,15 @@ class NewPart(NamedTuple):
 class KnownPart(NamedTuple):
     """A part that is in the index, for a comparison with its file."""
 
+    facts: Facts
     mark: Mark
-    basis: int
-    revision: int | None
     document: int
+    state: int
     crc32: int
+
+    @property
+    def document_key(self) -> DocumentKey:
+        return self.document, self.facts.data_crc32
 
 
 class PartRow(NamedTuple):
@@ -84,8 +96,8 @@ class PartRow(NamedTuple):
     name: str
     revision: int | None
     facts: bytes
-    document: int
-    """The number of its `part.json`."""
+    document: DocumentKey
+    """Its `part.json`."""
     state: int
     """An index of `STATES`."""
 
@@ -125,6 +137,10 @@ class PartitionSums(msgspec.Struct, frozen=True, array_like=True):
             part.values if not self.parts or self.values == part.values else None,
         )
 
+    def with_check(self, difference: int) -> PartitionSums:
+        """With other times of some parts."""
+        return msgspec.structs.replace(self, check=self.check + difference, is_settled=False)
+
     def without(self, facts: Facts, state: int, crc32: int) -> PartitionSums:
         """With one part less."""
         return msgspec.structs.replace(
@@ -145,7 +161,7 @@ class PlaceRow(msgspec.Struct, frozen=True, array_like=True):
     """A random number. Another one after each change of a part or a state; the same one, the same parts."""
     state: Mark | None = None
     """The state of the directory (`Disk.state_of`) in which the parts are these. None: only a scan can tell."""
-    basis: int = 0
+    basis: Basis = (0, 0)
     """That of all parts."""
     parts: int = 0
     check: int = 0
@@ -187,13 +203,15 @@ class Change(msgspec.Struct):
     gone: list[str] = []
     marks: dict[str, Mark] = {}
     """Other marks of files whose bytes are those that are kept."""
+    times: list[tuple[Facts, Facts]] = []
+    """Parts that are kept, before and with times by other rules."""
     broken: list[tuple[str, str]] = []
     parts: int = 0
     check: int = 0
 
     def is_empty(self) -> bool:
         """Whether the index has all of it."""
-        return not (self.new or self.gone or self.marks)
+        return not (self.new or self.gone or self.marks or self.times)
 
 
 _sums = Document("sums of a partition in the index", PartitionSums)  # as JSON: sums may be larger than 64 bits

@@ -9,6 +9,7 @@ one before brought in.
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -21,11 +22,14 @@ from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex
 from tiering.catalog.index.rows import (
     UNSETTLED,
+    Basis,
     Change,
+    DocumentKey,
     Facts,
     KnownPart,
     NewPart,
     Place,
+    decoded_facts,
     encoded_facts,
     in_microseconds,
 )
@@ -33,7 +37,7 @@ from tiering.config.settings import PolicyConfig
 from tiering.policy.due import dues_of, rules_digest
 from tiering.table import kept_facts
 from tiering.table import part as part_format
-from tiering.table.part import PART_FILE, Part, facts_of
+from tiering.table.part import PART_FILE, Part, PartFacts, facts_of
 from tiering.table.schema import TableDefinition
 
 AT_ONCE = 4096
@@ -61,10 +65,9 @@ class Question(msgspec.Struct, frozen=True):
         return kept_facts.columns_of(self.definition)
 
     @property
-    def basis(self) -> int:
-        """Tells what facts and times are computed with: other columns or rules, another number."""
-        what = msgspec.json.encode((self.columns, rules_digest(self.definition, self.policy)))
-        return int.from_bytes(hashlib.sha256(what).digest()[:8], "big", signed=True)
+    def basis(self) -> Basis:
+        """What facts and times are computed with: other columns or rules, other numbers."""
+        return _number(",".join(self.columns)), _number(rules_digest(self.definition, self.policy))
 
     def path(self, name: str) -> str:
         return f"{self.directory}/{name}/{PART_FILE}"
@@ -95,7 +98,7 @@ def _look(index: PartIndex, question: Question, *, every_file: bool, progress: P
     return _scan(index, question, place, state, basis, progress)
 
 
-def _follow(index: PartIndex, question: Question, place: Place, names: set[str], state: Mark, basis: int) -> Place:
+def _follow(index: PartIndex, question: Question, place: Place, names: set[str], state: Mark, basis: Basis) -> Place:
     if not names and place.row.state == state:
         return place
     change = _compared(index, question, basis, index.known_among(place, names), names)
@@ -108,7 +111,7 @@ def _follow(index: PartIndex, question: Question, place: Place, names: set[str],
 
 
 def _scan(
-    index: PartIndex, question: Question, place: Place, state: Mark | None, basis: int, progress: Progress
+    index: PartIndex, question: Question, place: Place, state: Mark | None, basis: Basis, progress: Progress
 ) -> Place:
     disk, table = question.disk, question.definition.full_name
     names = sorted(disk.directories(question.directory))
@@ -139,7 +142,7 @@ def _batches(names: Sequence[str]) -> Iterator[tuple[Sequence[str], str, str]]:
 def _compared(
     index: PartIndex,
     question: Question,
-    basis: int,
+    basis: Basis,
     known: Mapping[str, KnownPart],
     among: Sequence[str] | set[str] | None,
 ) -> Change:
@@ -153,42 +156,48 @@ def _compared(
         name = file.path.split("/")[-2]
         before = known.get(name)
         mark = UNSETTLED if file.mark is None else file.mark
-        is_known = before is not None and (before.basis, before.revision) == (basis, file.revision)
-        if before is not None and is_known and (file.data is None or file.data == kept.get(before.document)):
-            change.parts, change.check = change.parts + 1, change.check + before.crc32
-            if mark != before.mark:
-                change.marks[name] = mark
-            seen.add(name)
-            continue
-        data = file.data
-        if data is None and before is not None:
-            data = kept.get(before.document)
+        data = kept.get(before.document_key) if before is not None else None
+        is_same = before is not None and before.facts.revision == file.revision
+        if before is not None and is_same and (file.data is None or file.data == data):
+            facts = before.facts
+            if facts.columns == basis[0]:
+                if mark != before.mark:
+                    change.marks[name] = mark
+                if facts.rules != basis[1]:
+                    facts = _with_times(question, facts, decoded_facts(facts.facts), basis)
+                    change.times.append((before.facts, facts))
+                crc32 = before.crc32 if facts is before.facts else facts.crc32(before.state)
+                change.parts, change.check = change.parts + 1, change.check + crc32
+                seen.add(name)
+                continue
         try:
-            data = question.disk.read(file.path) if data is None else data
+            if file.data is not None:
+                data = file.data
+            elif data is None:
+                data = question.disk.read(file.path)
             part = _decoded(question, file, data)
         except FrostlineError as error:
             change.broken.append((name, error.message))
             continue
-        new = _new_part(question, part, data, mark, file.revision, basis)
+        new = NewPart(_facts(question, part, data, file.revision, basis), mark, part.partition_values, data)
         change.new.append(new)
         change.parts, change.check = change.parts + 1, change.check + new.facts.crc32(0)
         seen.add(name)
-    gone = known.keys() - seen
-    change.gone = sorted(gone)
+    change.gone = sorted(known.keys() - seen)
     return change
 
 
 def _kept_documents(
-    index: PartIndex, known: Mapping[str, KnownPart], files: Sequence[SmallFile], basis: int
-) -> Mapping[int, bytes]:
-    """The `part.json` as they are kept, of the files that were read though they are known, and of those whose facts
-    were computed with something else."""
-    numbers = []
+    index: PartIndex, known: Mapping[str, KnownPart], files: Sequence[SmallFile], basis: Basis
+) -> Mapping[DocumentKey, bytes]:
+    """The `part.json` as they are kept, of the files that were read though they are known, and of those of which more
+    has to be known now."""
+    keys = []
     for file in files:
         before = known.get(file.path.split("/")[-2])
-        if before is not None and (file.data is not None or (before.basis, before.revision) != (basis, file.revision)):
-            numbers.append(before.document)
-    return index.documents(numbers) if numbers else {}
+        if before is not None and (file.data is not None or before.facts.columns != basis[0]):
+            keys.append(before.document_key)
+    return index.documents(keys) if keys else {}
 
 
 def _decoded(question: Question, file: SmallFile, data: bytes) -> Part:
@@ -199,21 +208,26 @@ def _decoded(question: Question, file: SmallFile, data: bytes) -> Part:
     return part
 
 
-def _new_part(question: Question, part: Part, data: bytes, mark: Mark, revision: int | None, basis: int) -> NewPart:
-    facts = facts_of(part, question.columns)
-    due, told = dues_of(question.definition, facts, question.disk.name, question.policy)
+def _facts(question: Question, part: Part, data: bytes, revision: int | None, basis: Basis) -> Facts:
+    kept = facts_of(part, question.columns)
+    columns, rules = basis
+    created, crc32 = in_microseconds(part.created), zlib.crc32(data)
+    counted = (revision, part.rows, part.size_bytes, created, None, None, None, len(part.replaces))
+    facts = Facts(part.name, columns, rules, *counted, crc32, encoded_facts(kept))
+    return _with_times(question, facts, kept, basis)
+
+
+def _with_times(question: Question, facts: Facts, part: PartFacts, basis: Basis) -> Facts:
+    """By the rules of the question."""
+    due, told = dues_of(question.definition, part, question.disk.name, question.policy)
     times = [in_microseconds(at) for at in told]
-    kept = Facts(
-        part.name,
-        basis,
-        revision,
-        part.rows,
-        part.size_bytes,
-        in_microseconds(part.created),
-        None if due is None else in_microseconds(due),
-        min(times, default=None),
-        max(times, default=None),
-        len(part.replaces),
-        encoded_facts(facts),
+    return facts._replace(
+        rules=basis[1],
+        due=None if due is None else in_microseconds(due),
+        told_first=min(times, default=None),
+        told_last=max(times, default=None),
     )
-    return NewPart(kept, mark, part.partition_values, data)
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
