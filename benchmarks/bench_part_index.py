@@ -48,13 +48,13 @@ class Generated(MemoryDisk):
         return {self._name(number) for number in range(int(before[1]) + 1, int(after[1]) + 1)}
 
     def look_over(
-        self, directory: str, name: str, known: Mapping[str, Mark], among: Collection[str] | None = None
+        self, directory: str, name: str, marks: Mapping[str, Mark], among: Collection[str] | None = None
     ) -> list[SmallFile]:
         begin = time.process_time()
         found = []
         for child in self.directories(directory) if among is None else among:
             path, mark = f"{directory}/{child}/{name}", (int(child.split("_")[1]), 1000, 1, 1)
-            data = None if known.get(path) == mark else part_format.encode(part(int(child.split("_")[1])))
+            data = None if marks.get(path) == mark else part_format.encode(part(int(child.split("_")[1])))
             found.append(SmallFile(path, mark, data, None))
         self.making_seconds += time.process_time() - begin
         return found

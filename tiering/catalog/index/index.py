@@ -9,8 +9,9 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,7 +41,7 @@ from tiering.table.paths import part_name
 
 _T = TypeVar("_T")
 _HIGHEST = "\U0010ffff"
-_NAME, _REVISION, _DATA_CRC32, _KEPT_FACTS = map(Facts._fields.index, ("name", "revision", "data_crc32", "facts"))
+_shown = itemgetter(*map(Facts._fields.index, ("name", "revision", "replaces", "data_crc32", "facts")))
 
 
 class PartIndex:
@@ -157,8 +158,8 @@ class PartIndex:
                     if zlib.crc32(rows.encode(row[: WIDTH + 1])) != crc32:
                         raise ValueError("a part in the index does not have its checksum")
                     parts, check = parts + 1, check + crc32
-                    key = document, row[_DATA_CRC32]
-                    made.append(make(place, PartRow(row[_NAME], row[_REVISION], row[_KEPT_FACTS], key, state)))
+                    name, revision, replaces, data_crc32, facts = _shown(row)
+                    made.append(make(place, PartRow(name, revision, facts, (document, data_crc32), state, replaces)))
                 _compare(place, partition, parts, check)
         return made
 
@@ -194,10 +195,10 @@ class PartIndex:
             (at,) = connection.execute("SELECT max(created) FROM parts WHERE place = ?", (place.id,)).fetchone()
             return moment_of(at) if at is not None else None
 
-    def documents(self, keys: Collection[DocumentKey]) -> dict[DocumentKey, bytes]:
+    def documents(self, keys: Collection[DocumentKey], /) -> dict[DocumentKey, bytes]:
         """The bytes of each `part.json`, without those that are kept no more."""
         found: dict[DocumentKey, bytes] = {}
-        with self._database.reading() as connection:
+        with suppress(OvertakenError), self._database.reading() as connection:
             for some in pieces(keys):
                 query = f"SELECT id, data FROM documents WHERE id IN ({asked(some)})"
                 for number, data in connection.execute(query, [number for number, _ in some]):
@@ -291,7 +292,8 @@ def _known(
     query = f"SELECT {FACTS}, mark, document, state, crc32 FROM parts WHERE place = ? AND {where}"
     for row in connection.execute(query, (place.id, *values)):
         mark, *columns = row[WIDTH:]
-        yield row[_NAME], KnownPart(Facts._make(row[:WIDTH]), rows.decoded_mark(mark), *columns)
+        facts = Facts._make(row[:WIDTH])
+        yield facts.name, KnownPart(facts, rows.decoded_mark(mark), *columns)
 
 
 def _count(connection: sqlite3.Connection, place: Place, partition: str | None = None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -24,7 +24,7 @@ DocumentKey = tuple[int, int]
 """Number and checksum of a `part.json` that is kept."""
 Basis = tuple[int, int]
 """What facts and times are computed with: `columns` and `rules` of `Facts`."""
-STATES = ("active", "outdated", "duplicate")
+STATES: tuple[Literal["active", "outdated", "duplicate"], ...] = ("active", "outdated", "duplicate")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 encode = msgspec.msgpack.Encoder().encode
@@ -100,6 +100,7 @@ class PartRow(NamedTuple):
     """Its `part.json`."""
     state: int
     """An index of `STATES`."""
+    replaces: int
 
 
 class PartitionSums(msgspec.Struct, frozen=True, array_like=True):
