@@ -29,7 +29,7 @@ def _settled_for_good() -> None:
     def without(self: Any, *arguments: Any) -> Any:
         return replace(original(self, *arguments), is_settled=self.is_settled)
 
-    PartitionSums.without = without  # type: ignore[method-assign]
+    PartitionSums.without = without  # type: ignore[method-assign, assignment]
 
 
 def _gone_is_kept() -> None:
@@ -42,7 +42,7 @@ def _gone_is_kept() -> None:
         change.gone = []
         return change
 
-    scan._compared = compared
+    scan._compared = compared  # type: ignore[assignment]
 
 
 def _broken_is_believed() -> None:
@@ -53,7 +53,7 @@ def _broken_is_believed() -> None:
     def follow(index: Any, question: Any, place: Any, names: set[str], *rest: Any) -> Any:
         return original(index, question, place, names - {name for name, _ in place.row.broken}, *rest)
 
-    scan._follow = follow
+    scan._follow = follow  # type: ignore[assignment]
 
 
 def _any_state() -> None:
@@ -75,9 +75,9 @@ def _state_before_the_end() -> None:
     from tiering.catalog.index import scan
     from tiering.catalog.index.index import PartIndex
 
-    original, asked = scan._scan, []
+    original, asked = scan._scan, list[Any]()
 
-    def scanned(index: Any, question: Any, place: Any, state: Any, basis: int, progress: Any) -> Any:
+    def scanned(index: Any, question: Any, place: Any, state: Any, basis: Any, progress: Any) -> Any:
         asked[:] = [state, basis]
         return original(index, question, place, state, basis, progress)
 
@@ -85,7 +85,7 @@ def _state_before_the_end() -> None:
         with self._database.writing() as connection:
             self._apply(connection, self._now(connection, place), change, *asked)
 
-    scan._scan, PartIndex.put = scanned, put  # type: ignore[assignment, method-assign]
+    scan._scan, PartIndex.put = scanned, put  # type: ignore[method-assign, method-assign]
 
 
 MISTAKES = (
@@ -151,6 +151,6 @@ MISTAKES = (
         "index: due by the rules of before",
         "when a rule is due is not computed again when the rules change",
         _MACHINE,
-        replaced(f"{_SCAN}:Question", "basis", 7),
+        replaced(f"{_SCAN}:Question", "basis", (7, 7)),
     ),
 )

@@ -145,8 +145,8 @@ class IndexMachine(RuleBasedStateMachine):
     def commit(self, name: str, new: list[Part], gone: tuple[str, ...] = ()) -> None:
         there = self._there(name)
         with self.acting.disks[name].transaction(Inserted()) as transaction:
-            for one in {*gone, *(one.name for one in new)} & set(there):
-                transaction.remove(TABLE.part_directory(one))
+            for taken in {*gone, *(one.name for one in new)} & set(there):
+                transaction.remove(TABLE.part_directory(taken))
             for one in new:
                 transaction.create(f"{TABLE.part_directory(one.name)}/{PART_FILE}", part_format.encode(one))
             transaction.commit()

@@ -47,8 +47,8 @@ def replace_parts(connection: sqlite3.Connection, place: Place, change: Change) 
             connection.executemany("UPDATE documents SET gone = ? WHERE id = ?", [(now, row[-1]) for row in before])
     if change.new:
         _insert(connection, place, change, touched)
-    for before, after in change.times:
-        _set_times(connection, place, before, after, touched)
+    for earlier, later in change.times:
+        _set_times(connection, place, earlier, later, touched)
     marks = [(encoded_mark(mark), place.id, name) for name, mark in change.marks.items()]
     connection.executemany("UPDATE parts SET mark = ? WHERE place = ? AND name = ?", marks)
     connection.execute("DELETE FROM documents WHERE gone < ?", (now - _KEPT_SECONDS,))
@@ -115,7 +115,7 @@ def write(connection: sqlite3.Connection, place: Place, touched: Iterable[str]) 
 
 def checked(columns: Iterable[object], state: int, crc32: int) -> Facts:
     """The facts of a row. Raises `ValueError` for one without its checksum: else a sum would go by it."""
-    facts = Facts._make(columns)  # type: ignore[arg-type]
+    facts = Facts._make(columns)
     if not _is_checked(facts, state, crc32):
         raise ValueError("a part in the index does not have its checksum")
     return facts

@@ -38,7 +38,7 @@ CREATE TABLE sums (
   PRIMARY KEY (place, partition)) WITHOUT ROWID;
 CREATE TABLE parts (
   place INTEGER NOT NULL, name TEXT NOT NULL, columns INTEGER NOT NULL, rules INTEGER NOT NULL, revision INTEGER,
-  rows INTEGER NOT NULL, bytes INTEGER NOT NULL, created INTEGER NOT NULL, due INTEGER, told_first INTEGER,
+  rows INTEGER NOT NULL, size_bytes INTEGER NOT NULL, created INTEGER NOT NULL, due INTEGER, told_first INTEGER,
   told_last INTEGER, replaces INTEGER NOT NULL, data_crc32 INTEGER NOT NULL, facts BLOB NOT NULL, mark BLOB NOT NULL,
   document INTEGER NOT NULL, state INTEGER NOT NULL, crc32 INTEGER NOT NULL, PRIMARY KEY (place, name)) WITHOUT ROWID;
 CREATE INDEX parts_created ON parts (place, created);
@@ -158,7 +158,7 @@ def _alone(connection: sqlite3.Connection) -> Iterator[None]:
 def _is_ready(connection: sqlite3.Connection, boot: str) -> bool:
     if connection.execute("PRAGMA user_version").fetchone() != (SCHEMA,):
         return False
-    return connection.execute("SELECT id FROM boot").fetchone() == (boot,)
+    return bool(connection.execute("SELECT id FROM boot").fetchone() == (boot,))
 
 
 def _make(connection: sqlite3.Connection, boot: str) -> None:

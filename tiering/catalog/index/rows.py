@@ -43,7 +43,7 @@ class Facts(NamedTuple):
     """Tells by which rules, columns and policy the times were computed."""
     revision: int | None
     rows: int
-    bytes: int
+    size_bytes: int
     created: int
     due: int | None
     """Before this no rule acts on the part where it is; None where none ever does."""
@@ -130,7 +130,7 @@ class PartitionSums(msgspec.Struct, frozen=True, array_like=True):
         return PartitionSums(
             self.parts + 1,
             self.rows + facts.rows,
-            self.bytes + facts.bytes,
+            self.bytes + facts.size_bytes,
             self.inactive,
             self.check + crc32,
             False,
@@ -148,7 +148,7 @@ class PartitionSums(msgspec.Struct, frozen=True, array_like=True):
             self,
             parts=self.parts - 1,
             rows=self.rows - facts.rows,
-            bytes=self.bytes - facts.bytes,
+            bytes=self.bytes - facts.size_bytes,
             inactive=self.inactive - bool(state),
             check=self.check - crc32,
             is_settled=False,

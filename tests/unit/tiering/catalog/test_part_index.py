@@ -117,7 +117,7 @@ def test_no_flipped_bit_of_a_sum_is_believed(path: Path, disk: LocalDisk, table:
         other.close()
 
 
-@pytest.mark.parametrize("column", ["rows", "bytes", "created", "due", "state", "facts", "revision", "replaces"])
+@pytest.mark.parametrize("column", ["rows", "size_bytes", "created", "due", "state", "facts", "revision", "replaces"])
 def test_no_flipped_bit_of_a_part_goes_into_a_sum(path: Path, disk: LocalDisk, column: str) -> None:
     """Where the part itself is dropped, too: then it is taken from the sums."""
     index = PartIndex(path)
