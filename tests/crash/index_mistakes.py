@@ -85,7 +85,7 @@ def _state_before_the_end() -> None:
         with self._database.writing() as connection:
             self._apply(connection, self._now(connection, place), change, *asked)
 
-    scan._scan, PartIndex.put = scanned, put  # type: ignore[method-assign, method-assign]
+    scan._scan, PartIndex.put = scanned, put  # type: ignore[method-assign]
 
 
 MISTAKES = (
