@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from tests.crash.seeding import nothing, replaced
 
 _UNIT = "tests/unit/tiering/catalog/test_part_index.py"
+_TABLE = "tests/unit/tiering/catalog/test_index_table.py"
 _MACHINE = "tests/property/test_part_index.py::test_the_index_is_what_the_disks_say"
 _INDEX = "tiering.catalog.index.index"
 _SCAN = "tiering.catalog.index.scan"
@@ -35,14 +36,14 @@ def _settled_for_good() -> None:
 def _gone_is_kept() -> None:
     from tiering.catalog.index import scan
 
-    original = scan._compared
+    original = scan.compared
 
     def compared(*arguments: Any) -> Any:
         change = original(*arguments)
         change.gone = []
         return change
 
-    scan._compared = compared  # type: ignore[assignment]
+    scan.compared = compared  # type: ignore[assignment]
 
 
 def _broken_is_believed() -> None:
@@ -86,6 +87,18 @@ def _state_before_the_end() -> None:
             self._apply(connection, self._now(connection, place), change, *asked)
 
     scan._scan, PartIndex.put = scanned, put  # type: ignore[method-assign]
+
+
+def _without_states(connection: Any, place: Any, partitions: Any, states: Any) -> Any:
+    held = {name: sums for name in partitions if (sums := place.partitions.get(name)) is not None}
+    return {name: replace(sums, is_settled=True) for name, sums in held.items()}
+
+
+def _states_of_now() -> None:
+    from tiering.catalog.index.past import PastReader
+    from tiering.catalog.index.table import Moment
+
+    PastReader._with_states = lambda self, places: Moment(places)  # type: ignore[method-assign]
 
 
 MISTAKES = (
@@ -152,5 +165,35 @@ MISTAKES = (
         "when a rule is due is not computed again when the rules change",
         _MACHINE,
         replaced(f"{_SCAN}:Question", "basis", (7, 7)),
+    ),
+    (
+        "index: one disk after the other",
+        "a part that moves from a disk that is yet to be looked at to one that was is seen on neither",
+        f"{_TABLE}::test_a_part_that_moves_between_two_disks_is_seen",
+        replaced("tiering.catalog.index.table:TableReader", "_is_behind", nothing),
+    ),
+    (
+        "index: states not kept",
+        "who opens after a state was computed takes all parts for active",
+        f"{_TABLE}::test_a_copy_that_comes_to_a_second_disk_is_a_duplicate",
+        replaced("tiering.catalog.index.changes", "set_states", _without_states),
+    ),
+    (
+        "index: dropped by half",
+        "parts that are about to be dropped are shown",
+        f"{_TABLE}::test_parts_that_are_being_dropped_are_gone",
+        replaced("tiering.catalog.index.table:TableReader", "_prefix", "none"),
+    ),
+    (
+        "index: states of now",
+        "a part of the past has the state that it has now",
+        f"{_TABLE}::test_each_revision_of_the_past_is_what_the_bucket_had",
+        _states_of_now,
+    ),
+    (
+        "index: away now",
+        "a query of the past is answered by the parts of now",
+        f"{_TABLE}::test_each_revision_of_the_past_is_what_the_bucket_had",
+        replaced("tiering.catalog.index.past:PastReader", "_new", lambda self, difference, partition: []),
     ),
 )

@@ -226,7 +226,7 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(process=st.integers(0, 1), name=disks)
     def scan_is_overtaken(self, process: int, name: str) -> None:
         """By a commit that another process has seen before the scan ends."""
-        original, waiting = scan._compared, [name]
+        original, waiting = scan.compared, [name]
 
         def compared(*arguments: Any) -> Any:
             found = original(*arguments)
@@ -236,7 +236,7 @@ class IndexMachine(RuleBasedStateMachine):
                 self.processes[1 - process].look(name, self.definition, every_file=True)
             return found
 
-        with patched({"tiering.catalog.index.scan._compared": compared}), unheld():
+        with patched({"tiering.catalog.index.scan.compared": compared}), unheld():
             self.processes[process].disks[name].refresh()
             with suppress(FrostlineError):
                 self.processes[process].look(name, self.definition, every_file=True)

@@ -55,9 +55,7 @@ class PartIndex:
 
     def place(self, disk: str, directory: str) -> Place:
         """What is known of the directory. Before a first scan that is nothing."""
-        with self._database.reading() as connection:
-            place = self._load(connection, disk, directory)
-        if place is not None:
+        if (place := self.place_if_kept(disk, directory)) is not None:
             return place
         with self._database.writing() as connection:
             if (place := self._load(connection, disk, directory)) is None:
@@ -67,6 +65,11 @@ class PartIndex:
                 place = Place(number, disk, directory, PlaceRow(changes.new_generation()), {})
                 changes.write(connection, place, ())
             return place
+
+    def place_if_kept(self, disk: str, directory: str) -> Place | None:
+        """The same; None before a first scan. Writes nothing."""
+        with self._database.reading() as connection:
+            return self._load(connection, disk, directory)
 
     def throw_away(self) -> None:
         """Keep nothing: each part is read again."""

@@ -101,7 +101,7 @@ def _look(index: PartIndex, question: Question, *, every_file: bool, progress: P
 def _follow(index: PartIndex, question: Question, place: Place, names: set[str], state: Mark, basis: Basis) -> Place:
     if not names and place.row.state == state:
         return place
-    change = _compared(index, question, basis, index.known_among(place, names), names)
+    change = compared(index, question, basis, index.known_among(place, names), names)
     change.broken = sorted(change.broken + [one for one in place.row.broken if one[0] not in names])
     if question.disk.state_of(question.directory) != state:  # a bucket, to which others commit meanwhile
         raise OvertakenError
@@ -116,11 +116,11 @@ def _scan(
     disk, table = question.disk, question.definition.full_name
     names = sorted(disk.directories(question.directory))
     if len(names) <= AT_ONCE:
-        return index.finish(place, _compared(index, question, basis, index.known(place), None), state, basis)
+        return index.finish(place, compared(index, question, basis, index.known(place), None), state, basis)
     whole = Change()
     with progress.task(f"reading what the parts of {table} on {disk.name} say", items=len(names)) as task:
         for batch, *limits in _batches(names):
-            change = _compared(index, question, basis, index.known(place, *limits), batch)
+            change = compared(index, question, basis, index.known(place, *limits), batch)
             whole.parts, whole.check = whole.parts + change.parts, whole.check + change.check
             whole.broken = whole.broken + change.broken
             if not change.is_empty():
@@ -139,7 +139,7 @@ def _batches(names: Sequence[str]) -> Iterator[tuple[Sequence[str], str, str]]:
         low = high
 
 
-def _compared(
+def compared(
     index: PartIndex,
     question: Question,
     basis: Basis,

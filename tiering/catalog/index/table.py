@@ -178,14 +178,17 @@ class TableReader(msgspec.Struct):
         return sorted(parts, key=lambda stored: (stored.name, heat.get(stored.disk, len(heat)), stored.disk))
 
     def _rows(self, moment: Moment, partition: str | None) -> list[StoredPart]:
-        policy = self.states.config.policies.get(self.definition.policy)
-        volumes = {disk: volume.name for volume in reversed(policy.volumes) for disk in volume.disks} if policy else {}
-        sources = {name: PartSource(self.disks, self.index, name) for name in moment.places}
-        names: dict[str, str] = {}
+        return self.index.parts([*moment.places.values()], self._maker(moment.places), partition)
+
+    def _maker(self, disks: Collection[str]) -> Callable[[Place, PartRow], StoredPart]:
+        """Makes parts of rows."""
+        sources = {name: PartSource(self.disks, self.index, name) for name in disks}
+        volumes = {name: self._volume(name) for name in disks}
+        partitions: dict[str, str] = {}
 
         def make(place: Place, row: PartRow) -> StoredPart:
             name = PartName.parse(row.name)
-            partition = names.setdefault(name.partition, name.partition)  # of many parts one text
+            partition = partitions.setdefault(name.partition, name.partition)  # of many parts one text
             name = PartName(partition, name.min_block, name.max_block, name.level, name.mutation)
             replaces: tuple[str, ...] = ()
             if row.replaces and (facts := kept_facts.decoded(row.facts)) is not None:
@@ -193,6 +196,10 @@ class TableReader(msgspec.Struct):
             path = f"{place.directory}/{row.name}/{PART_FILE}"
             lazy = LazyPart(sources[place.disk], path, row.facts, replaces, row.document)
             state = STATES[row.state]
-            return StoredPart(self.definition, lazy, name, place.disk, volumes.get(place.disk), row.revision, state)
+            return StoredPart(self.definition, lazy, name, place.disk, volumes[place.disk], row.revision, state)
 
-        return self.index.parts([*moment.places.values()], make, partition)
+        return make
+
+    def _volume(self, disk: str) -> str | None:
+        policy = self.states.config.policies.get(self.definition.policy)
+        return next((volume.name for volume in policy.volumes if disk in volume.disks), None) if policy else None

@@ -6,15 +6,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from disks.object_disk.table_disk import TableDisk
 from oplog.kinds import Inserted
 from tests.crash.kept_looks import _all_of
-from tests.unit.tiering.catalog.histories import STEPS, TABLE, cached_store, insert, move
+from tests.unit.tiering.catalog.histories import STEPS, TABLE, cached_store, drop, insert, move
 from tiering.catalog.catalog import Catalog
+from tiering.catalog.copies.source_copies import NOTHING_LISTED, SourceCopies
 from tiering.catalog.index.index import PartIndex
+from tiering.catalog.index.past import PastReader
 from tiering.catalog.index.table import TableReader
+from tiering.catalog.lineage import Lineage
 from tiering.catalog.states import States
 from tiering.config.settings import Config
 from tiering.engine.store import Store
@@ -119,3 +124,62 @@ def test_who_reads_after_another_process_has_gone_on_reads_what_is_now(config: C
         insert(store, 41)
         reader(store, other).look(every_file=False)
         assert [part.name.partition for part in one.partitions(["202602", "202601"])] == ["202601"] * 3 + ["202602"] * 2
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_each_revision_of_the_past_is_what_the_bucket_had(config: Config, is_kept: bool) -> None:
+    """By the index of now, which stays what it is; and where there is none."""
+    path = config.state_directory / "index.db"
+    with Store.open(config) as store, closing(PartIndex(path)) as index:
+        for name, step in STEPS.items():
+            if name == "drop the table":
+                break
+            step(store)
+        move(store, "cold")
+        drop(store)
+        bucket = store.object_disk("s3")
+        if is_kept:
+            now = reader(store, index).look(every_file=False)
+        held = []
+        for revision in range(1, (bucket.revision or 0) + 1):
+            with closing(bucket.at(revision, briefly=True)) as then:
+                disks = {"s3": then}
+                states = States(config, Lineage(disks), SourceCopies(disks, NOTHING_LISTED))
+                fresh = Catalog(config, disks, stand_still=True)
+                fresh.refresh(disks=())
+                for table in fresh.tables():
+                    past = PastReader(index, disks, states, table)
+                    assert is_as_read(past, fresh), revision
+                    held.append(past.is_by_itself)
+        assert held.count(is_kept) < len(held) / 2
+        assert not is_kept or reader(store, index).look(every_file=False) == now
+
+
+@pytest.mark.parametrize("every_file", [True, False])
+def test_a_part_that_moves_between_two_disks_is_seen(
+    config: Config, every_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a disk that was not looked at yet to one that was: it would be seen on neither."""
+    with Store.open(config) as acting, Store.open(config) as store, closing(PartIndex(None)) as index:
+        move(acting, "cold")
+        store.refresh()
+        one, moved = reader(store, index), list[object]()
+        one.look(every_file=False)
+        insert(acting, 3)
+        look_over = TableDisk.look_over
+
+        def moving(self: TableDisk, *arguments: Any) -> object:
+            if self is store.disk("s3") and not moved:
+                moved.append(arguments)
+                move(acting, "hot")
+            return look_over(self, *arguments)
+
+        monkeypatch.setattr(TableDisk, "look_over", moving)
+        drop(acting)  # so that there is something to look at in the bucket, too
+        move(acting, "cold")
+        store.refresh()
+        moved.clear()
+        one.look(every_file=every_file)
+        assert moved
+        assert {part.label for part in one.everything()} == {part.label for part in acting.parts(TABLE)}
+        assert {part.disk for part in one.everything()} == {"ssd"}
