@@ -44,7 +44,8 @@ class Moment(msgspec.Struct):
         """Whether every part answers queries."""
         if self.is_dropping or any(stored.state != "active" for held in self.held.values() for stored in held):
             return False
-        return not any(sums.inactive for place in self.places.values() for sums in place.partitions.values())
+        partitions = (item for place in self.places.values() for item in place.partitions.items())
+        return not any(sums.inactive for name, sums in partitions if name not in self.held)
 
     @property
     def generations(self) -> tuple[int, ...]:

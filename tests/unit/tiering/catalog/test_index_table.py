@@ -14,7 +14,7 @@ from disks.object_disk.table_disk import TableDisk
 from oplog.kinds import Inserted
 from tests.crash.kept_looks import _all_of
 from tests.unit.tiering.catalog.histories import STEPS, TABLE, cached_store, drop, insert, move
-from tiering.catalog.catalog import Catalog
+from tiering.catalog.catalog import Catalog, StoredPart
 from tiering.catalog.copies.source_copies import NOTHING_LISTED, SourceCopies
 from tiering.catalog.index.index import PartIndex
 from tiering.catalog.index.past import PastReader
@@ -66,6 +66,15 @@ def fresh_of(store: Store) -> Catalog:
     return catalog
 
 
+def copy(store: Store, stored: StoredPart, target: str) -> None:
+    """A second copy of the part, on this disk."""
+    disk = store.disk(stored.disk)
+    with store.disk(target).transaction(Inserted()) as transaction:
+        for info in disk.walk(stored.directory):
+            transaction.create(info.path, disk.read(info.path))
+        transaction.commit()
+
+
 def test_after_each_step_the_index_is_what_the_catalog_reads(config: Config) -> None:
     path = config.state_directory / "index.db"
     with Store.open(config) as store, closing(PartIndex(path)) as open_before, closing(PartIndex(None)) as memory:
@@ -85,14 +94,10 @@ def test_a_copy_that_comes_to_a_second_disk_is_a_duplicate(config: Config) -> No
     with Store.open(config) as store, closing(PartIndex(path)) as index:
         one = reader(store, index)
         one.look(every_file=False)
-        disk, stored = store.disk("ssd"), store.parts(TABLE)[0]
-        files = {info.path: disk.read(info.path) for info in disk.walk(stored.directory)}
         move(store, "cold")
         assert is_as_read(one, fresh_of(store))
-        with disk.transaction(Inserted()) as transaction:
-            for file, data in files.items():
-                transaction.create(file, data)
-            transaction.commit()
+        disk, stored = store.disk("ssd"), store.parts(TABLE)[0]
+        copy(store, stored, "ssd")
         assert is_as_read(one, fresh_of(store))
         assert sorted(part.state for part in one.everything()) == ["active", "active", "active", "duplicate"]
         with closing(PartIndex(path)) as new:
@@ -135,9 +140,11 @@ def test_each_revision_of_the_past_is_what_the_bucket_had(config: Config, is_kep
             if name == "drop the table":
                 break
             step(store)
+        insert(store, 3)
         move(store, "cold")
         drop(store)
         bucket = store.object_disk("s3")
+        copy(store, next(stored for stored in store.parts(TABLE) if stored.disk == "s3"), "ssd")
         if is_kept:
             now = reader(store, index).look(every_file=False)
         held = []
@@ -166,6 +173,8 @@ def test_a_part_that_moves_between_two_disks_is_seen(
         one, moved = reader(store, index), list[object]()
         one.look(every_file=False)
         insert(acting, 3)
+        move(acting, "cold")
+        store.refresh()
         look_over = TableDisk.look_over
 
         def moving(self: TableDisk, *arguments: Any) -> object:
@@ -175,10 +184,6 @@ def test_a_part_that_moves_between_two_disks_is_seen(
             return look_over(self, *arguments)
 
         monkeypatch.setattr(TableDisk, "look_over", moving)
-        drop(acting)  # so that there is something to look at in the bucket, too
-        move(acting, "cold")
-        store.refresh()
-        moved.clear()
         one.look(every_file=every_file)
         assert moved
         assert {part.label for part in one.everything()} == {part.label for part in acting.parts(TABLE)}
