@@ -135,7 +135,7 @@ MISTAKES = (
     (
         "index: a partition that is lost",
         "a partition whose sums are lost from the index is left out",
-        _MACHINE,
+        f"{_UNIT}::test_sums_that_are_lost_are_not_left_out",
         replaced(f"{_ROWS}:Place", "adds_up", lambda self: True),
     ),
     (
@@ -159,7 +159,12 @@ MISTAKES = (
     ("index: gone is kept", "parts that are gone stay in the index", _MACHINE, _gone_is_kept),
     ("index: broken for good", "a part that is mended in place is shown as broken", _MACHINE, _broken_is_believed),
     ("index: any state", "who has looked once goes by that, whatever others commit", _MACHINE, _any_state),
-    ("index: the first of a scan", "a scan that is not over is believed", _MACHINE, _state_before_the_end),
+    (
+        "index: the first of a scan",
+        "a scan that is not over is believed",
+        f"{_UNIT}::test_a_scan_that_died_is_not_believed",
+        _state_before_the_end,
+    ),
     (
         "index: due by the rules of before",
         "when a rule is due is not computed again when the rules change",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ import pytest
 from disks.local.disk import LocalDisk
 from disks.memory import MemoryDisk
 from oplog.kinds import Inserted
-from tests.keeping import keeping
-from tests.property.test_part_index import BEGIN, TABLE, part
+from tests.keeping import keeping, patched
+from tests.property.test_part_index import BEGIN, TABLE, dying, part
 from tiering.catalog.index import scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex
@@ -141,6 +142,36 @@ def test_a_row_that_is_lost_leaves_no_part_out(path: Path, disk: LocalDisk, part
     with pytest.raises(OvertakenError):
         names(index, place, partition)
     assert len(names(index, look(index, disk))) == 3
+
+
+@pytest.mark.parametrize("table", ["sums", "places"])
+def test_sums_that_are_lost_are_not_left_out(path: Path, disk: LocalDisk, table: str) -> None:
+    index = PartIndex(path)
+    before = sums(look(index, disk))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"DELETE FROM {table} WHERE rowid = 1" if table == "places" else f"DELETE FROM {table}")
+    other = PartIndex(path)
+    after = look(other, disk)
+    assert sums(after) == before
+    assert len(names(other, after)) == 3
+
+
+def test_a_scan_that_died_is_not_believed(path: Path, disk: LocalDisk) -> None:
+    """Wherever it died; and who goes on does not read again what it has brought in."""
+    with patched({"tiering.catalog.index.scan.AT_ONCE": 1}):
+        for at in count():
+            PartIndex(path).throw_away()
+            is_whole = False
+            with dying(at), suppress(KeyboardInterrupt):
+                look(PartIndex(path), disk)
+                is_whole = True
+            index = PartIndex(path)
+            after = look(index, disk)
+            assert len(names(index, after)) == 3, at
+            assert sums(after) == {"20260101": (2, 30, 300), "20260102": (1, 30, 300)}, at
+            if is_whole:
+                assert at > 8
+                return
 
 
 def test_states_are_kept_and_go_with_the_parts(path: Path, disk: LocalDisk) -> None:
