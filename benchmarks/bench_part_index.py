@@ -22,7 +22,7 @@ from disks.base import Mark, SmallFile
 from disks.memory import MemoryDisk
 from tiering.catalog.index import scan
 from tiering.catalog.index.index import PartIndex, unsettled
-from tiering.catalog.index.scan import Question
+from tiering.catalog.index.scan import ScanTarget
 from tiering.config.settings import Config, embedded
 from tiering.table import part as part_format
 
@@ -74,38 +74,38 @@ def main(parts: int) -> None:
         config: Config = embedded(home)
         policy = config.policies["hot_cold"]
         path, disk = Path(home) / "index.db", Generated(parts)
-        question = Question(disk, TABLE, policy)
+        target = ScanTarget(disk, TABLE, policy)
         index = PartIndex(path)
         with measured("first scan", disk):
-            place = scan.look(index, question, every_file=True)
+            place = scan.look(index, target, every_file=True)
         with measured("states of all", disk):
             mixed = index.mixed([place])
             (place,) = index.settle([place], unsettled([place]) - mixed, {})
         print(f"{sum(file.stat().st_size for file in Path(home).glob('index.db*')) / 1e6:.0f} MB, mixed: {len(mixed)}")
-        for what, act in acts(index, question, disk):
+        for what, act in acts(index, target, disk):
             with measured(what, disk):
                 act()
         index.close()
 
 
-def acts(index: PartIndex, question: Question, disk: Generated) -> Iterator[tuple[str, Callable[[], Any]]]:
+def acts(index: PartIndex, target: ScanTarget, disk: Generated) -> Iterator[tuple[str, Callable[[], Any]]]:
     """What is asked of the index, by name."""
     place = index.place("ssd", TABLE.directory)
 
     def another_process() -> None:
         other = PartIndex(index.path)
-        seen = scan.look(other, question, every_file=False)
+        seen = scan.look(other, target, every_file=False)
         assert seen.rows
         other.close()
 
     def one_more() -> None:
         nonlocal place
         disk.size_parts += 1
-        place = scan.look(index, question, every_file=False)
+        place = scan.look(index, target, every_file=False)
         index.settle([place], unsettled([place]), {})
 
     yield "another process: open, look, sums", another_process
-    yield "a look at what shows no change", lambda: scan.look(index, question, every_file=False)
+    yield "a look at what shows no change", lambda: scan.look(index, target, every_file=False)
     yield "one part more: look, states", one_more
     yield "one part more, again", one_more
     yield "one partition", lambda: index.parts([place], lambda _, row: row, PARTITION)
@@ -113,8 +113,8 @@ def acts(index: PartIndex, question: Question, disk: Generated) -> Iterator[tupl
     yield "partitions due", lambda: index.due(place, DUE)
     yield "newest", lambda: index.newest(place)
     yield "all parts", lambda: index.parts([place], lambda _, row: row)
-    yield "a scan of all files, nothing new", lambda: scan.look(index, question, every_file=True)
-    altered = Question(disk, msgspec.structs.replace(TABLE, ttl=()), question.policy)
+    yield "a scan of all files, nothing new", lambda: scan.look(index, target, every_file=True)
+    altered = ScanTarget(disk, msgspec.structs.replace(TABLE, ttl=()), target.policy)
     yield "a scan after an alter of rules", lambda: scan.look(index, altered, every_file=False)
 
 

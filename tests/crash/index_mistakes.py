@@ -23,14 +23,14 @@ def _is_of_this_layout(connection: Any, boot: str) -> bool:
 
 
 def _settled_for_good() -> None:
-    from tiering.catalog.index.rows import PartitionSums
+    from tiering.catalog.index.rows import PartitionTotals
 
-    original = PartitionSums.without
+    original = PartitionTotals.without
 
     def without(self: Any, *arguments: Any) -> Any:
         return replace(original(self, *arguments), is_settled=self.is_settled)
 
-    PartitionSums.without = without  # type: ignore[method-assign, assignment]
+    PartitionTotals.without = without  # type: ignore[method-assign, assignment]
 
 
 def _gone_is_kept() -> None:
@@ -51,8 +51,8 @@ def _broken_is_believed() -> None:
 
     original = scan._follow
 
-    def follow(index: Any, question: Any, place: Any, names: set[str], *rest: Any) -> Any:
-        return original(index, question, place, names - {name for name, _ in place.row.broken}, *rest)
+    def follow(index: Any, target: Any, place: Any, names: set[str], *rest: Any) -> Any:
+        return original(index, target, place, names - {name for name, _ in place.row.broken}, *rest)
 
     scan._follow = follow  # type: ignore[assignment]
 
@@ -62,11 +62,11 @@ def _any_state() -> None:
 
     original = scan._look
 
-    def look(index: Any, question: Any, *, every_file: bool, progress: Any) -> Any:
-        place = index.place(question.disk.name, question.directory)
-        if place.row.state is not None and place.row.basis == question.basis and not every_file:
+    def look(index: Any, target: Any, *, every_file: bool, progress: Any) -> Any:
+        place = index.place(target.disk.name, target.directory)
+        if place.row.state is not None and place.row.basis == target.basis and not every_file:
             return place
-        return original(index, question, every_file=every_file, progress=progress)
+        return original(index, target, every_file=every_file, progress=progress)
 
     scan._look = look
 
@@ -78,9 +78,9 @@ def _state_before_the_end() -> None:
 
     original, asked = scan._scan, list[Any]()
 
-    def scanned(index: Any, question: Any, place: Any, state: Any, basis: Any, progress: Any) -> Any:
+    def scanned(index: Any, target: Any, place: Any, state: Any, basis: Any, progress: Any) -> Any:
         asked[:] = [state, basis]
-        return original(index, question, place, state, basis, progress)
+        return original(index, target, place, state, basis, progress)
 
     def put(self: Any, place: Any, change: Any) -> None:
         with self._database.writing() as connection:
@@ -95,10 +95,10 @@ def _without_states(connection: Any, place: Any, partitions: Any, states: Any) -
 
 
 def _states_of_now() -> None:
-    from tiering.catalog.index.past import PastReader
-    from tiering.catalog.index.table import Moment
+    from tiering.catalog.index.past import PastTable
+    from tiering.catalog.index.table import TableMoment
 
-    PastReader._with_states = lambda self, places: Moment(places)  # type: ignore[method-assign]
+    PastTable._with_states = lambda self, places: TableMoment(places)  # type: ignore[method-assign]
 
 
 MISTAKES = (
@@ -169,13 +169,13 @@ MISTAKES = (
         "index: due by the rules of before",
         "when a rule is due is not computed again when the rules change",
         _MACHINE,
-        replaced(f"{_SCAN}:Question", "basis", (7, 7)),
+        replaced(f"{_SCAN}:ScanTarget", "basis", (7, 7)),
     ),
     (
         "index: one disk after the other",
         "a part that moves from a disk that is yet to be looked at to one that was is seen on neither",
         f"{_TABLE}::test_a_part_that_moves_between_two_disks_is_seen",
-        replaced("tiering.catalog.index.table:TableReader", "_is_behind", nothing),
+        replaced("tiering.catalog.index.table:IndexedTable", "_is_behind", nothing),
     ),
     (
         "index: states not kept",
@@ -187,7 +187,7 @@ MISTAKES = (
         "index: dropped by half",
         "parts that are about to be dropped are shown",
         f"{_TABLE}::test_parts_that_are_being_dropped_are_gone",
-        replaced("tiering.catalog.index.table:TableReader", "_prefix", "none"),
+        replaced("tiering.catalog.index.table:IndexedTable", "_prefix", "none"),
     ),
     (
         "index: states of now",
@@ -199,6 +199,6 @@ MISTAKES = (
         "index: away now",
         "a query of the past is answered by the parts of now",
         f"{_TABLE}::test_each_revision_of_the_past_is_what_the_bucket_had",
-        replaced("tiering.catalog.index.past:PastReader", "_new", lambda self, difference, partition: []),
+        replaced("tiering.catalog.index.past:PastTable", "_new", lambda self, difference, partition: []),
     ),
 )

@@ -31,7 +31,7 @@ from tiering.catalog.index import scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex, unsettled
 from tiering.catalog.index.rows import PartRow, Place, decoded_facts
-from tiering.catalog.index.scan import Question
+from tiering.catalog.index.scan import ScanTarget
 from tiering.config.settings import Config, embedded
 from tiering.policy.due import dues_of
 from tiering.table import kept_facts
@@ -92,12 +92,12 @@ class Process:
         self.index = PartIndex(path)
         stack.callback(self.index.close)
 
-    def question(self, name: str, definition: TableDefinition) -> Question:
-        return Question(self.disks[name], definition, self.config.policies.get(definition.policy))
+    def target(self, name: str, definition: TableDefinition) -> ScanTarget:
+        return ScanTarget(self.disks[name], definition, self.config.policies.get(definition.policy))
 
     def look(self, name: str, definition: TableDefinition, *, every_file: bool) -> Place:
         self.disks[name].refresh()
-        return scan.look(self.index, self.question(name, definition), every_file=every_file)
+        return scan.look(self.index, self.target(name, definition), every_file=every_file)
 
 
 class IndexMachine(RuleBasedStateMachine):
@@ -346,7 +346,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(process=st.integers(0, 2), name=disks, changes=st.booleans())
     def one_partition(self, process: int, name: str, changes: bool) -> None:
-        """What others change between the look and the question is never in the answer in part."""
+        """What others change between the look and the target is never in the answer in part."""
         one = self.processes[process]
         if self.touched_within:
             return

@@ -12,9 +12,9 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from tiering.catalog.index.rows import (
-    Change,
     Facts,
-    PartitionSums,
+    IndexChange,
+    PartitionTotals,
     Place,
     encoded_mark,
     encoded_place,
@@ -31,9 +31,9 @@ _KEPT_SECONDS = 24 * 3600
 _AT_ONCE = 500
 
 
-def replace_parts(connection: sqlite3.Connection, place: Place, change: Change) -> dict[str, PartitionSums]:
+def replace_parts(connection: sqlite3.Connection, place: Place, change: IndexChange) -> dict[str, PartitionTotals]:
     """Write the parts of the change; the sums of the partitions that they are in."""
-    touched: dict[str, PartitionSums] = {}
+    touched: dict[str, PartitionTotals] = {}
     now = int(time.time())
     for some in pieces([*(part.facts.name for part in change.new), *change.gone]):
         where = f"place = ? AND name IN ({asked(some)})"
@@ -60,11 +60,11 @@ def set_states(
     place: Place,
     partitions: Collection[str],
     states: Mapping[tuple[int, str], int],
-) -> dict[str, PartitionSums]:
+) -> dict[str, PartitionTotals]:
     """Write the states of all parts of these partitions, which are settled then: by place and name, of those that are
     not active. The sums of the partitions."""
     named = {partition_of(name) for number, name in states if number == place.id}
-    touched: dict[str, PartitionSums] = {}
+    touched: dict[str, PartitionTotals] = {}
     for partition in partitions:
         if (sums := place.partitions.get(partition)) is None:
             continue
@@ -85,13 +85,13 @@ def set_states(
     return touched
 
 
-def with_sums(place: Place, touched: Mapping[str, PartitionSums]) -> Place:
+def with_sums(place: Place, touched: Mapping[str, PartitionTotals]) -> Place:
     """The place with other sums of these partitions; of another generation where its parts or their states are
     others."""
     parts, check, is_same = place.row.parts, place.row.check, True
     partitions = {**place.partitions, **touched}
     for name, sums in touched.items():
-        before = place.partitions.get(name, PartitionSums())
+        before = place.partitions.get(name, PartitionTotals())
         parts, check = parts + sums.parts - before.parts, check + sums.check - before.check
         is_same = is_same and before.check == sums.check and before.is_settled <= sums.is_settled
         if not sums.parts and sums.is_settled:
@@ -142,7 +142,7 @@ def _is_checked(facts: Facts, state: int, crc32: int) -> bool:
 
 
 def _set_times(
-    connection: sqlite3.Connection, place: Place, before: Facts, after: Facts, touched: dict[str, PartitionSums]
+    connection: sqlite3.Connection, place: Place, before: Facts, after: Facts, touched: dict[str, PartitionTotals]
 ) -> None:
     """Of a part that is `before` still: else another process has changed it meanwhile."""
     where = "WHERE place = ? AND name = ?"
@@ -157,7 +157,9 @@ def _set_times(
     touched[after.partition] = sums.with_check(after.crc32(state) - crc32)
 
 
-def _insert(connection: sqlite3.Connection, place: Place, change: Change, touched: dict[str, PartitionSums]) -> None:
+def _insert(
+    connection: sqlite3.Connection, place: Place, change: IndexChange, touched: dict[str, PartitionTotals]
+) -> None:
     last = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'documents'").fetchone()
     numbers = count(1 + (last[0] if last else 0))
     documents, parts = [], []
@@ -172,5 +174,5 @@ def _insert(connection: sqlite3.Connection, place: Place, change: Change, touche
     connection.executemany(f"INSERT INTO parts (place, {FACTS}, mark, document, state, crc32) VALUES ({values})", parts)
 
 
-def _sums(place: Place, touched: Mapping[str, PartitionSums], partition: str) -> PartitionSums:
-    return touched[partition] if partition in touched else place.partitions.get(partition, PartitionSums())
+def _sums(place: Place, touched: Mapping[str, PartitionTotals], partition: str) -> PartitionTotals:
+    return touched[partition] if partition in touched else place.partitions.get(partition, PartitionTotals())

@@ -23,11 +23,11 @@ from tiering.catalog.index.changes import FACTS, WIDTH, asked, pieces
 from tiering.catalog.index.database import Database, OvertakenError
 from tiering.catalog.index.rows import (
     Basis,
-    Change,
     DocumentKey,
     Facts,
+    IndexChange,
     KnownPart,
-    PartitionSums,
+    PartitionTotals,
     PartRow,
     Place,
     PlaceRow,
@@ -95,12 +95,12 @@ class PartIndex:
                 for name, known in _known(connection, place, f"name IN ({asked(some)})", some)
             }
 
-    def put(self, place: Place, change: Change) -> None:
+    def put(self, place: Place, change: IndexChange) -> None:
         """Bring in some of what a scan of all files finds. Until the scan has ended nobody believes the place."""
         with self._database.writing() as connection:
             self._apply(connection, self._now(connection, place), change, None, (0, 0))
 
-    def finish(self, place: Place, found: Change, state: Mark | None, basis: Basis) -> Place:
+    def finish(self, place: Place, found: IndexChange, state: Mark | None, basis: Basis) -> Place:
         """A scan of all files has ended: `found` has what it found at last, and what all that it found adds up to. That
         is what the index has then, or another process has changed it meanwhile."""
         if found.is_empty():
@@ -115,7 +115,7 @@ class PartIndex:
                 raise OvertakenError
             return after
 
-    def follow(self, place: Place, change: Change, state: Mark | None) -> Place:
+    def follow(self, place: Place, change: IndexChange, state: Mark | None) -> Place:
         """Bring in what was touched since the state of the place: this one is that of now."""
         with self._database.writing() as connection:
             now = self._now(connection, place)
@@ -239,7 +239,7 @@ class PartIndex:
         return self._note(place)
 
     def _apply(
-        self, connection: sqlite3.Connection, now: Place, change: Change, state: Mark | None, basis: Basis
+        self, connection: sqlite3.Connection, now: Place, change: IndexChange, state: Mark | None, basis: Basis
     ) -> Place:
         touched = changes.replace_parts(connection, now, change)
         after = changes.with_sums(now, touched)
@@ -272,11 +272,11 @@ def unsettled(places: Iterable[Place]) -> set[str]:
     return {name for place in places for name, sums in place.partitions.items() if not sums.is_settled}
 
 
-def _ended(row: PlaceRow, change: Change, state: Mark | None, basis: Basis) -> PlaceRow:
+def _ended(row: PlaceRow, change: IndexChange, state: Mark | None, basis: Basis) -> PlaceRow:
     return replace(row, state=state, basis=basis, broken=tuple(change.broken))
 
 
-def _is_what(place: Place, found: Change) -> bool:
+def _is_what(place: Place, found: IndexChange) -> bool:
     return (place.row.parts, place.row.check) == (found.parts, found.check)
 
 
@@ -308,9 +308,9 @@ def _count(connection: sqlite3.Connection, place: Place, partition: str | None =
 
 
 def _compare(place: Place, partition: str | None, parts: int, check: int) -> None:
-    sums: PartitionSums | PlaceRow = place.row
+    sums: PartitionTotals | PlaceRow = place.row
     if partition is not None:
-        sums = place.partitions.get(partition, PartitionSums())
+        sums = place.partitions.get(partition, PartitionTotals())
     if (parts, check) != (sums.parts, sums.check):
         raise ValueError("the index has lost parts, or has some of another day")
 

@@ -12,9 +12,9 @@ from disks.base import Disk
 from tiering.catalog.index import changes, scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex
-from tiering.catalog.index.rows import Change, PartitionSums, Place, partition_of
-from tiering.catalog.index.scan import FOLLOWED, Question
-from tiering.catalog.index.table import Moment, TableReader
+from tiering.catalog.index.rows import IndexChange, PartitionTotals, Place, partition_of
+from tiering.catalog.index.scan import FOLLOWED, ScanTarget
+from tiering.catalog.index.table import IndexedTable, TableMoment
 from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart
 from tiering.table import kept_facts
 from tiering.table.part import PART_FILE, PartName
@@ -26,10 +26,10 @@ class Difference(msgspec.Struct, frozen=True):
     now: Place
     away: frozenset[str]
     """The names of the parts that the index has, and that were not there, or were others."""
-    change: Change
+    change: IndexChange
 
 
-class PastReader(TableReader):
+class PastTable(IndexedTable):
     """Reads a table on disks that never change. Where the index of now does not tell what they had, it reads each part,
     and keeps what that says in memory."""
 
@@ -46,18 +46,18 @@ class PastReader(TableReader):
 
     def _by_now(self, disk: Disk) -> Place | None:
         """What the disk had, by the index of now; None where that does not tell."""
-        question = Question(disk, self.definition)
-        now, state = self.index.place_if_kept(disk.name, question.directory), disk.state_of(question.directory)
+        target = ScanTarget(disk, self.definition)
+        now, state = self.index.place_if_kept(disk.name, target.directory), disk.state_of(target.directory)
         if now is None or now.row.state is None or state is None or now.row.broken:
             return None
-        names = set() if now.row.state == state else disk.changed_between(question.directory, now.row.state, state)
-        if names is None or len(names) > FOLLOWED or now.row.basis[0] != question.basis[0]:
+        names = set() if now.row.state == state else disk.changed_between(target.directory, now.row.state, state)
+        if names is None or len(names) > FOLLOWED or now.row.basis[0] != target.basis[0]:
             return None
         known = self.index.known_among(now, names)
-        change = scan.compared(self.index, question, now.row.basis, known, names)
+        change = scan.compared(self.index, target, now.row.basis, known, names)
         if change.broken:
             return None
-        sums: dict[str, PartitionSums] = {}
+        sums: dict[str, PartitionTotals] = {}
         away = frozenset([*change.gone, *(part.facts.name for part in change.new if part.facts.name in known)])
         for name in away:
             partition, one = partition_of(name), known[name]
@@ -65,18 +65,18 @@ class PastReader(TableReader):
             sums[partition] = before.without(one.facts, one.state, one.crc32)
         for part in change.new:
             partition = part.facts.partition
-            before = sums[partition] if partition in sums else now.partitions.get(partition, PartitionSums())
+            before = sums[partition] if partition in sums else now.partitions.get(partition, PartitionTotals())
             sums[partition] = before.with_part(part, part.facts.crc32(0))
         self.differences[disk.name] = Difference(now, away, change)
         then = changes.with_sums(now, sums)
         return replace(then, row=replace(then.row, state=state))
 
-    def _with_states(self, places: dict[str, Place]) -> Moment:
+    def _with_states(self, places: dict[str, Place]) -> TableMoment:
         """A partition of which no part was touched, and all parts are active now, had active parts only: parts are only
         hidden by others. Of all others the states are computed, and held."""
         if self.is_by_itself:
             return super()._with_states(places)
-        moment = Moment(places)
+        moment = TableMoment(places)
         copies = self.states.copies.parts(self.definition)
         unsure = {
             name
@@ -89,7 +89,7 @@ class PastReader(TableReader):
             moment.held[partition], _ = self.states.of(self.definition, parts, copies, moment.doubts)
         return moment
 
-    def _rows(self, moment: Moment, partition: str | None) -> list[StoredPart]:
+    def _rows(self, moment: TableMoment, partition: str | None) -> list[StoredPart]:
         if self.is_by_itself:
             return super()._rows(moment, partition)
         make = self._maker(moment.places)

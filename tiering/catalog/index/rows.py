@@ -38,7 +38,7 @@ class Facts(NamedTuple):
 
     name: str
     columns: int
-    """Tells of which columns the facts have the ranges (`Question.basis`)."""
+    """Tells of which columns the facts have the ranges (`ScanTarget.basis`)."""
     rules: int
     """Tells by which rules, columns and policy the times were computed."""
     revision: int | None
@@ -65,7 +65,7 @@ class Facts(NamedTuple):
         return zlib.crc32(encode((*self, state)))
 
 
-class NewPart(NamedTuple):
+class AddedPart(NamedTuple):
     """A part that goes into the index."""
 
     facts: Facts
@@ -103,7 +103,7 @@ class PartRow(NamedTuple):
     replaces: int
 
 
-class PartitionSums(msgspec.Struct, frozen=True, array_like=True):
+class PartitionTotals(msgspec.Struct, frozen=True, array_like=True):
     """The parts of one partition in a place, together."""
 
     parts: int = 0
@@ -120,14 +120,14 @@ class PartitionSums(msgspec.Struct, frozen=True, array_like=True):
     values: tuple[Any, ...] | None = None
     """What their rows are partitioned by; None where parts have said different things."""
 
-    def with_part(self, part: NewPart, crc32: int) -> PartitionSums:
+    def with_part(self, part: AddedPart, crc32: int) -> PartitionTotals:
         """With one more part."""
         facts, highest = part.facts, dict(self.highest)
         name = part_name(facts.name)
         assert name is not None
         for block in (name.min_block, name.max_block):
             highest[range_of(block)] = max(highest.get(range_of(block), 0), block)
-        return PartitionSums(
+        return PartitionTotals(
             self.parts + 1,
             self.rows + facts.rows,
             self.bytes + facts.size_bytes,
@@ -138,11 +138,11 @@ class PartitionSums(msgspec.Struct, frozen=True, array_like=True):
             part.values if not self.parts or self.values == part.values else None,
         )
 
-    def with_check(self, difference: int) -> PartitionSums:
+    def with_check(self, difference: int) -> PartitionTotals:
         """With other times of some parts."""
         return msgspec.structs.replace(self, check=self.check + difference, is_settled=False)
 
-    def without(self, facts: Facts, state: int, crc32: int) -> PartitionSums:
+    def without(self, facts: Facts, state: int, crc32: int) -> PartitionTotals:
         """With one part less."""
         return msgspec.structs.replace(
             self,
@@ -177,7 +177,7 @@ class Place(msgspec.Struct, frozen=True):
     disk: str
     directory: str
     row: PlaceRow
-    partitions: dict[str, PartitionSums]
+    partitions: dict[str, PartitionTotals]
 
     @property
     def parts(self) -> int:
@@ -197,10 +197,10 @@ class Place(msgspec.Struct, frozen=True):
         return (self.row.parts, self.row.check) == (sum(one.parts for one in sums), sum(one.check for one in sums))
 
 
-class Change(msgspec.Struct):
+class IndexChange(msgspec.Struct):
     """What a scan found to differ from the index, and what all that it found adds up to."""
 
-    new: list[NewPart] = []
+    new: list[AddedPart] = []
     gone: list[str] = []
     marks: dict[str, Mark] = {}
     """Other marks of files whose bytes are those that are kept."""
@@ -215,17 +215,17 @@ class Change(msgspec.Struct):
         return not (self.new or self.gone or self.marks or self.times)
 
 
-_sums = Document("sums of a partition in the index", PartitionSums)  # as JSON: sums may be larger than 64 bits
+_sums = Document("sums of a partition in the index", PartitionTotals)  # as JSON: sums may be larger than 64 bits
 _place = Document("place in the index", PlaceRow)
 
 
-def encoded_sums(place: int, partition: str, sums: PartitionSums) -> tuple[bytes, int]:
+def encoded_sums(place: int, partition: str, sums: PartitionTotals) -> tuple[bytes, int]:
     """The row's last columns."""
     data = _sums.encode(sums)
     return data, _crc32(place, partition, data)
 
 
-def decoded_sums(place: int, partition: str, data: bytes, crc32: int) -> PartitionSums:
+def decoded_sums(place: int, partition: str, data: bytes, crc32: int) -> PartitionTotals:
     """Raises `ValueError` for a row without its checksum."""
     _check(_crc32(place, partition, data), crc32)
     return _sums.decode(data)

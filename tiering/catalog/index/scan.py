@@ -22,12 +22,12 @@ from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex
 from tiering.catalog.index.rows import (
     UNSETTLED,
+    AddedPart,
     Basis,
-    Change,
     DocumentKey,
     Facts,
+    IndexChange,
     KnownPart,
-    NewPart,
     Place,
     decoded_facts,
     encoded_facts,
@@ -48,8 +48,8 @@ _TRIES = 8
 """So often a scan begins again that others overtake."""
 
 
-class Question(msgspec.Struct, frozen=True):
-    """What is asked of the parts of a table on a disk."""
+class ScanTarget(msgspec.Struct, frozen=True):
+    """A table on a disk, and what facts and times of its parts are computed with."""
 
     disk: Disk
     definition: TableDefinition
@@ -73,37 +73,37 @@ class Question(msgspec.Struct, frozen=True):
         return f"{self.directory}/{name}/{PART_FILE}"
 
 
-def look(index: PartIndex, question: Question, *, every_file: bool, progress: Progress = SILENT) -> Place:
+def look(index: PartIndex, target: ScanTarget, *, every_file: bool, progress: Progress = SILENT) -> Place:
     """The parts of the table on the disk now. With `every_file` the disk is asked for each file; else what shows no
     change is believed."""
     for _ in range(_TRIES):
-        with suppress(OvertakenError), question.disk.steady():
-            return _look(index, question, every_file=every_file, progress=progress)
+        with suppress(OvertakenError), target.disk.steady():
+            return _look(index, target, every_file=every_file, progress=progress)
     raise Transient(
-        f"what is known of {question.definition.full_name} on {question.disk.name} is changed all the time",
+        f"what is known of {target.definition.full_name} on {target.disk.name} is changed all the time",
         hint="try again when other processes do less",
     )
 
 
-def _look(index: PartIndex, question: Question, *, every_file: bool, progress: Progress) -> Place:
-    disk, directory = question.disk, question.directory
+def _look(index: PartIndex, target: ScanTarget, *, every_file: bool, progress: Progress) -> Place:
+    disk, directory = target.disk, target.directory
     state = disk.state_of(directory)
     place = index.place(disk.name, directory)
-    basis = question.basis
+    basis = target.basis
     if not every_file and state is not None and place.row.state is not None and place.row.basis == basis:
         names = set() if place.row.state == state else disk.changed_between(directory, place.row.state, state)
         if names is not None and len(names) <= FOLLOWED:
             names |= {name for name, _ in place.row.broken}
-            return _follow(index, question, place, names, state, basis)
-    return _scan(index, question, place, state, basis, progress)
+            return _follow(index, target, place, names, state, basis)
+    return _scan(index, target, place, state, basis, progress)
 
 
-def _follow(index: PartIndex, question: Question, place: Place, names: set[str], state: Mark, basis: Basis) -> Place:
+def _follow(index: PartIndex, target: ScanTarget, place: Place, names: set[str], state: Mark, basis: Basis) -> Place:
     if not names and place.row.state == state:
         return place
-    change = compared(index, question, basis, index.known_among(place, names), names)
+    change = compared(index, target, basis, index.known_among(place, names), names)
     change.broken = sorted(change.broken + [one for one in place.row.broken if one[0] not in names])
-    if question.disk.state_of(question.directory) != state:  # a bucket, to which others commit meanwhile
+    if target.disk.state_of(target.directory) != state:  # a bucket, to which others commit meanwhile
         raise OvertakenError
     if change.is_empty() and tuple(change.broken) == place.row.broken and place.row.state == state:
         return place
@@ -111,16 +111,16 @@ def _follow(index: PartIndex, question: Question, place: Place, names: set[str],
 
 
 def _scan(
-    index: PartIndex, question: Question, place: Place, state: Mark | None, basis: Basis, progress: Progress
+    index: PartIndex, target: ScanTarget, place: Place, state: Mark | None, basis: Basis, progress: Progress
 ) -> Place:
-    disk, table = question.disk, question.definition.full_name
-    names = sorted(disk.directories(question.directory))
+    disk, table = target.disk, target.definition.full_name
+    names = sorted(disk.directories(target.directory))
     if len(names) <= AT_ONCE:
-        return index.finish(place, compared(index, question, basis, index.known(place), None), state, basis)
-    whole = Change()
+        return index.finish(place, compared(index, target, basis, index.known(place), None), state, basis)
+    whole = IndexChange()
     with progress.task(f"reading what the parts of {table} on {disk.name} say", items=len(names)) as task:
         for batch, *limits in _batches(names):
-            change = compared(index, question, basis, index.known(place, *limits), batch)
+            change = compared(index, target, basis, index.known(place, *limits), batch)
             whole.parts, whole.check = whole.parts + change.parts, whole.check + change.check
             whole.broken = whole.broken + change.broken
             if not change.is_empty():
@@ -141,16 +141,16 @@ def _batches(names: Sequence[str]) -> Iterator[tuple[Sequence[str], str, str]]:
 
 def compared(
     index: PartIndex,
-    question: Question,
+    target: ScanTarget,
     basis: Basis,
     known: Mapping[str, KnownPart],
     among: Sequence[str] | set[str] | None,
-) -> Change:
+) -> IndexChange:
     """What the disk has at these names, or at all, against what is known of them."""
-    marks = {question.path(name): one.mark for name, one in known.items() if one.mark != UNSETTLED}
+    marks = {target.path(name): one.mark for name, one in known.items() if one.mark != UNSETTLED}
     arguments = () if among is None else (among,)
-    files = question.disk.look_over(question.directory, PART_FILE, marks, *arguments)
-    change, seen = Change([], [], {}, []), set[str]()
+    files = target.disk.look_over(target.directory, PART_FILE, marks, *arguments)
+    change, seen = IndexChange([], [], {}, []), set[str]()
     kept = _kept_documents(index, known, files, basis)
     for file in files:
         name = file.path.split("/")[-2]
@@ -164,7 +164,7 @@ def compared(
                 if mark != before.mark:
                     change.marks[name] = mark
                 if facts.rules != basis[1]:
-                    facts = _with_times(question, facts, decoded_facts(facts.facts), basis)
+                    facts = _with_times(target, facts, decoded_facts(facts.facts), basis)
                     change.times.append((before.facts, facts))
                 crc32 = before.crc32 if facts is before.facts else facts.crc32(before.state)
                 change.parts, change.check = change.parts + 1, change.check + crc32
@@ -174,12 +174,12 @@ def compared(
             if file.data is not None:
                 data = file.data
             elif data is None:
-                data = question.disk.read(file.path)
-            part = _decoded(question, file, data)
+                data = target.disk.read(file.path)
+            part = _decoded(target, file, data)
         except FrostlineError as error:
             change.broken.append((name, error.message))
             continue
-        new = NewPart(_facts(question, part, data, file.revision, basis), mark, part.partition_values, data)
+        new = AddedPart(_facts(target, part, data, file.revision, basis), mark, part.partition_values, data)
         change.new.append(new)
         change.parts, change.check = change.parts + 1, change.check + new.facts.crc32(0)
         seen.add(name)
@@ -200,26 +200,26 @@ def _kept_documents(
     return index.documents(keys) if keys else {}
 
 
-def _decoded(question: Question, file: SmallFile, data: bytes) -> Part:
-    where = f"{question.disk.name}:{file.path}"
+def _decoded(target: ScanTarget, file: SmallFile, data: bytes) -> Part:
+    where = f"{target.disk.name}:{file.path}"
     part = part_format.decode(data, path=where)
-    if question.path(part.name) != file.path:
+    if target.path(part.name) != file.path:
         raise Damaged(f"{where} describes another part: {part.name}")
     return part
 
 
-def _facts(question: Question, part: Part, data: bytes, revision: int | None, basis: Basis) -> Facts:
-    kept = facts_of(part, question.columns)
+def _facts(target: ScanTarget, part: Part, data: bytes, revision: int | None, basis: Basis) -> Facts:
+    kept = facts_of(part, target.columns)
     columns, rules = basis
     created, crc32 = in_microseconds(part.created), zlib.crc32(data)
     counted = (revision, part.rows, part.size_bytes, created, None, None, None, len(part.replaces))
     facts = Facts(part.name, columns, rules, *counted, crc32, encoded_facts(kept))
-    return _with_times(question, facts, kept, basis)
+    return _with_times(target, facts, kept, basis)
 
 
-def _with_times(question: Question, facts: Facts, part: PartFacts, basis: Basis) -> Facts:
-    """By the rules of the question."""
-    due, told = dues_of(question.definition, part, question.disk.name, question.policy)
+def _with_times(target: ScanTarget, facts: Facts, part: PartFacts, basis: Basis) -> Facts:
+    """By the rules of the target."""
+    due, told = dues_of(target.definition, part, target.disk.name, target.policy)
     times = [in_microseconds(at) for at in told]
     return facts._replace(
         rules=basis[1],

@@ -19,7 +19,7 @@ from tiering.catalog.index import scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex, unsettled
 from tiering.catalog.index.rows import STATES, PartRow, Place, partition_of
-from tiering.catalog.index.scan import Question
+from tiering.catalog.index.scan import ScanTarget
 from tiering.catalog.looks.stored import Broken, LazyPart, PartSource, StoredPart
 from tiering.catalog.states import Doubts, States
 from tiering.table import kept_facts
@@ -31,7 +31,7 @@ _TRIES = 8
 """So often disks are looked at again that change while others are looked at."""
 
 
-class Moment(msgspec.Struct):
+class TableMoment(msgspec.Struct):
     """The table's directories at one moment, by disk; and the partitions that are held."""
 
     places: dict[str, Place]
@@ -52,7 +52,7 @@ class Moment(msgspec.Struct):
         return tuple(place.row.generation for place in self.places.values())
 
 
-class TableReader(msgspec.Struct):
+class IndexedTable(msgspec.Struct):
     """Reads one table from the index, and compares that with the disks."""
 
     index: PartIndex
@@ -63,12 +63,12 @@ class TableReader(msgspec.Struct):
     """Directories of parts that are about to be removed: shown as gone."""
     progress: Progress = SILENT
     lock: threading.RLock = msgspec.field(default_factory=threading.RLock)
-    moment: Moment | None = None
+    moment: TableMoment | None = None
     _everything: list[StoredPart] | None = None
     _of: tuple[int, ...] = ()
     """The generations that these are of."""
 
-    def look(self, *, every_file: bool) -> Moment:
+    def look(self, *, every_file: bool) -> TableMoment:
         """The table now."""
         with self.lock:
             for _ in range(_TRIES):
@@ -108,7 +108,7 @@ class TableReader(msgspec.Struct):
             for name, reason in place.row.broken:
                 yield Broken(place.disk, f"{place.directory}/{name}/{PART_FILE}", reason)
 
-    def _read(self, read: Callable[[Moment], _T]) -> _T:
+    def _read(self, read: Callable[[TableMoment], _T]) -> _T:
         """What is read of the moment that was looked at; or of now, where the index has gone on."""
         moment = self.moment or self.look(every_file=False)
         for _ in range(_TRIES):
@@ -133,19 +133,19 @@ class TableReader(msgspec.Struct):
 
     def _place(self, disk: Disk, *, every_file: bool) -> Place:
         policy = self.states.config.policies.get(self.definition.policy)
-        question = Question(disk, self.definition, policy)
-        return scan.look(self.index, question, every_file=every_file, progress=self.progress)
+        target = ScanTarget(disk, self.definition, policy)
+        return scan.look(self.index, target, every_file=every_file, progress=self.progress)
 
     def _is_behind(self, place: Place) -> bool:
         state = place.row.state
         return state is not None and self.disks[place.disk].state_of(place.directory) != state
 
-    def _with_states(self, places: dict[str, Place]) -> Moment:
+    def _with_states(self, places: dict[str, Place]) -> TableMoment:
         """The moment, with the states of all parts in the index, but for those that are held."""
         copies = self.states.copies.parts(self.definition)
         parts = {directory.rsplit("/", 1)[1] for directory in self.dropping if directory.startswith(self._prefix)}
         asked = {partition_of(name) for name in (*copies, *parts)}
-        moment = Moment(places, is_dropping=bool(parts))
+        moment = TableMoment(places, is_dropping=bool(parts))
         computed = self.index.mixed([*places.values()])
         states: dict[tuple[int, str], int] = {}
         for partition in sorted(computed | asked):
@@ -167,7 +167,7 @@ class TableReader(msgspec.Struct):
     def _prefix(self) -> str:
         return f"{self.definition.directory}/"
 
-    def _stored(self, moment: Moment, partition: str | None) -> list[StoredPart]:
+    def _stored(self, moment: TableMoment, partition: str | None) -> list[StoredPart]:
         if partition is not None:
             held = moment.held.get(partition)
             return held if held is not None else self._ordered(self._rows(moment, partition))
@@ -178,7 +178,7 @@ class TableReader(msgspec.Struct):
         heat = self.states.heat(self.definition)
         return sorted(parts, key=lambda stored: (stored.name, heat.get(stored.disk, len(heat)), stored.disk))
 
-    def _rows(self, moment: Moment, partition: str | None) -> list[StoredPart]:
+    def _rows(self, moment: TableMoment, partition: str | None) -> list[StoredPart]:
         return self.index.parts([*moment.places.values()], self._maker(moment.places), partition)
 
     def _maker(self, disks: Collection[str]) -> Callable[[Place, PartRow], StoredPart]:

@@ -20,7 +20,7 @@ PartState = Literal["active", "outdated", "duplicate"]
 _DOCUMENTS_AT_ONCE = 500
 
 
-class Documents(Protocol):
+class PartDocuments(Protocol):
     """Where each `part.json` is kept, by its number."""
 
     def documents(self, numbers: Sequence[Any], /) -> Mapping[Any, bytes]:
@@ -146,7 +146,7 @@ def described(parts: Iterable[StoredPart]) -> Iterator[tuple[StoredPart, Part]]:
     what it says: of many parts an answer needs few."""
     waiting = iter(parts)
     while batch := list(islice(waiting, _DOCUMENTS_AT_ONCE)):
-        asked: dict[int, tuple[Documents, list[Any]]] = {}
+        asked: dict[int, tuple[PartDocuments, list[Any]]] = {}
         for one in (stored.described for stored in batch):
             if isinstance(one, LazyPart) and not one.is_read and one.source.kept is not None:
                 asked.setdefault(id(one.source.kept), (one.source.kept, []))[1].append(one.number)
@@ -177,7 +177,7 @@ class PartSource(msgspec.Struct, frozen=True):
     """Where whole parts come from."""
 
     disks: Mapping[str, Disk]
-    kept: Documents | None
+    kept: PartDocuments | None
     """None for disks that stand still, as those of the past: they say it again."""
     disk: str
 

@@ -17,8 +17,8 @@ from tests.unit.tiering.catalog.histories import STEPS, TABLE, cached_store, dro
 from tiering.catalog.catalog import Catalog, StoredPart
 from tiering.catalog.copies.source_copies import NOTHING_LISTED, SourceCopies
 from tiering.catalog.index.index import PartIndex
-from tiering.catalog.index.past import PastReader
-from tiering.catalog.index.table import TableReader
+from tiering.catalog.index.past import PastTable
+from tiering.catalog.index.table import IndexedTable
 from tiering.catalog.lineage import Lineage
 from tiering.catalog.states import States
 from tiering.config.settings import Config
@@ -32,13 +32,13 @@ def config(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Config]:
         yield config
 
 
-def reader(store: Store, index: PartIndex, **options: frozenset[str]) -> TableReader:
+def reader(store: Store, index: PartIndex, **options: frozenset[str]) -> IndexedTable:
     context = store.context
     states = States(context.config, context.catalog.lineage, context.catalog.copies)
-    return TableReader(index, context.disks, states, store.definition(TABLE), **options)  # type: ignore[arg-type]
+    return IndexedTable(index, context.disks, states, store.definition(TABLE), **options)  # type: ignore[arg-type]
 
 
-def is_as_read(one: TableReader, fresh: Catalog) -> bool:
+def is_as_read(one: IndexedTable, fresh: Catalog) -> bool:
     """Part by part, by partition and in sums."""
     definition = one.definition
     read = fresh.parts(definition, include_outdated=True)
@@ -155,7 +155,7 @@ def test_each_revision_of_the_past_is_what_the_bucket_had(config: Config, is_kep
                 fresh = Catalog(config, disks, stand_still=True)
                 fresh.refresh(disks=())
                 for table in fresh.tables():
-                    past = PastReader(index, disks, states, table)
+                    past = PastTable(index, disks, states, table)
                     assert is_as_read(past, fresh), revision
                     held.append(past.is_by_itself)
         assert held.count(is_kept) < len(held) / 2

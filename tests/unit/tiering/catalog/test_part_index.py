@@ -19,8 +19,8 @@ from tests.property.test_part_index import BEGIN, TABLE, dying, part
 from tiering.catalog.index import scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex
-from tiering.catalog.index.rows import Change, PartRow, Place, decoded_facts, encoded_facts
-from tiering.catalog.index.scan import Question
+from tiering.catalog.index.rows import IndexChange, PartRow, Place, decoded_facts, encoded_facts
+from tiering.catalog.index.scan import ScanTarget
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, ColumnRange, facts_of
 
@@ -51,7 +51,7 @@ def commit(disk: LocalDisk | MemoryDisk, partition: int, block: int, *gone: str)
 
 
 def look(index: PartIndex, disk: LocalDisk | MemoryDisk, *, every_file: bool = False) -> Place:
-    return scan.look(index, Question(disk, TABLE), every_file=every_file)
+    return scan.look(index, ScanTarget(disk, TABLE), every_file=every_file)
 
 
 def names(index: PartIndex, place: Place, partition: str | None = None) -> list[str]:
@@ -73,7 +73,7 @@ def test_a_place_that_others_changed_gives_no_answer(path: Path, disk: LocalDisk
         lambda: index.next_due(before, BEGIN),
         lambda: index.mixed([before]),
         lambda: index.settle([before], ["20260101"], {}),
-        lambda: index.follow(before, Change(), before.row.state),
+        lambda: index.follow(before, IndexChange(), before.row.state),
     ):
         with pytest.raises(OvertakenError):
             ask()
@@ -87,7 +87,7 @@ def test_a_scan_that_others_overtake_does_not_end(path: Path, disk: LocalDisk) -
     """What it found is not what the index has then."""
     index = PartIndex(path)
     place = look(index, disk)
-    found = Change(parts=place.parts, check=place.row.check)
+    found = IndexChange(parts=place.parts, check=place.row.check)
     assert index.finish(place, found, place.row.state, place.row.basis) == place
     commit(disk, 1, 4)
     after = look(PartIndex(path), disk)
