@@ -44,6 +44,7 @@ ELSEWHERE = {
     "disks/stores/directory.py": "handed to its document",
     "restore/clickhouse/convert/process.py": "a request to a process",
     "spark_tiering/queries/frames.py": "an option of a data frame",
+    "tiering/catalog/index/rows.py": "a cache with a checksum, of every part",
     "tiering/catalog/looks/batches.py": "a fingerprint",
     "tiering/cli/completion/store_paths.py": "a cache of the shell's completion: read again when it changed",
     "tiering/cli/frame/output.py": "output",

@@ -18,15 +18,14 @@ import msgspec
 from disks.base import Disk
 from disks.workers.progress import SILENT, Progress
 from tiering.catalog.copies.source_copies import SourceCopies
-from tiering.catalog.lineage import Lineage, claims
+from tiering.catalog.lineage import Lineage
 from tiering.catalog.looks.look import Looked
 from tiering.catalog.looks.reader import PartReader
-from tiering.catalog.looks.stored import Broken, PartState, StoredPart
+from tiering.catalog.looks.stored import Broken, StoredPart
+from tiering.catalog.states import Doubts, States, Unproved, may_be_hidden
 from tiering.config.settings import Config
 from tiering.journal.kept_looks import PartSums
 from tiering.journal.kept_parts import KeptParts, looks_document
-from tiering.policy.placement import ordered_volumes
-from tiering.table import part as parts_format
 from tiering.table.schema import TableDefinition
 
 _AT_ONCE = 4096
@@ -37,9 +36,6 @@ _ONE_BY_ONE = 1000
 _TRIES = 8
 """So often disks are looked at again that change while others are looked at."""
 
-Unproved = dict[tuple[str, str], list[StoredPart]]
-"""Disk and directory of a part -> those whose place it claims without a proof; itself first."""
-
 
 class TableParts:
     """The parts of one table as the looks at the disks found them."""
@@ -47,13 +43,20 @@ class TableParts:
     def __init__(self, reader: TablePartsReader, definition: TableDefinition, looks: list[Looked]) -> None:
         self.definition = definition
         self.looks = looks
-        self.unproved: Unproved = {}
-        self.unexplained: list[str] = []
+        self.doubts = Doubts({}, [])
         self.are_all_active = True
         """Known also before they are read."""
         self._reader = reader
         self._parts: list[StoredPart] | None = None
         self._partitions: dict[str, list[StoredPart]] = {}
+
+    @property
+    def unproved(self) -> Unproved:
+        return self.doubts.unproved
+
+    @property
+    def unexplained(self) -> list[str]:
+        return self.doubts.unexplained
 
     @property
     def broken(self) -> Iterator[Broken]:
@@ -138,10 +141,12 @@ class TablePartsReader:
     progress: Progress = SILENT
     stand_still: bool = False
     _reader: PartReader = field(init=False)
+    _states: States = field(init=False)
     _settled: dict[str, _Settled] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._reader = PartReader(self.disks, self.kept, self.progress, stand_still=self.stand_still)
+        self._states = States(self.config, self.lineage, self.copies)
 
     def look(self, definition: TableDefinition, dropping: frozenset[str], *, anew: bool) -> TableParts:
         """The parts of the table now. Unless `anew`, a directory that shows no change is not looked into."""
@@ -225,7 +230,8 @@ class TablePartsReader:
         found = [stored for look in table.looks for stored in look.parts.values()]
         if dropping:
             found = [stored for stored in found if stored.directory not in dropping]
-        parts, is_certain = self._with_states(table, found, copies)
+        table.doubts.unexplained.clear()
+        parts, is_certain = self._states.of(definition, found, copies, table.doubts)
         are_all_active = is_certain and not dropping and all(stored.state == "active" for stored in parts)
         table.settle(parts, are_all_active=are_all_active)
         self._settled.pop(definition.uuid, None)
@@ -261,63 +267,6 @@ class TablePartsReader:
         if not self.stand_still:
             self.kept.settle(directory, looks)
         return True
-
-    def _with_states(
-        self, table: TableParts, parts: list[StoredPart], copies: frozenset[str]
-    ) -> tuple[list[StoredPart], bool]:
-        """The parts in name order, each with its state; and whether that follows from what is found alone."""
-        policy = self.config.policies.get(table.definition.policy)
-        disks = [disk for volume in ordered_volumes(policy) for disk in volume.disks] if policy else []
-        heat = {name: rank for rank, name in enumerate(disks)}
-        parts.sort(key=lambda stored: (stored.name, heat.get(stored.disk, len(heat)), stored.disk))
-        hidden = _may_be_hidden(parts)
-        outdated = self._outdated_among(hidden, parts, table.unproved) if hidden else set()
-        alone = self._without_original(parts, copies) if copies else []
-        outdated |= self._outdated_copies(table, alone)
-        last: StoredPart | None = None
-        result: list[StoredPart] = []
-        for stored in parts:
-            state: PartState = "outdated" if outdated and (stored.disk, stored.directory) in outdated else "active"
-            if state == "active" and last is not None and stored.is_copy_of(last):
-                state = "duplicate"
-            last = stored
-            result.append(stored if state == "active" else msgspec.structs.replace(stored, state=state))
-        return result, not (hidden or alone)
-
-    def _without_original(self, parts: list[StoredPart], copies: frozenset[str]) -> list[StoredPart]:
-        """The parts that may be copies of a bucket's, which no bucket has."""
-        in_buckets = {stored.name for stored in parts if not self.copies.is_local(stored.disk)}
-        return [stored for stored in parts if stored.label in copies and stored.name not in in_buckets]
-
-    def _outdated_copies(self, table: TableParts, alone: list[StoredPart]) -> set[tuple[str, str]]:
-        """Disk and directory of those whose original a commit took away for good."""
-        table.unexplained.clear()
-        outdated: set[tuple[str, str]] = set()
-        for stored in alone:
-            state = self.copies.state(table.definition, stored.label)
-            if state.kind == "outdated":
-                outdated.add((stored.disk, stored.directory))
-            elif state.kind == "unexplained":
-                table.unexplained.append(
-                    f"{stored.label} of {table.definition.full_name} on {stored.disk} is a copy of a part that its "
-                    f"bucket lacks ({state.why}): it is kept and counts; if its rows are to go, drop its partition"
-                )
-        return outdated
-
-    def _outdated_among(
-        self, hidden: list[StoredPart], parts: list[StoredPart], unproved: Unproved
-    ) -> set[tuple[str, str]]:
-        """Disk and directory of the parts whose place another one takes: names say which may be, lineage which are."""
-        covers = [part for part in parts if _reaches_beyond_itself(part)]
-        outdated: set[tuple[str, str]] = set()
-        for stored in hidden:
-            above = [cover for cover in covers if claims(cover, stored)]
-            if any(self.lineage.hides(cover, stored) for cover in above):
-                outdated.add((stored.disk, stored.directory))
-            elif above:
-                for cover in above:
-                    unproved.setdefault((cover.disk, cover.directory), [cover]).append(stored)
-        return outdated
 
 
 def _is_behind(looked: Looked, disk: Disk) -> bool:
@@ -358,24 +307,4 @@ def _ranges(table: TableParts) -> Iterator[tuple[str, str]]:
 
 def _are_active(parts: list[StoredPart]) -> bool:
     """Whether all parts of a partition, in name order, answer queries."""
-    return not _may_be_hidden(parts) and all(part.name != other.name for part, other in pairwise(parts))
-
-
-def _may_be_hidden(parts: list[StoredPart]) -> list[StoredPart]:
-    """Those whose place another one may take, by the names. `parts` is in name order."""
-    replaced = {name for stored in parts for name in stored.replaces}
-    names = [stored.name for stored in parts]
-    active = parts_format.active(names) if parts_format.meet(names) else None
-    if not replaced and active is None:
-        return []
-    return [
-        stored
-        for stored in parts
-        if (active is not None and stored.name not in active) or (replaced and stored.facts.name in replaced)
-    ]
-
-
-def _reaches_beyond_itself(stored: StoredPart) -> bool:
-    """Whether it can take the place of another part: few of a table's parts can."""
-    name = stored.name
-    return name.max_block > name.min_block or bool(name.level or name.mutation or stored.replaces)
+    return not may_be_hidden(parts) and all(part.name != other.name for part, other in pairwise(parts))

@@ -11,6 +11,7 @@ from tiering.table.schema import TableDefinition
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(PartFacts)
+_json_decoder = msgspec.json.Decoder(PartFacts)
 
 
 def columns_of(definition: TableDefinition) -> list[str]:
@@ -34,7 +35,7 @@ def encoded(facts: PartFacts) -> bytes | None:
 def decoded(data: bytes) -> PartFacts | None:
     """What was kept; None for what this version does not understand."""
     try:
-        return _decoder.decode(data)
+        return _json_decoder.decode(data) if data.startswith(b"[") else _decoder.decode(data)
     except msgspec.MsgspecError:
         return None
 

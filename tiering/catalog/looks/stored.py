@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from disks.base import Disk
 from oplog.errors import Damaged
-from tiering.journal.kept_parts import KeptParts
 from tiering.table import kept_facts
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, Part, PartFacts, PartFiles, PartName
@@ -19,6 +18,13 @@ from tiering.table.schema import TableDefinition
 PartState = Literal["active", "outdated", "duplicate"]
 
 _DOCUMENTS_AT_ONCE = 500
+
+
+class PartDocuments(Protocol):
+    """Where each `part.json` is kept, by its number."""
+
+    def documents(self, numbers: Sequence[Any], /) -> Mapping[Any, bytes]:
+        """The bytes of each, without those that are kept no more."""
 
 
 class StoredPart(msgspec.Struct, frozen=True, gc=False):
@@ -87,7 +93,7 @@ class LazyPart(msgspec.Struct, eq=False, gc=False):
     kept_facts: bytes
     """Such as can be decoded."""
     replaces: tuple[str, ...]
-    number: int
+    number: int | tuple[int, int]
     _part: Part | None = None
 
     @property
@@ -140,7 +146,7 @@ def described(parts: Iterable[StoredPart]) -> Iterator[tuple[StoredPart, Part]]:
     what it says: of many parts an answer needs few."""
     waiting = iter(parts)
     while batch := list(islice(waiting, _DOCUMENTS_AT_ONCE)):
-        asked: dict[int, tuple[KeptParts, list[int]]] = {}
+        asked: dict[int, tuple[PartDocuments, list[Any]]] = {}
         for one in (stored.described for stored in batch):
             if isinstance(one, LazyPart) and not one.is_read and one.source.kept is not None:
                 asked.setdefault(id(one.source.kept), (one.source.kept, []))[1].append(one.number)
@@ -171,11 +177,13 @@ class PartSource(msgspec.Struct, frozen=True):
     """Where whole parts come from."""
 
     disks: Mapping[str, Disk]
-    kept: KeptParts | None
+    kept: PartDocuments | None
     """None for disks that stand still, as those of the past: they say it again."""
     disk: str
 
-    def read(self, path: str, number: int, facts: PartFacts, cached: bytes | None = None) -> tuple[Part, bytes]:
+    def read(
+        self, path: str, number: int | tuple[int, int], facts: PartFacts, cached: bytes | None = None
+    ) -> tuple[Part, bytes]:
         """What `part.json` says, and its bytes: `cached`, else those that are kept, else those on the disk."""
         if cached is None and self.kept is not None:
             cached = self.kept.documents([number]).get(number)

@@ -1,0 +1,329 @@
+"""The index of parts: what a scan finds goes in, in one transaction, and answers come out.
+
+An answer is of a `Place`, which is a table's directory on a disk as it was at one moment. Where the index has another
+one by now, each method raises `OvertakenError`: then whoever asked compares with the disk once more (`scan.look`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from operator import itemgetter
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from disks.base import Mark
+from tiering.catalog.index import changes, rows
+from tiering.catalog.index.changes import FACTS, WIDTH, asked, pieces
+from tiering.catalog.index.database import Database, OvertakenError
+from tiering.catalog.index.rows import (
+    Basis,
+    DocumentKey,
+    Facts,
+    IndexChange,
+    KnownPart,
+    PartitionTotals,
+    PartRow,
+    Place,
+    PlaceRow,
+    in_microseconds,
+    moment_of,
+    partition_of,
+    range_in,
+)
+from tiering.table import part as part_format
+from tiering.table.paths import part_name
+
+_T = TypeVar("_T")
+_HIGHEST = "\U0010ffff"
+_shown = itemgetter(*map(Facts._fields.index, ("name", "revision", "replaces", "data_crc32", "facts")))
+
+
+class PartIndex:
+    """The index of one machine, or of one process where nothing may be kept (`path` is None)."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._database = Database(path)
+        self._places: dict[tuple[str, str], Place] = {}
+        """As they were last seen: while the generation is the same, their sums are not read again."""
+
+    def place(self, disk: str, directory: str) -> Place:
+        """What is known of the directory. Before a first scan that is nothing."""
+        if (place := self.place_if_kept(disk, directory)) is not None:
+            return place
+        with self._database.writing() as connection:
+            if (place := self._load(connection, disk, directory)) is None:
+                insert = "INSERT INTO places (disk, directory, data, crc32) VALUES (?, ?, x'', 0)"
+                number = connection.execute(insert, (disk, directory)).lastrowid
+                assert number is not None
+                place = Place(number, disk, directory, PlaceRow(changes.new_generation()), {})
+                changes.write(connection, place, ())
+            return place
+
+    def place_if_kept(self, disk: str, directory: str) -> Place | None:
+        """The same; None before a first scan. Writes nothing."""
+        with self._database.reading() as connection:
+            return self._load(connection, disk, directory)
+
+    def throw_away(self) -> None:
+        """Keep nothing: each part is read again."""
+        self._database.throw_away()
+
+    def close(self) -> None:
+        """Close the file. It is opened again when it is needed."""
+        self._database.close()
+
+    # For scans
+
+    def known(self, place: Place, low: str = "", high: str = _HIGHEST) -> dict[str, KnownPart]:
+        """The parts whose names are from `low` on and below `high`, with what tells their files from others."""
+        with self._database.reading() as connection:
+            return dict(_known(connection, place, "name >= ? AND name < ?", (low, high)))
+
+    def known_among(self, place: Place, names: Collection[str]) -> dict[str, KnownPart]:
+        """The same of the parts with these names."""
+        with self._database.reading() as connection:
+            return {
+                name: known
+                for some in pieces(names)
+                for name, known in _known(connection, place, f"name IN ({asked(some)})", some)
+            }
+
+    def put(self, place: Place, change: IndexChange) -> None:
+        """Bring in some of what a scan of all files finds. Until the scan has ended nobody believes the place."""
+        with self._database.writing() as connection:
+            self._apply(connection, self._now(connection, place), change, None, (0, 0))
+
+    def finish(self, place: Place, found: IndexChange, state: Mark | None, basis: Basis) -> Place:
+        """A scan of all files has ended: `found` has what it found at last, and what all that it found adds up to. That
+        is what the index has then, or another process has changed it meanwhile."""
+        if found.is_empty():
+            with self._database.reading() as connection:
+                now = self._now(connection, place)
+            if _is_what(now, found) and now.row == _ended(now.row, found, state, basis):
+                return now
+        with self._database.writing() as connection:
+            after = self._apply(connection, self._now(connection, place), found, state, basis)
+            if not _is_what(after, found):
+                _count(connection, after)
+                raise OvertakenError
+            return after
+
+    def follow(self, place: Place, change: IndexChange, state: Mark | None) -> Place:
+        """Bring in what was touched since the state of the place: this one is that of now."""
+        with self._database.writing() as connection:
+            now = self._now(connection, place)
+            if now.row != place.row:
+                raise OvertakenError
+            for partition in {*(part.facts.partition for part in change.new), *map(partition_of, change.gone)}:
+                _count(connection, now, partition)  # a row that is lost would be taken for a new part
+            return self._apply(connection, now, change, state, now.row.basis)
+
+    # States
+
+    def mixed(self, places: Sequence[Place]) -> set[str]:
+        """The partitions of a table that are not settled, and in which a part may not be active: the names of two parts
+        meet, or one says that it replaces others."""
+        with self._at(places) as connection:
+            return {partition for partition in unsettled(places) if _may_be_mixed(connection, places, partition)}
+
+    def settle(
+        self, places: Sequence[Place], partitions: Collection[str], states: Mapping[tuple[int, str], int]
+    ) -> list[Place]:
+        """The states of the parts of these partitions, which follow from the parts in these places: by place and name,
+        of those that are not active."""
+        with self._database.writing() as connection:
+            for place in places:
+                _check_now(connection, place)
+            return [self._settle(connection, place, partitions, states) for place in places]
+
+    # Answers
+
+    def parts(
+        self, places: Sequence[Place], make: Callable[[Place, PartRow], _T], partition: str | None = None
+    ) -> list[_T]:
+        """What `make` makes of each part in these places, or of those of one partition, place by place and in the order
+        of names as text."""
+        low, high = ("", _HIGHEST) if partition is None else range_in(partition)
+        query = f"SELECT {FACTS}, state, document, crc32 FROM parts WHERE place = ? AND name >= ? AND name < ?"
+        made: list[_T] = []
+        with self._at(places) as connection:
+            for place in places:
+                parts = check = 0
+                for row in connection.execute(query, (place.id, low, high)):
+                    state, document, crc32 = row[WIDTH:]
+                    if zlib.crc32(rows.encode(row[: WIDTH + 1])) != crc32:
+                        raise ValueError("a part in the index does not have its checksum")
+                    parts, check = parts + 1, check + crc32
+                    name, revision, replaces, data_crc32, facts = _shown(row)
+                    made.append(make(place, PartRow(name, revision, facts, (document, data_crc32), state, replaces)))
+                _compare(place, partition, parts, check)
+        return made
+
+    def due(self, place: Place, until: datetime) -> set[str]:
+        """The partitions with a part on which a rule acts by then."""
+        with self._at([place]) as connection:
+            query = "SELECT name FROM parts WHERE place = ? AND due <= ?"
+            return {partition_of(name) for (name,) in connection.execute(query, (place.id, in_microseconds(until)))}
+
+    def between_told(self, place: Place, now: datetime) -> set[str]:
+        """The partitions with a part of which a rule that plans only tell of was due, and another one will be."""
+        query = (
+            "SELECT name FROM parts WHERE place = ? AND told_last > ? AND told_last > told_first AND told_first <= ?"
+        )
+        moment = in_microseconds(now)
+        with self._at([place]) as connection:
+            return {partition_of(name) for (name,) in connection.execute(query, (place.id, moment, moment))}
+
+    def next_due(self, place: Place, after: datetime, without: Collection[str] = ()) -> datetime | None:
+        """When a rule that acts, or one that plans only tell of, is due next for a part of a partition other than
+        these. Of those that `between_told` names the parts themselves tell."""
+        times: list[int] = []
+        with self._at([place]) as connection:
+            for column in ("due", "told_first"):
+                query = f"SELECT {column}, name FROM parts WHERE place = ? AND {column} > ? ORDER BY {column}"
+                later = connection.execute(query, (place.id, in_microseconds(after)))
+                times += next(([at] for at, name in later if partition_of(name) not in without), [])
+        return moment_of(min(times)) if times else None
+
+    def newest(self, place: Place) -> datetime | None:
+        """When the last of the parts was written."""
+        with self._at([place]) as connection:
+            (at,) = connection.execute("SELECT max(created) FROM parts WHERE place = ?", (place.id,)).fetchone()
+            return moment_of(at) if at is not None else None
+
+    def documents(self, keys: Collection[DocumentKey], /) -> dict[DocumentKey, bytes]:
+        """The bytes of each `part.json`, without those that are kept no more."""
+        found: dict[DocumentKey, bytes] = {}
+        with suppress(OvertakenError), self._database.reading() as connection:
+            for some in pieces(keys):
+                query = f"SELECT id, data FROM documents WHERE id IN ({asked(some)})"
+                for number, data in connection.execute(query, [number for number, _ in some]):
+                    found[number, zlib.crc32(data)] = data
+        return found
+
+    @contextmanager
+    def _at(self, places: Iterable[Place]) -> Iterator[sqlite3.Connection]:
+        """All that is read within is of these places."""
+        with self._database.reading() as connection:
+            for place in places:
+                _check_now(connection, place)
+            yield connection
+
+    def _now(self, connection: sqlite3.Connection, place: Place) -> Place:
+        now = self._load(connection, place.disk, place.directory)
+        if now is None or now.id != place.id:
+            raise OvertakenError
+        return now
+
+    def _load(self, connection: sqlite3.Connection, disk: str, directory: str) -> Place | None:
+        query = "SELECT id, data, crc32 FROM places WHERE disk = ? AND directory = ?"
+        if (found := connection.execute(query, (disk, directory)).fetchone()) is None:
+            return None
+        number, data, crc32 = found
+        row = rows.decoded_place(number, f"{disk}:{directory}", data, crc32)
+        last = self._places.get((disk, directory))
+        if last is not None and (last.id, last.row.generation) == (number, row.generation):
+            return self._note(replace(last, row=row))
+        sums = connection.execute("SELECT partition, data, crc32 FROM sums WHERE place = ?", (number,))
+        partitions = {name: rows.decoded_sums(number, name, *columns) for name, *columns in sums}
+        place = Place(number, disk, directory, row, partitions)
+        if not place.adds_up():
+            raise ValueError("the sums of the index do not add up")
+        return self._note(place)
+
+    def _apply(
+        self, connection: sqlite3.Connection, now: Place, change: IndexChange, state: Mark | None, basis: Basis
+    ) -> Place:
+        touched = changes.replace_parts(connection, now, change)
+        after = changes.with_sums(now, touched)
+        after = replace(after, row=_ended(after.row, change, state, basis))
+        changes.write(connection, after, touched)
+        return self._note(after)
+
+    def _settle(
+        self,
+        connection: sqlite3.Connection,
+        place: Place,
+        partitions: Collection[str],
+        states: Mapping[tuple[int, str], int],
+    ) -> Place:
+        touched = changes.set_states(connection, place, partitions, states)
+        if not touched:
+            return place
+        after = changes.with_sums(place, touched)
+        changes.write(connection, after, touched)
+        return self._note(after)
+
+    def _note(self, place: Place) -> Place:
+        """Remember the place. One that is not committed after all has a generation that no other has."""
+        self._places[place.disk, place.directory] = place
+        return place
+
+
+def unsettled(places: Iterable[Place]) -> set[str]:
+    """The partitions whose states have to be computed."""
+    return {name for place in places for name, sums in place.partitions.items() if not sums.is_settled}
+
+
+def _ended(row: PlaceRow, change: IndexChange, state: Mark | None, basis: Basis) -> PlaceRow:
+    return replace(row, state=state, basis=basis, broken=tuple(change.broken))
+
+
+def _is_what(place: Place, found: IndexChange) -> bool:
+    return (place.row.parts, place.row.check) == (found.parts, found.check)
+
+
+def _check_now(connection: sqlite3.Connection, place: Place) -> None:
+    found = connection.execute("SELECT data, crc32 FROM places WHERE id = ?", (place.id,)).fetchone()
+    if found is None:
+        raise OvertakenError
+    row = rows.decoded_place(place.id, f"{place.disk}:{place.directory}", *found)
+    if row.generation != place.row.generation:
+        raise OvertakenError
+
+
+def _known(
+    connection: sqlite3.Connection, place: Place, where: str, values: Sequence[object]
+) -> Iterator[tuple[str, KnownPart]]:
+    query = f"SELECT {FACTS}, mark, document, state, crc32 FROM parts WHERE place = ? AND {where}"
+    for row in connection.execute(query, (place.id, *values)):
+        mark, *columns = row[WIDTH:]
+        facts = Facts._make(row[:WIDTH])
+        yield facts.name, KnownPart(facts, rows.decoded_mark(mark), *columns)
+
+
+def _count(connection: sqlite3.Connection, place: Place, partition: str | None = None) -> None:
+    """Raise `ValueError` where the rows of the place, or of the partition, are not those of its sums."""
+    limits = ("", _HIGHEST) if partition is None else range_in(partition)
+    query = "SELECT count(*), ifnull(sum(crc32), 0) FROM parts WHERE place = ? AND name >= ? AND name < ?"
+    parts, check = connection.execute(query, (place.id, *limits)).fetchone()
+    _compare(place, partition, parts, check)
+
+
+def _compare(place: Place, partition: str | None, parts: int, check: int) -> None:
+    sums: PartitionTotals | PlaceRow = place.row
+    if partition is not None:
+        sums = place.partitions.get(partition, PartitionTotals())
+    if (parts, check) != (sums.parts, sums.check):
+        raise ValueError("the index has lost parts, or has some of another day")
+
+
+def _may_be_mixed(connection: sqlite3.Connection, places: Sequence[Place], partition: str) -> bool:
+    names = []
+    for place in places:
+        if (sums := place.partitions.get(partition)) is None:
+            continue
+        query = "SELECT name, replaces FROM parts WHERE place = ? AND name >= ? AND name < ?"
+        found = connection.execute(query, (place.id, *range_in(partition))).fetchall()
+        if sums.inactive or any(replaces for _, replaces in found):
+            return True
+        names += [part_name(name) for name, _ in found]
+    ordered = sorted(name for name in names if name is not None)
+    return len(set(ordered)) < len(names) or part_format.meet(ordered)

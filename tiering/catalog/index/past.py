@@ -1,0 +1,116 @@
+"""A table on disks of the past, by the index of now and by what commits have touched between then and now.
+
+Nothing that is found goes into the index, which stays that of now. Only the names that were touched are looked at.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from disks.base import Disk
+from tiering.catalog.index import changes, scan
+from tiering.catalog.index.database import OvertakenError
+from tiering.catalog.index.index import PartIndex
+from tiering.catalog.index.rows import IndexChange, PartitionTotals, Place, partition_of
+from tiering.catalog.index.scan import FOLLOWED, ScanTarget
+from tiering.catalog.index.table import IndexedTable, TableMoment
+from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart
+from tiering.table import kept_facts
+from tiering.table.part import PART_FILE, PartName
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """What a disk had then that the index does not have now."""
+
+    now: Place
+    away: frozenset[str]
+    """The names of the parts that the index has, and that were not there, or were others."""
+    change: IndexChange
+
+
+class PastTable(IndexedTable):
+    """Reads a table on disks that never change. Where the index of now does not tell what they had, it reads each part,
+    and keeps what that says in memory."""
+
+    differences: dict[str, Difference] = msgspec.field(default_factory=dict)
+    is_by_itself: bool = False
+
+    def _place(self, disk: Disk, *, every_file: bool) -> Place:
+        if not self.is_by_itself and (then := self._by_now(disk)) is not None:
+            return then
+        if not self.is_by_itself:  # all disks by one index
+            self.is_by_itself, self.index = True, PartIndex(None)
+            raise OvertakenError
+        return super()._place(disk, every_file=every_file)
+
+    def _by_now(self, disk: Disk) -> Place | None:
+        """What the disk had, by the index of now; None where that does not tell."""
+        target = ScanTarget(disk, self.definition)
+        now, state = self.index.place_if_kept(disk.name, target.directory), disk.state_of(target.directory)
+        if now is None or now.row.state is None or state is None or now.row.broken:
+            return None
+        names = set() if now.row.state == state else disk.changed_between(target.directory, now.row.state, state)
+        if names is None or len(names) > FOLLOWED or now.row.basis[0] != target.basis[0]:
+            return None
+        known = self.index.known_among(now, names)
+        change = scan.compared(self.index, target, now.row.basis, known, names)
+        if change.broken:
+            return None
+        sums: dict[str, PartitionTotals] = {}
+        away = frozenset([*change.gone, *(part.facts.name for part in change.new if part.facts.name in known)])
+        for name in away:
+            partition, one = partition_of(name), known[name]
+            before = sums[partition] if partition in sums else now.partitions[partition]
+            sums[partition] = before.without(one.facts, one.state, one.crc32)
+        for part in change.new:
+            partition = part.facts.partition
+            before = sums[partition] if partition in sums else now.partitions.get(partition, PartitionTotals())
+            sums[partition] = before.with_part(part, part.facts.crc32(0))
+        self.differences[disk.name] = Difference(now, away, change)
+        then = changes.with_sums(now, sums)
+        return replace(then, row=replace(then.row, state=state))
+
+    def _with_states(self, places: dict[str, Place]) -> TableMoment:
+        """A partition of which no part was touched, and all parts are active now, had active parts only: parts are only
+        hidden by others. Of all others the states are computed, and held."""
+        if self.is_by_itself:
+            return super()._with_states(places)
+        moment = TableMoment(places)
+        copies = self.states.copies.parts(self.definition)
+        unsure = {
+            name
+            for place in places.values()
+            for name, sums in place.partitions.items()
+            if sums.inactive or not sums.is_settled
+        }
+        for partition in sorted(unsure | {partition_of(name) for name in copies}):
+            parts = self._rows(moment, partition)
+            moment.held[partition], _ = self.states.of(self.definition, parts, copies, moment.doubts)
+        return moment
+
+    def _rows(self, moment: TableMoment, partition: str | None) -> list[StoredPart]:
+        if self.is_by_itself:
+            return super()._rows(moment, partition)
+        make = self._maker(moment.places)
+        parts: list[StoredPart] = []
+        for difference in self.differences.values():
+            now = self.index.parts([difference.now], make, partition)
+            parts += [stored for stored in now if stored.label not in difference.away]
+            parts += self._new(difference, partition)
+        return parts
+
+    def _new(self, difference: Difference, partition: str | None) -> list[StoredPart]:
+        """The parts that the index does not have. Their `part.json` is read again where it is asked for."""
+        disk, parts = difference.now.disk, []
+        source, volume = PartSource(self.disks, None, disk), self._volume(disk)
+        for part in difference.change.new:
+            facts = part.facts
+            if partition in (None, facts.partition):
+                decoded = kept_facts.decoded(facts.facts)
+                assert decoded is not None
+                path = f"{difference.now.directory}/{facts.name}/{PART_FILE}"
+                lazy = LazyPart(source, path, facts.facts, decoded.replaces, 0)
+                name = PartName.parse(facts.name)
+                parts.append(StoredPart(self.definition, lazy, name, disk, volume, facts.revision))
+        return parts

@@ -1,0 +1,233 @@
+"""A scan of a table's directory on a disk: compares it with the index of parts, and brings in what differs.
+
+A file is read when its mark is not the one that the index has (`Disk.look_over`). While the directory shows the state
+of the last scan, or commits say what they touched since (`Disk.changed_between`), only those names are looked at. A
+directory of very many parts is scanned some thousands at a time; a scan that was killed does not read again what the
+one before brought in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from disks.base import Disk, Mark, SmallFile
+from disks.workers.progress import SILENT, Progress
+from oplog.errors import Damaged, FrostlineError, Transient
+from tiering.catalog.index.database import OvertakenError
+from tiering.catalog.index.index import PartIndex
+from tiering.catalog.index.rows import (
+    UNSETTLED,
+    AddedPart,
+    Basis,
+    DocumentKey,
+    Facts,
+    IndexChange,
+    KnownPart,
+    Place,
+    decoded_facts,
+    encoded_facts,
+    in_microseconds,
+)
+from tiering.config.settings import PolicyConfig
+from tiering.policy.due import dues_of, rules_digest
+from tiering.table import kept_facts
+from tiering.table import part as part_format
+from tiering.table.part import PART_FILE, Part, PartFacts, facts_of
+from tiering.table.schema import TableDefinition
+
+AT_ONCE = 4096
+"""So many names are looked at in one transaction."""
+FOLLOWED = 2048
+"""So many names that commits touched are looked at one by one: more, and the directory is scanned as a whole."""
+_TRIES = 8
+"""So often a scan begins again that others overtake."""
+
+
+class ScanTarget(msgspec.Struct, frozen=True):
+    """A table on a disk, and what facts and times of its parts are computed with."""
+
+    disk: Disk
+    definition: TableDefinition
+    policy: PolicyConfig | None = None
+
+    @property
+    def directory(self) -> str:
+        return self.definition.directory
+
+    @property
+    def columns(self) -> list[str]:
+        """Those of which the facts have the ranges."""
+        return kept_facts.columns_of(self.definition)
+
+    @property
+    def basis(self) -> Basis:
+        """What facts and times are computed with: other columns or rules, other numbers."""
+        return _number(",".join(self.columns)), _number(rules_digest(self.definition, self.policy))
+
+    def path(self, name: str) -> str:
+        return f"{self.directory}/{name}/{PART_FILE}"
+
+
+def look(index: PartIndex, target: ScanTarget, *, every_file: bool, progress: Progress = SILENT) -> Place:
+    """The parts of the table on the disk now. With `every_file` the disk is asked for each file; else what shows no
+    change is believed."""
+    for _ in range(_TRIES):
+        with suppress(OvertakenError), target.disk.steady():
+            return _look(index, target, every_file=every_file, progress=progress)
+    raise Transient(
+        f"what is known of {target.definition.full_name} on {target.disk.name} is changed all the time",
+        hint="try again when other processes do less",
+    )
+
+
+def _look(index: PartIndex, target: ScanTarget, *, every_file: bool, progress: Progress) -> Place:
+    disk, directory = target.disk, target.directory
+    state = disk.state_of(directory)
+    place = index.place(disk.name, directory)
+    basis = target.basis
+    if not every_file and state is not None and place.row.state is not None and place.row.basis == basis:
+        names = set() if place.row.state == state else disk.changed_between(directory, place.row.state, state)
+        if names is not None and len(names) <= FOLLOWED:
+            names |= {name for name, _ in place.row.broken}
+            return _follow(index, target, place, names, state, basis)
+    return _scan(index, target, place, state, basis, progress)
+
+
+def _follow(index: PartIndex, target: ScanTarget, place: Place, names: set[str], state: Mark, basis: Basis) -> Place:
+    if not names and place.row.state == state:
+        return place
+    change = compared(index, target, basis, index.known_among(place, names), names)
+    change.broken = sorted(change.broken + [one for one in place.row.broken if one[0] not in names])
+    if target.disk.state_of(target.directory) != state:  # a bucket, to which others commit meanwhile
+        raise OvertakenError
+    if change.is_empty() and tuple(change.broken) == place.row.broken and place.row.state == state:
+        return place
+    return index.follow(place, change, state)
+
+
+def _scan(
+    index: PartIndex, target: ScanTarget, place: Place, state: Mark | None, basis: Basis, progress: Progress
+) -> Place:
+    disk, table = target.disk, target.definition.full_name
+    names = sorted(disk.directories(target.directory))
+    if len(names) <= AT_ONCE:
+        return index.finish(place, compared(index, target, basis, index.known(place), None), state, basis)
+    whole = IndexChange()
+    with progress.task(f"reading what the parts of {table} on {disk.name} say", items=len(names)) as task:
+        for batch, *limits in _batches(names):
+            change = compared(index, target, basis, index.known(place, *limits), batch)
+            whole.parts, whole.check = whole.parts + change.parts, whole.check + change.check
+            whole.broken = whole.broken + change.broken
+            if not change.is_empty():
+                index.put(place, change)
+            task.advance(items=len(batch))
+    return index.finish(place, whole, state, basis)
+
+
+def _batches(names: Sequence[str]) -> Iterator[tuple[Sequence[str], str, str]]:
+    """Some names at a time, and the range of names up to the next ones: together all that there can be."""
+    low = ""
+    for start in range(0, len(names), AT_ONCE):
+        following = names[start + AT_ONCE : start + AT_ONCE + 1]
+        high = following[0] if following else "\U0010ffff"
+        yield names[start : start + AT_ONCE], low, high
+        low = high
+
+
+def compared(
+    index: PartIndex,
+    target: ScanTarget,
+    basis: Basis,
+    known: Mapping[str, KnownPart],
+    among: Sequence[str] | set[str] | None,
+) -> IndexChange:
+    """What the disk has at these names, or at all, against what is known of them."""
+    marks = {target.path(name): one.mark for name, one in known.items() if one.mark != UNSETTLED}
+    arguments = () if among is None else (among,)
+    files = target.disk.look_over(target.directory, PART_FILE, marks, *arguments)
+    change, seen = IndexChange([], [], {}, []), set[str]()
+    kept = _kept_documents(index, known, files, basis)
+    for file in files:
+        name = file.path.split("/")[-2]
+        before = known.get(name)
+        mark = UNSETTLED if file.mark is None else file.mark
+        data = kept.get(before.document_key) if before is not None else None
+        is_same = before is not None and before.facts.revision == file.revision
+        if before is not None and is_same and (file.data is None or file.data == data):
+            facts = before.facts
+            if facts.columns == basis[0]:
+                if mark != before.mark:
+                    change.marks[name] = mark
+                if facts.rules != basis[1]:
+                    facts = _with_times(target, facts, decoded_facts(facts.facts), basis)
+                    change.times.append((before.facts, facts))
+                crc32 = before.crc32 if facts is before.facts else facts.crc32(before.state)
+                change.parts, change.check = change.parts + 1, change.check + crc32
+                seen.add(name)
+                continue
+        try:
+            if file.data is not None:
+                data = file.data
+            elif data is None:
+                data = target.disk.read(file.path)
+            part = _decoded(target, file, data)
+        except FrostlineError as error:
+            change.broken.append((name, error.message))
+            continue
+        new = AddedPart(_facts(target, part, data, file.revision, basis), mark, part.partition_values, data)
+        change.new.append(new)
+        change.parts, change.check = change.parts + 1, change.check + new.facts.crc32(0)
+        seen.add(name)
+    change.gone = sorted(known.keys() - seen)
+    return change
+
+
+def _kept_documents(
+    index: PartIndex, known: Mapping[str, KnownPart], files: Sequence[SmallFile], basis: Basis
+) -> Mapping[DocumentKey, bytes]:
+    """The `part.json` as they are kept, of the files that were read though they are known, and of those of which more
+    has to be known now."""
+    keys = []
+    for file in files:
+        before = known.get(file.path.split("/")[-2])
+        if before is not None and (file.data is not None or before.facts.columns != basis[0]):
+            keys.append(before.document_key)
+    return index.documents(keys) if keys else {}
+
+
+def _decoded(target: ScanTarget, file: SmallFile, data: bytes) -> Part:
+    where = f"{target.disk.name}:{file.path}"
+    part = part_format.decode(data, path=where)
+    if target.path(part.name) != file.path:
+        raise Damaged(f"{where} describes another part: {part.name}")
+    return part
+
+
+def _facts(target: ScanTarget, part: Part, data: bytes, revision: int | None, basis: Basis) -> Facts:
+    kept = facts_of(part, target.columns)
+    columns, rules = basis
+    created, crc32 = in_microseconds(part.created), zlib.crc32(data)
+    counted = (revision, part.rows, part.size_bytes, created, None, None, None, len(part.replaces))
+    facts = Facts(part.name, columns, rules, *counted, crc32, encoded_facts(kept))
+    return _with_times(target, facts, kept, basis)
+
+
+def _with_times(target: ScanTarget, facts: Facts, part: PartFacts, basis: Basis) -> Facts:
+    """By the rules of the target."""
+    due, told = dues_of(target.definition, part, target.disk.name, target.policy)
+    times = [in_microseconds(at) for at in told]
+    return facts._replace(
+        rules=basis[1],
+        due=None if due is None else in_microseconds(due),
+        told_first=min(times, default=None),
+        told_last=max(times, default=None),
+    )
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)

@@ -1,0 +1,206 @@
+"""The parts of a table on all disks, as the index of parts has them: of one moment, each with its state.
+
+States are in the index. A partition whose states do not follow from its parts alone (a log or the journal had to be
+asked, or parts are being dropped) is computed at each look, and held.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from disks.base import Disk
+from disks.workers.progress import SILENT, Progress
+from oplog.errors import Transient
+from tiering.catalog.index import scan
+from tiering.catalog.index.database import OvertakenError
+from tiering.catalog.index.index import PartIndex, unsettled
+from tiering.catalog.index.rows import STATES, PartRow, Place, partition_of
+from tiering.catalog.index.scan import ScanTarget
+from tiering.catalog.looks.stored import Broken, LazyPart, PartSource, StoredPart
+from tiering.catalog.states import Doubts, States
+from tiering.table import kept_facts
+from tiering.table.part import PART_FILE, PartName
+from tiering.table.schema import TableDefinition
+
+_T = TypeVar("_T")
+_TRIES = 8
+"""So often disks are looked at again that change while others are looked at."""
+
+
+class TableMoment(msgspec.Struct):
+    """The table's directories at one moment, by disk; and the partitions that are held."""
+
+    places: dict[str, Place]
+    held: dict[str, list[StoredPart]] = {}
+    doubts: Doubts = msgspec.field(default_factory=lambda: Doubts({}, []))
+    is_dropping: bool = False
+
+    @property
+    def are_all_active(self) -> bool:
+        """Whether every part answers queries."""
+        if self.is_dropping or any(stored.state != "active" for held in self.held.values() for stored in held):
+            return False
+        partitions = (item for place in self.places.values() for item in place.partitions.items())
+        return not any(sums.inactive for name, sums in partitions if name not in self.held)
+
+    @property
+    def generations(self) -> tuple[int, ...]:
+        return tuple(place.row.generation for place in self.places.values())
+
+
+class IndexedTable(msgspec.Struct):
+    """Reads one table from the index, and compares that with the disks."""
+
+    index: PartIndex
+    disks: Mapping[str, Disk]
+    states: States
+    definition: TableDefinition
+    dropping: frozenset[str] = frozenset()
+    """Directories of parts that are about to be removed: shown as gone."""
+    progress: Progress = SILENT
+    lock: threading.RLock = msgspec.field(default_factory=threading.RLock)
+    moment: TableMoment | None = None
+    _everything: list[StoredPart] | None = None
+    _of: tuple[int, ...] = ()
+    """The generations that these are of."""
+
+    def look(self, *, every_file: bool) -> TableMoment:
+        """The table now."""
+        with self.lock:
+            for _ in range(_TRIES):
+                try:
+                    places = self._places(every_file=every_file)
+                    self.moment = self._with_states(places)
+                    if self._of != self.moment.generations or self.moment.held:
+                        self._everything = None
+                    return self.moment
+                except OvertakenError:
+                    every_file = False
+        raise Transient(f"the parts of {self.definition.full_name} change all the time", hint="try again")
+
+    def everything(self) -> list[StoredPart]:
+        """All parts, in name order; of one name the hottest first."""
+        with self.lock:
+            if self._everything is None:
+                self._everything = self._read(lambda moment: self._stored(moment, None))
+                assert self.moment is not None
+                self._of = self.moment.generations
+            return self._everything
+
+    def partition(self, name: str) -> list[StoredPart]:
+        """Those of one partition, in the same order."""
+        with self.lock:
+            return self._read(lambda moment: self._stored(moment, name))
+
+    def partitions(self, names: Collection[str]) -> list[StoredPart]:
+        """Those of several partitions, in the same order, all of one moment."""
+        with self.lock:
+            return self._read(lambda moment: [part for name in sorted(names) for part in self._stored(moment, name)])
+
+    def broken(self) -> Iterator[Broken]:
+        """What could not be read."""
+        moment = self.moment or self.look(every_file=False)
+        for place in moment.places.values():
+            for name, reason in place.row.broken:
+                yield Broken(place.disk, f"{place.directory}/{name}/{PART_FILE}", reason)
+
+    def _read(self, read: Callable[[TableMoment], _T]) -> _T:
+        """What is read of the moment that was looked at; or of now, where the index has gone on."""
+        moment = self.moment or self.look(every_file=False)
+        for _ in range(_TRIES):
+            try:
+                return read(moment)
+            except OvertakenError:
+                moment = self.look(every_file=False)
+        raise Transient(f"the parts of {self.definition.full_name} change all the time", hint="try again")
+
+    def _places(self, *, every_file: bool) -> dict[str, Place]:
+        """What the disks hold, all at one moment: of a part that moves to a disk which was looked at, from one which
+        was not yet, answers would lack the rows. A disk that changed meanwhile is looked at again."""
+        places = {
+            name: self._place(disk, every_file=every_file) for name, disk in self.disks.items() if not disk.broken
+        }
+        for _ in range(_TRIES if len(places) > 1 else 0):
+            behind = [place.disk for place in places.values() if self._is_behind(place)]
+            if not behind:
+                break
+            places |= {name: self._place(self.disks[name], every_file=False) for name in behind}
+        return places
+
+    def _place(self, disk: Disk, *, every_file: bool) -> Place:
+        policy = self.states.config.policies.get(self.definition.policy)
+        target = ScanTarget(disk, self.definition, policy)
+        return scan.look(self.index, target, every_file=every_file, progress=self.progress)
+
+    def _is_behind(self, place: Place) -> bool:
+        state = place.row.state
+        return state is not None and self.disks[place.disk].state_of(place.directory) != state
+
+    def _with_states(self, places: dict[str, Place]) -> TableMoment:
+        """The moment, with the states of all parts in the index, but for those that are held."""
+        copies = self.states.copies.parts(self.definition)
+        parts = {directory.rsplit("/", 1)[1] for directory in self.dropping if directory.startswith(self._prefix)}
+        asked = {partition_of(name) for name in (*copies, *parts)}
+        moment = TableMoment(places, is_dropping=bool(parts))
+        computed = self.index.mixed([*places.values()])
+        states: dict[tuple[int, str], int] = {}
+        for partition in sorted(computed | asked):
+            found = [stored for stored in self._rows(moment, partition) if stored.directory not in self.dropping]
+            result, is_certain = self.states.of(self.definition, found, copies, moment.doubts)
+            if partition in asked or not is_certain:
+                moment.held[partition] = result
+                continue
+            for stored in result:
+                if stored.state != "active":
+                    states[places[stored.disk].id, stored.label] = STATES.index(stored.state)
+        settled = unsettled(places.values()) - moment.held.keys()
+        if settled:
+            after = self.index.settle([*places.values()], settled, states)
+            moment.places = {place.disk: place for place in after}
+        return moment
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.definition.directory}/"
+
+    def _stored(self, moment: TableMoment, partition: str | None) -> list[StoredPart]:
+        if partition is not None:
+            held = moment.held.get(partition)
+            return held if held is not None else self._ordered(self._rows(moment, partition))
+        found = [one for one in self._rows(moment, None) if one.name.partition not in moment.held]
+        return self._ordered([*found, *(stored for held in moment.held.values() for stored in held)])
+
+    def _ordered(self, parts: list[StoredPart]) -> list[StoredPart]:
+        heat = self.states.heat(self.definition)
+        return sorted(parts, key=lambda stored: (stored.name, heat.get(stored.disk, len(heat)), stored.disk))
+
+    def _rows(self, moment: TableMoment, partition: str | None) -> list[StoredPart]:
+        return self.index.parts([*moment.places.values()], self._maker(moment.places), partition)
+
+    def _maker(self, disks: Collection[str]) -> Callable[[Place, PartRow], StoredPart]:
+        """Makes parts of rows."""
+        sources = {name: PartSource(self.disks, self.index, name) for name in disks}
+        volumes = {name: self._volume(name) for name in disks}
+        partitions: dict[str, str] = {}
+
+        def make(place: Place, row: PartRow) -> StoredPart:
+            name = PartName.parse(row.name)
+            partition = partitions.setdefault(name.partition, name.partition)  # of many parts one text
+            name = PartName(partition, name.min_block, name.max_block, name.level, name.mutation)
+            replaces: tuple[str, ...] = ()
+            if row.replaces and (facts := kept_facts.decoded(row.facts)) is not None:
+                replaces = facts.replaces
+            path = f"{place.directory}/{row.name}/{PART_FILE}"
+            lazy = LazyPart(sources[place.disk], path, row.facts, replaces, row.document)
+            state = STATES[row.state]
+            return StoredPart(self.definition, lazy, name, place.disk, volumes[place.disk], row.revision, state)
+
+        return make
+
+    def _volume(self, disk: str) -> str | None:
+        policy = self.states.config.policies.get(self.definition.policy)
+        return next((volume.name for volume in policy.volumes if disk in volume.disks), None) if policy else None
