@@ -22,6 +22,7 @@ from tests.servers import Server
 from tiering.parquet.sections import Section, stated_sections
 from tiering.query.sql import cached_files, served_files, session
 from tiering.query.sql.cached_files import CachedFiles
+from tiering.query.sql.fetched_files import FetchedFiles
 
 ROWS = 200_000
 TEXT = "SELECT count(*), sum(k), sum(a), max(b) FROM d.t"
@@ -68,9 +69,15 @@ def home(
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Files that the engine did not open by itself."""
+    """Files that the engine does not have from the cache."""
     found: list[str] = []
-    add = served_files.ServedFiles.add
+    add, fetch = served_files.ServedFiles.add, FetchedFiles.fetch
+
+    def fetched(self: Any, reads: Any) -> None:
+        found.extend(read.selected.path for read in reads)
+        fetch(self, reads)
+
+    monkeypatch.setattr(FetchedFiles, "fetch", fetched)
 
     def noted(self: Any, file: Any) -> str:
         found.append(add(self, file))
@@ -339,6 +346,7 @@ def test_queries_of_either_kind_find_their_engine(home: Home, monkeypatch: pytes
     monkeypatch.setattr(Engine, "__init__", begun)
     monkeypatch.setattr(Engine, "allow", allowed)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(FetchedFiles, "room_bytes", 0)
     with Store.open(load(home.configuration)) as store:
         cache = read_cache(store.context.config)
         assert cache is not None

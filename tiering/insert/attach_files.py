@@ -26,7 +26,7 @@ from oplog.errors import Conflict, NotFound, UsageError
 from tiering.catalog.context import Context
 from tiering.insert.insert import How, Inserting, InsertResult, NewPart, make_ready
 from tiering.insert.row_blocks import row_digest
-from tiering.parquet.column_ranges import FileRanges, key_json
+from tiering.parquet.column_ranges import FileRanges, group_ranges, key_json
 from tiering.parquet.part_files import row_group_of
 from tiering.parquet.sections import MAGIC, crc32_of
 from tiering.parquet.sorting import is_sorted
@@ -118,7 +118,7 @@ def _looked_at(path: Path, definition: TableDefinition, opened: BinaryIO, file: 
         ranges.add(rows)
         held += [rows] if kept else []
         first_key = tuple(key_json(rows.column(name)[0]) for name in keys)
-        groups.append(row_group_of(metadata.row_group(number), first_key, opened))
+        groups.append(row_group_of(metadata.row_group(number), first_key, group_ranges(rows, definition), opened))
     _check_layout(path, definition, groups)
     end, size_bytes = groups[-1].offset_bytes + groups[-1].size_bytes, os.fstat(opened.fileno()).st_size
     sha256 = _sha256(opened)

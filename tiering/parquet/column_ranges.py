@@ -6,7 +6,7 @@ Long texts are shortened outwards, so that a range may be wider than the values 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 from math import ceil, floor
@@ -56,11 +56,22 @@ def ranged_fields(definition: TableDefinition) -> Iterator[tuple[str, Column, tu
             yield range_key(column, fields), column, fields, inner
 
 
-class FileRanges:
-    """The ranges of a file's columns and fields so far."""
+def grouped_columns(definition: TableDefinition) -> set[str]:
+    """The columns whose ranges `part.json` has of each row group."""
+    times = {column.name for column in definition.columns if column.type.startswith(("timestamp", "date"))}
+    return times | {*definition.order_by, *(field.column for field in definition.partition_by)}
 
-    def __init__(self, definition: TableDefinition) -> None:
-        self._found = [(key, column.name, fields, RangeSoFar()) for key, column, fields, _ in ranged_fields(definition)]
+
+class FileRanges:
+    """The ranges of a file's columns and fields so far, or of a row group's."""
+
+    def __init__(self, definition: TableDefinition, columns: Collection[str] | None = None) -> None:
+        """`columns`: only of these, and of no fields within them."""
+        self._found = [
+            (key, column.name, fields, RangeSoFar())
+            for key, column, fields, _ in ranged_fields(definition)
+            if columns is None or (column.name in columns and not fields)
+        ]
 
     def add(self, rows: pa.Table) -> None:
         """Rows with the table's columns."""
@@ -71,6 +82,13 @@ class FileRanges:
     def result(self) -> dict[str, ColumnRange]:
         """By `range_key`."""
         return {key: known.result() for key, _, _, known in self._found}
+
+
+def group_ranges(rows: pa.Table, definition: TableDefinition) -> dict[str, ColumnRange]:
+    """What `part.json` says of a row group of these rows."""
+    ranges = FileRanges(definition, grouped_columns(definition))
+    ranges.add(rows)
+    return ranges.result()
 
 
 def _outermost(values: list[Any], kind: pa.DataType, *, lowest: bool) -> Any:

@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from disks.effects import op
-from tiering.parquet.column_ranges import FileRanges, key_json
+from tiering.parquet.column_ranges import FileRanges, group_ranges, key_json
 from tiering.parquet.dictionaries import decoded, joined, laid_out, schema_note, with_dictionaries
 from tiering.parquet.encodings import Encodings, choose_encodings
 from tiering.parquet.sections import MAGIC, chunk_sums, crc32_of
 from tiering.parquet.writer import ParquetFileWriter
 from tiering.table.columns.type_texts import leaf_ranges
 from tiering.table.columns.types import arrow_schema
-from tiering.table.part import DataFile, RowGroup
+from tiering.table.part import ColumnRange, DataFile, RowGroup
 from tiering.table.schema import TableDefinition
 
 NULLS = "at_end"
@@ -173,6 +173,7 @@ class _OpenFile:
         self._definition = definition
         self._footer: list[pq.FileMetaData] = []
         self._first_keys: list[tuple[Any, ...]] = []
+        self._group_ranges: list[dict[str, ColumnRange]] = []
         self._ranges = FileRanges(definition)
         self._digest = hashlib.sha256()
         self._schema = schema
@@ -208,6 +209,7 @@ class _OpenFile:
             return
         rows = laid_out(rows, self._schema)
         self._first_keys.append(tuple(key_json(rows.column(name)[0]) for name in self._definition.order_by))
+        self._group_ranges.append(group_ranges(rows, self._definition))
         self._ranges.add(rows)
         with op("fs.write", self._path):
             self._writer.write_table(rows, row_group_size=rows.num_rows)
@@ -235,7 +237,7 @@ class _OpenFile:
     def _row_groups(self, metadata: pq.FileMetaData) -> tuple[tuple[RowGroup, ...], int]:
         """What `part.json` says of the row groups, and the CRC32 of what follows them."""
         groups = tuple(
-            row_group_of(metadata.row_group(number), self._first_keys[number], self._reader)
+            row_group_of(metadata.row_group(number), self._first_keys[number], self._group_ranges[number], self._reader)
             for number in range(metadata.num_row_groups)
         )
         end = groups[-1].offset_bytes + groups[-1].size_bytes if groups else len(MAGIC)
@@ -274,7 +276,9 @@ def write_part_files(
         raise
 
 
-def row_group_of(group: pq.RowGroupMetaData, first_key: tuple[Any, ...], file: BinaryIO) -> RowGroup:
+def row_group_of(
+    group: pq.RowGroupMetaData, first_key: tuple[Any, ...], ranges: dict[str, ColumnRange], file: BinaryIO
+) -> RowGroup:
     """What `part.json` says of the row group of a file."""
     columns = [group.column(number) for number in range(group.num_columns)]
     starts = [
@@ -287,6 +291,7 @@ def row_group_of(group: pq.RowGroupMetaData, first_key: tuple[Any, ...], file: B
         size_bytes=sum(sizes),
         first_key=first_key,
         chunk_sums=chunk_sums(file, starts, sizes),
+        columns=ranges,
     )
 
 

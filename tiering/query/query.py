@@ -41,7 +41,7 @@ Resolve = Callable[[str], tuple[TableDefinition, PartsFor]]
 _NOTHING = Access(Or(()), frozenset())
 _OF_THE_STORE = "system."
 _FEW_ROWS = 100_000
-"""Of so many the answer is soon there, in whichever way it is made."""
+"""Of so many the answer is soon written, in whichever way."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,13 @@ class QueryResult:
 
     @property
     def is_plain(self) -> bool:
-        """Whether `plain_rows` has it without Arrow, and soon."""
-        return self._answer.columns.is_plain and self._counters.rows <= _FEW_ROWS
+        """Whether `plain_rows` has it without Arrow."""
+        return self._answer.columns.is_plain
+
+    @property
+    def may_be_long(self) -> bool:
+        """Whether so many rows were read that Arrow, which writes CSV faster, may be worth its import."""
+        return self._counters.rows > _FEW_ROWS
 
     @property
     def parts_read(self) -> int:

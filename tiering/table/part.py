@@ -89,6 +89,8 @@ class RowGroup(msgspec.Struct, frozen=True, omit_defaults=True):
     chunk_sums: bytes = b""
     """Of each column chunk in the file's order: its bytes, and the CRC32 of each 256 KiB of it, as little-endian
     numbers of 32 bits; so a reader of some columns can tell that they are what was written. Empty: not known."""
+    columns: dict[str, ColumnRange] = {}
+    """Ranges of the columns by which rows are chosen most: those of sort key and partitions, and times."""
 
 
 class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):

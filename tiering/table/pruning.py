@@ -128,10 +128,33 @@ def matching_files(predicate: Predicate, part: Part, definition: TableDefinition
     """The part's files that can hold a selected row, in order; none when the part as a whole cannot."""
     if not may_match(predicate, part, definition):
         return ()
-    if len(part.files) == 1:
-        return part.files
     normal = _normal(predicate, negate=False)
-    return tuple(file for file in part.files if file.rows and _may(normal, _Facts(file.rows, file.columns, definition)))
+    return tuple(file for file in part.files if _file_may(normal, file, definition))
+
+
+def _file_may(normal: Predicate, file: DataFile, definition: TableDefinition) -> bool:
+    if not file.rows or not _may(normal, _Facts(file.rows, file.columns, definition)):
+        return False
+    groups = _matching_groups(normal, file, definition)
+    return groups is None or bool(groups)
+
+
+def matching_groups(predicate: Predicate, file: DataFile, definition: TableDefinition) -> frozenset[int] | None:
+    """The row groups that can hold a selected row, by their places in the file; None where `part.json` says nothing of
+    them that could leave one out."""
+    return _matching_groups(_normal(predicate, negate=False), file, definition)
+
+
+def _matching_groups(normal: Predicate, file: DataFile, definition: TableDefinition) -> frozenset[int] | None:
+    deciding = columns_of(normal)
+    keys = {range_key(column) for column in definition.columns if column.name in deciding}
+    if not any(keys & group.columns.keys() for group in file.row_groups):
+        return None
+    return frozenset(
+        number
+        for number, group in enumerate(file.row_groups)
+        if group.rows and _may(normal, _Facts(group.rows, group.columns, definition))
+    )
 
 
 def rows_may_match(

@@ -67,7 +67,7 @@ def write(result: "QueryResult", chosen: str, file: str | None, output: Output, 
         progress = SILENT
     if file:
         chosen = _of_file(chosen, Path(file))
-    is_arrow = chosen == "parquet" or (chosen == "csv" and not result.is_plain)
+    is_arrow = chosen == "parquet" or (chosen == "csv" and not _is_plain_csv(result))
     answered: Any = interruptible(result.batches() if is_arrow else result.plain_rows())
     with closing(shown(answered, result, progress)) as pieces:
         if file:
@@ -123,7 +123,7 @@ def _write_file(result: "QueryResult", pieces: "_Pieces", chosen: str, path: Pat
 
 
 def _stream(result: "QueryResult", pieces: "_Pieces", chosen: str, stream: Any) -> int:
-    if chosen == "csv" and result.is_plain:
+    if chosen == "csv" and _is_plain_csv(result):
         return write_plain_csv(result.columns, pieces, stream)
     if chosen == "csv":
         from pyarrow import csv
@@ -143,6 +143,10 @@ def _stream(result: "QueryResult", pieces: "_Pieces", chosen: str, stream: Any) 
             count += batch.num_rows
     stream.flush()
     return count
+
+
+def _is_plain_csv(result: "QueryResult") -> bool:
+    return result.is_plain and not result.may_be_long
 
 
 def _csv_schema(schema: "pa.Schema") -> "pa.Schema":

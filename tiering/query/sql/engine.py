@@ -106,9 +106,9 @@ class Engine:
         self._allowed = self._allowed.union(paths)
         execute = self.connection.execute
         execute(f"SET allowed_paths = [{', '.join(map(text, self._allowed))}]")
-        directories = []
+        directories = [f"{self.kept_directory}/"]
         if cache_directory is not None:  # the engine looks at the link, and at where it leads
-            directories += [f"{self.kept_directory}/", f"{cache_directory.resolve()}/"]
+            directories.append(f"{cache_directory.resolve()}/")
         if served is not None:  # the engine takes this for a directory of its own unless it knows the file system
             directories.append(SERVED_PREFIX)
             self._may_serve = True

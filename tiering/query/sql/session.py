@@ -23,6 +23,7 @@ import duckdb
 from disks.system_errors import files_to_open
 from oplog.errors import Damaged, FrostlineError, Transient
 from tiering.catalog.context import Context
+from tiering.parquet.checked_file import HeldSections
 from tiering.parquet.checked_local import unchecked_bytes
 from tiering.parquet.sections import bytes_of_columns
 from tiering.query.checked_parts import check_local_files, checked_file, local_read, read_cache, read_schema
@@ -31,11 +32,13 @@ from tiering.query.sql.cached_files import CachedFiles
 from tiering.query.sql.column_types import engine_names, identifier, is_flat, text
 from tiering.query.sql.engine import Engine, take_engine
 from tiering.query.sql.errors import engine_error, sql_error
+from tiering.query.sql.fetched_files import ColdRead, FetchedFiles, cold_read
 from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
 from tiering.query.sql.planning import EmptyTables, declare, selected
 from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, FilePlace, ScannedFiles
 from tiering.table.names import alike, folded
+from tiering.table.pruning import columns_of, matching_groups
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
@@ -74,6 +77,8 @@ class SqlSession:
             closing.callback(self._cache.close)
         self._kept = CachedFiles(self._engine.kept_directory)
         closing.callback(self._kept.close)
+        self._fetched = FetchedFiles(self._engine.kept_directory)
+        closing.callback(self._fetched.close)
         closing.callback(self._end_served)
         self._served: ServedFiles | None = None
         """What the engine does not open by itself; None where it opens all."""
@@ -94,7 +99,9 @@ class SqlSession:
     @property
     def bytes_read(self) -> int:
         """Of column data, as far as known now: of local files, the columns that may be read."""
-        return self._local_bytes + (self._served.bytes_read if self._served is not None else 0)
+        return (
+            self._local_bytes + self._fetched.bytes_read + (self._served.bytes_read if self._served is not None else 0)
+        )
 
     @property
     def share_done(self) -> float | None:
@@ -123,6 +130,8 @@ class SqlSession:
             opened = sum(len(members) for _, members, _ in tables.values())
             # The engine keeps about half of them open at once.
             serve_local = opened > files_to_open() // 2 or not self._compare(tables, stops_early)
+            if not stops_early:
+                self._fetch(tables)
             if any(
                 self._path(file, serve_local) is None
                 for _, members, access in tables.values()
@@ -268,12 +277,7 @@ class SqlSession:
                 remote = [file for file in members if file.local_path is None] if access.columns else []
                 if local or (remote and self._cache is not None):
                     places = self._places(definition, version, (local or remote)[0])
-                    wanted = sorted(
-                        leaf
-                        for column in access.columns
-                        if definition.columns[column].id in places
-                        for leaf in places[definition.columns[column].id].leaves
-                    )
+                    wanted = _leaves(definition, access, places)
                     self._local += [(file, wanted) for file in local]
                     cached += [(file, wanted) for file in remote]
         reads = [local_read(file, wanted) for file, wanted in self._local]
@@ -287,6 +291,29 @@ class SqlSession:
         self._local_bytes += sum(bytes_of_columns(file.file, wanted) for file, wanted in self._local)
         self._local_bytes += sum(self._kept.bytes_of(file) for file, _ in cached)
         return True
+
+    def _fetch(self, tables: Mapping[str, _Table]) -> None:
+        """Fetch what the statement reads of files in buckets, as far as that is known and there is room for it."""
+        reads: list[ColdRead] = []
+        left_bytes = self._fetched.room_bytes
+        held = HeldSections(0)
+        for definition, files, access in tables.values():
+            remote = [file for file in files if not _opens_itself(file) and self._kept.path(file) is None]
+            for version, members in _by_version(remote if access.columns else ()).items():
+                places = self._places(definition, version, members[0])
+                leaves = _leaves(definition, access, places)
+                for file in members:
+                    groups = None
+                    if columns_of(access.predicate):
+                        groups = matching_groups(access.predicate, file.file, definition)
+                        if groups is None:
+                            continue
+                    served = checked_file(self._context, file, held, cache=self._cache)
+                    read = cold_read(file, served, leaves, groups)
+                    if read is not None and (left_bytes := left_bytes - read.size_bytes) >= 0:
+                        reads.append(read)
+        if reads:
+            self._fetched.fetch(reads)
 
     def _places(self, definition: TableDefinition, version: int, file: SelectedFile) -> dict[int, FilePlace]:
         """Column id -> where the files of this schema version have it."""
@@ -351,7 +378,7 @@ class SqlSession:
         """Where the engine opens the file by itself; None where it is served."""
         if _opens_itself(file):
             return None if serve_local else file.local_path
-        return self._kept.path(file)
+        return self._kept.path(file) or self._fetched.path(file)
 
 
 def _shown(definition: TableDefinition, access: Access, may_mean: Callable[[str], bool]) -> list[int]:
@@ -374,6 +401,12 @@ def _united(pieces: Sequence[str], columns: int) -> str:
     names = ", ".join(f"c{place}" for place in range(columns))
     union = " UNION ALL ".join(f"SELECT 0, * FROM ({piece})" for piece in pieces)
     return f"SELECT {names} FROM ({union}) AS united(bare, {names})"
+
+
+def _leaves(definition: TableDefinition, access: Access, places: Mapping[int, FilePlace]) -> list[int]:
+    """What is read of a file that has the columns at these places."""
+    ids = (definition.columns[column].id for column in access.columns)
+    return sorted(leaf for number in ids if number in places for leaf in places[number].leaves)
 
 
 def _by_version(files: Iterable[SelectedFile]) -> dict[int, list[SelectedFile]]:
