@@ -30,7 +30,7 @@ class Doubts(msgspec.Struct, frozen=True):
     """Copies of a bucket's part of which no log says why the bucket lacks it: one sentence each."""
 
 
-class States(msgspec.Struct, frozen=True):
+class States(msgspec.Struct):
     """Computes the states of the parts of a table, or of some of its partitions."""
 
     config: Config

@@ -293,7 +293,7 @@ class Store:
         with closing(chosen.at(revision, briefly=True)) as then:
             # The catalog is not closed: what is kept belongs to that of the present.
             catalog = Catalog(
-                self.context.config, {chosen.name: then}, kept=self.context.catalog.kept, stand_still=True
+                self.context.config, {chosen.name: then}, index=self.context.catalog.index, stand_still=True
             )
             catalog.refresh(anew=False)
             yield msgspec.structs.replace(self.context, disks={chosen.name: then}, catalog=catalog, identities=None)

@@ -84,7 +84,7 @@ class PartIndex:
     def known(self, place: Place, low: str = "", high: str = _HIGHEST) -> dict[str, KnownPart]:
         """The parts whose names are from `low` on and below `high`, with what tells their files from others."""
         with self._database.reading() as connection:
-            return dict(_known(connection, place, "name >= ? AND name < ?", (low, high)))
+            return dict(known_parts(connection, place, "name >= ? AND name < ?", (low, high)))
 
     def known_among(self, place: Place, names: Collection[str]) -> dict[str, KnownPart]:
         """The same of the parts with these names."""
@@ -92,7 +92,7 @@ class PartIndex:
             return {
                 name: known
                 for some in pieces(names)
-                for name, known in _known(connection, place, f"name IN ({asked(some)})", some)
+                for name, known in known_parts(connection, place, f"name IN ({asked(some)})", some)
             }
 
     def put(self, place: Place, change: IndexChange) -> None:
@@ -115,14 +115,18 @@ class PartIndex:
                 raise OvertakenError
             return after
 
-    def follow(self, place: Place, change: IndexChange, state: Mark | None) -> Place:
-        """Bring in what was touched since the state of the place: this one is that of now."""
+    def follow(
+        self, place: Place, change: IndexChange, state: Mark | None, touched: Collection[str] | None = None
+    ) -> Place:
+        """Bring in what was touched since the state of the place: this one is that of now. `touched`: the names, where
+        they are more than those that the change has."""
         with self._database.writing() as connection:
             now = self._now(connection, place)
             if now.row != place.row:
                 raise OvertakenError
-            for partition in {*(part.facts.partition for part in change.new), *map(partition_of, change.gone)}:
-                _count(connection, now, partition)  # a row that is lost would be taken for a new part
+            names = touched if touched is not None else [*(part.facts.name for part in change.new), *change.gone]
+            for partition in set(map(partition_of, names)):  # a lost row would be a new part, or one that was never
+                _count(connection, now, partition)
             return self._apply(connection, now, change, state, now.row.basis)
 
     # States
@@ -231,12 +235,7 @@ class PartIndex:
         last = self._places.get((disk, directory))
         if last is not None and (last.id, last.row.generation) == (number, row.generation):
             return self._note(replace(last, row=row))
-        sums = connection.execute("SELECT partition, data, crc32 FROM sums WHERE place = ?", (number,))
-        partitions = {name: rows.decoded_sums(number, name, *columns) for name, *columns in sums}
-        place = Place(number, disk, directory, row, partitions)
-        if not place.adds_up():
-            raise ValueError("the sums of the index do not add up")
-        return self._note(place)
+        return self._note(with_partitions(connection, Place(number, disk, directory, row, {})))
 
     def _apply(
         self, connection: sqlite3.Connection, now: Place, change: IndexChange, state: Mark | None, basis: Basis
@@ -267,6 +266,16 @@ class PartIndex:
         return place
 
 
+def with_partitions(connection: sqlite3.Connection, place: Place) -> Place:
+    """The place with the sums of its partitions. Raises `ValueError` where they do not add up."""
+    sums = connection.execute("SELECT partition, data, crc32 FROM sums WHERE place = ?", (place.id,))
+    partitions = {name: rows.decoded_sums(place.id, name, *columns) for name, *columns in sums}
+    place = replace(place, partitions=partitions)
+    if not place.adds_up():
+        raise ValueError("the sums of the index do not add up")
+    return place
+
+
 def unsettled(places: Iterable[Place]) -> set[str]:
     """The partitions whose states have to be computed."""
     return {name for place in places for name, sums in place.partitions.items() if not sums.is_settled}
@@ -289,9 +298,10 @@ def _check_now(connection: sqlite3.Connection, place: Place) -> None:
         raise OvertakenError
 
 
-def _known(
-    connection: sqlite3.Connection, place: Place, where: str, values: Sequence[object]
+def known_parts(
+    connection: sqlite3.Connection, place: Place, where: str = "TRUE", values: Sequence[object] = ()
 ) -> Iterator[tuple[str, KnownPart]]:
+    """Those of the place to which the condition applies."""
     query = f"SELECT {FACTS}, mark, document, state, crc32 FROM parts WHERE place = ? AND {where}"
     for row in connection.execute(query, (place.id, *values)):
         mark, *columns = row[WIDTH:]

@@ -191,6 +191,13 @@ class Place(msgspec.Struct, frozen=True):
     def bytes(self) -> int:
         return sum(sums.bytes for sums in self.partitions.values())
 
+    def without_empty(self) -> Place:
+        """The same, without partitions that are empty by now."""
+        if all(sums.parts for sums in self.partitions.values()):
+            return self
+        left = {name: sums for name, sums in self.partitions.items() if sums.parts}
+        return msgspec.structs.replace(self, partitions=left)
+
     def adds_up(self) -> bool:
         """Whether no partition is lost, and none is of another day."""
         sums = self.partitions.values()

@@ -107,7 +107,7 @@ def _follow(index: PartIndex, target: ScanTarget, place: Place, names: set[str],
         raise OvertakenError
     if change.is_empty() and tuple(change.broken) == place.row.broken and place.row.state == state:
         return place
-    return index.follow(place, change, state)
+    return index.follow(place, change, state, names)
 
 
 def _scan(

@@ -7,8 +7,11 @@ asked, or parts are being dropped) is computed at each look, and held.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TypeVar
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,6 +30,8 @@ from tiering.table.part import PART_FILE, PartName
 from tiering.table.schema import TableDefinition
 
 _T = TypeVar("_T")
+_ONE_BY_ONE = 1000
+"""So many partitions are read one by one: more, and all parts of the table are."""
 _TRIES = 8
 """So often disks are looked at again that change while others are looked at."""
 
@@ -38,14 +43,35 @@ class TableMoment(msgspec.Struct):
     held: dict[str, list[StoredPart]] = {}
     doubts: Doubts = msgspec.field(default_factory=lambda: Doubts({}, []))
     is_dropping: bool = False
+    _are_all_active: bool | None = None
+    _whole: dict[str, Place] | None = None
 
     @property
     def are_all_active(self) -> bool:
         """Whether every part answers queries."""
-        if self.is_dropping or any(stored.state != "active" for held in self.held.values() for stored in held):
-            return False
+        if self._are_all_active is None:
+            self._are_all_active = not self.is_dropping and not self._has_inactive()
+        return self._are_all_active
+
+    @property
+    def whole(self) -> dict[str, Place]:
+        """The directories, without partitions that are empty by now."""
+        if self._whole is None:
+            self._whole = {name: place.without_empty() for name, place in self.places.items()}
+        return self._whole
+
+    def _has_inactive(self) -> bool:
+        if any(stored.state != "active" for held in self.held.values() for stored in held):
+            return True
         partitions = (item for place in self.places.values() for item in place.partitions.items())
-        return not any(sums.inactive for name, sums in partitions if name not in self.held)
+        return any(sums.inactive for name, sums in partitions if name not in self.held)
+
+    @property
+    def held_states(self) -> dict[str, list[tuple[str, str, str]]]:
+        """What the held partitions show beyond the rows of the index."""
+        return {
+            name: [(stored.label, stored.disk, stored.state) for stored in parts] for name, parts in self.held.items()
+        }
 
     @property
     def generations(self) -> tuple[int, ...]:
@@ -65,52 +91,120 @@ class IndexedTable(msgspec.Struct):
     lock: threading.RLock = msgspec.field(default_factory=threading.RLock)
     moment: TableMoment | None = None
     _everything: list[StoredPart] | None = None
-    _of: tuple[int, ...] = ()
-    """The generations that these are of."""
+    _partitions: dict[str, list[StoredPart]] = {}
 
     def look(self, *, every_file: bool) -> TableMoment:
         """The table now."""
         with self.lock:
             for _ in range(_TRIES):
                 try:
-                    places = self._places(every_file=every_file)
-                    self.moment = self._with_states(places)
-                    if self._of != self.moment.generations or self.moment.held:
-                        self._everything = None
-                    return self.moment
+                    self._take(self._with_states(self._places(every_file=every_file)))
                 except OvertakenError:
                     every_file = False
+                else:
+                    return self.now
         raise Transient(f"the parts of {self.definition.full_name} change all the time", hint="try again")
+
+    @property
+    def now(self) -> TableMoment:
+        """The table when it was last looked at."""
+        return self.moment or self.look(every_file=False)
+
+    def _take(self, moment: TableMoment) -> None:
+        last = self.moment
+        if last is None or last.generations != moment.generations or last.held_states != moment.held_states:
+            self._everything, self._partitions = None, {}
+        self.moment = moment
 
     def everything(self) -> list[StoredPart]:
         """All parts, in name order; of one name the hottest first."""
         with self.lock:
-            if self._everything is None:
-                self._everything = self._read(lambda moment: self._stored(moment, None))
-                assert self.moment is not None
-                self._of = self.moment.generations
-            return self._everything
+            return self._read(self._all)
 
     def partition(self, name: str) -> list[StoredPart]:
         """Those of one partition, in the same order."""
-        with self.lock:
-            return self._read(lambda moment: self._stored(moment, name))
+        return self.partitions([name])
 
     def partitions(self, names: Collection[str]) -> list[StoredPart]:
         """Those of several partitions, in the same order, all of one moment."""
         with self.lock:
-            return self._read(lambda moment: [part for name in sorted(names) for part in self._stored(moment, name)])
+            if self._everything is None and len(names) <= _ONE_BY_ONE:
+                return self._read(lambda moment: self._stored_in(moment, names))
+            everything, found = self.everything(), list[StoredPart]()
+            for name in sorted(names):
+                first = bisect_left(everything, name, key=lambda stored: stored.name.partition)
+                end = bisect_right(everything, name, lo=first, key=lambda stored: stored.name.partition)
+                found += everything[first:end]
+            return found
+
+    def where(self, may_match: Callable[[tuple[Any, ...]], bool]) -> tuple[list[StoredPart], int]:
+        """The parts that answer queries, in the same order, without those of partitions that may not match by what
+        their rows are partitioned by; and how many these are."""
+        with self.lock:
+            return self._read(partial(self._where, may_match))
+
+    def _where(self, may_match: Callable[[tuple[Any, ...]], bool], moment: TableMoment) -> tuple[list[StoredPart], int]:
+        if moment.are_all_active:
+            asked = [one for place in moment.places.values() for one in place.partitions.items()]
+            names = {name for name, one in asked if one.values is None or may_match(one.values)}
+            left_out = sum(one.parts for name, one in asked if name not in names)
+            if left_out and len(names) <= _ONE_BY_ONE:
+                return self._stored_in(moment, names), left_out
+            if left_out:
+                return [stored for stored in self._all(moment) if stored.name.partition in names], left_out
+        return [stored for stored in self._all(moment) if stored.state == "active"], 0
+
+    def _all(self, moment: TableMoment) -> list[StoredPart]:
+        if self._everything is None:
+            self._everything = self._stored(moment, None)
+        return self._everything
+
+    # What the parts are together
+
+    def sums(self) -> dict[str, Place] | None:
+        """By disk; None where only going through the parts tells. All parts are active then."""
+        moment = self.now
+        return moment.whole if moment.are_all_active else None
+
+    def due(self, until: datetime) -> set[str]:
+        """The partitions with a part on which a rule acts by then."""
+        with self.lock:
+            return self._read(lambda moment: self._of_each(moment, lambda place: self.index.due(place, until)))
+
+    def between_told(self, now: datetime) -> set[str]:
+        """The partitions with a part of which a rule that plans only tell of was due, and another one will be."""
+        with self.lock:
+            return self._read(lambda moment: self._of_each(moment, lambda place: self.index.between_told(place, now)))
+
+    def next_due(self, after: datetime, without: Collection[str] = ()) -> datetime | None:
+        """When a rule that acts, or one that plans only tell of, is due next for a part of another partition than
+        these."""
+        return self._first(min, lambda place: self.index.next_due(place, after, without))
+
+    def newest(self) -> datetime | None:
+        """When the last of the parts was written."""
+        return self._first(max, self.index.newest)
+
+    def _first(
+        self, of: Callable[[list[datetime]], datetime], ask: Callable[[Place], datetime | None]
+    ) -> datetime | None:
+        with self.lock:
+            times = self._read(lambda moment: [*filter(None, map(ask, moment.places.values()))])
+            return of(times) if times else None
+
+    @staticmethod
+    def _of_each(moment: TableMoment, ask: Callable[[Place], set[str]]) -> set[str]:
+        return set[str]().union(*map(ask, moment.places.values()))
 
     def broken(self) -> Iterator[Broken]:
         """What could not be read."""
-        moment = self.moment or self.look(every_file=False)
-        for place in moment.places.values():
+        for place in self.now.places.values():
             for name, reason in place.row.broken:
                 yield Broken(place.disk, f"{place.directory}/{name}/{PART_FILE}", reason)
 
     def _read(self, read: Callable[[TableMoment], _T]) -> _T:
         """What is read of the moment that was looked at; or of now, where the index has gone on."""
-        moment = self.moment or self.look(every_file=False)
+        moment = self.now
         for _ in range(_TRIES):
             try:
                 return read(moment)
@@ -173,6 +267,12 @@ class IndexedTable(msgspec.Struct):
             return held if held is not None else self._ordered(self._rows(moment, partition))
         found = [one for one in self._rows(moment, None) if one.name.partition not in moment.held]
         return self._ordered([*found, *(stored for held in moment.held.values() for stored in held)])
+
+    def _stored_in(self, moment: TableMoment, names: Collection[str]) -> list[StoredPart]:
+        for name in names:
+            if name not in self._partitions:
+                self._partitions[name] = self._stored(moment, name)
+        return [stored for name in sorted(names) for stored in self._partitions[name]]
 
     def _ordered(self, parts: list[StoredPart]) -> list[StoredPart]:
         heat = self.states.heat(self.definition)

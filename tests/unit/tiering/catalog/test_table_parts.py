@@ -21,23 +21,20 @@ from oplog.kinds import Inserted
 from tests.command_line import Frostline
 from tests.crash.harness import Failpoints, hooked
 from tests.crash.kept_looks import looks_are_as_read
-from tests.keeping import keeping, patched
 from tests.unit.tiering.catalog.histories import BEGIN, STEPS, TABLE, alter, cached_store, drop, insert, move
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
-from tiering.catalog.looks.reader import PartReader
+from tiering.catalog.index import scan
+from tiering.catalog.index.index import PartIndex
+from tiering.catalog.index.rows import PartitionTotals, Place, encoded_sums
 from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart, described
-from tiering.catalog.table_parts import TableParts, TablePartsReader
-from tiering.config.settings import Config, embedded
+from tiering.config.settings import Config
 from tiering.engine import replication
 from tiering.engine.store import Store
 from tiering.facts.moves import plan_document
-from tiering.journal.kept_looks import PartSums, crc32_of
-from tiering.journal.kept_parts import KeptParts
 from tiering.merge.request import MergeRequest
 from tiering.move.report import MoveReport
 from tiering.policy.plan import Move
-from tiering.table.definitions import define_table
 from tiering.table.schema import MoveToVolume, TtlRule
 
 LATER = TtlRule(after_seconds=10 * 365 * 86400, column="ts", action=MoveToVolume("cold"))
@@ -59,7 +56,7 @@ def config_of_now(tmp_path: Path) -> Iterator[Config]:
 
 @pytest.fixture
 def looked_into(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The disks on which each file of a directory was looked at, or kept parts were read."""
+    """The disks on which each file of a directory was looked at, or rows of the index were read."""
     seen: list[str] = []
     for disk in (LocalDisk, TableDisk):
         original = disk.look_over
@@ -70,13 +67,13 @@ def looked_into(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return original(self, *arguments)  # type: ignore[operator]
 
         monkeypatch.setattr(disk, "look_over", look_over)
-    rows_of = PartReader._rows_of
+    parts = PartIndex.parts
 
-    def read(self: PartReader, *arguments: object) -> object:
-        seen.append(f"rows of {arguments[2] if len(arguments) > 2 else 'all'}")
-        return rows_of(self, *arguments)  # type: ignore[arg-type]
+    def read(self: PartIndex, places: Sequence[Place], make: Any, partition: str | None = None) -> object:
+        seen.append(f"rows of {partition or 'all'}")
+        return parts(self, places, make, partition)
 
-    monkeypatch.setattr(PartReader, "_rows_of", read)
+    monkeypatch.setattr(PartIndex, "parts", read)
     return seen
 
 
@@ -110,7 +107,7 @@ def test_what_shows_no_change_is_neither_looked_into_nor_read(config: Config, lo
     with Store.open(config, anew=False) as store:
         assert store.plan(rest="none").moves == ()
         assert store.context.catalog.sums(store.definition(TABLE))["ssd"].parts == 3  # type: ignore[index]
-        assert looked_into == ["s3"]  # which has no part, so that nothing is kept
+        assert looked_into == []
         looked_into.clear()
         assert [stored.facts.rows for stored in store.parts(TABLE, partition="202601")] == [1, 1]
         assert looked_into == ["rows of 202601"]
@@ -159,7 +156,8 @@ def test_a_query_reads_the_partitions_that_may_hold_its_rows(config: Config, loo
 def test_a_query_of_the_past_reads_what_changed_and_is_asked(config: Config, looked_into: list[str]) -> None:
     """The look that is kept is one at the bucket of now. What is read of the past is not kept in its place."""
     with Store.open(config) as store:
-        for partition in ("202601", "202602"):
+        insert(store, 100)
+        for partition in ("202601", "202602", "202604"):
             move_partition(store, partition)
         before = store.object_disk("s3").revision
         drop(store)
@@ -169,12 +167,12 @@ def test_a_query_of_the_past_reads_what_changed_and_is_asked(config: Config, loo
             move_partition(store, partition)
     with Store.open(config, anew=False) as store:
         now = [where(stored) for stored in store.parts(TABLE)]
-    changed = {name for name, _, _ in now if not name.startswith("202601")} | {"202601_4_4_0", "202602_3_3_0"}
+    changed = {"202601_5_5_0", "202602_3_3_0", "202603_6_6_0"}
     for condition, read, found in (
-        ("ts >= '2026-02-01'", ["rows of 202602"], [40]),
-        ("ts < '2026-02-01'", ["rows of 202601"], [1, 2]),
-        ("ts >= '2026-03-01'", [], []),
-        ("k > 0", ["rows of all"], [1, 2, 40]),
+        ("ts < '2026-02-01'", set(), [1, 2]),
+        ("ts >= '2026-04-01'", {"rows of 202604"}, [100]),
+        ("ts >= '2026-03-01' AND ts < '2026-04-01'", set(), []),
+        ("k > 0", {"rows of all"}, [1, 2, 40, 100]),
     ):
         with Store.open(config, anew=False) as store:
             looked_into.clear()
@@ -183,7 +181,8 @@ def test_a_query_of_the_past_reads_what_changed_and_is_asked(config: Config, loo
             looked = [what.removeprefix("s3: ").split(", ") for what in looked_into if what.startswith("s3")]
             assert len(looked) == 1
             assert set(looked[0]) == changed, condition
-            assert looked_into[len(looked_into) - len(read) :] == read, condition
+            rows = {what for what in looked_into if what.startswith("rows of")}
+            assert rows == {f"rows of {name}" for name in ("202601", "202602", "202603")} | read, condition
             assert [where(stored) for stored in store.parts(TABLE)] == now
 
 
@@ -208,12 +207,10 @@ def test_a_look_overtaken_by_commits_is_of_the_state_before(config: Config, monk
             return look_over(self, *arguments)
 
         monkeypatch.setattr(TableDisk, "look_over", overtaking)
-        policy = config.policy("hot_cold")
-        kept = PartReader(looking.context.disks, looking.context.catalog.kept)
-        found = kept.look(looking.definition(TABLE), looking.disk("s3"), "cold", policy, anew=False)
+        target = scan.ScanTarget(looking.disk("s3"), looking.definition(TABLE), config.policy("hot_cold"))
+        place = scan.look(looking.context.catalog.index, target, every_file=False)
         assert len(overtaken[0]) == 4  # the names that were touched, and no others
-        assert kept.read(found)
-        assert len(found.parts) == 3
+        assert place.parts == 3
         answer = looking.query(f"SELECT k FROM {TABLE} ORDER BY k", revision=asked).read_all()
         assert answer.column("k").to_pylist() == [1, 2, 40]
 
@@ -248,7 +245,7 @@ def test_a_kept_row_that_is_lost_leaves_no_part_out(config: Config, partition: s
     with Store.open(config):
         pass
     with closing(sqlite3.connect(config.state_directory / "catalog.db")) as kept, kept:
-        assert kept.execute("DELETE FROM parts WHERE path LIKE '%/202601_1_1_0/%'").rowcount == 1
+        assert kept.execute("DELETE FROM parts WHERE name = '202601_1_1_0'").rowcount == 1
     with Store.open(config, anew=False) as store:
         assert len(store.parts(TABLE, partition=partition)) == (3 if partition is None else 2)
         assert len(store.query(f"SELECT k FROM {TABLE} WHERE k > 0").read_all()) == 3
@@ -303,18 +300,20 @@ def test_a_query_goes_by_one_look(config: Config, monkeypatch: pytest.MonkeyPatc
         with Store.open(config):
             pass
         with Store.open(config, anew=False) as store:
-            read, asked = TablePartsReader.read_partition, []
+            parts, asked, begun = PartIndex.parts, list[str | None](), list[str | None]()
 
-            def read_partition(self: TablePartsReader, table: TableParts, partition: str) -> object:
-                asked.append(partition)
-                if len(asked) == 2:
+            def read(self: PartIndex, places: Sequence[Place], make: Any, partition: str | None = None) -> object:
+                if self is store.context.catalog.index:
+                    asked.append(partition)
+                if asked[1:] == ["202602"] and not begun:
+                    begun.append(partition)
                     insert(acting, 3)
                     insert(acting, 41)
                     with Store.open(config):
                         pass
-                return read(self, table, partition)
+                return parts(self, places, make, partition)
 
-            monkeypatch.setattr(TablePartsReader, "read_partition", read_partition)
+            monkeypatch.setattr(PartIndex, "parts", read)
             rows = store.query(f"SELECT k FROM {TABLE} WHERE ts < '2026-03-01' ORDER BY k").read_all()
             assert asked[:2] == ["202601", "202602"]
             assert rows.column("k").to_pylist() in ([1, 2, 40], [1, 2, 3, 40, 41])
@@ -372,43 +371,6 @@ def test_an_insert_reads_only_its_partition(config_of_now: Config, looked_into: 
         looked_into.clear()
         insert(store, 3)
         assert {found for found in looked_into if "s3" not in found} == {"rows of 202601"}
-
-
-def test_a_table_that_grows_part_by_part_in_one_process_is_kept(tmp_path: Path, looked_into: list[str]) -> None:
-    """Its first parts were too few to be kept when they were read."""
-    with keeping(), patched({"tiering.catalog.looks.look.KEPT_FROM": 4}), Store.open(embedded(tmp_path)) as store:
-        columns = ["k:int64", "ts:timestamp", "seen:timestamp"]
-        store.create_table(
-            define_table(TABLE, columns=columns, order_by="k", partition_by="month(ts)", policy="hot_cold")
-        )
-        for day in range(6):
-            insert(store, 40 * day)
-            store.context.catalog.refresh(disks=(), anew=False)
-        looked_into.clear()
-        insert(store, 1)
-        store.context.catalog.refresh(disks=(), anew=False)
-        assert {found for found in looked_into if found in ("ssd", "rows of all")} == set()
-        assert [*looks_are_as_read(store)] == []
-
-
-def test_what_cannot_be_kept_is_not_looked_at_twice_each_time(
-    tmp_path: Path, looked_into: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A look that was to be kept and could not is made anew when there is twice as much of it."""
-    monkeypatch.setattr(KeptParts, "note", lambda *arguments, **options: ({}, None))
-    with keeping(), patched({"tiering.catalog.looks.look.KEPT_FROM": 4}), Store.open(embedded(tmp_path)) as store:
-        columns = ["k:int64", "ts:timestamp", "seen:timestamp"]
-        store.create_table(
-            define_table(TABLE, columns=columns, order_by="k", partition_by="month(ts)", policy="hot_cold")
-        )
-        twice = []
-        for day in range(9):
-            insert(store, 40 * day)
-            looked_into.clear()
-            store.context.catalog.refresh(disks=(), anew=True)
-            twice += [day + 1] * (looked_into.count("ssd") - 1)
-        assert twice == [4, 8]
-        assert [*looks_are_as_read(store)] == []
 
 
 def test_a_part_that_comes_to_a_second_disk_is_a_duplicate(config_of_now: Config) -> None:
@@ -522,21 +484,17 @@ def test_removed_files_that_readers_hold_are_not_shown(config: Config) -> None:
             assert len(other.parts(TABLE)) == 2
 
 
-@pytest.mark.parametrize(
-    ("table", "key", "column"),
-    [("looks", "id", "state"), ("looks", "id", "sums"), ("looks", "id", "rules"), ("settled", "directory", "looks")],
-)
-def test_no_flipped_bit_of_a_look_is_believed(config: Config, table: str, key: str, column: str) -> None:
+@pytest.mark.parametrize("table", ["places", "sums"])
+def test_no_flipped_bit_of_a_sum_is_believed(config: Config, table: str) -> None:
     file = config.state_directory / "catalog.db"
     for bit in range(0, 8 * 40, 61):
         with closing(sqlite3.connect(file)) as connection, connection:
-            rows = connection.execute(f"SELECT {key}, {column} FROM {table}").fetchall()
+            rows = connection.execute(f"SELECT crc32, data FROM {table}").fetchall()
             assert rows
-            for number, value in rows:
-                data = bytearray(value if isinstance(value, bytes) else value.encode())
+            for crc32, value in rows:
+                data = bytearray(value)
                 data[bit // 8 % len(data)] ^= 1 << bit % 7
-                changed = bytes(data) if isinstance(value, bytes) else data.decode()
-                connection.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (changed, number))
+                connection.execute(f"UPDATE {table} SET data = ? WHERE crc32 = ?", (bytes(data), crc32))
         with Store.open(config, anew=False) as store:
             assert [*looks_are_as_read(store)] == []
         file.unlink(missing_ok=True)
@@ -551,23 +509,21 @@ def test_fsck_names_the_table_of_which_something_else_is_kept(
     monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path))
     frostline = Frostline(capsys)
     assert frostline.json("fsck")["problems"] == []
-    kept = KeptParts(config.state_directory / "catalog.db")
-    with closing(sqlite3.connect(kept.path)) as connection, connection:
+    kept = config.state_directory / "catalog.db"
+    with closing(sqlite3.connect(kept)) as connection, connection:
         if what != "a part too few":
-            number, state, rules, sums = connection.execute("SELECT id, state, rules, sums FROM looks").fetchone()
-            found = msgspec.msgpack.decode(sums, type=PartSums)
-            one = msgspec.structs.replace(found.partitions["202601"], values=(1,))
-            other = {"rows": found.rows + 1} if what == "sums" else {"partitions": {**found.partitions, "202601": one}}
-            sums = msgspec.msgpack.encode(msgspec.structs.replace(found, **other))
-            row = (sums, crc32_of(state, rules, sums), number)
-            connection.execute("UPDATE looks SET sums = ?, crc32 = ? WHERE id = ?", row)
+            place, data = connection.execute("SELECT place, data FROM sums WHERE partition = '202601'").fetchone()
+            totals = msgspec.json.decode(data, type=PartitionTotals)
+            other = {"rows": totals.rows + 1} if what == "sums" else {"values": (1,)}
+            row = (*encoded_sums(place, "202601", msgspec.structs.replace(totals, **other)), place)
+            connection.execute("UPDATE sums SET data = ?, crc32 = ? WHERE partition = '202601' AND place = ?", row)
         else:
-            connection.execute("DELETE FROM parts WHERE path = (SELECT min(path) FROM parts)")
+            connection.execute("DELETE FROM parts WHERE name = (SELECT min(name) FROM parts)")
     problems = frostline.json("fsck", code=4)["problems"]
     assert [problem["disk"] for problem in problems] == ["ssd"]
     assert "keeps other parts or sums of the table" in problems[0]["what"]
     assert frostline.json("fsck", "--repair")["problems"] == []
-    assert not kept.path.exists()
+    assert not kept.exists()
     assert frostline.json("status")["rows"] == 3
 
 
