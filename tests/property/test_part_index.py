@@ -30,11 +30,10 @@ from tests.turns import histories
 from tiering.catalog.index import scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex, unsettled
-from tiering.catalog.index.rows import PartRow, Place, decoded_facts
+from tiering.catalog.index.rows import IndexedPart, Place, decoded_facts
 from tiering.catalog.index.scan import ScanTarget
 from tiering.config.settings import Config, embedded
-from tiering.policy.due import dues_of
-from tiering.table import kept_facts
+from tiering.policy.due import dues_of, timed_columns
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, ColumnRange, DataFile, Part, PartName, facts_of, range_of
 from tiering.table.schema import Column, MoveToVolume, PartitionField, Recompress, TableDefinition, TtlRule
@@ -377,7 +376,7 @@ class IndexMachine(RuleBasedStateMachine):
         raise AssertionError("no look was believed")
 
 
-def both(place: Place, row: PartRow) -> tuple[Place, PartRow]:
+def both(place: Place, row: IndexedPart) -> tuple[Place, IndexedPart]:
     return place, row
 
 
@@ -409,7 +408,7 @@ def differing(process: Process, place: Place, name: str, definition: TableDefini
         yield f"it shows {sorted(row.name for row in rows)}, not {sorted(read)}"
         return
     documents = index.documents([row.document for row in rows])
-    columns = kept_facts.columns_of(definition)
+    columns = timed_columns(definition)
     for row in rows:
         part, data, revision = read[row.name]
         if decoded_facts(row.facts) != msgspec.msgpack.decode(

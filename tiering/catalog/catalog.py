@@ -25,8 +25,8 @@ from tiering.catalog.index.past import PastTable
 from tiering.catalog.index.rows import Place
 from tiering.catalog.index.table import IndexedTable
 from tiering.catalog.lineage import Lineage, Merges, no_merges
-from tiering.catalog.looks.stored import Broken, PartState, StoredPart
 from tiering.catalog.states import States
+from tiering.catalog.stored import Broken, PartState, StoredPart
 from tiering.config.settings import Config
 from tiering.config.units import counted
 from tiering.policy.placement import ordered_volumes

@@ -12,7 +12,7 @@ import msgspec
 
 from tiering.catalog.copies.source_copies import SourceCopies
 from tiering.catalog.lineage import Lineage, claims
-from tiering.catalog.looks.stored import PartState, StoredPart
+from tiering.catalog.stored import PartState, StoredPart
 from tiering.config.settings import Config
 from tiering.policy.placement import ordered_volumes
 from tiering.table import part as parts_format

@@ -11,7 +11,7 @@ from disks.base import Disk
 from oplog.errors import Damaged, FrostlineError
 from tiering.catalog.definitions.unreadable import UnreadableCopy, UnreadableTable, unreadable
 from tiering.catalog.index.table import IndexedTable
-from tiering.catalog.looks.stored import Broken
+from tiering.catalog.stored import Broken
 from tiering.table import schema, tombstones
 from tiering.table.paths import STORE_DIRECTORY, locate
 from tiering.table.schema import TABLE_FILE, TableDefinition

@@ -26,9 +26,9 @@ from tiering.catalog.index.rows import (
     DocumentKey,
     Facts,
     IndexChange,
+    IndexedPart,
     KnownPart,
     PartitionTotals,
-    PartRow,
     Place,
     PlaceRow,
     in_microseconds,
@@ -150,7 +150,7 @@ class PartIndex:
     # Answers
 
     def parts(
-        self, places: Sequence[Place], make: Callable[[Place, PartRow], _T], partition: str | None = None
+        self, places: Sequence[Place], make: Callable[[Place, IndexedPart], _T], partition: str | None = None
     ) -> list[_T]:
         """What `make` makes of each part in these places, or of those of one partition, place by place and in the order
         of names as text."""
@@ -161,12 +161,13 @@ class PartIndex:
             for place in places:
                 parts = check = 0
                 for row in connection.execute(query, (place.id, low, high)):
-                    state, document, crc32 = row[WIDTH:]
+                    state, number, crc32 = row[WIDTH:]
                     if zlib.crc32(rows.encode(row[: WIDTH + 1])) != crc32:
                         raise ValueError("a part in the index does not have its checksum")
                     parts, check = parts + 1, check + crc32
                     name, revision, replaces, data_crc32, facts = _shown(row)
-                    made.append(make(place, PartRow(name, revision, facts, (document, data_crc32), state, replaces)))
+                    key = number, data_crc32
+                    made.append(make(place, IndexedPart(name, revision, facts, key, state, replaces)))
                 _compare(place, partition, parts, check)
         return made
 

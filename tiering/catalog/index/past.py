@@ -12,11 +12,10 @@ from disks.base import Disk
 from tiering.catalog.index import changes, scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex
-from tiering.catalog.index.rows import IndexChange, PartitionTotals, Place, partition_of
+from tiering.catalog.index.rows import IndexChange, PartitionTotals, Place, decoded_facts, partition_of
 from tiering.catalog.index.scan import FOLLOWED, ScanTarget
 from tiering.catalog.index.table import IndexedTable, TableMoment
-from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart
-from tiering.table import kept_facts
+from tiering.catalog.stored import LazyPart, PartSource, StoredPart
 from tiering.table.part import PART_FILE, PartName
 
 
@@ -107,10 +106,8 @@ class PastTable(IndexedTable):
         for part in difference.change.new:
             facts = part.facts
             if partition in (None, facts.partition):
-                decoded = kept_facts.decoded(facts.facts)
-                assert decoded is not None
                 path = f"{difference.now.directory}/{facts.name}/{PART_FILE}"
-                lazy = LazyPart(source, path, facts.facts, decoded.replaces, 0)
+                lazy = LazyPart(source, path, facts.facts, decoded_facts(facts.facts).replaces, 0)
                 name = PartName.parse(facts.name)
                 parts.append(StoredPart(self.definition, lazy, name, disk, volume, facts.revision))
         return parts

@@ -90,7 +90,7 @@ class KnownPart(NamedTuple):
         return self.document, self.facts.data_crc32
 
 
-class PartRow(NamedTuple):
+class IndexedPart(NamedTuple):
     """A part in the index, for who shows it."""
 
     name: str

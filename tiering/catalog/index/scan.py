@@ -34,8 +34,7 @@ from tiering.catalog.index.rows import (
     in_microseconds,
 )
 from tiering.config.settings import PolicyConfig
-from tiering.policy.due import dues_of, rules_digest
-from tiering.table import kept_facts
+from tiering.policy.due import dues_of, rules_digest, timed_columns
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, Part, PartFacts, facts_of
 from tiering.table.schema import TableDefinition
@@ -62,7 +61,7 @@ class ScanTarget(msgspec.Struct, frozen=True):
     @property
     def columns(self) -> list[str]:
         """Those of which the facts have the ranges."""
-        return kept_facts.columns_of(self.definition)
+        return timed_columns(self.definition)
 
     @property
     def basis(self) -> Basis:

@@ -21,11 +21,10 @@ from oplog.errors import Transient
 from tiering.catalog.index import scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex, unsettled
-from tiering.catalog.index.rows import STATES, PartRow, Place, partition_of
+from tiering.catalog.index.rows import STATES, IndexedPart, Place, decoded_facts, partition_of
 from tiering.catalog.index.scan import ScanTarget
-from tiering.catalog.looks.stored import Broken, LazyPart, PartSource, StoredPart
 from tiering.catalog.states import Doubts, States
-from tiering.table import kept_facts
+from tiering.catalog.stored import Broken, LazyPart, PartSource, StoredPart
 from tiering.table.part import PART_FILE, PartName
 from tiering.table.schema import TableDefinition
 
@@ -281,19 +280,17 @@ class IndexedTable(msgspec.Struct):
     def _rows(self, moment: TableMoment, partition: str | None) -> list[StoredPart]:
         return self.index.parts([*moment.places.values()], self._maker(moment.places), partition)
 
-    def _maker(self, disks: Collection[str]) -> Callable[[Place, PartRow], StoredPart]:
+    def _maker(self, disks: Collection[str]) -> Callable[[Place, IndexedPart], StoredPart]:
         """Makes parts of rows."""
         sources = {name: PartSource(self.disks, self.index, name) for name in disks}
         volumes = {name: self._volume(name) for name in disks}
         partitions: dict[str, str] = {}
 
-        def make(place: Place, row: PartRow) -> StoredPart:
+        def make(place: Place, row: IndexedPart) -> StoredPart:
             name = PartName.parse(row.name)
             partition = partitions.setdefault(name.partition, name.partition)  # of many parts one text
             name = PartName(partition, name.min_block, name.max_block, name.level, name.mutation)
-            replaces: tuple[str, ...] = ()
-            if row.replaces and (facts := kept_facts.decoded(row.facts)) is not None:
-                replaces = facts.replaces
+            replaces = decoded_facts(row.facts).replaces if row.replaces else ()
             path = f"{place.directory}/{row.name}/{PART_FILE}"
             lazy = LazyPart(sources[place.disk], path, row.facts, replaces, row.document)
             state = STATES[row.state]

@@ -19,7 +19,7 @@ from tests.property.test_part_index import BEGIN, TABLE, dying, part
 from tiering.catalog.index import scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex
-from tiering.catalog.index.rows import IndexChange, PartRow, Place, decoded_facts, encoded_facts
+from tiering.catalog.index.rows import IndexChange, IndexedPart, Place, decoded_facts, encoded_facts
 from tiering.catalog.index.scan import ScanTarget
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, ColumnRange, facts_of
@@ -251,5 +251,5 @@ def sums(place: Place) -> dict[str, tuple[int, int, int]]:
     return {name: (one.parts, one.rows, one.bytes) for name, one in place.partitions.items() if one.parts}
 
 
-def row_of(place: Place, row: PartRow) -> PartRow:
+def row_of(place: Place, row: IndexedPart) -> IndexedPart:
     return row

@@ -28,7 +28,7 @@ from tiering.catalog.index.rows import (
     encoded_sums,
     partition_of,
 )
-from tiering.catalog.looks.stored import LazyPart
+from tiering.catalog.stored import LazyPart
 from tiering.config.settings import Config
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
@@ -267,7 +267,7 @@ def test_what_is_not_kept_any_more_comes_from_the_disk(config: Config) -> None:
 
 
 def test_what_many_parts_say_is_what_each_does(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiering.catalog.looks.stored._DOCUMENTS_AT_ONCE", 2)
+    monkeypatch.setattr("tiering.catalog.stored._DOCUMENTS_AT_ONCE", 2)
     with Store.open(config) as store:
         parts = [stored.described for stored in store.parts(TABLE)]
         kept = [part for part in parts if isinstance(part, LazyPart)]

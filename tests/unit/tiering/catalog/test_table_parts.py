@@ -27,7 +27,7 @@ from tiering.catalog.context import Context
 from tiering.catalog.index import scan
 from tiering.catalog.index.index import PartIndex
 from tiering.catalog.index.rows import PartitionTotals, Place, encoded_sums
-from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart, described
+from tiering.catalog.stored import LazyPart, PartSource, StoredPart, described
 from tiering.config.settings import Config
 from tiering.engine import replication
 from tiering.engine.store import Store
