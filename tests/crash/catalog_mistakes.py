@@ -15,7 +15,7 @@ from tests.crash.seeding import nothing, replaced
 _PARTS = "tests/unit/tiering/catalog/test_stored_parts.py"
 _LOST = "tests/unit/tiering/catalog/test_lost_rows.py"
 _LOOKS = "tests/unit/tiering/catalog/test_table_parts.py"
-_BATCHES = "tests/unit/tiering/catalog/test_batches.py"
+_BATCHES = "tests/unit/tiering/catalog/test_scan_batches.py"
 _CHANGES = "tests/unit/disks/local/test_changes.py"
 _ARRIVALS = "tests/unit/disks/local/test_many_arrivals.py"
 _RACES = "tests/crash/test_move_races.py"

@@ -20,6 +20,7 @@ from oplog.errors import Conflict, Damaged, DiskUnreachable, NotFound, Transient
 from tiering.catalog.copies.source_copies import NOTHING_LISTED, ListedCopies, SourceCopies
 from tiering.catalog.definitions.table_snapshot import DroppedTable, Snapshot, read_tables
 from tiering.catalog.definitions.unreadable import UnreadableTable
+from tiering.catalog.freshness import Freshness
 from tiering.catalog.index.index import PartIndex
 from tiering.catalog.index.past import PastTable
 from tiering.catalog.index.rows import Place
@@ -77,12 +78,16 @@ class Catalog:
         self._progress = progress
         self._lock = threading.RLock()
         self._last = Snapshot()
-        self._outdated = False
-        self._outdates = 0
-        self._known_at = -1
-        self._is_anew = True
-        self.is_current = False
-        """Whether the last refresh asked every disk, and was answered: what others committed before it is seen."""
+        self._is_outdated = False
+        self._has_asked = False
+        self._has_scanned = True
+
+    @property
+    def freshness(self) -> Freshness:
+        """How much the last refresh looked at. While a bucket does not answer: its last answer."""
+        if not self._has_asked:
+            return Freshness.LAST_ANSWER
+        return Freshness.EVERY_FILE if self._has_scanned else Freshness.CHANGES
 
     @property
     def config(self) -> Config:
@@ -92,40 +97,31 @@ class Catalog:
     def config(self, config: Config) -> None:
         self._states.config = config
 
-    def refresh(self, *, disks: Iterable[str] | None = None, anew: bool = True) -> None:
+    def refresh(self, freshness: Freshness = Freshness.EVERY_FILE, *, disks: Iterable[str] | None = None) -> None:
         """Read all disks again; those in `disks` (default: all) first take in what other writers committed. A disk that
-        cannot be reached counts with what it held when it last could be; it says so (`Disk.unreachable`). Unless
-        `anew`, directories of tables that show no change are not looked into: for who deletes nothing by it."""
+        cannot be reached counts with what it held when it last could be; it says so (`Disk.unreachable`)."""
         chosen = list(self._disks if disks is None else disks)
-        asked = [name for name in chosen if _ask(self._disks[name])]
+        is_asked_when_due = freshness is Freshness.LAST_ANSWER
+        asked = [name for name in chosen if _ask(self._disks[name], when_due=is_asked_when_due)]
         if disks is None:
-            self.is_current = len(asked) == len(chosen)
-        self._read(anew=anew)
+            self._has_asked = len(asked) == len(chosen)
+        self._read(every_file=freshness is Freshness.EVERY_FILE)
 
-    def refresh_when_due(self) -> None:
-        """As `refresh`, but a bucket is asked only when nobody on this machine has lately (`Disk.refresh_when_due`),
-        and only what shows a change is looked into: for who can do without what others committed since, and deletes
-        nothing."""
-        asked = [name for name, disk in self._disks.items() if _ask(disk, when_due=True)]
-        self.is_current = len(asked) == len(self._disks)
-        self._read(anew=False)
+    def refresh_later(self) -> None:
+        """As `refresh(Freshness.CHANGES, disks=())`, but when somebody asks: after work that few look back at."""
+        self._is_outdated = True
 
-    @property
-    def is_anew(self) -> bool:
-        """Whether the last refresh looked at every part."""
-        return self._is_anew
-
-    def _read(self, *, anew: bool) -> None:
+    def _read(self, *, every_file: bool) -> None:
         with self._lock:
-            self._is_anew = anew
-            self._outdated = False
+            self._has_scanned = every_file
+            self._is_outdated = False
             self.copies.look()
             snapshot = read_tables(self._disks, frozenset(self._dropping()))
             hidden = [table.definition for table in snapshot.dropped.values()]
             hidden += [table.before for table in snapshot.unreadable.values() if table.before is not None]
             for definition in (*snapshot.tables.values(), *hidden):
                 table = self._reader_of(definition, snapshot.dropping)
-                table.look(every_file=anew)
+                table.look(every_file=every_file)
                 snapshot.parts[definition.uuid] = table
             self._last = snapshot
 
@@ -141,27 +137,12 @@ class Catalog:
         """Release files. What was found can still be asked for."""
         self.index.close()
 
-    def outdate(self) -> None:
-        """As `refresh(disks=())`, but when somebody asks: after work that few look back at."""
-        self._outdates += 1
-        self._outdated = True
-
     @property
     def _now(self) -> Snapshot:
-        if self._outdated:
+        if self._is_outdated:
             with self._lock:
-                if self._outdated:
-                    self.refresh(disks=())
-        return self._last
-
-    @property
-    def _as_known(self) -> Snapshot:
-        """The same for who asks for no part: what shows no change is not looked into, until somebody asks for more."""
-        if self._outdated and self._known_at != self._outdates:
-            with self._lock:
-                if self._outdated and self._known_at != (outdates := self._outdates):
-                    self._read(anew=False)
-                    self._outdated, self._known_at = True, outdates
+                if self._is_outdated:
+                    self.refresh(Freshness.CHANGES, disks=())
         return self._last
 
     @property
@@ -199,11 +180,11 @@ class Catalog:
 
     def tables(self) -> list[TableDefinition]:
         """All tables by name."""
-        return sorted(self._as_known.tables.values(), key=lambda table: table.full_name)
+        return sorted(self._now.tables.values(), key=lambda table: table.full_name)
 
     def dropped(self) -> list[DroppedTable]:
         """Tables that a bucket says are gone and some disk still has, by name."""
-        return sorted(self._as_known.dropped.values(), key=lambda table: table.definition.full_name)
+        return sorted(self._now.dropped.values(), key=lambda table: table.definition.full_name)
 
     def table(self, full_name: str) -> TableDefinition:
         """The table `db.name`, or the one of this uuid.
@@ -211,7 +192,7 @@ class Catalog:
         Raises `NotFound` with the known names, `DiskUnreachable` if it may exist after all, `Conflict` if two have it.
         """
         found = self._called(full_name)
-        if not found and not self.is_current:  # somebody may have made it since
+        if not found and self.freshness is Freshness.LAST_ANSWER:  # somebody may have made it since
             self.refresh()
             found = self._called(full_name)
         if len(found) > 1:
@@ -249,14 +230,14 @@ class Catalog:
 
     def unreadable(self) -> list[UnreadableTable]:
         """Tables whose newest definition cannot be read, by name."""
-        return sorted(self._as_known.unreadable.values(), key=lambda table: (table.name, table.uuid))
+        return sorted(self._now.unreadable.values(), key=lambda table: (table.name, table.uuid))
 
     def _called(self, name: str) -> list[TableDefinition]:
-        return [table for table in self._as_known.tables.values() if name in (table.full_name, table.uuid)]
+        return [table for table in self._now.tables.values() if name in (table.full_name, table.uuid)]
 
     def disks_lacking_definition(self, definition: TableDefinition) -> list[str]:
         """Disks of the table's policy that hold no current `table.json`."""
-        held = self._as_known.copies.get(definition.uuid, set())
+        held = self._now.copies.get(definition.uuid, set())
         return [name for name in self.policy_disks(definition) if name not in held]
 
     def policy_disks(self, definition: TableDefinition) -> list[str]:

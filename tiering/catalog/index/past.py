@@ -12,7 +12,7 @@ from disks.base import Disk
 from tiering.catalog.index import changes, scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex
-from tiering.catalog.index.rows import IndexChange, PartitionTotals, Place, decoded_facts, partition_of
+from tiering.catalog.index.rows import NO_DOCUMENT, IndexChange, PartitionTotals, Place, decoded_facts, partition_of
 from tiering.catalog.index.scan import FOLLOWED, ScanTarget
 from tiering.catalog.index.table import IndexedTable, TableMoment
 from tiering.catalog.stored import LazyPart, PartSource, StoredPart
@@ -107,7 +107,7 @@ class PastTable(IndexedTable):
             facts = part.facts
             if partition in (None, facts.partition):
                 path = f"{difference.now.directory}/{facts.name}/{PART_FILE}"
-                lazy = LazyPart(source, path, facts.facts, decoded_facts(facts.facts).replaces, 0)
+                lazy = LazyPart(source, path, facts.facts, decoded_facts(facts.facts).replaces, NO_DOCUMENT)
                 name = PartName.parse(facts.name)
                 parts.append(StoredPart(self.definition, lazy, name, disk, volume, facts.revision))
         return parts

@@ -22,6 +22,7 @@ UNSETTLED: Mark = ()
 """The mark of a file that has none yet. No file has this one, so each scan of all files reads the file again."""
 DocumentKey = tuple[int, int]
 """Number and checksum of a `part.json` that is kept."""
+NO_DOCUMENT: DocumentKey = (0, 0)
 Basis = tuple[int, int]
 """What facts and times are computed with: `columns` and `rules` of `Facts`."""
 STATES: tuple[Literal["active", "outdated", "duplicate"], ...] = ("active", "outdated", "duplicate")

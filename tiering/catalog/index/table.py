@@ -178,18 +178,24 @@ class IndexedTable(msgspec.Struct):
     def next_due(self, after: datetime, without: Collection[str] = ()) -> datetime | None:
         """When a rule that acts, or one that plans only tell of, is due next for a part of another partition than
         these."""
-        return self._first(min, lambda place: self.index.next_due(place, after, without))
+        with self.lock:
+            ask = partial(self.index.next_due, after=after, without=without)
+            return min(self._read(lambda moment: self._times(moment, ask)), default=None)
 
     def newest(self) -> datetime | None:
         """When the last of the parts was written."""
-        return self._first(max, self.index.newest)
-
-    def _first(
-        self, of: Callable[[list[datetime]], datetime], ask: Callable[[Place], datetime | None]
-    ) -> datetime | None:
         with self.lock:
-            times = self._read(lambda moment: [*filter(None, map(ask, moment.places.values()))])
-            return of(times) if times else None
+            return max(self._read(self._created), default=None)
+
+    def _created(self, moment: TableMoment) -> list[datetime]:
+        """When parts were written; the last is among them."""
+        if moment.is_dropping:
+            return [stored.facts.created for stored in self._all(moment)]
+        return self._times(moment, self.index.newest)
+
+    @staticmethod
+    def _times(moment: TableMoment, ask: Callable[[Place], datetime | None]) -> list[datetime]:
+        return [at for at in map(ask, moment.places.values()) if at is not None]
 
     @staticmethod
     def _of_each(moment: TableMoment, ask: Callable[[Place], set[str]]) -> set[str]:
@@ -268,10 +274,12 @@ class IndexedTable(msgspec.Struct):
         return self._ordered([*found, *(stored for held in moment.held.values() for stored in held)])
 
     def _stored_in(self, moment: TableMoment, names: Collection[str]) -> list[StoredPart]:
-        for name in names:
+        found: list[StoredPart] = []
+        for name in sorted(names):
             if name not in self._partitions:
                 self._partitions[name] = self._stored(moment, name)
-        return [stored for name in sorted(names) for stored in self._partitions[name]]
+            found += self._partitions[name]
+        return found
 
     def _ordered(self, parts: list[StoredPart]) -> list[StoredPart]:
         heat = self.states.heat(self.definition)

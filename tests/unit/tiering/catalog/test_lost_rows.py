@@ -14,6 +14,7 @@ from disks.host.database_file import remove_database
 from tests.crash.kept_looks import looks_are_as_read
 from tests.unit.tiering.catalog.histories import TABLE, cached_store, insert
 from tiering.catalog import tables
+from tiering.catalog.freshness import Freshness
 from tiering.config.settings import Config
 from tiering.engine.store import Store
 from tiering.table.schema import MoveToVolume, TtlRule
@@ -36,7 +37,7 @@ def lose(config: Config, name: str) -> None:
 
 def is_as_the_disks_say(config: Config, parts: int) -> bool:
     """Whether who opens now, and reads no part, sees so many; and then each of them."""
-    with Store.open(config, anew=False) as store:
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
         sums = store.context.catalog.sums(store.definition(TABLE))
         assert sums is not None
         return sum(one.parts for one in sums.values()) == parts and [*looks_are_as_read(store)] == []

@@ -12,6 +12,7 @@ from disks.local.disk import LocalDisk
 from disks.workers.progress import Silent
 from tests.crash.kept_looks import looks_are_as_read
 from tests.unit.tiering.catalog.histories import TABLE, cached_store, drop, insert, move
+from tiering.catalog.freshness import Freshness
 from tiering.catalog.index import scan
 from tiering.config.settings import Config
 from tiering.engine.store import Store
@@ -62,14 +63,14 @@ def before_batch(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[],
 
 
 def test_all_is_kept_and_nothing_held(config: Config, read: list[str]) -> None:
-    with Store.open(config, anew=False) as store:
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
         assert len(read) == 5
         table = store.context.catalog._now.parts[store.definition(TABLE).uuid]
         assert table._everything is None
         assert [*looks_are_as_read(store)] == []
         assert sum(stored.facts.rows for stored in store.parts(TABLE)) == 5
         read.clear()
-    with Store.open(config, anew=False) as store:
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
         assert read == []
         assert [*looks_are_as_read(store)] == []
 
@@ -89,9 +90,9 @@ def test_what_one_that_was_killed_has_kept_is_not_read_again(
 
     before_batch(monkeypatch, 1, killed)
     with pytest.raises(KeyboardInterrupt):
-        Store.open(config, anew=False)
+        Store.open(config, freshness=Freshness.CHANGES)
     assert len(read) == 2
-    with Store.open(config, anew=False) as store:
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
         assert len(read) == 5
         assert [*looks_are_as_read(store)] == []
 
@@ -111,9 +112,9 @@ def test_what_is_committed_between_two_batches_is_seen(
 
         before_batch(monkeypatch, number, act)
         monkeypatch.setattr(LocalDisk, "steady", lambda self: nullcontext())
-        with Store.open(config, anew=False):
+        with Store.open(config, freshness=Freshness.CHANGES):
             pass
-        with Store.open(config, anew=False) as store:
+        with Store.open(config, freshness=Freshness.CHANGES) as store:
             assert [*looks_are_as_read(store)] == []
 
 
@@ -145,6 +146,6 @@ def test_it_shows_how_far_it_is(config: Config) -> None:
             shown.append(items)
 
     for _ in range(2):
-        with Store.open(config, anew=False, progress=Shown()):
+        with Store.open(config, freshness=Freshness.CHANGES, progress=Shown()):
             pass
     assert shown == [(f"reading what the parts of {TABLE} on ssd say", 5), 2, 2, 1]

@@ -16,6 +16,7 @@ from tests.idle_parts import first_due, together
 from tests.keeping import keeping
 from tests.unit.tiering.policy.placing import NOW, ROOMY, TWO, placed, table
 from tiering.catalog import tables
+from tiering.catalog.freshness import Freshness
 from tiering.catalog.new_parts import DIGEST_CLAIM, INSERT_CLAIM
 from tiering.config.settings import PolicyConfig, VolumeConfig, embedded
 from tiering.engine.store import Store
@@ -146,7 +147,10 @@ def test_a_store_is_planned_by_what_is_kept_as_by_reading_it_all(tmp_path: Path,
             chance.choice(STEPS)(acting, chance)
             acting.refresh()
             at = TODAY + timedelta(days=chance.randrange(2, 400))
-            with Store.open(config, anew=False, clock=lambda at=at: at) as store, Store.open(config) as whole:
+            with (
+                Store.open(config, freshness=Freshness.CHANGES, clock=lambda at=at: at) as store,
+                Store.open(config) as whole,
+            ):
                 for moment in (at, at + timedelta(days=chance.randrange(60))):
                     plan = store.plan(at=moment, rest="next")
                     assert plan_document(store, plan) == as_read(whole, moment)
@@ -283,7 +287,7 @@ def test_a_plan_costs_what_the_files_of_its_parts_do(tmp_path: Path) -> None:
                 transaction.commit()
         with Store.open(config):
             pass
-        with Store.open(config, anew=False) as store:
+        with Store.open(config, freshness=Freshness.CHANGES) as store:
             plan = store.plan(rest="next")
             assert [move.part for move in plan.moves] == ["202601_1_1_0", "202602_2_2_0"]
             assert plan_document(store, plan) == as_read(store, plan.now)
