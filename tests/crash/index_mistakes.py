@@ -156,6 +156,12 @@ MISTAKES = (
         f"{_UNIT}::test_after_a_start_of_the_machine_times_are_indexed_once_more",
         replaced("tiering.catalog.index.database", "_is_ready", _is_of_this_layout),
     ),
+    (
+        "index: in memory for good",
+        "a file of the index that could not be used once is never tried again",
+        f"{_UNIT}::test_a_file_that_cannot_be_made_is_none",
+        replaced("tiering.catalog.index.database", "_PAUSE_SECONDS", float("inf")),
+    ),
     ("index: gone is kept", "parts that are gone stay in the index", _MACHINE, _gone_is_kept),
     ("index: broken for good", "a part that is mended in place is shown as broken", _MACHINE, _broken_is_believed),
     ("index: any state", "who has looked once goes by that, whatever others commit", _MACHINE, _any_state),

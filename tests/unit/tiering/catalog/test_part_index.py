@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -211,13 +212,23 @@ def test_what_shows_no_change_is_not_written(path: Path, disk: LocalDisk) -> Non
     assert path.read_bytes() == before
 
 
-def test_a_file_that_cannot_be_made_is_none(tmp_path: Path, disk: LocalDisk) -> None:
-    """The process goes on in memory."""
-    (tmp_path / "state").write_text("no directory")
-    index = PartIndex(tmp_path / "state" / "index.db")
+def test_a_file_that_cannot_be_made_is_none(path: Path, disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process goes on in memory, and tries the file again after a minute."""
+    clock = SimpleNamespace(monotonic=lambda: seconds)
+    monkeypatch.setattr("tiering.catalog.index.database.time", clock)
+    seconds = 1000.0
+    path.parent.write_text("no directory")
+    index = PartIndex(path)
     assert len(names(index, look(index, disk))) == 3
     commit(disk, 1, 4)
     assert len(names(index, look(index, disk))) == 4
+    path.parent.unlink()
+    seconds = 1059.0
+    assert len(names(index, look(index, disk))) == 4
+    assert not path.exists()
+    seconds = 1060.0
+    assert len(names(index, look(index, disk))) == 4
+    assert path.exists()
 
 
 def test_after_a_start_of_the_machine_times_are_indexed_once_more(
