@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
-from disks.base import Mark
+from disks.base import Fingerprint
 from disks.local.disk import LocalDisk
 from tiering.catalog.index import scan
 
@@ -37,7 +37,7 @@ def keeping(*, settled: bool = True) -> Iterator[None]:
         return
     state_of = LocalDisk.state_of
 
-    def state_and_tick(self: LocalDisk, directory: str) -> Mark | None:
+    def state_and_tick(self: LocalDisk, directory: str) -> Fingerprint | None:
         state = state_of(self, directory)
         next_tick()
         return state

@@ -1,6 +1,6 @@
 """The index of parts, compared with a fresh reading of each part (I7). Opens nothing for writing.
 
-Of a part in a bucket the mark has the SHA-256 of its `part.json`; one on a local disk is read.
+Of a part in a bucket the fingerprint has the SHA-256 of its `part.json`; one on a local disk is read.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from disks.base import Disk, Mark, SmallFile
+from disks.base import Disk, Fingerprint, SmallFile
 from oplog.errors import Damaged, FrostlineError
 from restore.check.findings import CheckResult, Findings, Problem
 from restore.check.options import CheckOptions
 from tiering.catalog.index import audit
 from tiering.catalog.index.audit import Audit
 from tiering.catalog.index.index import PartIndex
-from tiering.catalog.index.rows import UNSETTLED, KnownPart, Place, decoded_facts, encoded_facts
+from tiering.catalog.index.rows import UNSETTLED, DiskTable, KnownPart, decoded_facts, encoded_facts
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, facts_of
 from tiering.table.paths import locate
@@ -33,10 +33,10 @@ def check_kept(
     try:
         with audit.opened(path) as kept:
             if kept is not None:
-                for place in kept.places():
-                    disk = disks.get(place.disk)
+                for table in kept.tables():
+                    disk = disks.get(table.disk)
                     if disk is not None and disk.broken is None:
-                        problems += _problems_of(kept, place, disk, path.name)
+                        problems += _problems_of(kept, table, disk, path.name)
                 kept.check_file()
     except Damaged as error:
         problems.append(Problem("I7", error.message, next(iter(disks), "")))
@@ -52,39 +52,39 @@ def check_kept(
         findings.add(problem)
 
 
-def _problems_of(kept: Audit, place: Place, disk: Disk, name: str) -> Iterator[Problem]:
-    parts = kept.parts(place)
-    wrong = [part for part in _believed(place, parts, disk) if _is_wrong(kept, part, place, disk)]
-    located = locate(f"{place.directory}/{TABLE_FILE}")
-    table = located.uuid if located is not None else None
+def _problems_of(kept: Audit, table: DiskTable, disk: Disk, name: str) -> Iterator[Problem]:
+    parts = kept.parts(table)
+    wrong = [part for part in _believed(table, parts, disk) if _is_wrong(kept, part, table, disk)]
+    located = locate(f"{table.directory}/{TABLE_FILE}")
+    uuid = located.uuid if located is not None else None
     for part in wrong:
         what = f"{name} keeps something else of this part than its {PART_FILE} says"
-        yield Problem("I7", what, disk.name, table=table, part=part.facts.name, path=_path(place, part.facts.name))
-    if not wrong and not _is_what_the_disk_shows(place, parts, disk):
+        yield Problem("I7", what, disk.name, table=uuid, part=part.facts.name, path=_path(table, part.facts.name))
+    if not wrong and not _is_what_the_disk_shows(table, parts, disk):
         what = f"{name} keeps other parts or sums of the table than {disk.name} shows"
-        yield Problem("I7", what, disk.name, table=table, path=place.directory)
+        yield Problem("I7", what, disk.name, table=uuid, path=table.directory)
 
 
-def _believed(place: Place, parts: Mapping[str, KnownPart], disk: Disk) -> Iterator[KnownPart]:
-    """Those that would be used: their rows have their checksums, and their files the marks that they had, or none had
-    one. In a bucket all."""
+def _believed(table: DiskTable, parts: Mapping[str, KnownPart], disk: Disk) -> Iterator[KnownPart]:
+    """Those that would be used: their rows have their checksums, and their files the fingerprints that they had, or
+    none had one. In a bucket all."""
     intact = {name: part for name, part in parts.items() if part.facts.crc32(part.state) == part.crc32}
     if disk.bucket is not None:
         yield from intact.values()
         return
-    for file in disk.look_over(place.directory, PART_FILE, _marks(place, intact)):
+    for file in disk.look_over(table.directory, PART_FILE, _fingerprints(table, intact)):
         part = intact.get(file.path.split("/")[-2])
-        if part is not None and (file.data is None or part.mark == UNSETTLED):
+        if part is not None and (file.data is None or part.fingerprint == UNSETTLED):
             yield part
 
 
-def _is_wrong(kept: Audit, part: KnownPart, place: Place, disk: Disk) -> bool:
-    path, data = _path(place, part.facts.name), kept.document(part)
+def _is_wrong(kept: Audit, part: KnownPart, table: DiskTable, disk: Disk) -> bool:
+    path, data = _path(table, part.facts.name), kept.document(part)
     try:
         if data is None or zlib.crc32(data) != part.facts.data_crc32:
             return False  # nobody uses it: the file is read
         if disk.bucket is not None:
-            is_same = part.mark == UNSETTLED or hashlib.sha256(data).hexdigest() == part.mark[-1]
+            is_same = part.fingerprint == UNSETTLED or hashlib.sha256(data).hexdigest() == part.fingerprint[-1]
         else:
             is_same = disk.read(path) == data
     except FrostlineError:  # it is going just now, or the check of the disk tells
@@ -101,21 +101,21 @@ def _are_of(part: KnownPart, data: bytes, path: str) -> bool:
         return False
 
 
-def _is_what_the_disk_shows(place: Place, parts: Mapping[str, KnownPart], disk: Disk) -> bool:
+def _is_what_the_disk_shows(table: DiskTable, parts: Mapping[str, KnownPart], disk: Disk) -> bool:
     """False where the index would be believed, or followed by what was committed since, and did not find what is
     there."""
-    if not audit.adds_up(place, parts):
+    if not audit.adds_up(table, parts):
         return False
-    before = place.row.state
+    before = table.row.state
     with disk.steady():
-        state = disk.state_of(place.directory)
+        state = disk.state_of(table.directory)
         if before is None or state is None:
             return True  # the next scan compares each file
-        changed = set() if state == before else disk.changed_between(place.directory, before, state)
+        changed = set() if state == before else disk.changed_between(table.directory, before, state)
         if changed is None:
             return True
-        files = disk.look_over(place.directory, PART_FILE, _marks(place, parts))
-    changed |= {name for name, _ in place.row.broken}
+        files = disk.look_over(table.directory, PART_FILE, _fingerprints(table, parts))
+    changed |= {name for name, _ in table.row.broken}
     same = {file.path.split("/")[-2] for file in files if _is_same(parts, file)}
     names = {*(file.path.split("/")[-2] for file in files), *parts}
     return names - same <= changed
@@ -126,9 +126,9 @@ def _is_same(parts: Mapping[str, KnownPart], file: SmallFile) -> bool:
     return part is not None and (file.data is None or _are_of(part, file.data, file.path))
 
 
-def _marks(place: Place, parts: Mapping[str, KnownPart]) -> dict[str, Mark]:
-    return {_path(place, name): part.mark for name, part in parts.items() if part.mark != UNSETTLED}
+def _fingerprints(table: DiskTable, parts: Mapping[str, KnownPart]) -> dict[str, Fingerprint]:
+    return {_path(table, name): part.fingerprint for name, part in parts.items() if part.fingerprint != UNSETTLED}
 
 
-def _path(place: Place, name: str) -> str:
-    return f"{place.directory}/{name}/{PART_FILE}"
+def _path(table: DiskTable, name: str) -> str:
+    return f"{table.directory}/{name}/{PART_FILE}"

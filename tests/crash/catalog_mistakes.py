@@ -14,7 +14,7 @@ from tests.crash.seeding import nothing, replaced
 
 _PARTS = "tests/unit/tiering/catalog/test_stored_parts.py"
 _LOST = "tests/unit/tiering/catalog/test_lost_rows.py"
-_LOOKS = "tests/unit/tiering/catalog/test_table_parts.py"
+_LOOKS = "tests/unit/tiering/catalog/test_scans.py"
 _BATCHES = "tests/unit/tiering/catalog/test_scan_batches.py"
 _CHANGES = "tests/unit/disks/local/test_changes.py"
 _ARRIVALS = "tests/unit/disks/local/test_many_arrivals.py"
@@ -24,7 +24,7 @@ _KILLS = "tests/crash/test_kill.py::test_killed_at_every_effect"
 _HISTORIES = f"{_CHANGES}::test_what_is_another_than_before_is_among_what_was_touched"
 
 
-def _mark_by_size(file: str, settled_ns: int) -> tuple[int, ...] | None:
+def _fingerprint_by_size(file: str, settled_ns: int) -> tuple[int, ...] | None:
     try:
         found = os.lstat(file)
     except OSError:
@@ -77,12 +77,12 @@ def _all_names_listed() -> None:
 def _seen_once() -> None:
     from tiering.catalog.index.table import IndexedTable
 
-    original = IndexedTable.look
+    original = IndexedTable.scan
 
-    def look(self: Any, *, every_file: bool) -> Any:
+    def scan(self: Any, *, every_file: bool) -> Any:
         return self.moment or original(self, every_file=every_file)
 
-    IndexedTable.look = look  # type: ignore[method-assign]
+    IndexedTable.scan = scan  # type: ignore[method-assign]
 
 
 def _but_for_the_last_batch() -> None:
@@ -121,9 +121,9 @@ def _state_before_its_rows() -> None:
 
     original = PartIndex.follow
 
-    def follow(self: Any, place: Any, change: Any, state: Any, *touched: Any) -> Any:
+    def follow(self: Any, table: Any, change: Any, state: Any, *touched: Any) -> Any:
         with self._database.writing() as connection:
-            now = self._now(connection, place)
+            now = self._now(connection, table)
             before = self._note(replace(now, row=replace(now.row, state=state)))
             changes.write(connection, before, ())
         return original(self, before, change, state, *touched)
@@ -139,8 +139,8 @@ def _changes_alone_counted() -> None:
     from tiering.catalog.index.index import PartIndex
 
     original = PartIndex.follow
-    PartIndex.follow = lambda self, place, change, state, touched=None: original(  # type: ignore[method-assign]
-        self, place, change, state
+    PartIndex.follow = lambda self, table, change, state, touched=None: original(  # type: ignore[method-assign]
+        self, table, change, state
     )
 
 
@@ -158,10 +158,10 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         replaced("tiering.catalog.index.table:TableMoment", "generations", ()),
     ),
     (
-        "catalog: a mark that can be set",
+        "catalog: a fingerprint that can be set",
         "a file is told from others by its inode, its size and the time that anybody can set",
         f"{_PARTS}::test_a_file_that_was_changed_by_hand_is_read_again",
-        replaced("disks.local.disk", "mark_of", _mark_by_size),
+        replaced("disks.local.disk", "fingerprint_of", _fingerprint_by_size),
     ),
     (
         "catalog: the ranges of an older rule",

@@ -20,9 +20,9 @@ from backup import storage
 from backup.format import names
 from tests import turns
 from tests.crash import invariants, mutants
+from tests.crash.as_read import index_is_as_read, watching
 from tests.crash.harness import Failpoints, ForkServer, Mode, Outcome, hooked
 from tests.crash.invariants import Seen
-from tests.crash.kept_looks import looks_are_as_read, watching
 from tests.crash.powercut import Effect, Recorder, cuts, read_tree, write_tree
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.crash.site import Site
@@ -243,7 +243,7 @@ def kill_everywhere(server: ForkServer, site: Site, name: str) -> Tally:
             where = f"{name} killed at {at} ({_label(known, at)})"
             found = [*_unreached(known, at, outcome)]
             if at % 2:  # else recovery comes first
-                found += [f"at once: {line}" for watcher in watchers for line in looks_are_as_read(watcher, watcher)]
+                found += [f"at once: {line}" for watcher in watchers for line in index_is_as_read(watcher, watcher)]
             tally.add(where, [*found, *_judge(site, name, known, outcome, *watchers)])
     return tally
 

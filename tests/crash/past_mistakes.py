@@ -8,7 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _BACK = "tests/property/test_going_back.py"
-_LOOKS = "tests/unit/tiering/catalog/test_table_parts.py"
+_LOOKS = "tests/unit/tiering/catalog/test_scans.py"
 _LET_GO = "tests/unit/tiering/query/test_past_let_go.py"
 
 

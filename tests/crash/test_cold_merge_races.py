@@ -32,7 +32,7 @@ from tiering.merge.cold.job import ColdMergeReport
 from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.parquet import uploads
 
-pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("kept_looks")]
+pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("small_batches")]
 
 STRIDE = 5
 """The other one gets its turn before every fifth request here, before each in the slow run."""

@@ -27,7 +27,7 @@ from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.move.mover import MoveReport
 
-pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("kept_looks")]
+pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("small_batches")]
 
 STRIDE = 8
 """The other process gets its turn at every eighth effect here, at each in the slow run."""

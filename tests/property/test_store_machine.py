@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from oplog.errors import Refused
 from tests.crash import invariants
+from tests.crash.as_read import catalog_is_as_read, index_is_as_read, watching
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
-from tests.crash.kept_looks import catalog_is_as_read, looks_are_as_read, watching
 from tests.crash.site import FEBRUARY, JANUARY, TABLE, Site, collect, events, rows, temporary_site
 from tests.keeping import keeping
 from tests.turns import histories
@@ -154,7 +154,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def late_look(self) -> None:
-        assert [*looks_are_as_read(self.store, self.late)] == []
+        assert [*index_is_as_read(self.store, self.late)] == []
 
     @rule()
     def restart(self) -> None:
@@ -235,7 +235,7 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_wrong(self) -> None:
         assert self._seen() == self.model
-        assert [*looks_are_as_read(self.store, self.watcher)] == []
+        assert [*index_is_as_read(self.store, self.watcher)] == []
         assert [*catalog_is_as_read(self.store)] == []
         kept = " is duplicate after recovery"  # a copy of what the bucket has
         assert [one for one in invariants.readable_once(self.store) if not one.endswith(kept)] == []

@@ -23,7 +23,7 @@ from tiering.catalog.definitions.unreadable import UnreadableTable
 from tiering.catalog.freshness import Freshness
 from tiering.catalog.index.index import PartIndex
 from tiering.catalog.index.past import PastTable
-from tiering.catalog.index.rows import Place
+from tiering.catalog.index.rows import DiskTable
 from tiering.catalog.index.table import IndexedTable
 from tiering.catalog.lineage import Lineage, Merges, no_merges
 from tiering.catalog.states import States
@@ -121,7 +121,7 @@ class Catalog:
             hidden += [table.before for table in snapshot.unreadable.values() if table.before is not None]
             for definition in (*snapshot.tables.values(), *hidden):
                 table = self._reader_of(definition, snapshot.dropping)
-                table.look(every_file=every_file)
+                table.scan(every_file=every_file)
                 snapshot.parts[definition.uuid] = table
             self._last = snapshot
 
@@ -311,7 +311,7 @@ class Catalog:
             return False
         return any(stored.state != "active" for stored in table.everything())
 
-    def sums(self, definition: TableDefinition) -> Mapping[str, Place] | None:
+    def sums(self, definition: TableDefinition) -> Mapping[str, DiskTable] | None:
         """What the parts on each disk are together, all of them active. None where only going through them tells."""
         table = self._now.parts.get(definition.uuid)
         return table.sums() if table is not None else {}

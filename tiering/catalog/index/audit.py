@@ -16,7 +16,7 @@ from oplog.errors import Damaged, FrostlineError
 from tiering.catalog.index import rows
 from tiering.catalog.index.database import SCHEMA
 from tiering.catalog.index.index import known_parts, with_partitions
-from tiering.catalog.index.rows import KnownPart, PartitionTotals, Place, decoded_facts, in_microseconds
+from tiering.catalog.index.rows import DiskTable, KnownPart, PartitionTotals, decoded_facts, in_microseconds
 
 
 @contextmanager
@@ -51,16 +51,16 @@ class Audit:
         if said != "ok":
             raise ValueError(said)
 
-    def places(self) -> Iterator[Place]:
+    def tables(self) -> Iterator[DiskTable]:
         """All of them."""
-        query = "SELECT id, disk, directory, data, crc32 FROM places"
+        query = "SELECT id, disk, directory, data, crc32 FROM disk_tables"
         for number, disk, directory, data, crc32 in self._connection.execute(query).fetchall():
-            row = rows.decoded_place(number, f"{disk}:{directory}", data, crc32)
-            yield with_partitions(self._connection, Place(number, disk, directory, row, {}))
+            row = rows.decoded_disk_table(number, f"{disk}:{directory}", data, crc32)
+            yield with_partitions(self._connection, DiskTable(number, disk, directory, row, {}))
 
-    def parts(self, place: Place) -> dict[str, KnownPart]:
+    def parts(self, table: DiskTable) -> dict[str, KnownPart]:
         """By name."""
-        return dict(known_parts(self._connection, place))
+        return dict(known_parts(self._connection, table))
 
     def document(self, part: KnownPart) -> bytes | None:
         """Its `part.json`."""
@@ -69,8 +69,8 @@ class Audit:
         return None if found is None else bytes(found[0])
 
 
-def adds_up(place: Place, parts: Mapping[str, KnownPart]) -> bool:
-    """Whether the sums of the place are those of its parts, and the parts are what their facts say. Block numbers of
+def adds_up(table: DiskTable, parts: Mapping[str, KnownPart]) -> bool:
+    """Whether the sums of the table are those of its parts, and the parts are what their facts say. Block numbers of
     parts that are gone may be among the sums."""
     sums: dict[str, PartitionTotals] = defaultdict(PartitionTotals)
     values: dict[str, set[object]] = defaultdict(set)
@@ -82,10 +82,10 @@ def adds_up(place: Place, parts: Mapping[str, KnownPart]) -> bool:
         partition = kept.partition
         sums[partition] = _added(sums[partition], part)
         values[partition].add(facts.partition_values)
-    for name, totals in place.partitions.items():
+    for name, totals in table.partitions.items():
         if totals.values is not None and totals.parts and {totals.values} != values[name]:
             return False
-    return _counted(place.partitions) == _counted(sums)
+    return _counted(table.partitions) == _counted(sums)
 
 
 def _added(totals: PartitionTotals, part: KnownPart) -> PartitionTotals:

@@ -35,21 +35,22 @@ _PAUSE_SECONDS = 60.0
 _LONGEST_PAUSE_SECONDS = 3600.0
 _TROUBLE = (sqlite3.Error, OSError, FrostlineError, msgspec.MsgspecError, ValueError)
 _CREATE = """
-CREATE TABLE places (
+CREATE TABLE disk_tables (
   id INTEGER PRIMARY KEY AUTOINCREMENT, disk TEXT NOT NULL, directory TEXT NOT NULL, data BLOB NOT NULL,
   crc32 INTEGER NOT NULL, UNIQUE (disk, directory));
 CREATE TABLE sums (
-  place INTEGER NOT NULL, partition TEXT NOT NULL, data BLOB NOT NULL, crc32 INTEGER NOT NULL,
-  PRIMARY KEY (place, partition)) WITHOUT ROWID;
+  disk_table INTEGER NOT NULL, partition TEXT NOT NULL, data BLOB NOT NULL, crc32 INTEGER NOT NULL,
+  PRIMARY KEY (disk_table, partition)) WITHOUT ROWID;
 CREATE TABLE parts (
-  place INTEGER NOT NULL, name TEXT NOT NULL, columns INTEGER NOT NULL, rules INTEGER NOT NULL, revision INTEGER,
+  disk_table INTEGER NOT NULL, name TEXT NOT NULL, columns INTEGER NOT NULL, rules INTEGER NOT NULL, revision INTEGER,
   rows INTEGER NOT NULL, size_bytes INTEGER NOT NULL, created INTEGER NOT NULL, due INTEGER, told_first INTEGER,
-  told_last INTEGER, replaces INTEGER NOT NULL, data_crc32 INTEGER NOT NULL, facts BLOB NOT NULL, mark BLOB NOT NULL,
-  document INTEGER NOT NULL, state INTEGER NOT NULL, crc32 INTEGER NOT NULL, PRIMARY KEY (place, name)) WITHOUT ROWID;
-CREATE INDEX parts_created ON parts (place, created);
-CREATE INDEX parts_due ON parts (place, due) WHERE due IS NOT NULL;
-CREATE INDEX parts_told_first ON parts (place, told_first) WHERE told_first IS NOT NULL;
-CREATE INDEX parts_told_last ON parts (place, told_last) WHERE told_last > told_first;
+  told_last INTEGER, replaces INTEGER NOT NULL, data_crc32 INTEGER NOT NULL, facts BLOB NOT NULL,
+  fingerprint BLOB NOT NULL, document INTEGER NOT NULL, state INTEGER NOT NULL, crc32 INTEGER NOT NULL,
+  PRIMARY KEY (disk_table, name)) WITHOUT ROWID;
+CREATE INDEX parts_created ON parts (disk_table, created);
+CREATE INDEX parts_due ON parts (disk_table, due) WHERE due IS NOT NULL;
+CREATE INDEX parts_told_first ON parts (disk_table, told_first) WHERE told_first IS NOT NULL;
+CREATE INDEX parts_told_last ON parts (disk_table, told_last) WHERE told_last > told_first;
 CREATE TABLE documents (id INTEGER PRIMARY KEY AUTOINCREMENT, data BLOB NOT NULL, gone INTEGER);
 CREATE INDEX gone_documents ON documents (gone) WHERE gone IS NOT NULL;
 CREATE TABLE boot (id TEXT NOT NULL)

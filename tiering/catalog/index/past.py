@@ -12,7 +12,7 @@ from disks.base import Disk
 from tiering.catalog.index import changes, scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex
-from tiering.catalog.index.rows import NO_DOCUMENT, IndexChange, PartitionTotals, Place, decoded_facts, partition_of
+from tiering.catalog.index.rows import NO_DOCUMENT, DiskTable, IndexChange, PartitionTotals, decoded_facts, partition_of
 from tiering.catalog.index.scan import FOLLOWED, ScanTarget
 from tiering.catalog.index.table import IndexedTable, TableMoment
 from tiering.catalog.stored import LazyPart, PartSource, StoredPart
@@ -22,7 +22,7 @@ from tiering.table.part import PART_FILE, PartName
 class Difference(msgspec.Struct, frozen=True):
     """What a disk had then that the index does not have now."""
 
-    now: Place
+    now: DiskTable
     away: frozenset[str]
     """The names of the parts that the index has, and that were not there, or were others."""
     change: IndexChange
@@ -35,18 +35,18 @@ class PastTable(IndexedTable):
     differences: dict[str, Difference] = msgspec.field(default_factory=dict)
     is_by_itself: bool = False
 
-    def _place(self, disk: Disk, *, every_file: bool) -> Place:
+    def _table(self, disk: Disk, *, every_file: bool) -> DiskTable:
         if not self.is_by_itself and (then := self._by_now(disk)) is not None:
             return then
         if not self.is_by_itself:  # all disks by one index
             self.is_by_itself, self.index = True, PartIndex(None)
             raise OvertakenError
-        return super()._place(disk, every_file=every_file)
+        return super()._table(disk, every_file=every_file)
 
-    def _by_now(self, disk: Disk) -> Place | None:
+    def _by_now(self, disk: Disk) -> DiskTable | None:
         """What the disk had, by the index of now; None where that does not tell."""
         target = ScanTarget(disk, self.definition)
-        now, state = self.index.place_if_kept(disk.name, target.directory), disk.state_of(target.directory)
+        now, state = self.index.table_if_kept(disk.name, target.directory), disk.state_of(target.directory)
         if now is None or now.row.state is None or state is None or now.row.broken:
             return None
         names = set() if now.row.state == state else disk.changed_between(target.directory, now.row.state, state)
@@ -70,17 +70,17 @@ class PastTable(IndexedTable):
         then = changes.with_sums(now, sums)
         return replace(then, row=replace(then.row, state=state))
 
-    def _with_states(self, places: dict[str, Place]) -> TableMoment:
+    def _with_states(self, tables: dict[str, DiskTable]) -> TableMoment:
         """A partition of which no part was touched, and all parts are active now, had active parts only: parts are only
         hidden by others. Of all others the states are computed, and held."""
         if self.is_by_itself:
-            return super()._with_states(places)
-        moment = TableMoment(places)
+            return super()._with_states(tables)
+        moment = TableMoment(tables)
         copies = self.states.copies.parts(self.definition)
         unsure = {
             name
-            for place in places.values()
-            for name, sums in place.partitions.items()
+            for table in tables.values()
+            for name, sums in table.partitions.items()
             if sums.inactive or not sums.is_settled
         }
         for partition in sorted(unsure | {partition_of(name) for name in copies}):
@@ -91,7 +91,7 @@ class PastTable(IndexedTable):
     def _rows(self, moment: TableMoment, partition: str | None) -> list[StoredPart]:
         if self.is_by_itself:
             return super()._rows(moment, partition)
-        make = self._maker(moment.places)
+        make = self._maker(moment.tables)
         parts: list[StoredPart] = []
         for difference in self.differences.values():
             now = self.index.parts([difference.now], make, partition)

@@ -1,8 +1,8 @@
 """A scan of a table's directory on a disk: compares it with the index of parts, and brings in what differs.
 
-A file is read when its mark is not the one that the index has (`Disk.look_over`). While the directory shows the state
-of the last scan, or commits say what they touched since (`Disk.changed_between`), only those names are looked at. A
-directory of very many parts is scanned some thousands at a time; a scan that was killed does not read again what the
+A file is read when its fingerprint is not the one that the index has (`Disk.look_over`). While the directory shows the
+state of the last scan, or commits say what they touched since (`Disk.changed_between`), only those names are compared.
+A directory of very many parts is scanned some thousands at a time; a scan that was killed does not read again what the
 one before brought in.
 """
 
@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from disks.base import Disk, Mark, SmallFile
+from disks.base import Disk, Fingerprint, SmallFile
 from disks.workers.progress import SILENT, Progress
 from oplog.errors import Damaged, FrostlineError, Transient
 from tiering.catalog.index.database import OvertakenError
@@ -24,11 +24,11 @@ from tiering.catalog.index.rows import (
     UNSETTLED,
     AddedPart,
     Basis,
+    DiskTable,
     DocumentKey,
     Facts,
     IndexChange,
     KnownPart,
-    Place,
     decoded_facts,
     encoded_facts,
     in_microseconds,
@@ -72,60 +72,62 @@ class ScanTarget(msgspec.Struct, frozen=True):
         return f"{self.directory}/{name}/{PART_FILE}"
 
 
-def look(index: PartIndex, target: ScanTarget, *, every_file: bool, progress: Progress = SILENT) -> Place:
+def scan(index: PartIndex, target: ScanTarget, *, every_file: bool, progress: Progress = SILENT) -> DiskTable:
     """The parts of the table on the disk now. With `every_file` the disk is asked for each file; else what shows no
     change is believed."""
     for _ in range(_TRIES):
         with suppress(OvertakenError), target.disk.steady():
-            return _look(index, target, every_file=every_file, progress=progress)
+            return _scan(index, target, every_file=every_file, progress=progress)
     raise Transient(
         f"what is known of {target.definition.full_name} on {target.disk.name} is changed all the time",
         hint="try again when other processes do less",
     )
 
 
-def _look(index: PartIndex, target: ScanTarget, *, every_file: bool, progress: Progress) -> Place:
+def _scan(index: PartIndex, target: ScanTarget, *, every_file: bool, progress: Progress) -> DiskTable:
     disk, directory = target.disk, target.directory
     state = disk.state_of(directory)
-    place = index.place(disk.name, directory)
+    table = index.table(disk.name, directory)
     basis = target.basis
-    if not every_file and state is not None and place.row.state is not None and place.row.basis == basis:
-        names = set() if place.row.state == state else disk.changed_between(directory, place.row.state, state)
+    if not every_file and state is not None and table.row.state is not None and table.row.basis == basis:
+        names = set() if table.row.state == state else disk.changed_between(directory, table.row.state, state)
         if names is not None and len(names) <= FOLLOWED:
-            names |= {name for name, _ in place.row.broken}
-            return _follow(index, target, place, names, state, basis)
-    return _scan(index, target, place, state, basis, progress)
+            names |= {name for name, _ in table.row.broken}
+            return _follow(index, target, table, names, state, basis)
+    return _full_scan(index, target, table, state, basis, progress)
 
 
-def _follow(index: PartIndex, target: ScanTarget, place: Place, names: set[str], state: Mark, basis: Basis) -> Place:
-    if not names and place.row.state == state:
-        return place
-    change = compared(index, target, basis, index.known_among(place, names), names)
-    change.broken = sorted(change.broken + [one for one in place.row.broken if one[0] not in names])
+def _follow(
+    index: PartIndex, target: ScanTarget, table: DiskTable, names: set[str], state: Fingerprint, basis: Basis
+) -> DiskTable:
+    if not names and table.row.state == state:
+        return table
+    change = compared(index, target, basis, index.known_among(table, names), names)
+    change.broken = sorted(change.broken + [one for one in table.row.broken if one[0] not in names])
     if target.disk.state_of(target.directory) != state:  # a bucket, to which others commit meanwhile
         raise OvertakenError
-    if change.is_empty() and tuple(change.broken) == place.row.broken and place.row.state == state:
-        return place
-    return index.follow(place, change, state, names)
+    if change.is_empty() and tuple(change.broken) == table.row.broken and table.row.state == state:
+        return table
+    return index.follow(table, change, state, names)
 
 
-def _scan(
-    index: PartIndex, target: ScanTarget, place: Place, state: Mark | None, basis: Basis, progress: Progress
-) -> Place:
-    disk, table = target.disk, target.definition.full_name
+def _full_scan(
+    index: PartIndex, target: ScanTarget, table: DiskTable, state: Fingerprint | None, basis: Basis, progress: Progress
+) -> DiskTable:
+    disk, full_name = target.disk, target.definition.full_name
     names = sorted(disk.directories(target.directory))
     if len(names) <= AT_ONCE:
-        return index.finish(place, compared(index, target, basis, index.known(place), None), state, basis)
+        return index.finish(table, compared(index, target, basis, index.known(table), None), state, basis)
     whole = IndexChange()
-    with progress.task(f"reading what the parts of {table} on {disk.name} say", items=len(names)) as task:
+    with progress.task(f"reading what the parts of {full_name} on {disk.name} say", items=len(names)) as task:
         for batch, *limits in _batches(names):
-            change = compared(index, target, basis, index.known(place, *limits), batch)
+            change = compared(index, target, basis, index.known(table, *limits), batch)
             whole.parts, whole.check = whole.parts + change.parts, whole.check + change.check
             whole.broken = whole.broken + change.broken
             if not change.is_empty():
-                index.put(place, change)
+                index.put(table, change)
             task.advance(items=len(batch))
-    return index.finish(place, whole, state, basis)
+    return index.finish(table, whole, state, basis)
 
 
 def _batches(names: Sequence[str]) -> Iterator[tuple[Sequence[str], str, str]]:
@@ -146,22 +148,22 @@ def compared(
     among: Sequence[str] | set[str] | None,
 ) -> IndexChange:
     """What the disk has at these names, or at all, against what is known of them."""
-    marks = {target.path(name): one.mark for name, one in known.items() if one.mark != UNSETTLED}
+    fingerprints = {target.path(name): one.fingerprint for name, one in known.items() if one.fingerprint != UNSETTLED}
     arguments = () if among is None else (among,)
-    files = target.disk.look_over(target.directory, PART_FILE, marks, *arguments)
+    files = target.disk.look_over(target.directory, PART_FILE, fingerprints, *arguments)
     change, seen = IndexChange([], [], {}, []), set[str]()
     kept = _kept_documents(index, known, files, basis)
     for file in files:
         name = file.path.split("/")[-2]
         before = known.get(name)
-        mark = UNSETTLED if file.mark is None else file.mark
+        fingerprint = UNSETTLED if file.fingerprint is None else file.fingerprint
         data = kept.get(before.document_key) if before is not None else None
         is_same = before is not None and before.facts.revision == file.revision
         if before is not None and is_same and (file.data is None or file.data == data):
             facts = before.facts
             if facts.columns == basis[0]:
-                if mark != before.mark:
-                    change.marks[name] = mark
+                if fingerprint != before.fingerprint:
+                    change.fingerprints[name] = fingerprint
                 if facts.rules != basis[1]:
                     facts = _with_times(target, facts, decoded_facts(facts.facts), basis)
                     change.times.append((before.facts, facts))
@@ -178,7 +180,7 @@ def compared(
         except FrostlineError as error:
             change.broken.append((name, error.message))
             continue
-        new = AddedPart(_facts(target, part, data, file.revision, basis), mark, part.partition_values, data)
+        new = AddedPart(_facts(target, part, data, file.revision, basis), fingerprint, part.partition_values, data)
         change.new.append(new)
         change.parts, change.check = change.parts + 1, change.check + new.facts.crc32(0)
         seen.add(name)

@@ -21,7 +21,7 @@ from oplog.errors import Transient
 from tiering.catalog.index import scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex, unsettled
-from tiering.catalog.index.rows import STATES, IndexedPart, Place, decoded_facts, partition_of
+from tiering.catalog.index.rows import STATES, DiskTable, IndexedPart, decoded_facts, partition_of
 from tiering.catalog.index.scan import ScanTarget
 from tiering.catalog.states import Doubts, States
 from tiering.catalog.stored import Broken, LazyPart, PartSource, StoredPart
@@ -38,12 +38,12 @@ _TRIES = 8
 class TableMoment(msgspec.Struct):
     """The table's directories at one moment, by disk; and the partitions that are held."""
 
-    places: dict[str, Place]
+    tables: dict[str, DiskTable]
     held: dict[str, list[StoredPart]] = {}
     doubts: Doubts = msgspec.field(default_factory=lambda: Doubts({}, []))
     is_dropping: bool = False
     _are_all_active: bool | None = None
-    _whole: dict[str, Place] | None = None
+    _whole: dict[str, DiskTable] | None = None
 
     @property
     def are_all_active(self) -> bool:
@@ -53,16 +53,16 @@ class TableMoment(msgspec.Struct):
         return self._are_all_active
 
     @property
-    def whole(self) -> dict[str, Place]:
+    def whole(self) -> dict[str, DiskTable]:
         """The directories, without partitions that are empty by now."""
         if self._whole is None:
-            self._whole = {name: place.without_empty() for name, place in self.places.items()}
+            self._whole = {name: table.without_empty() for name, table in self.tables.items()}
         return self._whole
 
     def _has_inactive(self) -> bool:
         if any(stored.state != "active" for held in self.held.values() for stored in held):
             return True
-        partitions = (item for place in self.places.values() for item in place.partitions.items())
+        partitions = (item for table in self.tables.values() for item in table.partitions.items())
         return any(sums.inactive for name, sums in partitions if name not in self.held)
 
     @property
@@ -74,7 +74,7 @@ class TableMoment(msgspec.Struct):
 
     @property
     def generations(self) -> tuple[int, ...]:
-        return tuple(place.row.generation for place in self.places.values())
+        return tuple(table.row.generation for table in self.tables.values())
 
 
 class IndexedTable(msgspec.Struct):
@@ -92,12 +92,12 @@ class IndexedTable(msgspec.Struct):
     _everything: list[StoredPart] | None = None
     _partitions: dict[str, list[StoredPart]] = {}
 
-    def look(self, *, every_file: bool) -> TableMoment:
+    def scan(self, *, every_file: bool) -> TableMoment:
         """The table now."""
         with self.lock:
             for _ in range(_TRIES):
                 try:
-                    self._take(self._with_states(self._places(every_file=every_file)))
+                    self._take(self._with_states(self._tables(every_file=every_file)))
                 except OvertakenError:
                     every_file = False
                 else:
@@ -107,7 +107,7 @@ class IndexedTable(msgspec.Struct):
     @property
     def now(self) -> TableMoment:
         """The table when it was last looked at."""
-        return self.moment or self.look(every_file=False)
+        return self.moment or self.scan(every_file=False)
 
     def _take(self, moment: TableMoment) -> None:
         last = self.moment
@@ -144,7 +144,7 @@ class IndexedTable(msgspec.Struct):
 
     def _where(self, may_match: Callable[[tuple[Any, ...]], bool], moment: TableMoment) -> tuple[list[StoredPart], int]:
         if moment.are_all_active:
-            asked = [one for place in moment.places.values() for one in place.partitions.items()]
+            asked = [one for table in moment.tables.values() for one in table.partitions.items()]
             names = {name for name, one in asked if one.values is None or may_match(one.values)}
             left_out = sum(one.parts for name, one in asked if name not in names)
             if left_out and len(names) <= _ONE_BY_ONE:
@@ -160,7 +160,7 @@ class IndexedTable(msgspec.Struct):
 
     # What the parts are together
 
-    def sums(self) -> dict[str, Place] | None:
+    def sums(self) -> dict[str, DiskTable] | None:
         """By disk; None where only going through the parts tells. All parts are active then."""
         moment = self.now
         return moment.whole if moment.are_all_active else None
@@ -168,12 +168,12 @@ class IndexedTable(msgspec.Struct):
     def due(self, until: datetime) -> set[str]:
         """The partitions with a part on which a rule acts by then."""
         with self.lock:
-            return self._read(lambda moment: self._of_each(moment, lambda place: self.index.due(place, until)))
+            return self._read(lambda moment: self._of_each(moment, lambda table: self.index.due(table, until)))
 
     def between_told(self, now: datetime) -> set[str]:
         """The partitions with a part of which a rule that plans only tell of was due, and another one will be."""
         with self.lock:
-            return self._read(lambda moment: self._of_each(moment, lambda place: self.index.between_told(place, now)))
+            return self._read(lambda moment: self._of_each(moment, lambda table: self.index.between_told(table, now)))
 
     def next_due(self, after: datetime, without: Collection[str] = ()) -> datetime | None:
         """When a rule that acts, or one that plans only tell of, is due next for a part of another partition than
@@ -194,18 +194,18 @@ class IndexedTable(msgspec.Struct):
         return self._times(moment, self.index.newest)
 
     @staticmethod
-    def _times(moment: TableMoment, ask: Callable[[Place], datetime | None]) -> list[datetime]:
-        return [at for at in map(ask, moment.places.values()) if at is not None]
+    def _times(moment: TableMoment, ask: Callable[[DiskTable], datetime | None]) -> list[datetime]:
+        return [at for at in map(ask, moment.tables.values()) if at is not None]
 
     @staticmethod
-    def _of_each(moment: TableMoment, ask: Callable[[Place], set[str]]) -> set[str]:
-        return set[str]().union(*map(ask, moment.places.values()))
+    def _of_each(moment: TableMoment, ask: Callable[[DiskTable], set[str]]) -> set[str]:
+        return set[str]().union(*map(ask, moment.tables.values()))
 
     def broken(self) -> Iterator[Broken]:
         """What could not be read."""
-        for place in self.now.places.values():
-            for name, reason in place.row.broken:
-                yield Broken(place.disk, f"{place.directory}/{name}/{PART_FILE}", reason)
+        for table in self.now.tables.values():
+            for name, reason in table.row.broken:
+                yield Broken(table.disk, f"{table.directory}/{name}/{PART_FILE}", reason)
 
     def _read(self, read: Callable[[TableMoment], _T]) -> _T:
         """What is read of the moment that was looked at; or of now, where the index has gone on."""
@@ -214,38 +214,38 @@ class IndexedTable(msgspec.Struct):
             try:
                 return read(moment)
             except OvertakenError:
-                moment = self.look(every_file=False)
+                moment = self.scan(every_file=False)
         raise Transient(f"the parts of {self.definition.full_name} change all the time", hint="try again")
 
-    def _places(self, *, every_file: bool) -> dict[str, Place]:
+    def _tables(self, *, every_file: bool) -> dict[str, DiskTable]:
         """What the disks hold, all at one moment: of a part that moves to a disk which was looked at, from one which
         was not yet, answers would lack the rows. A disk that changed meanwhile is looked at again."""
-        places = {
-            name: self._place(disk, every_file=every_file) for name, disk in self.disks.items() if not disk.broken
+        tables = {
+            name: self._table(disk, every_file=every_file) for name, disk in self.disks.items() if not disk.broken
         }
-        for _ in range(_TRIES if len(places) > 1 else 0):
-            behind = [place.disk for place in places.values() if self._is_behind(place)]
+        for _ in range(_TRIES if len(tables) > 1 else 0):
+            behind = [table.disk for table in tables.values() if self._is_behind(table)]
             if not behind:
                 break
-            places |= {name: self._place(self.disks[name], every_file=False) for name in behind}
-        return places
+            tables |= {name: self._table(self.disks[name], every_file=False) for name in behind}
+        return tables
 
-    def _place(self, disk: Disk, *, every_file: bool) -> Place:
+    def _table(self, disk: Disk, *, every_file: bool) -> DiskTable:
         policy = self.states.config.policies.get(self.definition.policy)
         target = ScanTarget(disk, self.definition, policy)
-        return scan.look(self.index, target, every_file=every_file, progress=self.progress)
+        return scan.scan(self.index, target, every_file=every_file, progress=self.progress)
 
-    def _is_behind(self, place: Place) -> bool:
-        state = place.row.state
-        return state is not None and self.disks[place.disk].state_of(place.directory) != state
+    def _is_behind(self, table: DiskTable) -> bool:
+        state = table.row.state
+        return state is not None and self.disks[table.disk].state_of(table.directory) != state
 
-    def _with_states(self, places: dict[str, Place]) -> TableMoment:
+    def _with_states(self, tables: dict[str, DiskTable]) -> TableMoment:
         """The moment, with the states of all parts in the index, but for those that are held."""
         copies = self.states.copies.parts(self.definition)
         parts = {directory.rsplit("/", 1)[1] for directory in self.dropping if directory.startswith(self._prefix)}
         asked = {partition_of(name) for name in (*copies, *parts)}
-        moment = TableMoment(places, is_dropping=bool(parts))
-        computed = self.index.mixed([*places.values()])
+        moment = TableMoment(tables, is_dropping=bool(parts))
+        computed = self.index.mixed([*tables.values()])
         states: dict[tuple[int, str], int] = {}
         for partition in sorted(computed | asked):
             found = [stored for stored in self._rows(moment, partition) if stored.directory not in self.dropping]
@@ -255,11 +255,11 @@ class IndexedTable(msgspec.Struct):
                 continue
             for stored in result:
                 if stored.state != "active":
-                    states[places[stored.disk].id, stored.label] = STATES.index(stored.state)
-        settled = unsettled(places.values()) - moment.held.keys()
+                    states[tables[stored.disk].id, stored.label] = STATES.index(stored.state)
+        settled = unsettled(tables.values()) - moment.held.keys()
         if settled:
-            after = self.index.settle([*places.values()], settled, states)
-            moment.places = {place.disk: place for place in after}
+            after = self.index.settle([*tables.values()], settled, states)
+            moment.tables = {table.disk: table for table in after}
         return moment
 
     @property
@@ -286,23 +286,23 @@ class IndexedTable(msgspec.Struct):
         return sorted(parts, key=lambda stored: (stored.name, heat.get(stored.disk, len(heat)), stored.disk))
 
     def _rows(self, moment: TableMoment, partition: str | None) -> list[StoredPart]:
-        return self.index.parts([*moment.places.values()], self._maker(moment.places), partition)
+        return self.index.parts([*moment.tables.values()], self._maker(moment.tables), partition)
 
-    def _maker(self, disks: Collection[str]) -> Callable[[Place, IndexedPart], StoredPart]:
+    def _maker(self, disks: Collection[str]) -> Callable[[DiskTable, IndexedPart], StoredPart]:
         """Makes parts of rows."""
         sources = {name: PartSource(self.disks, self.index, name) for name in disks}
         volumes = {name: self._volume(name) for name in disks}
         partitions: dict[str, str] = {}
 
-        def make(place: Place, row: IndexedPart) -> StoredPart:
+        def make(table: DiskTable, row: IndexedPart) -> StoredPart:
             name = PartName.parse(row.name)
             partition = partitions.setdefault(name.partition, name.partition)  # of many parts one text
             name = PartName(partition, name.min_block, name.max_block, name.level, name.mutation)
             replaces = decoded_facts(row.facts).replaces if row.replaces else ()
-            path = f"{place.directory}/{row.name}/{PART_FILE}"
-            lazy = LazyPart(sources[place.disk], path, row.facts, replaces, row.document)
+            path = f"{table.directory}/{row.name}/{PART_FILE}"
+            lazy = LazyPart(sources[table.disk], path, row.facts, replaces, row.document)
             state = STATES[row.state]
-            return StoredPart(self.definition, lazy, name, place.disk, volumes[place.disk], row.revision, state)
+            return StoredPart(self.definition, lazy, name, table.disk, volumes[table.disk], row.revision, state)
 
         return make
 

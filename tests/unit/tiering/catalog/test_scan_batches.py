@@ -10,7 +10,7 @@ import pytest
 
 from disks.local.disk import LocalDisk
 from disks.workers.progress import Silent
-from tests.crash.kept_looks import looks_are_as_read
+from tests.crash.as_read import index_is_as_read
 from tests.unit.tiering.catalog.histories import TABLE, cached_store, drop, insert, move
 from tiering.catalog.freshness import Freshness
 from tiering.catalog.index import scan
@@ -67,19 +67,19 @@ def test_all_is_kept_and_nothing_held(config: Config, read: list[str]) -> None:
         assert len(read) == 5
         table = store.context.catalog._now.parts[store.definition(TABLE).uuid]
         assert table._everything is None
-        assert [*looks_are_as_read(store)] == []
+        assert [*index_is_as_read(store)] == []
         assert sum(stored.facts.rows for stored in store.parts(TABLE)) == 5
         read.clear()
     with Store.open(config, freshness=Freshness.CHANGES) as store:
         assert read == []
-        assert [*looks_are_as_read(store)] == []
+        assert [*index_is_as_read(store)] == []
 
 
 def test_who_looks_at_all_parts_has_them_afterwards(config: Config, read: list[str]) -> None:
     with Store.open(config) as store:
         assert len(read) == 5
         assert len(store.parts(TABLE)) == 5
-        assert [*looks_are_as_read(store)] == []
+        assert [*index_is_as_read(store)] == []
 
 
 def test_what_one_that_was_killed_has_kept_is_not_read_again(
@@ -94,7 +94,7 @@ def test_what_one_that_was_killed_has_kept_is_not_read_again(
     assert len(read) == 2
     with Store.open(config, freshness=Freshness.CHANGES) as store:
         assert len(read) == 5
-        assert [*looks_are_as_read(store)] == []
+        assert [*index_is_as_read(store)] == []
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -115,7 +115,7 @@ def test_what_is_committed_between_two_batches_is_seen(
         with Store.open(config, freshness=Freshness.CHANGES):
             pass
         with Store.open(config, freshness=Freshness.CHANGES) as store:
-            assert [*looks_are_as_read(store)] == []
+            assert [*index_is_as_read(store)] == []
 
 
 def test_parts_that_replace_others_are_found_batch_by_batch(config: Config, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_parts_that_replace_others_are_found_batch_by_batch(config: Config, tmp_
         move(store, "cold")
         aside.rename(directory)
         forget(config)
-        assert [*looks_are_as_read(store)] == []
+        assert [*index_is_as_read(store)] == []
         store.refresh()
         assert store.context.catalog.has_inactive(store.definition(TABLE))
 

@@ -16,15 +16,15 @@ from msgspec.structs import replace
 
 from disks.file_table.views import TableReader
 from tests.command_line import Frostline
-from tests.crash.kept_looks import catalog_is_as_read
+from tests.crash.as_read import catalog_is_as_read
 from tests.unit.tiering.catalog.histories import STEPS, TABLE, alter, cached_store, move
 from tiering.catalog.index import database
 from tiering.catalog.index.rows import (
     Facts,
-    decoded_place,
+    decoded_disk_table,
     decoded_sums,
     encode,
-    encoded_place,
+    encoded_disk_table,
     encoded_sums,
     partition_of,
 )
@@ -149,7 +149,7 @@ def test_a_damaged_file_is_made_anew(config: Config, damage: str, monkeypatch: p
                 file.unlink()
             case _:
                 with sqlite3.connect(file) as connection:
-                    connection.execute("UPDATE parts SET mark = x'c0', facts = x'ff'")
+                    connection.execute("UPDATE parts SET fingerprint = x'c0', facts = x'ff'")
         for _ in range(2):
             with Store.open(config) as store:
                 assert [*catalog_is_as_read(store)] == []
@@ -159,7 +159,7 @@ def test_a_damaged_file_is_made_anew(config: Config, damage: str, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("table", "key", "column"),
-    [("parts", "name", "facts"), ("parts", "name", "mark"), ("documents", "id", "data")],
+    [("parts", "name", "facts"), ("parts", "name", "fingerprint"), ("documents", "id", "data")],
 )
 def test_no_flipped_bit_is_believed(config: Config, table: str, key: str, column: str) -> None:
     for bit in range(0, 8 * 64, 61):
@@ -208,7 +208,7 @@ def test_fsck_names_the_part_of_which_something_else_is_kept(
         columns = ", ".join(Facts._fields)
         *row, number, data = connection.execute(
             f"SELECT {columns}, document, documents.data FROM parts JOIN documents ON documents.id = document "
-            "JOIN places ON places.id = place WHERE disk = ?",
+            "JOIN disk_tables ON disk_tables.id = disk_table WHERE disk = ?",
             ("s3" if cold else "ssd",),
         ).fetchone()
         kept_row = Facts._make(row)
@@ -233,19 +233,19 @@ def test_fsck_names_the_part_of_which_something_else_is_kept(
 
 def add_up(connection: sqlite3.Connection) -> None:
     """Make the sums those of the rows."""
-    for place, disk, directory, data, crc32 in connection.execute("SELECT * FROM places").fetchall():
-        row = decoded_place(place, f"{disk}:{directory}", data, crc32)
+    for table, disk, directory, data, crc32 in connection.execute("SELECT * FROM disk_tables").fetchall():
+        row = decoded_disk_table(table, f"{disk}:{directory}", data, crc32)
         checks: Counter[str] = Counter()
-        for name, check in connection.execute("SELECT name, crc32 FROM parts WHERE place = ?", (place,)):
+        for name, check in connection.execute("SELECT name, crc32 FROM parts WHERE disk_table = ?", (table,)):
             checks[partition_of(name)] += check
         for partition, *columns in connection.execute(
-            "SELECT partition, data, crc32 FROM sums WHERE place = ?", (place,)
+            "SELECT partition, data, crc32 FROM sums WHERE disk_table = ?", (table,)
         ).fetchall():
-            totals = replace(decoded_sums(place, partition, *columns), check=checks[partition])
-            values = (*encoded_sums(place, partition, totals), place, partition)
-            connection.execute("UPDATE sums SET data = ?, crc32 = ? WHERE place = ? AND partition = ?", values)
-        values = (*encoded_place(place, f"{disk}:{directory}", replace(row, check=checks.total())), place)
-        connection.execute("UPDATE places SET data = ?, crc32 = ? WHERE id = ?", values)
+            totals = replace(decoded_sums(table, partition, *columns), check=checks[partition])
+            values = (*encoded_sums(table, partition, totals), table, partition)
+            connection.execute("UPDATE sums SET data = ?, crc32 = ? WHERE disk_table = ? AND partition = ?", values)
+        values = (*encoded_disk_table(table, f"{disk}:{directory}", replace(row, check=checks.total())), table)
+        connection.execute("UPDATE disk_tables SET data = ?, crc32 = ? WHERE id = ?", values)
 
 
 def test_fsck_changes_nothing_of_a_catalog_that_cannot_be_read(config: Config, frostline: Frostline) -> None:

@@ -19,15 +19,15 @@ from disks.object_disk.table_disk import TableDisk
 from oplog.errors import FrostlineError
 from oplog.kinds import Inserted
 from tests.command_line import Frostline
+from tests.crash.as_read import index_is_as_read
 from tests.crash.harness import Failpoints, hooked
-from tests.crash.kept_looks import looks_are_as_read
 from tests.unit.tiering.catalog.histories import BEGIN, STEPS, TABLE, alter, cached_store, drop, insert, move
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
 from tiering.catalog.freshness import Freshness
 from tiering.catalog.index import scan
 from tiering.catalog.index.index import PartIndex
-from tiering.catalog.index.rows import PartitionTotals, Place, encoded_sums
+from tiering.catalog.index.rows import DiskTable, PartitionTotals, encoded_sums
 from tiering.catalog.stored import LazyPart, PartSource, StoredPart, described
 from tiering.config.settings import Config
 from tiering.engine import replication
@@ -70,9 +70,9 @@ def looked_into(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(disk, "look_over", look_over)
     parts = PartIndex.parts
 
-    def read(self: PartIndex, places: Sequence[Place], make: Any, partition: str | None = None) -> object:
+    def read(self: PartIndex, tables: Sequence[DiskTable], make: Any, partition: str | None = None) -> object:
         seen.append(f"rows of {partition or 'all'}")
-        return parts(self, places, make, partition)
+        return parts(self, tables, make, partition)
 
     monkeypatch.setattr(PartIndex, "parts", read)
     return seen
@@ -97,7 +97,7 @@ def test_looks_are_what_disks_say_after_each_step_of_another(request: pytest.Fix
             other.context.catalog.refresh(Freshness.CHANGES)
             with Store.open(config, freshness=Freshness.CHANGES) as new:
                 for store in (acting, other, new):
-                    assert [*looks_are_as_read(store)] == [], name
+                    assert [*index_is_as_read(store)] == [], name
                 assert [*map(where, new.parts())] == [*map(where, other.parts())], name
                 assert len(new.plan(rest="none").moves) == len(acting.plan(rest="none").moves), name
             acting.refresh()
@@ -213,9 +213,9 @@ def test_a_look_overtaken_by_commits_is_of_the_state_before(config: Config, monk
 
         monkeypatch.setattr(TableDisk, "look_over", overtaking)
         target = scan.ScanTarget(looking.disk("s3"), looking.definition(TABLE), config.policy("hot_cold"))
-        place = scan.look(looking.context.catalog.index, target, every_file=False)
+        table = scan.scan(looking.context.catalog.index, target, every_file=False)
         assert len(overtaken[0]) == 4  # the names that were touched, and no others
-        assert place.parts == 3
+        assert table.parts == 3
         answer = looking.query(f"SELECT k FROM {TABLE} ORDER BY k", revision=asked).read_all()
         assert answer.column("k").to_pylist() == [1, 2, 40]
 
@@ -254,7 +254,7 @@ def test_a_kept_row_that_is_lost_leaves_no_part_out(config: Config, partition: s
     with Store.open(config, freshness=Freshness.CHANGES) as store:
         assert len(store.parts(TABLE, partition=partition)) == (3 if partition is None else 2)
         assert len(store.query(f"SELECT k FROM {TABLE} WHERE k > 0").read_all()) == 3
-        assert [*looks_are_as_read(store)] == []
+        assert [*index_is_as_read(store)] == []
 
 
 def move_partition(store: Store, partition: str, volume: str = "cold") -> None:
@@ -307,7 +307,7 @@ def test_a_query_goes_by_one_look(config: Config, monkeypatch: pytest.MonkeyPatc
         with Store.open(config, freshness=Freshness.CHANGES) as store:
             parts, asked, begun = PartIndex.parts, list[str | None](), list[str | None]()
 
-            def read(self: PartIndex, places: Sequence[Place], make: Any, partition: str | None = None) -> object:
+            def read(self: PartIndex, tables: Sequence[DiskTable], make: Any, partition: str | None = None) -> object:
                 if self is store.context.catalog.index:
                     asked.append(partition)
                 if asked[1:] == ["202602"] and not begun:
@@ -316,7 +316,7 @@ def test_a_query_goes_by_one_look(config: Config, monkeypatch: pytest.MonkeyPatc
                     insert(acting, 41)
                     with Store.open(config):
                         pass
-                return parts(self, places, make, partition)
+                return parts(self, tables, make, partition)
 
             monkeypatch.setattr(PartIndex, "parts", read)
             rows = store.query(f"SELECT k FROM {TABLE} WHERE ts < '2026-03-01' ORDER BY k").read_all()
@@ -341,7 +341,7 @@ def test_of_what_was_committed_only_that_is_looked_at(config_of_now: Config, loo
             assert looks <= {f"ssd: {', '.join(sorted(before ^ after))}"}
             assert sums is not None
             assert sums["ssd"].parts == len(after)
-            assert [*looks_are_as_read(other)] == []
+            assert [*index_is_as_read(other)] == []
 
 
 def merge(store: Store) -> None:
@@ -366,7 +366,7 @@ def test_many_that_insert_side_by_side_each_look_at_what_is_new(config_of_now: C
         assert {found for found in looked_into if found in ("ssd", "rows of all")} == set()
         for store in (one, other):
             store.context.catalog.refresh(Freshness.CHANGES, disks=())
-            assert [*looks_are_as_read(store)] == []
+            assert [*index_is_as_read(store)] == []
             assert sum(stored.facts.rows for stored in store.parts(TABLE)) == 3 + 12
 
 
@@ -390,7 +390,7 @@ def test_a_part_that_comes_to_a_second_disk_is_a_duplicate(config_of_now: Config
                 transaction.create(path, data)
             transaction.commit()
         other.context.catalog.refresh(Freshness.CHANGES, disks=())
-        assert [*looks_are_as_read(other)] == []
+        assert [*index_is_as_read(other)] == []
         assert other.context.catalog.has_inactive(other.definition(TABLE))
 
 
@@ -404,7 +404,7 @@ def test_a_hand_between_two_commits_is_seen(config_of_now: Config, tmp_path: Pat
             begin.rename(end)
             insert(store, 7 if end != directory else 8)
             other.context.catalog.refresh(Freshness.CHANGES, disks=())
-            assert [*looks_are_as_read(other)] == []
+            assert [*index_is_as_read(other)] == []
 
 
 def test_a_commit_that_died_is_seen(config_of_now: Config) -> None:
@@ -418,7 +418,7 @@ def test_a_commit_that_died_is_seen(config_of_now: Config) -> None:
             with hooked(failpoints), suppress(FrostlineError, OSError):
                 insert(store, 200 + at)
             other.context.catalog.refresh(Freshness.CHANGES)
-            assert [*looks_are_as_read(other)] == [], at
+            assert [*index_is_as_read(other)] == [], at
             if not failpoints.struck:
                 break
 
@@ -441,7 +441,7 @@ def test_a_pass_looks_at_each_part_before_it_moves_one(config: Config, monkeypat
         assert len(store.tick(only="moves").moves.moved) == 3
         assert looked == [True]
     with Store.open(config, freshness=Freshness.CHANGES) as store:
-        assert [*looks_are_as_read(store)] == []
+        assert [*index_is_as_read(store)] == []
         assert store.plan(rest="none").moves == ()
 
 
@@ -451,7 +451,7 @@ def test_a_hand_that_takes_a_part_away_or_brings_one_is_seen(config: Config, tmp
     for begin, end in ((directory, tmp_path / "aside"), (tmp_path / "aside", directory)):
         begin.rename(end)
         with Store.open(config, freshness=Freshness.CHANGES) as store:
-            assert [*looks_are_as_read(store)] == []
+            assert [*index_is_as_read(store)] == []
             assert len(store.parts(TABLE)) == (2 if end != directory else 3)
 
 
@@ -464,7 +464,7 @@ def test_a_copy_of_the_disk_in_its_place_is_looked_into(config: Config, tmp_path
     shutil.rmtree(tmp_path / "ssd")
     (tmp_path / "copy").rename(tmp_path / "ssd")
     with Store.open(config, freshness=Freshness.CHANGES) as store:
-        assert [*looks_are_as_read(store)] == []
+        assert [*index_is_as_read(store)] == []
 
 
 def test_a_look_that_another_has_replaced_is_made_anew(config: Config) -> None:
@@ -482,14 +482,14 @@ def test_removed_files_that_readers_hold_are_not_shown(config: Config) -> None:
         with store.disk("ssd").read_lease():
             drop(store)
             with Store.open(config, freshness=Freshness.CHANGES) as other:
-                assert [*looks_are_as_read(other)] == []
+                assert [*index_is_as_read(other)] == []
                 assert len(other.parts(TABLE)) == 2
         with Store.open(config, freshness=Freshness.CHANGES) as other:
-            assert [*looks_are_as_read(other)] == []
+            assert [*index_is_as_read(other)] == []
             assert len(other.parts(TABLE)) == 2
 
 
-@pytest.mark.parametrize("table", ["places", "sums"])
+@pytest.mark.parametrize("table", ["disk_tables", "sums"])
 def test_no_flipped_bit_of_a_sum_is_believed(config: Config, table: str) -> None:
     file = config.state_directory / "catalog.db"
     for bit in range(0, 8 * 40, 61):
@@ -501,7 +501,7 @@ def test_no_flipped_bit_of_a_sum_is_believed(config: Config, table: str) -> None
                 data[bit // 8 % len(data)] ^= 1 << bit % 7
                 connection.execute(f"UPDATE {table} SET data = ? WHERE crc32 = ?", (bytes(data), crc32))
         with Store.open(config, freshness=Freshness.CHANGES) as store:
-            assert [*looks_are_as_read(store)] == []
+            assert [*index_is_as_read(store)] == []
         file.unlink(missing_ok=True)
         with Store.open(config):
             pass
@@ -517,11 +517,11 @@ def test_fsck_names_the_table_of_which_something_else_is_kept(
     kept = config.state_directory / "catalog.db"
     with closing(sqlite3.connect(kept)) as connection, connection:
         if what != "a part too few":
-            place, data = connection.execute("SELECT place, data FROM sums WHERE partition = '202601'").fetchone()
+            table, data = connection.execute("SELECT disk_table, data FROM sums WHERE partition = '202601'").fetchone()
             totals = msgspec.json.decode(data, type=PartitionTotals)
             other = {"rows": totals.rows + 1} if what == "sums" else {"values": (1,)}
-            row = (*encoded_sums(place, "202601", msgspec.structs.replace(totals, **other)), place)
-            connection.execute("UPDATE sums SET data = ?, crc32 = ? WHERE partition = '202601' AND place = ?", row)
+            row = (*encoded_sums(table, "202601", msgspec.structs.replace(totals, **other)), table)
+            connection.execute("UPDATE sums SET data = ?, crc32 = ? WHERE partition = '202601' AND disk_table = ?", row)
         else:
             connection.execute("DELETE FROM parts WHERE name = (SELECT min(name) FROM parts)")
     problems = frostline.json("fsck", code=4)["problems"]

@@ -13,7 +13,7 @@ from tiering.catalog import tables
 from tiering.catalog.catalog import Catalog, StoredPart
 from tiering.catalog.freshness import Freshness
 from tiering.catalog.index.index import PartIndex
-from tiering.catalog.index.rows import Place
+from tiering.catalog.index.rows import DiskTable
 from tiering.engine.store import Store
 from tiering.policy import ttl
 from tiering.policy.due import dues_of
@@ -40,7 +40,7 @@ def catalog_is_as_read(store: Store) -> Iterator[str]:
         yield f"I1 the catalog shows {len(shown)} parts, and there are {len(read)}"
 
 
-def looks_are_as_read(store: Store, *watching: Store) -> Iterator[str]:
+def index_is_as_read(store: Store, *watching: Store) -> Iterator[str]:
     """I1: a catalog that does not look into what shows no change shows the same, in sums, by partition and part by
     part. One that goes by what is kept now, and those of who had the store open before."""
     fresh, new = _catalog(store, None), _catalog(store, PartIndex(store.context.config.state_directory / "catalog.db"))
@@ -88,7 +88,7 @@ def _names(parts: list[StoredPart]) -> str:
     return ", ".join(f"{stored.facts.name} on {stored.disk}" for stored in parts) or "no part"
 
 
-def _sums_are_as_read(sums: Mapping[str, Place] | None, read: list[StoredPart]) -> Iterator[str]:
+def _sums_are_as_read(sums: Mapping[str, DiskTable] | None, read: list[StoredPart]) -> Iterator[str]:
     if sums is None:
         return
     if any(stored.state != "active" for stored in read):
@@ -128,9 +128,9 @@ def _all_of(stored: StoredPart) -> tuple[object, ...]:
     facts, part = stored.facts, stored.part
     said = (facts.name, facts.rows, facts.size_bytes, facts.created, facts.replaces)
     due = ttl.due_times(stored.definition, facts)
-    place = (stored.definition, stored.disk, stored.volume, stored.revision, stored.state, stored.name)
+    where = (stored.definition, stored.disk, stored.volume, stored.revision, stored.state, stored.name)
     return (
-        *place,
+        *where,
         part,
         due == ttl.due_times(stored.definition, part),
         said == (*(part.name, part.rows, part.size_bytes, part.created, part.replaces),),
