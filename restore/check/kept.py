@@ -15,9 +15,9 @@ from oplog.errors import Damaged, FrostlineError
 from restore.check.findings import CheckResult, Findings, Problem
 from restore.check.options import CheckOptions
 from tiering.catalog.index import audit
-from tiering.catalog.index.audit import Audit
+from tiering.catalog.index.audit import Audit, AuditedPart
 from tiering.catalog.index.index import PartIndex
-from tiering.catalog.index.rows import UNSETTLED, DiskTable, KnownPart, decoded_facts, encoded_facts
+from tiering.catalog.index.rows import UNSETTLED, DiskTable, decoded_facts, encoded_facts
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, facts_of
 from tiering.table.paths import locate
@@ -65,7 +65,7 @@ def _problems_of(kept: Audit, table: DiskTable, disk: Disk, name: str) -> Iterat
         yield Problem("I7", what, disk.name, table=uuid, path=table.directory)
 
 
-def _believed(table: DiskTable, parts: Mapping[str, KnownPart], disk: Disk) -> Iterator[KnownPart]:
+def _believed(table: DiskTable, parts: Mapping[str, AuditedPart], disk: Disk) -> Iterator[AuditedPart]:
     """Those that would be used: their rows have their checksums, and their files the fingerprints that they had, or
     none had one. In a bucket all."""
     intact = {name: part for name, part in parts.items() if part.facts.crc32(part.state) == part.crc32}
@@ -78,7 +78,7 @@ def _believed(table: DiskTable, parts: Mapping[str, KnownPart], disk: Disk) -> I
             yield part
 
 
-def _is_wrong(kept: Audit, part: KnownPart, table: DiskTable, disk: Disk) -> bool:
+def _is_wrong(kept: Audit, part: AuditedPart, table: DiskTable, disk: Disk) -> bool:
     path, data = _path(table, part.facts.name), kept.document(part)
     try:
         if data is None or zlib.crc32(data) != part.facts.data_crc32:
@@ -92,7 +92,7 @@ def _is_wrong(kept: Audit, part: KnownPart, table: DiskTable, disk: Disk) -> boo
     return not (is_same and _are_of(part, data, path))
 
 
-def _are_of(part: KnownPart, data: bytes, path: str) -> bool:
+def _are_of(part: AuditedPart, data: bytes, path: str) -> bool:
     """Whether the facts are those of the `part.json` with these bytes."""
     try:
         columns = decoded_facts(part.facts.facts).columns
@@ -101,7 +101,7 @@ def _are_of(part: KnownPart, data: bytes, path: str) -> bool:
         return False
 
 
-def _is_what_the_disk_shows(table: DiskTable, parts: Mapping[str, KnownPart], disk: Disk) -> bool:
+def _is_what_the_disk_shows(table: DiskTable, parts: Mapping[str, AuditedPart], disk: Disk) -> bool:
     """False where the index would be believed, or followed by what was committed since, and did not find what is
     there."""
     if not audit.adds_up(table, parts):
@@ -121,12 +121,12 @@ def _is_what_the_disk_shows(table: DiskTable, parts: Mapping[str, KnownPart], di
     return names - same <= changed
 
 
-def _is_same(parts: Mapping[str, KnownPart], file: SmallFile) -> bool:
+def _is_same(parts: Mapping[str, AuditedPart], file: SmallFile) -> bool:
     part = parts.get(file.path.split("/")[-2])
     return part is not None and (file.data is None or _are_of(part, file.data, file.path))
 
 
-def _fingerprints(table: DiskTable, parts: Mapping[str, KnownPart]) -> dict[str, Fingerprint]:
+def _fingerprints(table: DiskTable, parts: Mapping[str, AuditedPart]) -> dict[str, Fingerprint]:
     return {_path(table, name): part.fingerprint for name, part in parts.items() if part.fingerprint != UNSETTLED}
 
 

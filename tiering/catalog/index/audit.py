@@ -7,16 +7,18 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+from disks.base import Fingerprint
 from disks.host.database_copy import for_reading
 from disks.system_errors import of_sqlite, of_the_system
 from oplog.errors import Damaged, FrostlineError
 from tiering.catalog.index import rows
 from tiering.catalog.index.database import SCHEMA
-from tiering.catalog.index.index import known_parts, with_partitions
-from tiering.catalog.index.rows import DiskTable, KnownPart, PartitionTotals, decoded_facts, in_microseconds
+from tiering.catalog.index.index import all_facts, known_parts, with_partitions
+from tiering.catalog.index.rows import DiskTable, DocumentKey, Facts, PartitionTotals, decoded_facts, in_microseconds
 
 
 @contextmanager
@@ -39,6 +41,16 @@ def opened(path: Path) -> Iterator[Audit | None]:
         ) from error
 
 
+class AuditedPart(NamedTuple):
+    """All that the file has of a part, but for its `part.json`."""
+
+    facts: Facts
+    fingerprint: Fingerprint
+    document: DocumentKey
+    state: int
+    crc32: int
+
+
 class Audit:
     """What the file has, at one moment."""
 
@@ -58,18 +70,22 @@ class Audit:
             row = rows.decoded_disk_table(number, f"{disk}:{directory}", data, crc32)
             yield with_partitions(self._connection, DiskTable(number, disk, directory, row, {}))
 
-    def parts(self, table: DiskTable) -> dict[str, KnownPart]:
+    def parts(self, table: DiskTable) -> dict[str, AuditedPart]:
         """By name."""
-        return dict(known_parts(self._connection, table))
+        facts = all_facts(self._connection, table, None)
+        return {
+            name: AuditedPart(facts[name], one.fingerprint, one.document, one.state, one.crc32)
+            for name, one in known_parts(self._connection, table)
+        }
 
-    def document(self, part: KnownPart) -> bytes | None:
+    def document(self, part: AuditedPart) -> bytes | None:
         """Its `part.json`."""
         query = "SELECT data FROM documents WHERE id = ?"
-        found = self._connection.execute(query, (part.document,)).fetchone()
+        found = self._connection.execute(query, part.document[:1]).fetchone()
         return None if found is None else bytes(found[0])
 
 
-def adds_up(table: DiskTable, parts: Mapping[str, KnownPart]) -> bool:
+def adds_up(table: DiskTable, parts: Mapping[str, AuditedPart]) -> bool:
     """Whether the sums of the table are those of its parts, and the parts are what their facts say. Block numbers of
     parts that are gone may be among the sums."""
     sums: dict[str, PartitionTotals] = defaultdict(PartitionTotals)
@@ -88,7 +104,7 @@ def adds_up(table: DiskTable, parts: Mapping[str, KnownPart]) -> bool:
     return _counted(table.partitions) == _counted(sums)
 
 
-def _added(totals: PartitionTotals, part: KnownPart) -> PartitionTotals:
+def _added(totals: PartitionTotals, part: AuditedPart) -> PartitionTotals:
     return PartitionTotals(
         totals.parts + 1,
         totals.rows + part.facts.rows,

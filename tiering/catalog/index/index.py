@@ -95,6 +95,13 @@ class PartIndex:
                 for name, known in known_parts(connection, table, f"name IN ({asked(some)})", some)
             }
 
+    def facts_among(self, table: DiskTable, names: Collection[str]) -> dict[str, Facts]:
+        """All that the index has of the parts with these names."""
+        if not names:
+            return {}
+        with self._database.reading() as connection:
+            return all_facts(connection, table, names)
+
     def put(self, table: DiskTable, change: IndexChange) -> None:
         """Bring in some of what a scan of all files finds. Until the scan has ended nobody believes the table."""
         with self._database.writing() as connection:
@@ -307,11 +314,24 @@ def known_parts(
     connection: sqlite3.Connection, table: DiskTable, where: str = "TRUE", values: Sequence[object] = ()
 ) -> Iterator[tuple[str, KnownPart]]:
     """Those of the table to which the condition applies."""
-    query = f"SELECT {FACTS}, fingerprint, document, state, crc32 FROM parts WHERE disk_table = ? AND {where}"
-    for row in connection.execute(query, (table.id, *values)):
-        fingerprint, *columns = row[WIDTH:]
-        facts = Facts._make(row[:WIDTH])
-        yield facts.name, KnownPart(facts, rows.decoded_fingerprint(fingerprint), *columns)
+    columns = "name, columns, rules, revision, document, data_crc32, fingerprint, state, crc32"
+    query = f"SELECT {columns} FROM parts WHERE disk_table = ? AND {where}"
+    decoded = rows.decoded_fingerprint
+    found = connection.execute(query, (table.id, *values))
+    for name, shape, rules, revision, document, data_crc32, fingerprint, state, crc32 in found:
+        key = document, data_crc32
+        yield name, KnownPart(shape, rules, revision, key, decoded(fingerprint), state, crc32)
+
+
+def all_facts(connection: sqlite3.Connection, table: DiskTable, names: Collection[str] | None) -> dict[str, Facts]:
+    """All that the index has of the parts with these names, or of all."""
+    wheres = ["TRUE"] if names is None else [f"name IN ({asked(some)})" for some in pieces(names)]
+    values = [()] if names is None else [*pieces(names)]
+    found: dict[str, Facts] = {}
+    for where, some in zip(wheres, values, strict=True):
+        query = f"SELECT {FACTS} FROM parts WHERE disk_table = ? AND {where}"
+        found.update((row[0], Facts._make(row)) for row in connection.execute(query, (table.id, *some)))
+    return found
 
 
 def _count(connection: sqlite3.Connection, table: DiskTable, partition: str | None = None) -> None:

@@ -53,15 +53,14 @@ class PastTable(IndexedTable):
         if names is None or len(names) > FOLLOWED or now.row.basis[0] != target.basis[0]:
             return None
         known = self.index.known_among(now, names)
-        change = scan.compared(self.index, target, now.row.basis, known, names)
+        change = scan.compared(self.index, now, target, now.row.basis, known, names)
         if change.broken:
             return None
         sums: dict[str, PartitionTotals] = {}
         away = frozenset([*change.gone, *(part.facts.name for part in change.new if part.facts.name in known)])
-        for name in away:
-            partition, one = partition_of(name), known[name]
-            before = sums[partition] if partition in sums else now.partitions[partition]
-            sums[partition] = before.without(one.facts, one.state, one.crc32)
+        for name, facts in self.index.facts_among(now, away).items():
+            before = sums[facts.partition] if facts.partition in sums else now.partitions[facts.partition]
+            sums[facts.partition] = before.without(facts, known[name].state, known[name].crc32)
         for part in change.new:
             partition = part.facts.partition
             before = sums[partition] if partition in sums else now.partitions.get(partition, PartitionTotals())

@@ -78,17 +78,15 @@ class AddedPart(NamedTuple):
 
 
 class KnownPart(NamedTuple):
-    """A part that is in the index, for a comparison with its file."""
+    """A part that is in the index, for a comparison with its file: of a million parts nothing more is asked."""
 
-    facts: Facts
+    columns: int
+    rules: int
+    revision: int | None
+    document: DocumentKey
     fingerprint: Fingerprint
-    document: int
     state: int
     crc32: int
-
-    @property
-    def document_key(self) -> DocumentKey:
-        return self.document, self.facts.data_crc32
 
 
 class IndexedPart(NamedTuple):

@@ -102,7 +102,7 @@ def _follow(
 ) -> DiskTable:
     if not names and table.row.state == state:
         return table
-    change = compared(index, target, basis, index.known_among(table, names), names)
+    change = compared(index, table, target, basis, index.known_among(table, names), names)
     change.broken = sorted(change.broken + [one for one in table.row.broken if one[0] not in names])
     if target.disk.state_of(target.directory) != state:  # a bucket, to which others commit meanwhile
         raise OvertakenError
@@ -117,11 +117,11 @@ def _full_scan(
     disk, full_name = target.disk, target.definition.full_name
     names = sorted(disk.directories(target.directory))
     if len(names) <= AT_ONCE:
-        return index.finish(table, compared(index, target, basis, index.known(table), None), state, basis)
+        return index.finish(table, compared(index, table, target, basis, index.known(table), None), state, basis)
     whole = IndexChange()
     with progress.task(f"reading what the parts of {full_name} on {disk.name} say", items=len(names)) as task:
         for batch, *limits in _batches(names):
-            change = compared(index, target, basis, index.known(table, *limits), batch)
+            change = compared(index, table, target, basis, index.known(table, *limits), batch)
             whole.parts, whole.check = whole.parts + change.parts, whole.check + change.check
             whole.broken = whole.broken + change.broken
             if not change.is_empty():
@@ -142,35 +142,41 @@ def _batches(names: Sequence[str]) -> Iterator[tuple[Sequence[str], str, str]]:
 
 def compared(
     index: PartIndex,
+    table: DiskTable,
     target: ScanTarget,
     basis: Basis,
     known: Mapping[str, KnownPart],
     among: Sequence[str] | set[str] | None,
 ) -> IndexChange:
     """What the disk has at these names, or at all, against what is known of them."""
-    fingerprints = {target.path(name): one.fingerprint for name, one in known.items() if one.fingerprint != UNSETTLED}
+    start = f"{target.directory}/"
+    fingerprints = {
+        f"{start}{name}/{PART_FILE}": one.fingerprint for name, one in known.items() if one.fingerprint != UNSETTLED
+    }
     arguments = () if among is None else (among,)
     files = target.disk.look_over(target.directory, PART_FILE, fingerprints, *arguments)
     change, seen = IndexChange([], [], {}, []), set[str]()
     kept = _kept_documents(index, known, files, basis)
+    other = index.facts_among(table, [name for name, one in known.items() if one.rules != basis[1]])
     for file in files:
         name = file.path.split("/")[-2]
         before = known.get(name)
         fingerprint = UNSETTLED if file.fingerprint is None else file.fingerprint
-        data = kept.get(before.document_key) if before is not None else None
-        is_same = before is not None and before.facts.revision == file.revision
+        data = kept.get(before.document) if before is not None and kept else None
+        is_same = before is not None and before.revision == file.revision and before.columns == basis[0]
         if before is not None and is_same and (file.data is None or file.data == data):
-            facts = before.facts
-            if facts.columns == basis[0]:
-                if fingerprint != before.fingerprint:
-                    change.fingerprints[name] = fingerprint
-                if facts.rules != basis[1]:
-                    facts = _with_times(target, facts, decoded_facts(facts.facts), basis)
-                    change.times.append((before.facts, facts))
-                crc32 = before.crc32 if facts is before.facts else facts.crc32(before.state)
-                change.parts, change.check = change.parts + 1, change.check + crc32
-                seen.add(name)
-                continue
+            crc32 = before.crc32
+            if fingerprint != before.fingerprint:
+                change.fingerprints[name] = fingerprint
+            if before.rules != basis[1]:
+                if (facts := other.get(name)) is None:
+                    raise OvertakenError
+                later = _with_times(target, facts, decoded_facts(facts.facts), basis)
+                change.times.append((facts, later))
+                crc32 = later.crc32(before.state)
+            change.parts, change.check = change.parts + 1, change.check + crc32
+            seen.add(name)
+            continue
         try:
             if file.data is not None:
                 data = file.data
@@ -196,8 +202,8 @@ def _kept_documents(
     keys = []
     for file in files:
         before = known.get(file.path.split("/")[-2])
-        if before is not None and (file.data is not None or before.facts.columns != basis[0]):
-            keys.append(before.document_key)
+        if before is not None and (file.data is not None or before.columns != basis[0]):
+            keys.append(before.document)
     return index.documents(keys) if keys else {}
 
 
