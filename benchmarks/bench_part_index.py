@@ -18,7 +18,7 @@ import msgspec
 
 from benchmarks.bench_catalog import DAYS, DUE, FIRST, PARTITION, TABLE, part
 from benchmarks.measure import scratch
-from disks.base import Mark, SmallFile
+from disks.base import Fingerprint, SmallFile
 from disks.memory import MemoryDisk
 from tiering.catalog.index import scan
 from tiering.catalog.index.index import PartIndex, unsettled
@@ -41,21 +41,21 @@ class Generated(MemoryDisk):
     def _name(self, number: int) -> str:
         return f"{FIRST + timedelta(days=number % DAYS):%Y%m%d}_{number}_{number}_0"
 
-    def state_of(self, directory: str) -> Mark | None:
+    def state_of(self, directory: str) -> Fingerprint | None:
         return ("generated", self.size_parts)
 
-    def changed_between(self, directory: str, before: Mark, after: Mark) -> set[str] | None:
+    def changed_between(self, directory: str, before: Fingerprint, after: Fingerprint) -> set[str] | None:
         return {self._name(number) for number in range(int(before[1]) + 1, int(after[1]) + 1)}
 
     def look_over(
-        self, directory: str, name: str, marks: Mapping[str, Mark], among: Collection[str] | None = None
+        self, directory: str, name: str, fingerprints: Mapping[str, Fingerprint], among: Collection[str] | None = None
     ) -> list[SmallFile]:
         begin = time.process_time()
         found = []
         for child in self.directories(directory) if among is None else among:
-            path, mark = f"{directory}/{child}/{name}", (int(child.split("_")[1]), 1000, 1, 1)
-            data = None if marks.get(path) == mark else part_format.encode(part(int(child.split("_")[1])))
-            found.append(SmallFile(path, mark, data, None))
+            path, fingerprint = f"{directory}/{child}/{name}", (int(child.split("_")[1]), 1000, 1, 1)
+            data = None if fingerprints.get(path) == fingerprint else part_format.encode(part(int(child.split("_")[1])))
+            found.append(SmallFile(path, fingerprint, data, None))
         self.making_seconds += time.process_time() - begin
         return found
 
@@ -77,10 +77,10 @@ def main(parts: int) -> None:
         target = ScanTarget(disk, TABLE, policy)
         index = PartIndex(path)
         with measured("first scan", disk):
-            place = scan.look(index, target, every_file=True)
+            table = scan.scan(index, target, every_file=True)
         with measured("states of all", disk):
-            mixed = index.mixed([place])
-            (place,) = index.settle([place], unsettled([place]) - mixed, {})
+            mixed = index.mixed([table])
+            (table,) = index.settle([table], unsettled([table]) - mixed, {})
         print(f"{sum(file.stat().st_size for file in Path(home).glob('index.db*')) / 1e6:.0f} MB, mixed: {len(mixed)}")
         for what, act in acts(index, target, disk):
             with measured(what, disk):
@@ -90,32 +90,32 @@ def main(parts: int) -> None:
 
 def acts(index: PartIndex, target: ScanTarget, disk: Generated) -> Iterator[tuple[str, Callable[[], Any]]]:
     """What is asked of the index, by name."""
-    place = index.place("ssd", TABLE.directory)
+    table = index.table("ssd", TABLE.directory)
 
     def another_process() -> None:
         other = PartIndex(index.path)
-        seen = scan.look(other, target, every_file=False)
+        seen = scan.scan(other, target, every_file=False)
         assert seen.rows
         other.close()
 
     def one_more() -> None:
-        nonlocal place
+        nonlocal table
         disk.size_parts += 1
-        place = scan.look(index, target, every_file=False)
-        index.settle([place], unsettled([place]), {})
+        table = scan.scan(index, target, every_file=False)
+        index.settle([table], unsettled([table]), {})
 
     yield "another process: open, look, sums", another_process
-    yield "a look at what shows no change", lambda: scan.look(index, target, every_file=False)
+    yield "a look at what shows no change", lambda: scan.scan(index, target, every_file=False)
     yield "one part more: look, states", one_more
     yield "one part more, again", one_more
-    yield "one partition", lambda: index.parts([place], lambda _, row: row, PARTITION)
-    yield "next due", lambda: index.next_due(place, FIRST)
-    yield "partitions due", lambda: index.due(place, DUE)
-    yield "newest", lambda: index.newest(place)
-    yield "all parts", lambda: index.parts([place], lambda _, row: row)
-    yield "a scan of all files, nothing new", lambda: scan.look(index, target, every_file=True)
+    yield "one partition", lambda: index.parts([table], lambda _, row: row, PARTITION)
+    yield "next due", lambda: index.next_due(table, FIRST)
+    yield "partitions due", lambda: index.due(table, DUE)
+    yield "newest", lambda: index.newest(table)
+    yield "all parts", lambda: index.parts([table], lambda _, row: row)
+    yield "a scan of all files, nothing new", lambda: scan.scan(index, target, every_file=True)
     altered = ScanTarget(disk, msgspec.structs.replace(TABLE, ttl=()), target.policy)
-    yield "a scan after an alter of rules", lambda: scan.look(index, altered, every_file=False)
+    yield "a scan after an alter of rules", lambda: scan.scan(index, altered, every_file=False)
 
 
 if __name__ == "__main__":

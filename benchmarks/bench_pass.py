@@ -33,6 +33,7 @@ from disks.config import ObjectDiskConfig
 from disks.registry import LOOK_SECONDS
 from disks.stores.wrappers.metered import MeteredStore
 from oplog.kinds import Inserted
+from tiering.catalog.freshness import Freshness
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
 from tiering.table import part as part_format
@@ -76,7 +77,7 @@ def _config(home: Path) -> Config:
 
 def _pass(store: Store) -> None:
     """As the daemon makes it."""
-    store.refresh(look=False)
+    store.refresh(Freshness.LAST_ANSWER)
     done = store.tick(merges=False)  # of parts without data: nothing to read
     assert [*done.merges, *done.moves.moved, *done.problems] == []
 

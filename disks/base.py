@@ -95,18 +95,18 @@ class Leftover(msgspec.Struct, frozen=True):
     message: str = "leftover of a transaction that never ended: recovery removes it"
 
 
-Mark = tuple[int | str, ...]
-"""Tells what a path names now from all that it named before, or will: the same mark, the same bytes."""
+Fingerprint = tuple[int | str, ...]
+"""Identifies one version of a file or directory: the same fingerprint, the same bytes."""
 
 
 class SmallFile(NamedTuple):
     """One file as `Disk.look_over` finds it."""
 
     path: str
-    mark: Mark | None
+    fingerprint: Fingerprint | None
     """None where nothing tells it for certain from others that the path named, or may name."""
     data: bytes | None
-    """None where the mark is the known one."""
+    """None where the fingerprint is the known one."""
     revision: int | None
 
 
@@ -304,9 +304,9 @@ class Disk(ABC):
                 yield path, self.read(path), self.stat(path).revision
 
     def look_over(
-        self, directory: str, name: str, marks: Mapping[str, Mark], among: Collection[str] | None = None
+        self, directory: str, name: str, fingerprints: Mapping[str, Fingerprint], among: Collection[str] | None = None
     ) -> builtins.list[SmallFile]:
-        """The same files, but reads only those whose mark differs from the one that `marks` has for the path. `among`:
+        """The same files, but reads only those whose fingerprint differs from that in `fingerprints`, by path. `among`:
         only those below these names of the directory, at the cost of these."""
         return [
             SmallFile(path, None, data, revision)
@@ -314,13 +314,13 @@ class Disk(ABC):
             if among is None or path.split("/")[-2] in among
         ]
 
-    def state_of(self, directory: str) -> Mark | None:
+    def state_of(self, directory: str) -> Fingerprint | None:
         """Tells what `look_over` finds there now from what it found before: the same state, the same files, unless a
         hand reached into one of the directories below. None where nothing tells; then only looking does. Cheap for the
         directory of 1,000,000 parts. With `steady` held it is the state of what is looked at meanwhile."""
         return None
 
-    def changed_between(self, directory: str, before: Mark, after: Mark) -> set[str] | None:
+    def changed_between(self, directory: str, before: Fingerprint, after: Fingerprint) -> set[str] | None:
         """Given two states of the directory, the first from a while ago: all names in it at which `look_over` may find
         something else since. None where that is not known. Costs what was committed lately."""
         return None

@@ -9,19 +9,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
-from disks.base import Mark
+from disks.base import Fingerprint
 from disks.local.disk import LocalDisk
-from tiering.catalog.looks import look
+from tiering.catalog.index import scan
 
 ENVIRONMENT = "FROSTLINE_KEEPING"
 
-FEW = {
-    "tiering.catalog.looks.look.KEPT_FROM": 1,
-    "tiering.catalog.looks.batches.MANY": 2,
-    "tiering.catalog.looks.batches.AT_ONCE": 2,
-    "tiering.catalog.table_parts._AT_ONCE": 2,
-}
-"""Looks at a table of a few parts are kept, and go in batches, as those at very many do."""
+FEW = {"tiering.catalog.index.scan.AT_ONCE": 2}
+"""Scans of a few parts go in batches, as those of very many do."""
 MANY_FILES = {
     "disks.local.unsynced.OPEN_FILES": 1,
     "disks.local.commits.MANY_ARRIVALS": 0,
@@ -42,7 +37,7 @@ def keeping(*, settled: bool = True) -> Iterator[None]:
         return
     state_of = LocalDisk.state_of
 
-    def state_and_tick(self: LocalDisk, directory: str) -> Mark | None:
+    def state_and_tick(self: LocalDisk, directory: str) -> Fingerprint | None:
         state = state_of(self, directory)
         next_tick()
         return state
@@ -57,8 +52,8 @@ def keeping(*, settled: bool = True) -> Iterator[None]:
 
 
 def is_keeping() -> bool:
-    """Whether what one part says is kept here."""
-    return FEW["tiering.catalog.looks.look.KEPT_FROM"] == look.KEPT_FROM
+    """Whether scans of a few parts go in batches here."""
+    return FEW["tiering.catalog.index.scan.AT_ONCE"] == scan.AT_ONCE
 
 
 def keep_where_asked() -> None:

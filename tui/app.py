@@ -25,6 +25,7 @@ from textual.timer import Timer
 from textual.widgets import Footer
 
 from oplog.errors import Refused
+from tiering.catalog.freshness import Freshness
 from tiering.config.escaping import visible
 from tui.actions.action import Action, NothingToDo
 from tui.facts.overview import missing_lines
@@ -224,7 +225,7 @@ class Dashboard(App[None]):
 
         def look(store: Store) -> tuple[object, bool | None, float]:
             began = time.thread_time()
-            store.refresh(anew=False)
+            store.refresh(Freshness.CHANGES)
             note(store)
             has_aged = None if aged is None else aged(store)
             return state_of_disks(store), has_aged, time.thread_time() - began
@@ -280,7 +281,7 @@ class Dashboard(App[None]):
         def read(store: Store) -> tuple[Any, list[str], object, float]:
             began = time.thread_time()
             if look:
-                store.refresh(anew=False, again=again)
+                store.refresh(Freshness.CHANGES, again=again)
             note(store)
             self._shown = fingerprint(self.settings.state_directory)  # what was written till now is read
             state = state_of_disks(store)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oplog.errors import UsageError
+from tiering.catalog.freshness import Freshness
 from tiering.cli.frame.session import Session, actor
 from tiering.cli.frame.verb import verb
 
@@ -156,7 +157,7 @@ def _opener(session: Session, config: "Config", *, recover: bool) -> "Opener":
             progress=progress,
             recover=recover,
             partial=True,
-            anew=progress is not None,  # what acts looks at each part, what shows goes by kept looks
+            freshness=Freshness.CHANGES if progress is None else Freshness.EVERY_FILE,  # which is what acts
         )
 
     return open_store
@@ -165,7 +166,7 @@ def _opener(session: Session, config: "Config", *, recover: bool) -> "Opener":
 def _print_once(session: Session) -> None:
     from tui.facts.overview import overview, overview_lines
 
-    store = session.store(anew=False)
+    store = session.store(Freshness.CHANGES)
     session.tell_set_aside(store.set_aside())
     document = overview(store)
     if session.options.json:

@@ -30,7 +30,7 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.copies import copying
 from tiering.catalog.definitions.unreadable import UnreadableTable
-from tiering.catalog.looks.stored import LazyPart
+from tiering.catalog.stored import LazyPart
 from tiering.table.part import PART_FILE, PartFile, PartFiles, files_of
 from tiering.table.schema import TableDefinition
 

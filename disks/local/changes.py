@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from disks.base import Mark
+from disks.base import Fingerprint
 from disks.effects import op, rename
 from oplog import paths
 from oplog.documents import Document
@@ -99,7 +99,7 @@ class Changes:
             return None
         return found.st_dev, found.st_ino, found.st_nlink, found.st_mtime_ns, found.st_ctime_ns
 
-    def between(self, directory: str, before: Mark, after: Mark) -> set[str] | None:
+    def between(self, directory: str, before: Fingerprint, after: Fingerprint) -> set[str] | None:
         """The names in the directory that were touched between these two states; None where there is a gap."""
         wanted, found = after, set[str]()
         if wanted == before:
@@ -113,7 +113,7 @@ class Changes:
                 return found
         return None
 
-    def has_left(self, directory: str, state: Mark) -> bool:
+    def has_left(self, directory: str, state: Fingerprint) -> bool:
         """Whether this is the state in which the last commit left it: any change since would show."""
         return next((touched.after == state for touched in self._lately(directory)), False)
 

@@ -32,9 +32,9 @@ from disks.base import (
     DiskCapabilities,
     DiskUsage,
     FileInfo,
+    Fingerprint,
     Leftover,
     Location,
-    Mark,
     SmallFile,
     Transaction,
 )
@@ -46,7 +46,7 @@ from disks.local.commits import LocalCommits
 from disks.local.held_files import hold_files, let_go
 from disks.local.sizes import KeptSizes
 from disks.local.transaction import LocalTransaction
-from disks.local.tree import OWN_DIRECTORY, TreeNow, join, mark_of, read_range, read_whole
+from disks.local.tree import OWN_DIRECTORY, TreeNow, fingerprint_of, join, read_range, read_whole
 from disks.stores.base import ByteRange
 from disks.system_errors import read_only
 from oplog.errors import NotFound, ReadOnly, Refused
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 _LISTED_AT_ONCE = 200
 """Directories, while a commit waits."""
 SETTLED_NS = 2_000_000_000
-"""A file that was changed more recently has no mark: another change may leave the same times, which are coarse."""
+"""A file that was changed more recently has no fingerprint: another change may leave the same coarse times."""
 UNCHANGED_NS = 2_000_000_000
 """A directory that was changed more recently has a state only where a commit gave it a time of its own."""
 
@@ -196,7 +196,7 @@ class LocalDisk(Disk):
             yield path, data, None
 
     def look_over(
-        self, directory: str, name: str, marks: Mapping[str, Mark], among: Collection[str] | None = None
+        self, directory: str, name: str, fingerprints: Mapping[str, Fingerprint], among: Collection[str] | None = None
     ) -> builtins.list[SmallFile]:
         files: builtins.list[SmallFile] = []
         with self._commits.view() as tree:
@@ -206,17 +206,17 @@ class LocalDisk(Disk):
             everything = (entry.name for entry, is_directory in tree.scan(directory) if is_directory)
             for child in everything if among is None else among:
                 path = f"{join(directory, child)}/{name}"
-                mark = mark_of(f"{root}/{path}", settled_ns)
-                before = marks.get(path)
-                if before is not None and before == mark and hidden.get(path) != mark[0]:
+                fingerprint = fingerprint_of(f"{root}/{path}", settled_ns)
+                before = fingerprints.get(path)
+                if before is not None and before == fingerprint and hidden.get(path) != fingerprint[0]:
                     files.append(SmallFile(path, before, None, None))  # of many files one object each
                     continue
                 with suppress(NotFound):
-                    files.append(SmallFile(path, mark, read_whole(*tree.open(path, hidden)), None))
+                    files.append(SmallFile(path, fingerprint, read_whole(*tree.open(path, hidden)), None))
         files.sort(key=attrgetter("path"))  # the order of its bytes
         return files
 
-    def state_of(self, directory: str) -> Mark | None:
+    def state_of(self, directory: str) -> Fingerprint | None:
         """As promised: every change moves the time of the directory, and every commit those of all that are above what
         it touches."""
         with self._commits.view() as tree:
@@ -229,7 +229,7 @@ class LocalDisk(Disk):
                 return state
         return None
 
-    def changed_between(self, directory: str, before: Mark, after: Mark) -> set[str] | None:
+    def changed_between(self, directory: str, before: Fingerprint, after: Fingerprint) -> set[str] | None:
         return self._commits.changes.between(directory, before, after)
 
     def location(self, path: str) -> Location:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from disks.base import Mark
+from disks.base import Fingerprint
 from disks.host.database_copy import check_openable
 from disks.host.database_file import open_cache, remove_database
 from disks.host.database_transaction import transaction
@@ -41,15 +41,15 @@ CREATE TABLE sizes (
 ) WITHOUT ROWID
 """
 _TROUBLE = (sqlite3.Error, OSError, FrostlineError, msgspec.MsgspecError, ValueError)
-_decoder = msgspec.msgpack.Decoder(Mark)
+_decoder = msgspec.msgpack.Decoder(Fingerprint)
 
 
 class KeptSizes(msgspec.Struct, frozen=True):
     """The sizes of one disk. What fails here is logged, and costs a look at each file."""
 
     path: Path
-    state_of: Callable[[str], Mark | None]
-    changed_between: Callable[[str, Mark, Mark], set[str] | None]
+    state_of: Callable[[str], Fingerprint | None]
+    changed_between: Callable[[str, Fingerprint, Fingerprint], set[str] | None]
 
     def total(self, tree: LocalTree) -> int:
         """The sizes of all visible files. The caller keeps the tree as it is."""
@@ -83,7 +83,7 @@ class KeptSizes(msgspec.Struct, frozen=True):
             self._keep(kept, tree, directory, state, sizes)
         return sum(sizes.values())
 
-    def _known(self, kept: sqlite3.Connection, tree: LocalTree, directory: str, state: Mark) -> int | None:
+    def _known(self, kept: sqlite3.Connection, tree: LocalTree, directory: str, state: Fingerprint) -> int | None:
         """What is kept of the directory, with what commits have changed since; None where that is not known."""
         asked = "SELECT id, state, bytes, crc32 FROM directories WHERE path = ?"
         found = kept.execute(asked, (directory,)).fetchone()
@@ -112,7 +112,7 @@ class KeptSizes(msgspec.Struct, frozen=True):
         return int(total)
 
     def _keep(
-        self, kept: sqlite3.Connection, tree: LocalTree, directory: str, state: Mark, sizes: Mapping[str, int]
+        self, kept: sqlite3.Connection, tree: LocalTree, directory: str, state: Fingerprint, sizes: Mapping[str, int]
     ) -> None:
         with transaction(kept, "sqlite.commit", self.path):
             for number, path in kept.execute("SELECT id, path FROM directories").fetchall():
@@ -152,7 +152,9 @@ def _flat(tree: LocalTree, path: str) -> int | None:
     return total
 
 
-def _write(kept: sqlite3.Connection, directory: str, state: Mark, total: int, number: int | None = None) -> int | None:
+def _write(
+    kept: sqlite3.Connection, directory: str, state: Fingerprint, total: int, number: int | None = None
+) -> int | None:
     """Keep the size of the directory, under this number or a new one, which it returns."""
     encoded = msgspec.msgpack.encode(state)
     row = (number, directory, encoded, total, _crc32(directory, encoded, total))

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from disks.base import Mark, check_path
+from disks.base import Fingerprint, check_path
 from disks.local.hidden import HiddenFiles, lstat
 from disks.stores.base import ByteRange
 from oplog.errors import Damaged, NotFound
@@ -148,8 +148,8 @@ class TreeNow:
         return self._seen[path]
 
 
-def mark_of(file: str, settled_ns: int) -> Mark | None:
-    """The mark of a file in the file system; None where there is none, and of one that was changed since then.
+def fingerprint_of(file: str, settled_ns: int) -> Fingerprint | None:
+    """The fingerprint of a file in the file system; None where there is none, and of one that was changed since then.
 
     The time of the last change to the inode cannot be set by anybody, and goes on with each write and rename.
     """

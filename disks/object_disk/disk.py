@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from disks.base import DiskCapabilities, Leftover, Location, LoggedDisk, Mark, Transaction
+from disks.base import DiskCapabilities, Fingerprint, Leftover, Location, LoggedDisk, Transaction
 from disks.file_table.commits import Commits
 from disks.file_table.gone_rows import names_changed
 from disks.file_table.table import FileTable, TableDamaged
@@ -134,7 +134,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
     def _reading(self, read: Callable[[FileTable], _T]) -> _T:
         return self.cache.reading(read)
 
-    def state_of(self, directory: str) -> Mark | None:
+    def state_of(self, directory: str) -> Fingerprint | None:
         """As promised: by the revision of the table and the digest of its rows, where that is kept."""
 
         def state(table: FileTable) -> dict[str, str]:
@@ -146,7 +146,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
         digest = remembered.get(DIGEST, "")
         return (revision, digest) if digest.startswith(f"{revision} ") else None
 
-    def changed_between(self, directory: str, before: Mark, after: Mark) -> set[str] | None:
+    def changed_between(self, directory: str, before: Fingerprint, after: Fingerprint) -> set[str] | None:
         """As promised: by the rows that came, and those that left and are kept."""
         heads = [(str(mark[0]), str(mark[1])) for mark in (before, after) if len(mark) == 2]
         if len(heads) != 2:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from disks.base import BucketDisk, DiskUsage, FileInfo, Location, Mark, SmallFile
+from disks.base import BucketDisk, DiskUsage, FileInfo, Fingerprint, Location, SmallFile
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
 from disks.stores.base import ByteRange
@@ -98,12 +98,14 @@ class TableDisk(BucketDisk):
             yield row.path, contents[row.path], row.revision
 
     def look_over(
-        self, directory: str, name: str, marks: Mapping[str, Mark], among: Collection[str] | None = None
+        self, directory: str, name: str, fingerprints: Mapping[str, Fingerprint], among: Collection[str] | None = None
     ) -> builtins.list[SmallFile]:
         def look(table: FileTable) -> tuple[builtins.list[tuple[str, int, str]], dict[str, FileRow]]:
             with table.read() as view:
                 versions = list(view.versions(directory, name, among))
-                new = (path for path, *mark in versions if not mark[1] or marks.get(path) != tuple(mark))
+                new = (
+                    path for path, *version in versions if not version[1] or fingerprints.get(path) != tuple(version)
+                )
                 return versions, {row.path: row for row in map(view.get, new) if row is not None}
 
         versions, rows = self._reading(look)

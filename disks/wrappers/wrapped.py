@@ -21,10 +21,10 @@ from disks.base import (
     DiskCapabilities,
     DiskUsage,
     FileInfo,
+    Fingerprint,
     Leftover,
     Location,
     LoggedDisk,
-    Mark,
     SmallFile,
     Transaction,
 )
@@ -117,14 +117,14 @@ class WrappedDisk(Disk):
         return self.inner.small_files(directory, name)
 
     def look_over(
-        self, directory: str, name: str, marks: Mapping[str, Mark], among: Collection[str] | None = None
+        self, directory: str, name: str, fingerprints: Mapping[str, Fingerprint], among: Collection[str] | None = None
     ) -> builtins.list[SmallFile]:
-        return self.inner.look_over(directory, name, marks, among)
+        return self.inner.look_over(directory, name, fingerprints, among)
 
-    def state_of(self, directory: str) -> Mark | None:
+    def state_of(self, directory: str) -> Fingerprint | None:
         return self.inner.state_of(directory)
 
-    def changed_between(self, directory: str, before: Mark, after: Mark) -> set[str] | None:
+    def changed_between(self, directory: str, before: Fingerprint, after: Fingerprint) -> set[str] | None:
         return self.inner.changed_between(directory, before, after)
 
     def read_lease(self) -> AbstractContextManager[None]:

@@ -109,7 +109,7 @@ def test_of_small_files_that_are_known_none_is_read(disk: Disk, monkeypatch: pyt
     first = disk.look_over("t", "part.json", {})
     assert [(file.path, file.data) for file in first] == [("t/p1/part.json", b"1"), ("t/p2/part.json", b"2")]
     assert [file.revision for file in first] == [revision for _, _, revision in disk.small_files("t", "part.json")]
-    known = {file.path: file.mark for file in first if file.mark is not None}
+    known = {file.path: file.fingerprint for file in first if file.fingerprint is not None}
     assert len(known) in (0, 2)
     with disk.transaction(Merged()) as transaction:
         transaction.remove("t/p1")
@@ -119,7 +119,7 @@ def test_of_small_files_that_are_known_none_is_read(disk: Disk, monkeypatch: pyt
     again = disk.look_over("t", "part.json", known)
     assert [file.path for file in again] == ["t/p1/part.json", "t/p2/part.json", "t/p4/part.json"]
     assert [file.data for file in again] == [b"7", None if known else b"2", b"4"]
-    assert [file.mark for file in again][1] == known.get("t/p2/part.json")
+    assert [file.fingerprint for file in again][1] == known.get("t/p2/part.json")
 
 
 def test_ranges_and_never_short(disk: Disk) -> None:

@@ -62,7 +62,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "adoption: order of the new number",
         "adopted rows count as inserted when they were adopted",
         f"{_ORDER}::test_after_an_undo_parts_stay_apart_until_they_are_in_line",
-        replaced("tiering.catalog.looks.stored:StoredPart", "inserted", property(_by_name)),
+        replaced("tiering.catalog.stored:StoredPart", "inserted", property(_by_name)),
     ),
     (
         "adoption: refusal left out",
@@ -122,9 +122,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "two parts of one name are one (I1)",
         "of two parts that bear one name only one answers",
         f"{_MACHINES}::test_a_range_that_another_machine_took_is_its_own",
-        replaced(
-            "tiering.catalog.looks.stored:StoredPart", "is_copy_of", lambda stored, other: stored.name == other.name
-        ),
+        replaced("tiering.catalog.stored:StoredPart", "is_copy_of", lambda stored, other: stored.name == other.name),
     ),
     (
         "adoption: revisions of a lost log (I13)",

@@ -24,7 +24,7 @@ def server() -> Iterator[ForkServer]:
 
 @pytest.fixture(scope="session")
 def keeping_server() -> Iterator[ForkServer]:
-    """Whose children keep what is known of a few parts at once, as the test does that has `kept_looks`."""
+    """Whose children keep what is known of a few parts at once, as the test does that has `small_batches`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(keeping.ENVIRONMENT, "1")
         running = ForkServer()
@@ -52,7 +52,7 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture
-def kept_looks() -> Iterator[None]:
+def small_batches() -> Iterator[None]:
     """What is known of parts is kept at once, also of a few; `invariants.check` then compares it with the disks."""
     with keeping.keeping(settled=False):
         yield

@@ -20,13 +20,14 @@ from backup import storage
 from backup.format import names
 from tests import turns
 from tests.crash import invariants, mutants
+from tests.crash.as_read import index_is_as_read, watching
 from tests.crash.harness import Failpoints, ForkServer, Mode, Outcome, hooked
 from tests.crash.invariants import Seen
-from tests.crash.kept_looks import looks_are_as_read, watching
 from tests.crash.powercut import Effect, Recorder, cuts, read_tree, write_tree
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.crash.site import Site
 from tests.keeping import is_keeping
+from tiering.catalog.freshness import Freshness
 from tiering.engine.store import Store
 
 LOCAL = "fs."
@@ -123,12 +124,13 @@ def examine(name: str, site: Site, *watching: Store) -> Examined:
     """Recover, look, check; repeat the operation, check; collect garbage, check. Those who are `watching` see the same
     as who opens it now. Where looks are kept, recovery goes by them: a look anew would mend them before they count."""
     scenario = SCENARIOS[name]
-    with site.open(anew=not is_keeping()) as store:
+    freshness = Freshness.CHANGES if is_keeping() else Freshness.EVERY_FILE
+    with site.open(freshness=freshness) as store:
         recovered, seen, placed = store.recovered, invariants.observe(store), invariants.placement(store)
         violations = invariants.check(store, site, *watching)
     with invariants.opened_again(site, violations) as store:
         scenario.act(store, site)
-        store.refresh(anew=not is_keeping())
+        store.refresh(freshness)
         again = invariants.observe(store)
         violations += [f"after a repeat: {line}" for line in invariants.check(store, site, *watching)]
         violations += invariants.young_objects_survive(store)
@@ -241,7 +243,7 @@ def kill_everywhere(server: ForkServer, site: Site, name: str) -> Tally:
             where = f"{name} killed at {at} ({_label(known, at)})"
             found = [*_unreached(known, at, outcome)]
             if at % 2:  # else recovery comes first
-                found += [f"at once: {line}" for watcher in watchers for line in looks_are_as_read(watcher, watcher)]
+                found += [f"at once: {line}" for watcher in watchers for line in index_is_as_read(watcher, watcher)]
             tally.add(where, [*found, *_judge(site, name, known, outcome, *watchers)])
     return tally
 

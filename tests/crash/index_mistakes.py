@@ -51,8 +51,8 @@ def _broken_is_believed() -> None:
 
     original = scan._follow
 
-    def follow(index: Any, target: Any, place: Any, names: set[str], *rest: Any) -> Any:
-        return original(index, target, place, names - {name for name, _ in place.row.broken}, *rest)
+    def follow(index: Any, target: Any, table: Any, names: set[str], *rest: Any) -> Any:
+        return original(index, target, table, names - {name for name, _ in table.row.broken}, *rest)
 
     scan._follow = follow  # type: ignore[assignment]
 
@@ -60,15 +60,15 @@ def _broken_is_believed() -> None:
 def _any_state() -> None:
     from tiering.catalog.index import scan
 
-    original = scan._look
+    original = scan._scan
 
     def look(index: Any, target: Any, *, every_file: bool, progress: Any) -> Any:
-        place = index.place(target.disk.name, target.directory)
-        if place.row.state is not None and place.row.basis == target.basis and not every_file:
-            return place
+        table = index.table(target.disk.name, target.directory)
+        if table.row.state is not None and table.row.basis == target.basis and not every_file:
+            return table
         return original(index, target, every_file=every_file, progress=progress)
 
-    scan._look = look
+    scan._scan = look
 
 
 def _state_before_the_end() -> None:
@@ -76,21 +76,21 @@ def _state_before_the_end() -> None:
     from tiering.catalog.index import scan
     from tiering.catalog.index.index import PartIndex
 
-    original, asked = scan._scan, list[Any]()
+    original, asked = scan._full_scan, list[Any]()
 
-    def scanned(index: Any, target: Any, place: Any, state: Any, basis: Any, progress: Any) -> Any:
+    def scanned(index: Any, target: Any, table: Any, state: Any, basis: Any, progress: Any) -> Any:
         asked[:] = [state, basis]
-        return original(index, target, place, state, basis, progress)
+        return original(index, target, table, state, basis, progress)
 
-    def put(self: Any, place: Any, change: Any) -> None:
+    def put(self: Any, table: Any, change: Any) -> None:
         with self._database.writing() as connection:
-            self._apply(connection, self._now(connection, place), change, *asked)
+            self._apply(connection, self._now(connection, table), change, *asked)
 
-    scan._scan, PartIndex.put = scanned, put  # type: ignore[method-assign]
+    scan._full_scan, PartIndex.put = scanned, put  # type: ignore[method-assign]
 
 
-def _without_states(connection: Any, place: Any, partitions: Any, states: Any) -> Any:
-    held = {name: sums for name in partitions if (sums := place.partitions.get(name)) is not None}
+def _without_states(connection: Any, table: Any, partitions: Any, states: Any) -> Any:
+    held = {name: sums for name in partitions if (sums := table.partitions.get(name)) is not None}
     return {name: replace(sums, is_settled=True) for name, sums in held.items()}
 
 
@@ -98,7 +98,7 @@ def _states_of_now() -> None:
     from tiering.catalog.index.past import PastTable
     from tiering.catalog.index.table import TableMoment
 
-    PastTable._with_states = lambda self, places: TableMoment(places)  # type: ignore[method-assign]
+    PastTable._with_states = lambda self, tables: TableMoment(tables)  # type: ignore[method-assign]
 
 
 MISTAKES = (
@@ -112,7 +112,7 @@ MISTAKES = (
         "index: overtaken",
         "a scan ends though others have brought in something else meanwhile",
         f"{_UNIT}::test_a_scan_that_others_overtake_does_not_end",
-        replaced(_INDEX, "_is_what", lambda place, found: True),
+        replaced(_INDEX, "_is_what", lambda table, found: True),
     ),
     (
         "index: a flipped bit of a sum",
@@ -136,7 +136,7 @@ MISTAKES = (
         "index: a partition that is lost",
         "a partition whose sums are lost from the index is left out",
         f"{_UNIT}::test_sums_that_are_lost_are_not_left_out",
-        replaced(f"{_ROWS}:Place", "adds_up", lambda self: True),
+        replaced(f"{_ROWS}:DiskTable", "adds_up", lambda self: True),
     ),
     (
         "index: settled for good",
@@ -156,8 +156,14 @@ MISTAKES = (
         f"{_UNIT}::test_after_a_start_of_the_machine_times_are_indexed_once_more",
         replaced("tiering.catalog.index.database", "_is_ready", _is_of_this_layout),
     ),
+    (
+        "index: in memory for good",
+        "a file of the index that could not be used once is never tried again",
+        f"{_UNIT}::test_a_file_that_cannot_be_made_is_none",
+        replaced("tiering.catalog.index.database", "_PAUSE_SECONDS", float("inf")),
+    ),
     ("index: gone is kept", "parts that are gone stay in the index", _MACHINE, _gone_is_kept),
-    ("index: broken for good", "a part that is mended in place is shown as broken", _MACHINE, _broken_is_believed),
+    ("index: broken for good", "a part that is mended in table is shown as broken", _MACHINE, _broken_is_believed),
     ("index: any state", "who has looked once goes by that, whatever others commit", _MACHINE, _any_state),
     (
         "index: the first of a scan",

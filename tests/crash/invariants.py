@@ -24,8 +24,8 @@ from disks.registry import open_disk
 from oplog import entry
 from oplog.errors import FrostlineError
 from oplog.revision import parse_blob_key, parse_commit_key, parse_snapshot_key
+from tests.crash.as_read import index_is_as_read
 from tests.crash.harness import hooked
-from tests.crash.kept_looks import looks_are_as_read
 from tests.crash.site import Site, collect
 from tests.keeping import is_keeping
 from tiering.catalog.catalog import StoredPart
@@ -91,7 +91,7 @@ def check(store: Store, site: Site, *watching: Store) -> list[str]:
         *counter_is_dense(store),
         *rebuild_equals_table(store),
         *no_leftovers(site),
-        *(looks_are_as_read(store, *watching) if is_keeping() else ()),
+        *(index_is_as_read(store, *watching) if is_keeping() else ()),
     ]
 
 

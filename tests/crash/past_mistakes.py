@@ -8,7 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _BACK = "tests/property/test_going_back.py"
-_LOOKS = "tests/unit/tiering/catalog/test_table_parts.py"
+_LOOKS = "tests/unit/tiering/catalog/test_scans.py"
 _LET_GO = "tests/unit/tiering/query/test_past_let_go.py"
 
 
@@ -49,12 +49,12 @@ def _until_somebody_commits() -> None:
 
 
 def _kept_of_now() -> None:
-    from tiering.catalog.looks.look import ReadApart
+    from tiering.catalog.index.past import Difference
 
-    def apart(files: Any, parts: Any) -> ReadApart:
-        return ReadApart(frozenset(), parts)
+    def differing(now: Any, away: Any, change: Any) -> Difference:
+        return Difference(now, frozenset(), change)
 
-    replaced("tiering.catalog.looks.reader", "ReadApart", apart)()
+    replaced("tiering.catalog.index.past", "Difference", differing)()
 
 
 def _held_like_any_table(self: Any, table: Any) -> None:

@@ -83,7 +83,7 @@ Mistake = tuple[str, str, str, Callable[[], None]]
 
 
 def _said_by_the_disk() -> None:
-    from tiering.catalog.looks.stored import described
+    from tiering.catalog.stored import described
 
     replaced("tiering.query.selection", "_described", described)()
 

@@ -177,7 +177,7 @@ def _own_log_never_looked_at() -> None:
     from zerocopy.replica import shared
 
     original = shared.refresh
-    shared.refresh = lambda context, *, looked_since=0.0, anew=True: original(context, anew=anew)
+    shared.refresh = lambda context, *, looked_since=0.0, freshness=2: original(context, freshness=freshness)
 
 
 def _pointer_believed() -> None:

@@ -18,6 +18,7 @@ from disks.garbage import collect as garbage
 from disks.garbage.collect import GcReport
 from disks.garbage.rules import GcRules
 from oplog.errors import FrostlineError, Refused
+from tiering.catalog.freshness import Freshness
 from tiering.config.settings import Config, LimitsConfig, PacingConfig, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
 from tiering.table.schema import Column, PartitionField, TableDefinition
@@ -101,16 +102,21 @@ class Site:
         )
 
     def open(
-        self, *, recover: bool = True, workers: int = 1, ahead: timedelta = timedelta(0), anew: bool = True
+        self,
+        *,
+        recover: bool = True,
+        workers: int = 1,
+        ahead: timedelta = timedelta(0),
+        freshness: Freshness = Freshness.EVERY_FILE,
     ) -> Store:
-        """The store; with `ahead`, its clock runs that far in the future. Unless `anew`, by what is kept of parts."""
+        """The store; with `ahead`, its clock runs that far in the future."""
         return Store.open(
             self.config(),
             actor="test",
             workers=workers,
             clock=lambda: datetime.now(UTC) + ahead,
             recover=recover,
-            anew=anew,
+            freshness=freshness,
         )
 
     def save(self) -> None:

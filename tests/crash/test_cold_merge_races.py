@@ -24,6 +24,7 @@ from tests.crash.interrupting import interrupt
 from tests.crash.invariants import Rows
 from tests.crash.scenarios import _alter_table, cold_merge
 from tests.crash.site import FEBRUARY, JANUARY, TABLE, Site, drop_january, insert, move, rows
+from tiering.catalog.freshness import Freshness
 from tiering.config.settings import Config
 from tiering.engine.store import Store
 from tiering.merge.cold import shard_merge
@@ -31,7 +32,7 @@ from tiering.merge.cold.job import ColdMergeReport
 from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.parquet import uploads
 
-pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("kept_looks")]
+pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("small_batches")]
 
 STRIDE = 5
 """The other one gets its turn before every fifth request here, before each in the slow run."""
@@ -180,7 +181,7 @@ def check_races(server: ForkServer, site: Site, name: str, *, there: bool, strid
         failed += bool(touched)
         wanted = expected(name, other, before)
         # What the other machine has on its SSD, only it can show.
-        with site.open(anew=False) as store:  # a look anew would mend what is kept before it is compared
+        with site.open(freshness=Freshness.CHANGES) as store:  # a whole scan would mend the index first
             problems = invariants.check(store, site)
         found = seen(config)
         assert found == wanted, f"I13 {where}: {len(found or ())} rows instead of {len(wanted or ())}"

@@ -16,7 +16,7 @@ STRIDE = 9
 """Recovery is interrupted after every ninth point of the operation here, after every one in the slow run."""
 
 
-@pytest.mark.usefixtures("kept_looks")
+@pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_killed_at_every_effect(keeping_server: ForkServer, site: Site, name: str, record_tally: RecordTally) -> None:
     """And what is kept of parts is what a fresh reading of the disks shows, also for who looked before the kill."""

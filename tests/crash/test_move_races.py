@@ -22,11 +22,12 @@ from tests.crash.enumeration import prepare
 from tests.crash.harness import ForkServer
 from tests.crash.invariants import Rows
 from tests.crash.site import JANUARY, TABLE, Site, drop_january, insert, rows
+from tiering.catalog.freshness import Freshness
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.move.mover import MoveReport
 
-pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("kept_looks")]
+pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("small_batches")]
 
 STRIDE = 8
 """The other process gets its turn at every eighth effect here, at each in the slow run."""
@@ -148,7 +149,7 @@ def check_races(server: ForkServer, site: Site, work: Callable[[Store, Site], No
         most = max(most, effects_seen)
         refused += other.error is not None
         did += other.error is None and other.thread is not None
-        with site.open(anew=False) as store:  # a look anew would mend what is kept before it is compared
+        with site.open(freshness=Freshness.CHANGES) as store:  # a whole scan would mend the index first
             found = [*invariants.check(store, site)]
             names = [table.full_name for table in store.definitions()]
             now = invariants.rows_of(store, TABLE) if TABLE in names else None

@@ -36,7 +36,7 @@ def test_whatever_a_power_cut_leaves(server: ForkServer, site: Site, name: str, 
     assert not tally.violations, "\n".join(tally.violations[:20])
 
 
-@pytest.mark.usefixtures("kept_looks")
+@pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("name", ["insert", "merge", "move", "move_back"])
 def test_whatever_a_power_cut_leaves_of_very_many_files(
     keeping_server: ForkServer, site: Site, name: str, record_tally: RecordTally

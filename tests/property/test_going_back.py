@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.base import Mark
+from disks.base import Fingerprint
 from disks.file_table import gone_rows, views
 from disks.file_table.table import FileTable
 from disks.object_disk.disk import DiskAsOf, ObjectDisk
@@ -184,9 +184,11 @@ def test_the_past_of_a_damaged_present_is_read_from_the_log(disk: ObjectDisk) ->
     assert disk.cache.path.exists()
 
 
-def _looked(disk: ObjectDisk | DiskAsOf, directory: str) -> tuple[Mark | None, dict[str, object]]:
+def _looked(disk: ObjectDisk | DiskAsOf, directory: str) -> tuple[Fingerprint | None, dict[str, object]]:
     found = disk.look_over(directory, "f.json", {})
-    return disk.state_of(directory), {file.path.split("/")[-2]: (file.path, file.mark, file.data) for file in found}
+    return disk.state_of(directory), {
+        file.path.split("/")[-2]: (file.path, file.fingerprint, file.data) for file in found
+    }
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -30,11 +30,10 @@ from tests.turns import histories
 from tiering.catalog.index import scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex, unsettled
-from tiering.catalog.index.rows import PartRow, Place, decoded_facts
+from tiering.catalog.index.rows import DiskTable, IndexedPart, decoded_facts
 from tiering.catalog.index.scan import ScanTarget
 from tiering.config.settings import Config, embedded
-from tiering.policy.due import dues_of
-from tiering.table import kept_facts
+from tiering.policy.due import dues_of, timed_columns
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, ColumnRange, DataFile, Part, PartName, facts_of, range_of
 from tiering.table.schema import Column, MoveToVolume, PartitionField, Recompress, TableDefinition, TtlRule
@@ -95,9 +94,9 @@ class Process:
     def target(self, name: str, definition: TableDefinition) -> ScanTarget:
         return ScanTarget(self.disks[name], definition, self.config.policies.get(definition.policy))
 
-    def look(self, name: str, definition: TableDefinition, *, every_file: bool) -> Place:
+    def look(self, name: str, definition: TableDefinition, *, every_file: bool) -> DiskTable:
         self.disks[name].refresh()
-        return scan.look(self.index, self.target(name, definition), every_file=every_file)
+        return scan.scan(self.index, self.target(name, definition), every_file=every_file)
 
 
 class IndexMachine(RuleBasedStateMachine):
@@ -242,7 +241,7 @@ class IndexMachine(RuleBasedStateMachine):
                 self.processes[process].look(name, self.definition, every_file=True)
         self.believe(process, name)
 
-    @rule(table=st.sampled_from(["parts", "sums", "places", "documents"]), number=st.integers(0, 5))
+    @rule(table=st.sampled_from(["parts", "sums", "disk_tables", "documents"]), number=st.integers(0, 5))
     def a_row_is_lost(self, table: str, number: int) -> None:
         with self._opened() as connection:
             key = {"sums": "partition", "parts": "name"}.get(table, "id")
@@ -254,8 +253,11 @@ class IndexMachine(RuleBasedStateMachine):
     def a_bit_flips(self, data: st.DataObject, bit: int, is_dropped: bool) -> None:
         table, key, column = data.draw(
             st.sampled_from(
-                [("sums", "partition", "data"), ("places", "id", "data"), ("documents", "id", "data")]
-                + [("parts", "name", column) for column in ("facts", "mark", "rows", "revision", "state", "rules")]
+                [("sums", "partition", "data"), ("disk_tables", "id", "data"), ("documents", "id", "data")]
+                + [
+                    ("parts", "name", column)
+                    for column in ("facts", "fingerprint", "rows", "revision", "state", "rules")
+                ]
             )
         )
         with self._opened() as connection:
@@ -322,25 +324,25 @@ class IndexMachine(RuleBasedStateMachine):
             return
         one = self.processes[process]
         with suppress(OvertakenError):
-            places = [one.look(name, self.definition, every_file=False) for name in DISKS]
-            mixed = one.index.mixed(places)
-            assert mixed >= {name for name in unsettled(places) if is_mixed(one, places, name)}
-            before = one.index.parts(places, both)
-            chosen = unsettled(places) | {f"2026010{partition}"}
+            tables = [one.look(name, self.definition, every_file=False) for name in DISKS]
+            mixed = one.index.mixed(tables)
+            assert mixed >= {name for name in unsettled(tables) if is_mixed(one, tables, name)}
+            before = one.index.parts(tables, both)
+            chosen = unsettled(tables) | {f"2026010{partition}"}
             states = {
-                (place.id, row.name): 1 + row.document[0] % 2
+                (table.id, row.name): 1 + row.document[0] % 2
                 if row.name.startswith(f"2026010{partition}")
                 else row.state
-                for place, row in before
+                for table, row in before
                 if row.name.partition("_")[0] not in chosen or row.name.startswith(f"2026010{partition}")
             }
-            after = one.index.settle(places, chosen, {key: state for key, state in states.items() if state})
+            after = one.index.settle(tables, chosen, {key: state for key, state in states.items() if state})
             assert unsettled(after) == set()
-            shown = {(place.id, row.name): row.state for place, row in one.index.parts(after, both)}
-            assert shown == {(place.id, row.name): states.get((place.id, row.name), 0) for place, row in before}
-            inactive = sum(sums.inactive for place in after for sums in place.partitions.values())
+            shown = {(table.id, row.name): row.state for table, row in one.index.parts(after, both)}
+            assert shown == {(table.id, row.name): states.get((table.id, row.name), 0) for table, row in before}
+            inactive = sum(sums.inactive for table in after for sums in table.partitions.values())
             assert inactive == sum(map(bool, shown.values()))
-            for name in [row.name for place, row in before if place.disk == "ssd"][:1]:
+            for name in [row.name for table, row in before if table.disk == "ssd"][:1]:
                 self.commit("ssd", [], (name,))
                 assert name.partition("_")[0] in unsettled([one.look("ssd", self.definition, every_file=False)])
 
@@ -350,14 +352,14 @@ class IndexMachine(RuleBasedStateMachine):
         one = self.processes[process]
         if self.touched_within:
             return
-        place = one.look(name, self.definition, every_file=False)
+        table = one.look(name, self.definition, every_file=False)
         shown = _shown(one, name, self.definition)
         if changes:
             self.commit(name, [part(1, 6, 0, self._more()), part(2, 6, 0, self._more())], tuple(self._there(name)[:1]))
         self.processes[1 - process % 2].look(name, self.definition, every_file=False)
         with suppress(OvertakenError):
             for partition in ("20260101", "20260102", "none"):
-                rows = one.index.parts([place], lambda _, row: row, partition)
+                rows = one.index.parts([table], lambda _, row: row, partition)
                 assert {row.name for row in rows} == {found for found in shown if found.startswith(partition)}
 
     @invariant()
@@ -371,18 +373,18 @@ class IndexMachine(RuleBasedStateMachine):
     def _compare(self, process: Process, name: str, *, every_file: bool) -> None:
         for _ in range(8):  # a damaged file shows when it is read: then another look is asked for
             with suppress(OvertakenError):
-                place = process.look(name, self.definition, every_file=every_file)
-                assert [*differing(process, place, name, self.definition)] == []
+                table = process.look(name, self.definition, every_file=every_file)
+                assert [*differing(process, table, name, self.definition)] == []
                 return
         raise AssertionError("no look was believed")
 
 
-def both(place: Place, row: PartRow) -> tuple[Place, PartRow]:
-    return place, row
+def both(table: DiskTable, row: IndexedPart) -> tuple[DiskTable, IndexedPart]:
+    return table, row
 
 
-def is_mixed(process: Process, places: list[Place], partition: str) -> bool:
-    names = [PartName.parse(row.name) for row in process.index.parts(places, lambda _, row: row, partition)]
+def is_mixed(process: Process, tables: list[DiskTable], partition: str) -> bool:
+    names = [PartName.parse(row.name) for row in process.index.parts(tables, lambda _, row: row, partition)]
     return len(set(names)) < len(names) or part_format.meet(sorted(names))
 
 
@@ -399,17 +401,17 @@ def _shown(process: Process, name: str, definition: TableDefinition) -> dict[str
     return found
 
 
-def differing(process: Process, place: Place, name: str, definition: TableDefinition) -> Iterator[str]:
+def differing(process: Process, table: DiskTable, name: str, definition: TableDefinition) -> Iterator[str]:
     """What the index says otherwise than the disk."""
     index, disk = process.index, process.disks[name]
     policy = process.config.policies.get(definition.policy)
     read = _shown(process, name, definition)
-    rows = index.parts([place], lambda _, row: row)
+    rows = index.parts([table], lambda _, row: row)
     if {row.name for row in rows} != {*read} or len(rows) != len(read):
         yield f"it shows {sorted(row.name for row in rows)}, not {sorted(read)}"
         return
     documents = index.documents([row.document for row in rows])
-    columns = kept_facts.columns_of(definition)
+    columns = timed_columns(definition)
     for row in rows:
         part, data, revision = read[row.name]
         if decoded_facts(row.facts) != msgspec.msgpack.decode(
@@ -419,27 +421,27 @@ def differing(process: Process, place: Place, name: str, definition: TableDefini
         if documents.get(row.document, data) != data or row.revision != revision:
             yield f"it has another {row.name}"
     there = {child[:-1] for child in disk.list(definition.directory) if child.endswith("/")}
-    if {broken for broken, _ in place.row.broken} != there - {*read}:
-        yield f"{place.row.broken} are broken, not {there - {*read}}"
-    yield from _differing_sums(place, [part for part, _, _ in read.values()])
-    if index.newest(place) != max((part.created for part, _, _ in read.values()), default=None):
+    if {broken for broken, _ in table.row.broken} != there - {*read}:
+        yield f"{table.row.broken} are broken, not {there - {*read}}"
+    yield from _differing_sums(table, [part for part, _, _ in read.values()])
+    if index.newest(table) != max((part.created for part, _, _ in read.values()), default=None):
         yield "another part is the newest"
     dues = {part.name: dues_of(definition, part, name, policy) for part, _, _ in read.values()}
     for moment in (BEGIN, BEGIN + timedelta(days=4), BEGIN + timedelta(days=9)):
         due = {one.partition("_")[0] for one, found in dues.items() if found.acting and found.acting <= moment}
-        if index.due(place, moment) != due:
+        if index.due(table, moment) != due:
             yield f"others than {due} are due"
         times = [at for found in dues.values() for at in (found.acting, min(found.told, default=None))]
-        if index.next_due(place, moment) != min((at for at in times if at and at > moment), default=None):
+        if index.next_due(table, moment) != min((at for at in times if at and at > moment), default=None):
             yield f"it has another next time after {moment}"
 
 
-def _differing_sums(place: Place, parts: list[Part]) -> Iterator[str]:
+def _differing_sums(table: DiskTable, parts: list[Part]) -> Iterator[str]:
     sums: dict[str, list[Any]] = {}
     for part in parts:
         one = sums.setdefault(part.part_name.partition, [0, 0, 0])
         one[0], one[1], one[2] = one[0] + 1, one[1] + part.rows, one[2] + part.size_bytes
-        kept = place.partitions.get(part.part_name.partition)
+        kept = table.partitions.get(part.part_name.partition)
         block = part.part_name.max_block
         if (
             kept is None
@@ -452,11 +454,11 @@ def _differing_sums(place: Place, parts: list[Part]) -> Iterator[str]:
             )
         ):
             yield f"the sums of its partition do not have {part.name}"
-    shown = {name: [one.parts, one.rows, one.bytes] for name, one in place.partitions.items() if one.parts}
+    shown = {name: [one.parts, one.rows, one.bytes] for name, one in table.partitions.items() if one.parts}
     if shown != sums:
         yield f"the sums are {shown}, not {sums}"
-    if (place.parts, place.rows, place.bytes) != tuple(sum(one[i] for one in sums.values()) for i in range(3)):
-        yield "the sums of the place are others"
+    if (table.parts, table.rows, table.bytes) != tuple(sum(one[i] for one in sums.values()) for i in range(3)):
+        yield "the sums of the table are others"
 
 
 @contextmanager

@@ -10,11 +10,12 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.idle_parts import first_due, together
 from tests.turns import examples
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.journal.records import Failures, PartPin, Pause
-from tiering.policy import part_sums
-from tiering.policy.decide import IdleParts, Options, Plan, decide, to_look_at, unseen
+from tiering.policy.decide import Options, Plan, decide, to_look_at, unseen
+from tiering.policy.due import dues_of
 from tiering.policy.placement import DiskState, move_factor, ordered_volumes, size_limit, volume_index
 from tiering.table.part import ColumnRange, DataFile, Part, PartName
 from tiering.table.schema import (
@@ -302,14 +303,6 @@ def test_two_clocks_that_disagree_move_and_delete_nothing(world: World, jump: ti
     assert plan.deletes == ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Summed:
-    definition: TableDefinition
-    facts: Part
-    name: PartName
-    disk: str
-
-
 _SAID_OF_ALL = {"in_place", "colder", "no_such_volume", "no_such_disk", "not_due", "no_rule", "no_statistics", "busy"}
 """Why parts stay that nothing holds back."""
 
@@ -319,32 +312,24 @@ _SAID_OF_ALL = {"in_place", "colder", "no_such_volume", "no_such_disk", "not_due
 def test_who_looks_at_what_may_move_alone_plans_the_same(world: World, data: st.DataObject) -> None:
     """What the parts of each partition are together tells which have to be looked at, to the moment at which a rule is
     due. The oracle goes through all parts, and says of each why it stays."""
-    together: dict[tuple[str, str, str], list[Summed]] = {}
-    for part in world.parts:
-        one = Summed(part.definition, part.part, part.name, part.disk)
-        together.setdefault((part.definition.uuid, part.definition.policy, part.disk), []).append(one)
-    places = [
-        IdleParts(uuid, policy, disk, part_sums.of(parts, world.policies[policy]))
-        for (uuid, policy, disk), parts in together.items()
-    ]
     options = data.draw(options_of(world))
-    times = [
-        time
-        for place in places
-        for sums in place.sums.partitions.values()
-        for time in (sums.due, sums.told_last)
-        if time
+    dues = [
+        dues_of(part.definition, part.part, part.disk, world.policies[part.definition.policy]) for part in world.parts
     ]
+    times = {time for acting, told in dues for time in (acting, max(told, default=None)) if time is not None}
     shifts = (timedelta(seconds=-1), timedelta(), timedelta(seconds=1))
-    for now in [NOW, *(time + shift for time in times for shift in shifts)]:
+    for now in [NOW, *(time + shift for time in sorted(times) for shift in shifts)]:
         whole = decide(world.parts, world.disks, world.policies, now, options)
+        places = together(world.parts, world.policies, now)
         for rest in ("next", "none"):
             less = msgspec.structs.replace(options, rest=rest)
             wanted = to_look_at(places, world.disks, world.policies, now, less)
             if wanted is None:
                 continue
             seen = [part for part in world.parts if (part.definition.uuid, part.name.partition) in wanted]
-            less = msgspec.structs.replace(less, unseen=unseen(places, wanted, now))
+            less = msgspec.structs.replace(
+                less, unseen=unseen(places, wanted, first_due(world.parts, wanted, world.policies, now))
+            )
             plan = decide(seen, world.disks, world.policies, now, less)
             assert (plan.moves, plan.deletes) == (whole.moves, whole.deletes)
             held = [stay for stay in whole.stays if stay.reason.kind not in _SAID_OF_ALL]

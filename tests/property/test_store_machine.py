@@ -18,12 +18,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from oplog.errors import Refused
 from tests.crash import invariants
+from tests.crash.as_read import catalog_is_as_read, index_is_as_read, watching
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
-from tests.crash.kept_looks import catalog_is_as_read, looks_are_as_read, watching
 from tests.crash.site import FEBRUARY, JANUARY, TABLE, Site, collect, events, rows, temporary_site
 from tests.keeping import keeping
 from tests.turns import histories
 from tiering.catalog import tables
+from tiering.catalog.freshness import Freshness
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.schema import MoveToVolume, TtlRule
@@ -105,11 +106,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.in_bucket = 0
         """Rows there: what another machine sees."""
 
-    @initialize(settled=st.booleans(), anew=st.booleans())
-    def begin(self, settled: bool, anew: bool) -> None:
-        """`settled`: files of just now are such as may be known again. Unless `anew`, this process goes by what is kept
-        as well."""
-        self.settled, self.anew = settled, anew
+    @initialize(settled=st.booleans(), freshness=st.sampled_from([Freshness.CHANGES, Freshness.EVERY_FILE]))
+    def begin(self, settled: bool, freshness: Freshness) -> None:
+        """`settled`: files of just now are such as may be known again. `freshness`: that
+        of this process."""
+        self.settled, self.freshness = settled, freshness
         self.stack.enter_context(keeping(settled=settled))
         self.store = self.site.open()
         self.store.create_table(events())
@@ -153,7 +154,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def late_look(self) -> None:
-        assert [*looks_are_as_read(self.store, self.late)] == []
+        assert [*index_is_as_read(self.store, self.late)] == []
 
     @rule()
     def restart(self) -> None:
@@ -186,13 +187,13 @@ class StoreMachine(RuleBasedStateMachine):
                 carry_out(self.store, verb, partition, number)
         except Exception:
             failed = True
-        self.store.refresh(anew=self.anew)
+        self.store.refresh(self.freshness)
         self._settle(verb, partition, number, acknowledged=not failed)
         self.store.close()
         self.store = self._opened()  # an error in the tidying itself is recovery's business
 
     def _opened(self) -> Store:
-        return self.site.open(ahead=self.ahead, anew=self.anew)
+        return self.site.open(ahead=self.ahead, freshness=self.freshness)
 
     def _new_number(self) -> int:
         self.next_number += 1
@@ -200,7 +201,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _step(self, verb: Verb, partition: str, number: int) -> None:
         carry_out(self.store, verb, partition, number)
-        self.store.refresh(anew=self.anew)
+        self.store.refresh(self.freshness)
         self._settle(verb, partition, number, acknowledged=True)
         if any(stored.state == "outdated" for stored in self.store.parts(TABLE, include_outdated=True)):
             self.store.close()
@@ -234,7 +235,7 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_wrong(self) -> None:
         assert self._seen() == self.model
-        assert [*looks_are_as_read(self.store, self.watcher)] == []
+        assert [*index_is_as_read(self.store, self.watcher)] == []
         assert [*catalog_is_as_read(self.store)] == []
         kept = " is duplicate after recovery"  # a copy of what the bucket has
         assert [one for one in invariants.readable_once(self.store) if not one.endswith(kept)] == []

@@ -13,6 +13,7 @@ import pytest
 from oplog.errors import Transient
 from tests.replicas.machines import Machine, Machines
 from tiering.catalog.context import Context
+from tiering.catalog.freshness import Freshness
 from tiering.merge import merger
 from tiering.table.part import PartName
 from zerocopy.execution import work
@@ -256,18 +257,18 @@ def test_who_follows_inserts_looks_over_all_when_a_part_goes(
     a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part that takes the place of none costs what it is, not what the table has; passes look over all the same."""
-    looked: list[bool] = []
+    looked: list[Freshness] = []
     original = shared.refresh
 
-    def refresh(context: Context, *, anew: bool = True, **more: Any) -> None:
-        looked.append(anew)
-        original(context, anew=anew, **more)
+    def refresh(context: Context, *, freshness: Freshness = Freshness.EVERY_FILE, **more: Any) -> None:
+        looked.append(freshness)
+        original(context, freshness=freshness, **more)
 
     monkeypatch.setattr(shared, "refresh", refresh)
     with a.serving(), b.serving() as store:
         table = store.definition("d.t")
 
-        def looks(*, follows: bool = True) -> list[bool]:
+        def looks(*, follows: bool = True) -> list[Freshness]:
             names = connections(store.context).keeper.children(TableNodes(str(table.keeper)).log)
             looked.clear()
             done = work.sync(store.context, table, log=names if follows else None)
@@ -278,10 +279,10 @@ def test_who_follows_inserts_looks_over_all_when_a_part_goes(
         insert(a, (1, 1))
         assert looks() == []
         insert(a, (1, 2))
-        assert looks(follows=False) == [True]
+        assert looks(follows=False) == [Freshness.EVERY_FILE]
         a("merge", "d.t", "--final")
-        assert looks() == [True]
+        assert looks() == [Freshness.EVERY_FILE]
         insert(a, (1, 3))
         a("partition", "drop", "d.t", "1", "--yes")
-        assert looks() == [True]
+        assert looks() == [Freshness.EVERY_FILE]
         assert not store.parts("d.t")

@@ -12,9 +12,8 @@ import pytest
 
 from tests.homes import Home
 from tests.tui.pilot import Driver, drive
-from tiering.catalog.looks import look as looks
+from tiering.catalog import stored
 from tiering.engine.store import Store
-from tiering.table import kept_facts
 from tui.widgets.grid import Grid
 from tui.widgets.plain import Plain
 
@@ -56,7 +55,7 @@ async def _look(driver: Driver, hour: _Hour, seconds: float) -> None:
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often a part's facts were decoded, a plan was made, a row or a text was drawn."""
     counts = Counter[str]()
-    for place, name in (kept_facts, "decoded"), (Store, "plan"), (Grid, "render_line"), (Plain, "say"):
+    for place, name in (stored, "decoded_facts"), (Store, "plan"), (Grid, "render_line"), (Plain, "say"):
         _counted(monkeypatch, counts, place, name)
     return counts
 
@@ -64,8 +63,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_what_is_idle_is_neither_read_nor_drawn(
     home: Home, monkeypatch: pytest.MonkeyPatch, counts: Counter[str]
 ) -> None:
-    monkeypatch.setattr(looks, "KEPT_FROM", 1)  # also of three parts the facts are kept,
-    monkeypatch.setattr("disks.local.disk.SETTLED_NS", 0)  # though they were copied here just now
+    monkeypatch.setattr("disks.local.disk.SETTLED_NS", 0)  # though files were copied here just now
     monkeypatch.setattr("disks.local.disk.UNCHANGED_NS", 0)
     monkeypatch.setattr("tui.facts.overview.disk_text", lambda disk: disk.name)  # others write on this disk, too
     hour = _Hour()
@@ -75,7 +73,7 @@ def test_what_is_idle_is_neither_read_nor_drawn(
         for key in "1", "2", "4", "5", "7":
             await driver.press(key)
             await _look(driver, hour, 0)
-            assert counts["decoded"] or key not in "15", "otherwise nothing is counted"
+            assert counts["decoded_facts"] or key not in "15", "otherwise nothing is counted"
             counts.clear()
             for _ in range(4):
                 await _look(driver, hour, 45)
@@ -95,7 +93,7 @@ def test_ages_go_on_without_reading_the_parts(home: Home, counts: Counter[str]) 
         hour.now += timedelta(days=1)
         await _look(driver, hour, 70)
         await driver.sees("20d")
-        assert counts.keys() == {"render_line"}
+        assert counts.keys() == {"render_line", "decoded_facts"}  # of the rows that are drawn
 
     drive(home, story, clock=lambda: hour.now)
 

@@ -18,6 +18,7 @@ from oplog.errors import Locked, Transient
 from tests.homes import Home
 from tests.tui.conftest import DUE, due_move
 from tests.tui.pilot import Driver, drive, opener
+from tiering.catalog.freshness import Freshness
 from tiering.config.reading import load
 from tiering.engine.store import Store
 from tui.widgets.as_of import waiting_lines
@@ -110,7 +111,7 @@ def test_what_a_bucket_no_longer_says_stays_and_is_said(home: Home) -> None:
         await driver.lists(3, len)
         before = driver.rows
 
-        def refuse(*, anew: bool = True, again: bool = False) -> None:
+        def refuse(freshness: Freshness = Freshness.EVERY_FILE, *, again: bool = False) -> None:
             raise Transient("the bucket does not answer", hint="wait")
 
         stores[0].refresh = refuse  # type: ignore[method-assign]
@@ -142,7 +143,7 @@ def test_what_somebody_does_while_rows_are_read_stays(home: Home) -> None:
         stores.append(open_store(*progress))
         return stores[-1]
 
-    def refresh(*, anew: bool = True, again: bool = False) -> None:
+    def refresh(freshness: Freshness = Freshness.EVERY_FILE, *, again: bool = False) -> None:
         begun.set()
         go_on.wait()
 

@@ -367,7 +367,8 @@ def _in_sight(context: Context, definition: TableDefinition) -> Iterator[int]:
     sums = context.catalog.sums(definition)
     if sums is not None:
         for whole in sums.values():
-            yield from whole.highest.values()
+            for totals in whole.partitions.values():
+                yield from totals.highest.values()
         return
     for stored in context.catalog.parts(definition, include_outdated=True):
         yield stored.name.max_block

@@ -8,7 +8,9 @@ hotter volume is active and the other a duplicate. What cannot be read is report
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from disks.base import Disk
@@ -18,13 +20,16 @@ from oplog.errors import Conflict, Damaged, DiskUnreachable, NotFound, Transient
 from tiering.catalog.copies.source_copies import NOTHING_LISTED, ListedCopies, SourceCopies
 from tiering.catalog.definitions.table_snapshot import DroppedTable, Snapshot, read_tables
 from tiering.catalog.definitions.unreadable import UnreadableTable
+from tiering.catalog.freshness import Freshness
+from tiering.catalog.index.index import PartIndex
+from tiering.catalog.index.past import PastTable
+from tiering.catalog.index.rows import DiskTable
+from tiering.catalog.index.table import IndexedTable
 from tiering.catalog.lineage import Lineage, Merges, no_merges
-from tiering.catalog.looks.stored import Broken, PartState, StoredPart
-from tiering.catalog.table_parts import TablePartsReader
+from tiering.catalog.states import States
+from tiering.catalog.stored import Broken, PartState, StoredPart
 from tiering.config.settings import Config
 from tiering.config.units import counted
-from tiering.journal.kept_looks import PartSums
-from tiering.journal.kept_parts import KeptParts
 from tiering.policy.placement import ordered_volumes
 from tiering.table import tombstones
 from tiering.table.part import PartName
@@ -56,117 +61,113 @@ class Catalog:
         *,
         dropping: Callable[[], Iterable[str]] = tuple,
         merges: Merges = no_merges,
-        kept: KeptParts | None = None,
+        index: PartIndex | None = None,
         copies: ListedCopies = NOTHING_LISTED,
         progress: Progress = SILENT,
         stand_still: bool = False,
     ) -> None:
-        """`kept`: what was read before, by any process of this machine. `copies`: those that moves left here.
-        `stand_still`: the disks never change, as those of the past: what parts say that is not kept is read again where
-        it is asked for."""
-        self.kept = kept
+        """`index`: what is known of parts; None for one in memory. `copies`: those that moves left here. `stand_still`:
+        the disks never change, as those of the past; then the index of now is read, and not written."""
+        self.index = index if index is not None else PartIndex(None)
         self.lineage = Lineage(disks, merges)
         self.copies = SourceCopies(disks, copies)
-        self.config = config
+        self._states = States(config, self.lineage, self.copies)
+        self._table: type[IndexedTable] = PastTable if stand_still else IndexedTable
         self._disks = disks
         self._dropping = dropping
-        self._reader = TablePartsReader(
-            config, disks, self.lineage, self.copies, kept, progress=progress, stand_still=stand_still
-        )
+        self._progress = progress
+        self._lock = threading.RLock()
         self._last = Snapshot()
-        self._outdated = False
-        self._outdates = 0
-        self._known_at = -1
-        self._is_anew = True
-        self.is_current = False
-        """Whether the last refresh asked every disk, and was answered: what others committed before it is seen."""
-
-    def refresh(self, *, disks: Iterable[str] | None = None, anew: bool = True) -> None:
-        """Read all disks again; those in `disks` (default: all) first take in what other writers committed. A disk that
-        cannot be reached counts with what it held when it last could be; it says so (`Disk.unreachable`). Unless
-        `anew`, directories of tables that show no change are not looked into: for who deletes nothing by it."""
-        chosen = list(self._disks if disks is None else disks)
-        asked = [name for name in chosen if _ask(self._disks[name])]
-        if disks is None:
-            self.is_current = len(asked) == len(chosen)
-        self._read(anew=anew)
-
-    def refresh_when_due(self) -> None:
-        """As `refresh`, but a bucket is asked only when nobody on this machine has lately (`Disk.refresh_when_due`),
-        and only what shows a change is looked into: for who can do without what others committed since, and deletes
-        nothing."""
-        asked = [name for name, disk in self._disks.items() if _ask(disk, when_due=True)]
-        self.is_current = len(asked) == len(self._disks)
-        self._read(anew=False)
+        self._is_outdated = False
+        self._has_asked = False
+        self._has_scanned = True
 
     @property
-    def is_anew(self) -> bool:
-        """Whether the last refresh looked at every part."""
-        return self._is_anew
+    def freshness(self) -> Freshness:
+        """How much the last refresh looked at. While a bucket does not answer: its last answer."""
+        if not self._has_asked:
+            return Freshness.LAST_ANSWER
+        return Freshness.EVERY_FILE if self._has_scanned else Freshness.CHANGES
 
-    def _read(self, *, anew: bool) -> None:
-        with self._reader.lock:
-            self._is_anew = anew
-            self._outdated = False
+    @property
+    def config(self) -> Config:
+        return self._states.config
+
+    @config.setter
+    def config(self, config: Config) -> None:
+        self._states.config = config
+
+    def refresh(self, freshness: Freshness = Freshness.EVERY_FILE, *, disks: Iterable[str] | None = None) -> None:
+        """Read all disks again; those in `disks` (default: all) first take in what other writers committed. A disk that
+        cannot be reached counts with what it held when it last could be; it says so (`Disk.unreachable`)."""
+        chosen = list(self._disks if disks is None else disks)
+        is_asked_when_due = freshness is Freshness.LAST_ANSWER
+        asked = [name for name in chosen if _ask(self._disks[name], when_due=is_asked_when_due)]
+        if disks is None:
+            self._has_asked = len(asked) == len(chosen)
+        self._read(every_file=freshness is Freshness.EVERY_FILE)
+
+    def refresh_later(self) -> None:
+        """As `refresh(Freshness.CHANGES, disks=())`, but when somebody asks: after work that few look back at."""
+        self._is_outdated = True
+
+    def _read(self, *, every_file: bool) -> None:
+        with self._lock:
+            self._has_scanned = every_file
+            self._is_outdated = False
             self.copies.look()
             snapshot = read_tables(self._disks, frozenset(self._dropping()))
             hidden = [table.definition for table in snapshot.dropped.values()]
             hidden += [table.before for table in snapshot.unreadable.values() if table.before is not None]
             for definition in (*snapshot.tables.values(), *hidden):
-                snapshot.parts[definition.uuid] = self._reader.look(definition, snapshot.dropping, anew=anew)
-            self._reader.forget_all_but(snapshot.parts)
+                table = self._reader_of(definition, snapshot.dropping)
+                table.scan(every_file=every_file)
+                snapshot.parts[definition.uuid] = table
             self._last = snapshot
+
+    def _reader_of(self, definition: TableDefinition, dropping: frozenset[str]) -> IndexedTable:
+        """That of the last refresh, where it is of the same table."""
+        dropping = frozenset(path for path in dropping if path.startswith(f"{definition.directory}/"))
+        last = self._last.parts.get(definition.uuid)
+        if last is not None and (last.definition, last.dropping) == (definition, dropping):
+            return last
+        return self._table(self.index, self._disks, self._states, definition, dropping, self._progress, self._lock)
 
     def close(self) -> None:
         """Release files. What was found can still be asked for."""
-        self._reader.close()
-
-    def outdate(self) -> None:
-        """As `refresh(disks=())`, but when somebody asks: after work that few look back at."""
-        self._outdates += 1
-        self._outdated = True
+        self.index.close()
 
     @property
     def _now(self) -> Snapshot:
-        if self._outdated:
-            with self._reader.lock:
-                if self._outdated:
-                    self.refresh(disks=())
-        return self._last
-
-    @property
-    def _as_known(self) -> Snapshot:
-        """The same for who asks for no part: what shows no change is not looked into, until somebody asks for more."""
-        if self._outdated and self._known_at != self._outdates:
-            with self._reader.lock:
-                if self._outdated and self._known_at != (outdates := self._outdates):
-                    self._read(anew=False)
-                    self._outdated, self._known_at = True, outdates
+        if self._is_outdated:
+            with self._lock:
+                if self._is_outdated:
+                    self.refresh(Freshness.CHANGES, disks=())
         return self._last
 
     @property
     def broken(self) -> list[Broken]:
         """What could not be read, with its path and the reason."""
         snapshot = self._now
-        return [*snapshot.broken, *(broken for table in snapshot.parts.values() for broken in table.broken)]
+        return [*snapshot.broken, *(broken for table in snapshot.parts.values() for broken in table.broken())]
 
     @property
     def unproved(self) -> list[str]:
         """Parts in a bucket that say that they take the place of others, and nothing shows it: one sentence each. All
         are active."""
-        return [_unproved(*parts) for table in self._now.parts.values() for parts in table.unproved.values()]
+        return [_unproved(*parts) for table in self._now.parts.values() for parts in table.now.doubts.unproved.values()]
 
     @property
     def unexplained(self) -> list[str]:
         """Copies of a bucket's part of which no log says why the bucket lacks it: one sentence each. All are active."""
-        return [text for table in self._now.parts.values() for text in table.unexplained]
+        return [text for table in self._now.parts.values() for text in table.now.doubts.unexplained]
 
     def claims_unproved(self, disk: str, directory: str) -> str | None:
         """The sentence about the part there, if it is one of these: it must not come to a disk whose parts are
         believed."""
-        tables = self._now.parts.values()
-        found = next((table.unproved[disk, directory] for table in tables if (disk, directory) in table.unproved), None)
-        return _unproved(*found) if found else None
+        doubts = (table.now.doubts.unproved for table in self._now.parts.values())
+        parts = next((unproved[disk, directory] for unproved in doubts if (disk, directory) in unproved), None)
+        return _unproved(*parts) if parts else None
 
     def check_readable(self, definition: TableDefinition) -> None:
         """Raise `Damaged` naming the first part of the table that cannot be read: its rows would be missing."""
@@ -179,11 +180,11 @@ class Catalog:
 
     def tables(self) -> list[TableDefinition]:
         """All tables by name."""
-        return sorted(self._as_known.tables.values(), key=lambda table: table.full_name)
+        return sorted(self._now.tables.values(), key=lambda table: table.full_name)
 
     def dropped(self) -> list[DroppedTable]:
         """Tables that a bucket says are gone and some disk still has, by name."""
-        return sorted(self._as_known.dropped.values(), key=lambda table: table.definition.full_name)
+        return sorted(self._now.dropped.values(), key=lambda table: table.definition.full_name)
 
     def table(self, full_name: str) -> TableDefinition:
         """The table `db.name`, or the one of this uuid.
@@ -191,7 +192,7 @@ class Catalog:
         Raises `NotFound` with the known names, `DiskUnreachable` if it may exist after all, `Conflict` if two have it.
         """
         found = self._called(full_name)
-        if not found and not self.is_current:  # somebody may have made it since
+        if not found and self.freshness is Freshness.LAST_ANSWER:  # somebody may have made it since
             self.refresh()
             found = self._called(full_name)
         if len(found) > 1:
@@ -229,14 +230,14 @@ class Catalog:
 
     def unreadable(self) -> list[UnreadableTable]:
         """Tables whose newest definition cannot be read, by name."""
-        return sorted(self._as_known.unreadable.values(), key=lambda table: (table.name, table.uuid))
+        return sorted(self._now.unreadable.values(), key=lambda table: (table.name, table.uuid))
 
     def _called(self, name: str) -> list[TableDefinition]:
-        return [table for table in self._as_known.tables.values() if name in (table.full_name, table.uuid)]
+        return [table for table in self._now.tables.values() if name in (table.full_name, table.uuid)]
 
     def disks_lacking_definition(self, definition: TableDefinition) -> list[str]:
         """Disks of the table's policy that hold no current `table.json`."""
-        held = self._as_known.copies.get(definition.uuid, set())
+        held = self._now.copies.get(definition.uuid, set())
         return [name for name in self.policy_disks(definition) if name not in held]
 
     def policy_disks(self, definition: TableDefinition) -> list[str]:
@@ -301,29 +302,40 @@ class Catalog:
         """The parts that answer queries, in name order, without those of partitions that may not match by what their
         rows are partitioned by; and how many these are. Costs what is left, where the looks are kept."""
         table = self._now.parts.get(definition.uuid)
-        while table is not None and (sums := table.sums) is not None:
-            looks = table.looks
-            asked = [one for disk in sums.values() for one in disk.partitions.items()]
-            wanted = {name for name, one in asked if one.values is None or may_match(one.values)}
-            left_out = sum(one.parts for name, one in asked if name not in wanted)
-            if not left_out:
-                break
-            found = [part for part in table.partitions(wanted) if part.state == "active"]
-            if table.looks is looks:  # else some are of another look than others
-                return found, left_out
-        return self.parts(definition), 0
+        return table.where(may_match) if table is not None else ([], 0)
 
     def has_inactive(self, definition: TableDefinition) -> bool:
         """Whether a part is outdated or a duplicate."""
         table = self._now.parts.get(definition.uuid)
-        if table is None or table.are_all_active:
+        if table is None or table.now.are_all_active:
             return False
         return any(stored.state != "active" for stored in table.everything())
 
-    def sums(self, definition: TableDefinition) -> Mapping[str, PartSums] | None:
+    def sums(self, definition: TableDefinition) -> Mapping[str, DiskTable] | None:
         """What the parts on each disk are together, all of them active. None where only going through them tells."""
         table = self._now.parts.get(definition.uuid)
-        return table.sums if table is not None else {}
+        return table.sums() if table is not None else {}
+
+    def due(self, definition: TableDefinition, until: datetime) -> set[str]:
+        """The partitions with a part on which a rule acts by then."""
+        table = self._now.parts.get(definition.uuid)
+        return table.due(until) if table is not None else set()
+
+    def newest(self, definition: TableDefinition) -> datetime | None:
+        """When the last of the table's parts was written."""
+        table = self._now.parts.get(definition.uuid)
+        return table.newest() if table is not None else None
+
+    def between_told(self, definition: TableDefinition, now: datetime) -> set[str]:
+        """The partitions with a part of which a rule that plans only tell of was due, and another one will be."""
+        table = self._now.parts.get(definition.uuid)
+        return table.between_told(now) if table is not None else set()
+
+    def next_due(self, definition: TableDefinition, after: datetime, without: Collection[str] = ()) -> datetime | None:
+        """When a rule that acts, or one that plans only tell of, is due next for a part of another partition than
+        these."""
+        table = self._now.parts.get(definition.uuid)
+        return table.next_due(after, without) if table is not None else None
 
     def part(self, definition: TableDefinition, name: str) -> StoredPart:
         """An active part by name. Raises `NotFound`, naming the part that replaced it if there is one."""

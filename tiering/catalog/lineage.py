@@ -25,7 +25,7 @@ from tiering.table.part import PART_FILE, Part
 from tiering.table.schema import Delete, TableDefinition
 
 if TYPE_CHECKING:
-    from tiering.catalog.looks.stored import StoredPart
+    from tiering.catalog.stored import StoredPart
     from tiering.journal.records import MergeRecord
 
 Merges = Callable[[str], Sequence["MergeRecord"]]

@@ -13,7 +13,7 @@ from disks.base import Disk, Transaction
 from oplog.errors import Locked, Transient
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.journal.kept_looks import PartSums
+from tiering.catalog.index.rows import DiskTable
 from tiering.table import part as parts_format
 from tiering.table.part import PART_FILE, Part, range_of
 from tiering.table.schema import TableDefinition
@@ -88,13 +88,13 @@ def first_block_on_its_way(claims: Iterable[str]) -> int | None:
     return min(pending, default=None)
 
 
-def with_several_writers(sums: Mapping[str, PartSums]) -> list[str]:
+def with_several_writers(sums: Mapping[str, DiskTable]) -> list[str]:
     """The partitions in which `repeated` may find pairs, among parts that are this together: not those that one machine
     wrote all of."""
     ranges: dict[str, set[int]] = defaultdict(set)
     for whole in sums.values():
         for partition, found in whole.partitions.items():
-            ranges[partition] |= {found.first_range, found.last_range}
+            ranges[partition] |= found.highest.keys()
     return sorted(partition for partition, indexes in ranges.items() if len(indexes) > 1)
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from tiering.catalog.copies.source_copies import SourceCopies
 from tiering.catalog.lineage import Lineage, claims
-from tiering.catalog.looks.stored import PartState, StoredPart
+from tiering.catalog.stored import PartState, StoredPart
 from tiering.config.settings import Config
 from tiering.policy.placement import ordered_volumes
 from tiering.table import part as parts_format
@@ -30,7 +30,7 @@ class Doubts(msgspec.Struct, frozen=True):
     """Copies of a bucket's part of which no log says why the bucket lacks it: one sentence each."""
 
 
-class States(msgspec.Struct, frozen=True):
+class States(msgspec.Struct):
     """Computes the states of the parts of a table, or of some of its partitions."""
 
     config: Config

@@ -22,6 +22,7 @@ import msgspec
 
 from oplog.errors import FrostlineError, Locked, PartlyDone, in_a_line
 from tiering.catalog.context import wall_clock
+from tiering.catalog.freshness import Freshness
 from tiering.config.log_lines import LogStream, fields
 from tiering.config.reading import load
 from tiering.config.settings import DaemonConfig
@@ -369,7 +370,7 @@ class _Daemon:
         try:
             with journal.rescue():
                 journal.make_room()  # taking in what others committed writes, too
-                self.store.refresh(look=False)
+                self.store.refresh(Freshness.LAST_ANSWER)
                 self._note_unreachable()
                 for sentence in mover.recover(self.store.context):
                     log.info("%s", sentence)

@@ -20,6 +20,7 @@ from oplog.errors import FrostlineError, Locked, NoSpace, NotFound
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context, wall_clock
+from tiering.catalog.freshness import Freshness
 from tiering.engine import replication
 from tiering.journal.records import Failures
 from tiering.merge.request import ColdOptions, MergeRequest
@@ -159,7 +160,7 @@ def _failing(context: Context, plan: Plan) -> list[str]:
 def _look(context: Context) -> bool:
     """Before a pass changes anything: ask the buckets that it has not asked, and look at each part. Whether that had
     been left out."""
-    if context.catalog.is_current and context.catalog.is_anew:
+    if context.catalog.freshness is Freshness.EVERY_FILE:
         return False
     context.catalog.refresh()
     return True

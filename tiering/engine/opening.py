@@ -13,12 +13,12 @@ from tiering.catalog import tables
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
 from tiering.catalog.identities.identity import Identities
+from tiering.catalog.index.index import PartIndex
 from tiering.catalog.reservation import Reservations
 from tiering.config.disk_locations import place_of
 from tiering.config.settings import Config
 from tiering.engine import replication
 from tiering.journal.journal import Journal
-from tiering.journal.kept_parts import KeptParts
 
 
 def make_context(
@@ -52,7 +52,7 @@ def make_context(
             disks,
             dropping=lambda: tables.being_dropped(journal),
             merges=lambda uuid: journal.work.merges(table_uuid=uuid),
-            kept=KeptParts(state / "catalog.db"),
+            index=PartIndex(state / "catalog.db"),
             copies=journal.source_copies,
             progress=progress or SILENT,
         ),

@@ -22,6 +22,7 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.copies import copying
 from tiering.catalog.definitions import table_names
+from tiering.catalog.freshness import Freshness
 from tiering.catalog.retained_drops import RetainedDrop
 from tiering.config.settings import Config
 from tiering.journal.journal import Journal
@@ -47,12 +48,11 @@ class UnfinishedRestores(Protocol):
 unfinished_restores = Plug[UnfinishedRestores]("unfinished restores")
 
 
-def recover(context: Context, *, look: bool = True, anew: bool = True) -> list[str]:
+def recover(context: Context, freshness: Freshness = Freshness.EVERY_FILE) -> list[str]:
     """Finish or undo everything a crash left. Returns one sentence a thing done; an empty list the second time.
 
-    Without `look` a bucket is asked what others committed only when that is due, or when there is something to do: what
-    became of it, the bucket alone knows. Neither then nor without `anew` is what shows no change looked into, unless
-    there is something to do. What cannot be written, on a disk that is full or read-only, is left for
+    Where there is something to do each file is looked at, and each bucket asked, whatever the `freshness`: what became
+    of it, the bucket alone knows. What cannot be written, on a disk that is full or read-only, is left for
     later, with a warning in the log: what the disks show is right before and after each step, so that reading needs
     none of them.
     """
@@ -62,12 +62,9 @@ def recover(context: Context, *, look: bool = True, anew: bool = True) -> list[s
             done += [f"disk {disk.name}: {sentence}" for sentence in _unless_full(disk.recover)]
         unseen = context.journal.unseen()
         if _is_something_left(context.journal):
-            context.catalog.refresh()
-        elif look:
-            context.catalog.refresh(anew=anew)
-        else:
-            context.catalog.refresh_when_due()
-        if not (context.catalog.is_anew and (look or context.catalog.is_current)) and _is_something_to_do(context):
+            freshness = Freshness.EVERY_FILE
+        context.catalog.refresh(freshness)
+        if freshness is not Freshness.EVERY_FILE and _is_something_to_do(context):
             context.catalog.refresh()
         note_seen(context, unseen)
         for disk in context.disks.values():
@@ -99,7 +96,7 @@ def _is_something_to_do(context: Context) -> bool:
 def note_seen(context: Context, unseen: Mapping[str, int]) -> None:
     """After a look: what was put unseen into tables that are still there was put in before they go. `unseen`: what the
     journal said before the look."""
-    if context.catalog.is_current and unseen:
+    if context.catalog.freshness > Freshness.LAST_ANSWER and unseen:
         gone = {table.definition.uuid for table in context.catalog.dropped()}
         _unless_full(partial(_forget_unseen, context, [number for uuid, number in unseen.items() if uuid not in gone]))
 
@@ -239,7 +236,8 @@ def _repair_definitions(context: Context, *, begin: bool = False, looked: bool =
         lacking = context.catalog.disks_lacking_definition(definition)
         lacking = [name for name in lacking if _can_be_changed(context.disk(name))]
         lacking = [name for name in lacking if begin or not _is_fresh(context, name)]
-        if lacking and not (looked or context.catalog.is_current):  # somebody may have dropped it since
+        is_last_answer = context.catalog.freshness is Freshness.LAST_ANSWER
+        if lacking and not looked and is_last_answer:  # somebody may have dropped it since
             context.catalog.refresh()
             return _repair_definitions(context, begin=begin, looked=True)
         written = [name for name in lacking if _wrote_definition(context, definition, name)]

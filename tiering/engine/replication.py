@@ -18,6 +18,7 @@ from disks.object_disk.sharing.marks import LateMarks
 from oplog.errors import FrostlineError, Refused, UsageError
 from tiering.catalog import reachability
 from tiering.catalog.context import Closeable, Context, Synced
+from tiering.catalog.freshness import Freshness
 from tiering.config.settings import Config
 from tiering.engine import recovery
 from tiering.move import mover
@@ -87,8 +88,8 @@ class OpenStore(Protocol):
     def context(self) -> Context:
         """Its parts."""
 
-    def refresh(self, *, look: bool) -> None:
-        """Read the catalog again. Without `look` a bucket is asked only when that is due."""
+    def refresh(self, freshness: Freshness) -> None:
+        """Read the catalog again."""
 
     def definitions(self) -> list[TableDefinition]:
         """All tables by name."""

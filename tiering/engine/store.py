@@ -31,6 +31,7 @@ from tiering.catalog.catalog import Catalog, DroppedTable, StoredPart
 from tiering.catalog.context import Context, wall_clock
 from tiering.catalog.copies.set_aside import SetAsidePart, find_set_aside
 from tiering.catalog.definitions.unreadable import UnreadableTable
+from tiering.catalog.freshness import Freshness
 from tiering.catalog.identities.faults import Fault
 from tiering.config.reading import checked, load
 from tiering.config.settings import Config
@@ -78,23 +79,21 @@ class Store:
         clock: Callable[[], datetime] = wall_clock,
         recover: bool = True,
         partial: bool = False,
-        look: bool = True,
-        anew: bool = True,
+        freshness: Freshness = Freshness.EVERY_FILE,
     ) -> Self:
         """Open the store of a configuration (default: as the command line finds it) and recover from a crash.
 
         `recover=False` changes nothing: what `--dry-run` and checks use. `partial`: answers leave out what lies on
-        disks that are not what they were, and are not refused. Without `look` a bucket is asked what others committed
-        only when nobody here has for its `look_seconds`. Neither then nor without `anew` are directories of tables
-        looked into that show no change: a hand that reached into one of a part is not seen before something is deleted.
+        disks that are not what they were, and are not refused. `freshness`: with less than each file, one that was
+        changed by hand is not seen before something is deleted.
         Raises `UsageError` for a bad configuration.
         """
         settings = checked(config) if isinstance(config, Config) else load(config)
         context = make_context(settings, actor=actor, workers=workers, limiter=limiter, progress=progress, clock=clock)
         context.partial = partial
         if recover:
-            return cls(context, recovered=recovering.recover(context, look=look, anew=anew))
-        context.catalog.refresh(anew=anew)
+            return cls(context, recovered=recovering.recover(context, freshness))
+        context.catalog.refresh(freshness)
         reachability.compare(context)
         return cls(context, recovered=[])
 
@@ -117,20 +116,16 @@ class Store:
     ) -> None:
         self.close()
 
-    def refresh(self, *, look: bool = True, anew: bool = True, again: bool = False) -> None:
-        """Take in what other processes and machines committed, and whether the disks are still there. Without `look` a
-        bucket is asked only when nobody here has for its `look_seconds`. Neither then nor without `anew` is what shows
-        no change looked into. With `again` a bucket is asked that did not answer a moment ago, too."""
+    def refresh(self, freshness: Freshness = Freshness.EVERY_FILE, *, again: bool = False) -> None:
+        """Take in what other processes and machines committed, and whether the disks are still there. With `again` a
+        bucket is asked that did not answer a moment ago, too."""
         if again:
             for disk in self.context.disks.values():
                 disk.ask_again()
         if self.context.identities is not None:
             self.context.identities.look()
         unseen = self.context.journal.unseen()
-        if look:
-            self.context.catalog.refresh(anew=anew)
-        else:
-            self.context.catalog.refresh_when_due()
+        self.context.catalog.refresh(freshness)
         recovering.note_seen(self.context, unseen)
         reachability.compare(self.context)
 
@@ -293,9 +288,9 @@ class Store:
         with closing(chosen.at(revision, briefly=True)) as then:
             # The catalog is not closed: what is kept belongs to that of the present.
             catalog = Catalog(
-                self.context.config, {chosen.name: then}, kept=self.context.catalog.kept, stand_still=True
+                self.context.config, {chosen.name: then}, index=self.context.catalog.index, stand_still=True
             )
-            catalog.refresh(anew=False)
+            catalog.refresh(Freshness.CHANGES)
             yield msgspec.structs.replace(self.context, disks={chosen.name: then}, catalog=catalog, identities=None)
 
     def _of_revision(self, revision: int, name: str | None) -> LoggedDisk:
@@ -413,7 +408,7 @@ class Store:
             limiter=own.limiter,
             progress=progress,
             clock=own.clock,
-            look=False,
+            freshness=Freshness.LAST_ANSWER,
         )
         store.context.stop = stop
         store.context.reservations = own.reservations

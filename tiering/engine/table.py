@@ -60,7 +60,7 @@ class Table:
         recovering.begin_disks(self._context)
         how = replication.inserting(self._context, self.definition, quorum)
         result = insert.insert(self._context, self.definition, streams, how, again=again)
-        self._context.catalog.outdate()  # few look again at once, and what others commit shows with the next refresh
+        self._context.catalog.refresh_later()  # few look again at once
         return result
 
     def attach_files(
@@ -77,7 +77,7 @@ class Table:
         if dry_run:
             return attach_files.to_attach(self.definition, files)
         result = attach_files.attach_files(self._context, self.definition, files, how)
-        self._context.catalog.outdate()
+        self._context.catalog.refresh_later()
         return result
 
     def begin_replacing(self) -> WriteJob:

@@ -69,7 +69,7 @@ def would_move(moves: Iterable[Move]) -> dict[str, Any]:
 def plan_cost(store: Store, moves: Sequence[Move]) -> PlanCost:
     """Requests and bytes of planned moves: one PUT a data file going to a bucket, one commit a batch. Of each part only
     its files are read."""
-    from tiering.catalog.looks.stored import LazyPart
+    from tiering.catalog.stored import LazyPart
     from tiering.policy import cost
     from tiering.table.part import PartName
 

@@ -42,6 +42,7 @@ from oplog.kinds import Inserted
 from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.freshness import Freshness
 from tiering.catalog.new_parts import INSERT_CLAIM, check_plain, digests_claimed, stage_part
 from tiering.config.units import counted
 from tiering.insert.concurrency import OtherInserts
@@ -109,14 +110,15 @@ def make_ready(context: Context, definition: TableDefinition, how: object) -> Ot
     """Look at the catalog, as far as an insert has to, and note who else inserts. Raises `NotFound` when the table is
     there no more."""
     company = OtherInserts(context, definition)
-    context.catalog.refresh_when_due()
-    if not context.catalog.is_current and (how is not None or blocks.is_shared(context, definition)):
+    context.catalog.refresh(Freshness.LAST_ANSWER)
+    is_shared = how is not None or blocks.is_shared(context, definition)
+    if is_shared and context.catalog.freshness is Freshness.LAST_ANSWER:
         context.catalog.refresh()
     if all(table.uuid != definition.uuid for table in context.catalog.tables()):
         raise NotFound(
             f"No such table: {definition.full_name}", hint="it was dropped; 'frostline table list' shows those"
         )
-    if not context.catalog.is_current:
+    if context.catalog.freshness is Freshness.LAST_ANSWER:
         context.journal.note_unseen(definition.uuid)
     return company
 
@@ -292,7 +294,7 @@ class Inserting:
     def _ask_buckets(self, disks: set[str]) -> bool:
         """Before something goes to a bucket that was not asked: what a process that died put there may be the same."""
         with self._lock:
-            if self.context.catalog.is_current:
+            if self.context.catalog.freshness > Freshness.LAST_ANSWER:
                 return False
             for disk in map(self.context.disk, disks - self._asked):
                 disk.refresh()
@@ -305,7 +307,7 @@ class Inserting:
             for partition in partitions:
                 self._known_of(partition)
         for _ in range(_LOOKS):
-            self.context.catalog.refresh(disks=(), anew=False)
+            self.context.catalog.refresh(Freshness.CHANGES, disks=())
             learned = [self._learn_of(partition) for partition in partitions]
             if all(learned):
                 break

@@ -19,7 +19,6 @@ from tiering.catalog.context import Context
 from tiering.catalog.insertion_order import Followers
 from tiering.catalog.new_parts import first_block_on_its_way
 from tiering.config.units import counted, format_size
-from tiering.journal.kept_looks import PartSums
 from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.merge.selection import MAX_PARTS, OLD, MergePlan, MergeStay, explain_rest, select_final, select_merges
 from tiering.policy import ttl
@@ -101,15 +100,14 @@ def parts_to_look_at(context: Context, definition: TableDefinition) -> list[Stor
         if volume is not None and volume not in resting:
             counts.update({(volume, name): partition.parts for name, partition in whole.partitions.items()})
     several = {name for (_, name), parts in counts.items() if parts > 1}
-    return context.catalog.partitions(definition, several | _expiring(definition, sums, context.clock()))
+    return context.catalog.partitions(definition, several | _expiring(context, definition))
 
 
-def _expiring(definition: TableDefinition, sums: Mapping[str, PartSums], now: datetime) -> set[str]:
+def _expiring(context: Context, definition: TableDefinition) -> set[str]:
     """The partitions in which a rule that deletes may be due for a part."""
     if not any(isinstance(rule.action, Delete) for rule in definition.ttl):
         return set()
-    partitions = (item for whole in sums.values() for item in whole.partitions.items())
-    return {name for name, partition in partitions if partition.due is not None and partition.due <= now}
+    return context.catalog.due(definition, context.clock())
 
 
 def _resting(context: Context, definition: TableDefinition) -> frozenset[str]:

@@ -58,7 +58,7 @@ def execute(
         for once in _each_once(to_do):
             report += _execute(context, once, required, barred)
         if not to_do:
-            context.catalog.outdate()
+            context.catalog.refresh_later()
     return report
 
 
@@ -101,7 +101,7 @@ def _execute(context: Context, moves: Sequence[Move], required: Sequence[str], b
         except BaseException:
             checkpoint.close()  # the pools wait for their queues when they close: let these empty at once
             raise
-    context.catalog.outdate()
+    context.catalog.refresh_later()
     return outcomes.report(ids)
 
 

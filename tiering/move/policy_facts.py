@@ -58,7 +58,7 @@ def _deciding(
     also: Iterable[tuple[str, str]] = (),
 ) -> tuple[list[PlacedPart], Unseen]:
     """The parts that a plan is made of, and what the others are together. `also`: partitions that are among them."""
-    places = _places(context, definitions)
+    places = _places(context, definitions, now)
     wanted = policy.to_look_at(places, states, context.config.policies, now, options) if places is not None else None
     if places is None or wanted is None:
         return [placed(stored) for definition in definitions for stored in context.catalog.parts(definition)], Unseen()
@@ -72,7 +72,11 @@ def _deciding(
         if definition.uuid in names
         for stored in context.catalog.partitions(definition, names[definition.uuid])
     ]
-    return found, policy.unseen(places, seen, now)
+    first = [
+        context.catalog.next_due(definition, now, [name for uuid, name in seen if uuid == definition.uuid])
+        for definition in definitions
+    ]
+    return found, policy.unseen(places, seen, min(filter(None, first), default=None))
 
 
 def clock_problem(context: Context) -> str:
@@ -84,21 +88,12 @@ def clock_problem(context: Context) -> str:
 
 def _contradiction(context: Context, now: datetime, options: Options) -> str:
     """Which parts or clocks contradict this machine's clock; empty if none do."""
-    created = (moment for table in context.catalog.tables() for moment in _created(context, table))
-    return policy.clock_problem(created, now, options)
+    return policy.clock_problem(filter(None, [newest_part(context)]), now, options)
 
 
 def newest_part(context: Context) -> datetime | None:
     """When the last part of all tables was written, by the clock of who wrote it."""
-    return max((moment for table in context.catalog.tables() for moment in _created(context, table)), default=None)
-
-
-def _created(context: Context, definition: TableDefinition) -> Iterable[datetime]:
-    """When parts of the table were written; the last of each disk is among them."""
-    sums = context.catalog.sums(definition)
-    if sums is None:
-        return [stored.facts.created for stored in context.catalog.parts(definition)]
-    return [whole.newest for whole in sums.values() if whole.newest is not None]
+    return max(filter(None, map(context.catalog.newest, context.catalog.tables())), default=None)
 
 
 def delete_doubt(context: Context, definition: TableDefinition) -> str:
@@ -194,15 +189,20 @@ class _Placed(msgspec.Struct, frozen=True, gc=False):
     disk: str
 
 
-def _places(context: Context, definitions: Sequence[TableDefinition]) -> list[policy.IdleParts] | None:
+def _places(context: Context, definitions: Sequence[TableDefinition], now: datetime) -> list[policy.IdleParts] | None:
     """The parts of each table on each disk as a whole; None where only going through them tells."""
     found: list[policy.IdleParts] = []
     for definition in definitions:
         sums = context.catalog.sums(definition)
         if sums is None:
             return None
-        places = (policy.IdleParts(definition.uuid, definition.policy, disk, whole) for disk, whole in sums.items())
-        found += [place for place in places if place.sums.parts]
+        newest = context.catalog.newest(definition)
+        due, between = context.catalog.due(definition, now), context.catalog.between_told(definition, now)
+        found += [
+            policy.IdleParts(definition.uuid, definition.policy, disk, whole.partitions, newest, due, between)
+            for disk, whole in sums.items()
+            if whole.parts
+        ]
     return found
 
 

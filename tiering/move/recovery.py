@@ -18,6 +18,7 @@ from tiering.catalog import reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.copies import copying
+from tiering.catalog.freshness import Freshness
 from tiering.journal.records import MoveRecord
 from tiering.move.report import FailedMove, MovedPart
 from tiering.policy.plan import Move
@@ -197,7 +198,7 @@ def _list_copies(context: Context) -> None:
     """With a journal that is new, or of an older version: list the parts here that a bucket has had, by its log. Only
     after a look at every bucket: who goes by an earlier one, as an insert does, sends no request for this either."""
     journal = context.journal.source_copies
-    if not context.catalog.is_current or journal.are_listed():
+    if context.catalog.freshness is Freshness.LAST_ANSWER or journal.are_listed():
         return
     if context.faults or any(disk.unreachable for disk in context.disks.values()):
         return

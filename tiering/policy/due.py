@@ -35,6 +35,16 @@ def rules_digest(definition: TableDefinition, policy: PolicyConfig | None) -> st
     return hashlib.sha256(msgspec.json.encode((definition.ttl, columns, policy))).hexdigest()
 
 
+def timed_columns(definition: TableDefinition) -> list[str]:
+    """The ids of the columns that tell how old rows are, of which each part's range is asked."""
+    rules = {rule.column for rule in definition.ttl}
+    return [
+        str(column.id)
+        for column in definition.columns
+        if column.type.startswith(("timestamp", "date")) or column.name in rules
+    ]
+
+
 def dues_of(definition: TableDefinition, part: Part | PartFacts, disk: str, policy: PolicyConfig | None) -> Dues:
     """Of the part on this disk."""
     acting: datetime | None = None

@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Protocol
 
 import msgspec
 
 from tiering.config.settings import PolicyConfig
-from tiering.journal.kept_looks import PartitionSums, PartSums
 from tiering.policy import placement, ttl
-from tiering.policy.due import earlier
 from tiering.policy.placement import DiskState, ordered_volumes, volume_index
 from tiering.policy.plan import Options, Reason, Unseen
 from tiering.table.part import PartName
 
 Partition = tuple[str, str]
 """A table's uuid and the name."""
+
+
+class Totals(Protocol):
+    """The parts of a partition on a disk, together."""
+
+    @property
+    def parts(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
 
 
 class IdleParts(msgspec.Struct, frozen=True):
@@ -27,7 +35,13 @@ class IdleParts(msgspec.Struct, frozen=True):
     """The uuid."""
     policy: str
     disk: str
-    sums: PartSums
+    partitions: Mapping[str, Totals]
+    newest: datetime | None = None
+    """When the last part of the table was written."""
+    due: Collection[str] = frozenset()
+    """The partitions of the table with a part on which a rule acts now."""
+    between_told: Collection[str] = frozenset()
+    """Those with a part of which a rule that plans only tell of was due, and another one will be."""
 
 
 def to_look_at(
@@ -44,44 +58,31 @@ def to_look_at(
     for place in places:
         if why_blocked(place.policy, policies.get(place.policy), place.disk, disks.get(place.disk)) is not None:
             return None
-    if clock_problem((place.sums.newest for place in places if place.sums.newest is not None), now, options):
+    if clock_problem(filter(None, (place.newest for place in places)), now, options):
         return None
     found = {(pin.table_uuid, _partition_of(pin.name, pin.scope)) for pin in options.pins}
     for place in places:
-        found.update((place.table, name) for name, sums in place.sums.partitions.items() if _is_due(sums, now))
+        found.update((place.table, name) for name in place.due)
     if options.rest == "next":
         for uuid, part in options.claimed:
             found.add((uuid, _partition_of(part)))
         for place in places:
-            told = place.sums.partitions.items()
-            found.update((place.table, name) for name, sums in told if _is_told_of_some(sums, now))
+            found.update((place.table, name) for name in place.between_told)
     return None if _may_lack_room(places, found, disks, policies, options) else found
 
 
-def unseen(places: Iterable[IdleParts], seen: Collection[Partition], now: datetime) -> Unseen:
-    """The parts that are not in these partitions, none of which is due."""
+def unseen(places: Iterable[IdleParts], seen: Collection[Partition], first_due: datetime | None) -> Unseen:
+    """The parts that are not in these partitions, none of which is due before that."""
     by_disk: Counter[str] = Counter()
-    first: datetime | None = None
     for place in places:
-        for name, sums in place.sums.partitions.items():
+        for name, totals in place.partitions.items():
             if (place.table, name) not in seen:
-                by_disk[place.disk] += sums.parts
-                told = sums.told_first if sums.told_first is not None and sums.told_first > now else None
-                first = earlier(first, earlier(sums.due, told))
-    return Unseen(by_disk, first)
+                by_disk[place.disk] += totals.parts
+    return Unseen(by_disk, first_due)
 
 
 def _partition_of(name: str, scope: str = "part") -> str:
     return name if scope == "partition" else PartName.parse(name).partition
-
-
-def _is_due(sums: PartitionSums, now: datetime) -> bool:
-    return sums.due is not None and sums.due <= now
-
-
-def _is_told_of_some(sums: PartitionSums, now: datetime) -> bool:
-    """Whether the next time of which plans tell is neither the first nor none."""
-    return sums.told_first is not None and sums.told_last is not None and sums.told_first <= now < sums.told_last
 
 
 def _may_lack_room(
@@ -97,8 +98,10 @@ def _may_lack_room(
     for place in places:
         policy = policies[place.policy]
         here = volume_index(policy, place.disk)
-        names = place.sums.partitions
-        size_bytes = sum(sums.bytes for name, sums in names.items() if (place.table, name) in moving) if moving else 0
+        names = place.partitions
+        size_bytes = (
+            sum(totals.bytes for name, totals in names.items() if (place.table, name) in moving) if moving else 0
+        )
         for index, volume in enumerate(ordered_volumes(policy)):
             if size_bytes and (options.pins or here is None or index >= here):
                 arriving.update({disk: size_bytes for disk in volume.disks if disk != place.disk})

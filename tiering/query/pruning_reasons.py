@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from tiering.catalog.catalog import StoredPart
-from tiering.catalog.looks.stored import described
+from tiering.catalog.stored import described
 from tiering.table.columns.type_texts import field_type
 from tiering.table.names import path_text
 from tiering.table.part import Part

@@ -18,7 +18,7 @@ from disks.base import Location
 from oplog.errors import Damaged, DiskUnreachable, NotFound
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.catalog.looks.stored import described
+from tiering.catalog.stored import described
 from tiering.table.part import DataFile, Part
 from tiering.table.pruning import TRUE, Predicate, matching_files
 from tiering.table.schema import TableDefinition

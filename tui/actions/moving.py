@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from oplog.errors import PartlyDone, Refused
+from tiering.catalog.freshness import Freshness
 from tiering.config.units import counted, format_size
 from tui.actions.action import Action, Lines, NothingToDo, each
 
@@ -108,7 +109,7 @@ def pin_parts(parts: Sequence[Part], *, pinned: bool) -> Action:
 
     def run(store: Store) -> str:
         overrides, actor = store.context.journal.overrides, store.context.actor
-        store.refresh(anew=False)  # others may have taken away what is shown
+        store.refresh(Freshness.CHANGES)  # others may have taken away what is shown
 
         def step(table: str, part: str) -> None:
             definition = store.definition(table)
@@ -138,7 +139,7 @@ def pause(table: str, *, paused: bool) -> Action:
 
         kinds: tuple[PauseKind, ...] = PAUSE_KINDS
         if table:
-            store.refresh(anew=False)  # others may have dropped it
+            store.refresh(Freshness.CHANGES)  # others may have dropped it
         uuid = store.definition(table).uuid if table else None
         overrides = store.context.journal.overrides
         if paused:

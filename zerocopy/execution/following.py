@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from oplog.errors import FrostlineError, Locked
 from tiering.catalog.context import Context
+from tiering.catalog.freshness import Freshness
 from tiering.engine.replication import OpenStore
 from tiering.table.schema import TableDefinition
 from zerocopy.execution import work
@@ -73,7 +74,7 @@ class Follower:
     def _follow(self, store: OpenStore) -> None:
         while not (self._over.is_set() or store.context.stop.is_set()):
             self._wake.clear()
-            store.refresh(look=False)
+            store.refresh(Freshness.LAST_ANSWER)
             ours = [table for table in store.definitions() if table.is_replicated]
             done = [self._of_table(store, table) for table in ours if identity.read(store.context, table) is not None]
             self._wake.wait(_LOOK_SECONDS if all(done) else _AGAIN_SECONDS)

@@ -17,6 +17,7 @@ from typing import Literal
 
 from oplog.errors import FrostlineError
 from tiering.catalog.catalog import StoredPart
+from tiering.catalog.freshness import Freshness
 from tiering.catalog.lineage import content_digest
 from tiering.table.part import PartName, apart
 from zerocopy.execution import altering, dropping, giving_up
@@ -41,7 +42,7 @@ def execute(replica: Replica, *, stopped: Callable[[], bool], log: Sequence[str]
             order = QueueOrder(waiting, min(replica.context.config.replicas.entries_at_once, replica.context.workers))
             try:
                 is_known = log is not None and all(map(_brings_what_is_new, waiting))
-                _QueueRun(Steps(replica, fetcher, order, replica.parts(), done), stopped).all(anew=not is_known)
+                _QueueRun(Steps(replica, fetcher, order, replica.parts(), done), stopped).all(is_read=is_known)
             finally:
                 done.sort(waiting)
                 done.adopted = fetcher.adopted
@@ -87,13 +88,13 @@ class _QueueRun:
     def __post_init__(self) -> None:
         self._commits = GroupCommit(self._commit)
 
-    def all(self, *, anew: bool) -> None:
+    def all(self, *, is_read: bool) -> None:
         """Each entry as soon as those it waits for are done; one that fails does not hold back entries of other blocks.
-        Work in progress is finished when the process stops. Unless `anew`, the thread that follows the log has just
+        Work in progress is finished when the process stops. `is_read`: the thread that follows the log has just
         read the disks, and an unchanged disk is not scanned."""
         replica = self.steps.replica
-        if anew or shared.disk_of(replica.context, replica.definition) is not None:
-            shared.refresh(replica.context, anew=anew)
+        if not is_read or shared.disk_of(replica.context, replica.definition) is not None:
+            shared.refresh(replica.context, freshness=Freshness.CHANGES if is_read else Freshness.EVERY_FILE)
         with closing(self._commits), ThreadPoolExecutor(self.steps.order.at_once, "replica-queue") as pool:
             while True:
                 ready = list(self._ready())

@@ -12,6 +12,7 @@ import msgspec
 from disks.base import Disk
 from oplog.errors import Locked, Refused, Transient
 from tiering.catalog.context import Context
+from tiering.catalog.freshness import Freshness
 from tiering.config.units import counted
 from tiering.engine.replication import Quorum
 from tiering.insert.insert import How
@@ -105,9 +106,9 @@ def sync(
         done = perform.execute(replica, stopped=context.stop.is_set)
     done.cloned, done.set_aside = cloned, aside
     if shared.disk_of(context, definition) is None:
-        context.catalog.outdate()
+        context.catalog.refresh_later()
     else:
-        shared.refresh(context, anew=log is None)
+        shared.refresh(context, freshness=Freshness.EVERY_FILE if log is None else Freshness.CHANGES)
         done.freed = shared.free(replica)
     return done
 

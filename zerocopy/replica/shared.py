@@ -18,6 +18,7 @@ from tiering.catalog import reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.copies import copying
+from tiering.catalog.freshness import Freshness
 from tiering.catalog.lineage import content_digest
 from tiering.policy.placement import ordered_volumes
 from tiering.table.part import PartName
@@ -60,16 +61,16 @@ def check_policy(context: Context, policy: str) -> Disk | None:
     return disk
 
 
-def refresh(context: Context, *, looked_since: float = -math.inf, anew: bool = True) -> None:
+def refresh(context: Context, *, looked_since: float = -math.inf, freshness: Freshness = Freshness.EVERY_FILE) -> None:
     """Read all disks again, and ask those that other machines write, or that did not answer lately, for what is new. A
     log of this machine's own has nothing new: its commits are known here. It is asked only where nobody looked at it
-    since then (seconds since 1970), to see whether it is still the one that is known. `anew` is that of the catalog."""
+    since then (seconds since 1970), to see whether it is still the one that is known."""
     asked = []
     for name, disk in context.disks.items():
         logged = disk.logged
         if logged is None or logged.log_name is None or disk.unreachable or (logged.looked or -math.inf) < looked_since:
             asked.append(name)
-    context.catalog.refresh(disks=asked, anew=anew)
+    context.catalog.refresh(freshness, disks=asked)
 
 
 def covering(replica: Replica, name: PartName) -> StoredPart | None:

@@ -10,8 +10,8 @@ import msgspec
 from disks.base import Disk
 from oplog.errors import Damaged, FrostlineError
 from tiering.catalog.definitions.unreadable import UnreadableCopy, UnreadableTable, unreadable
-from tiering.catalog.looks.stored import Broken
-from tiering.catalog.table_parts import TableParts
+from tiering.catalog.index.table import IndexedTable
+from tiering.catalog.stored import Broken
 from tiering.table import schema, tombstones
 from tiering.table.paths import STORE_DIRECTORY, locate
 from tiering.table.schema import TABLE_FILE, TableDefinition
@@ -41,7 +41,7 @@ class Snapshot(msgspec.Struct):
     """by uuid"""
     unreadable: dict[str, UnreadableTable] = msgspec.field(default_factory=dict)
     """by uuid"""
-    parts: dict[str, TableParts] = msgspec.field(default_factory=dict)
+    parts: dict[str, IndexedTable] = msgspec.field(default_factory=dict)
     """by uuid"""
     broken: list[Broken] = msgspec.field(default_factory=list)
     """But for parts."""

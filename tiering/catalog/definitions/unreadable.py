@@ -15,7 +15,7 @@ import msgspec
 
 from disks.base import Disk
 from oplog.errors import Damaged, FrostlineError, UsageError
-from tiering.catalog.looks.stored import Broken, StoredPart
+from tiering.catalog.stored import Broken, StoredPart
 from tiering.table import schema, tombstones
 from tiering.table.paths import locate
 from tiering.table.schema import TableDefinition

@@ -9,8 +9,10 @@ not, the indexes of times, is made again at the first opening after each start o
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,23 +30,27 @@ logger = logging.getLogger(__name__)
 
 SCHEMA = 9
 _BUSY_SECONDS = 2
+_PAUSE_SECONDS = 60.0
+"""After so long a file that could not be used is tried again; after twice as long the next time."""
+_LONGEST_PAUSE_SECONDS = 3600.0
 _TROUBLE = (sqlite3.Error, OSError, FrostlineError, msgspec.MsgspecError, ValueError)
 _CREATE = """
-CREATE TABLE places (
+CREATE TABLE disk_tables (
   id INTEGER PRIMARY KEY AUTOINCREMENT, disk TEXT NOT NULL, directory TEXT NOT NULL, data BLOB NOT NULL,
   crc32 INTEGER NOT NULL, UNIQUE (disk, directory));
 CREATE TABLE sums (
-  place INTEGER NOT NULL, partition TEXT NOT NULL, data BLOB NOT NULL, crc32 INTEGER NOT NULL,
-  PRIMARY KEY (place, partition)) WITHOUT ROWID;
+  disk_table INTEGER NOT NULL, partition TEXT NOT NULL, data BLOB NOT NULL, crc32 INTEGER NOT NULL,
+  PRIMARY KEY (disk_table, partition)) WITHOUT ROWID;
 CREATE TABLE parts (
-  place INTEGER NOT NULL, name TEXT NOT NULL, columns INTEGER NOT NULL, rules INTEGER NOT NULL, revision INTEGER,
+  disk_table INTEGER NOT NULL, name TEXT NOT NULL, columns INTEGER NOT NULL, rules INTEGER NOT NULL, revision INTEGER,
   rows INTEGER NOT NULL, size_bytes INTEGER NOT NULL, created INTEGER NOT NULL, due INTEGER, told_first INTEGER,
-  told_last INTEGER, replaces INTEGER NOT NULL, data_crc32 INTEGER NOT NULL, facts BLOB NOT NULL, mark BLOB NOT NULL,
-  document INTEGER NOT NULL, state INTEGER NOT NULL, crc32 INTEGER NOT NULL, PRIMARY KEY (place, name)) WITHOUT ROWID;
-CREATE INDEX parts_created ON parts (place, created);
-CREATE INDEX parts_due ON parts (place, due) WHERE due IS NOT NULL;
-CREATE INDEX parts_told_first ON parts (place, told_first) WHERE told_first IS NOT NULL;
-CREATE INDEX parts_told_last ON parts (place, told_last) WHERE told_last > told_first;
+  told_last INTEGER, replaces INTEGER NOT NULL, data_crc32 INTEGER NOT NULL, facts BLOB NOT NULL,
+  fingerprint BLOB NOT NULL, document INTEGER NOT NULL, state INTEGER NOT NULL, crc32 INTEGER NOT NULL,
+  PRIMARY KEY (disk_table, name)) WITHOUT ROWID;
+CREATE INDEX parts_created ON parts (disk_table, created);
+CREATE INDEX parts_due ON parts (disk_table, due) WHERE due IS NOT NULL;
+CREATE INDEX parts_told_first ON parts (disk_table, told_first) WHERE told_first IS NOT NULL;
+CREATE INDEX parts_told_last ON parts (disk_table, told_last) WHERE told_last > told_first;
 CREATE TABLE documents (id INTEGER PRIMARY KEY AUTOINCREMENT, data BLOB NOT NULL, gone INTEGER);
 CREATE INDEX gone_documents ON documents (gone) WHERE gone IS NOT NULL;
 CREATE TABLE boot (id TEXT NOT NULL)
@@ -63,6 +69,9 @@ class Database:
         """`path`: None for one in memory."""
         self.path = path
         self.lock = threading.RLock()
+        self._file = path
+        self._retry_at = math.inf
+        self._pause_seconds = _PAUSE_SECONDS
         self._connection: sqlite3.Connection | None = None
 
     @contextmanager
@@ -92,13 +101,15 @@ class Database:
     @contextmanager
     def _going_on(self) -> Iterator[None]:
         """After trouble: an empty file in place of a damaged one. A file that is busy, or that cannot be opened or
-        written, stays as it is, and this process goes on in memory."""
+        written, stays unchanged, and this process goes on in memory; it tries the file again later."""
         try:
             yield
         except _TROUBLE as error:
             logger.info("%s cannot be used: %s", self.path, error)
             if self.path is None or not (_is_damage(error) and self.throw_away()):
                 self.close()
+                self._retry_at = time.monotonic() + self._pause_seconds
+                self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
                 self.path = None
             raise OvertakenError(str(error)) from error
 
@@ -122,6 +133,9 @@ class Database:
                 self._connection = None
 
     def _open(self) -> sqlite3.Connection:
+        if time.monotonic() >= self._retry_at:
+            self.close()
+            self.path, self._retry_at = self._file, math.inf
         if self._connection is None:
             if self.path is not None:
                 make_directory(self.path.parent)

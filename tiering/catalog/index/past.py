@@ -12,18 +12,17 @@ from disks.base import Disk
 from tiering.catalog.index import changes, scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex
-from tiering.catalog.index.rows import IndexChange, PartitionTotals, Place, partition_of
+from tiering.catalog.index.rows import NO_DOCUMENT, DiskTable, IndexChange, PartitionTotals, decoded_facts, partition_of
 from tiering.catalog.index.scan import FOLLOWED, ScanTarget
 from tiering.catalog.index.table import IndexedTable, TableMoment
-from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart
-from tiering.table import kept_facts
+from tiering.catalog.stored import LazyPart, PartSource, StoredPart
 from tiering.table.part import PART_FILE, PartName
 
 
 class Difference(msgspec.Struct, frozen=True):
     """What a disk had then that the index does not have now."""
 
-    now: Place
+    now: DiskTable
     away: frozenset[str]
     """The names of the parts that the index has, and that were not there, or were others."""
     change: IndexChange
@@ -36,33 +35,32 @@ class PastTable(IndexedTable):
     differences: dict[str, Difference] = msgspec.field(default_factory=dict)
     is_by_itself: bool = False
 
-    def _place(self, disk: Disk, *, every_file: bool) -> Place:
+    def _table(self, disk: Disk, *, every_file: bool) -> DiskTable:
         if not self.is_by_itself and (then := self._by_now(disk)) is not None:
             return then
         if not self.is_by_itself:  # all disks by one index
             self.is_by_itself, self.index = True, PartIndex(None)
             raise OvertakenError
-        return super()._place(disk, every_file=every_file)
+        return super()._table(disk, every_file=every_file)
 
-    def _by_now(self, disk: Disk) -> Place | None:
+    def _by_now(self, disk: Disk) -> DiskTable | None:
         """What the disk had, by the index of now; None where that does not tell."""
         target = ScanTarget(disk, self.definition)
-        now, state = self.index.place_if_kept(disk.name, target.directory), disk.state_of(target.directory)
+        now, state = self.index.table_if_kept(disk.name, target.directory), disk.state_of(target.directory)
         if now is None or now.row.state is None or state is None or now.row.broken:
             return None
         names = set() if now.row.state == state else disk.changed_between(target.directory, now.row.state, state)
         if names is None or len(names) > FOLLOWED or now.row.basis[0] != target.basis[0]:
             return None
         known = self.index.known_among(now, names)
-        change = scan.compared(self.index, target, now.row.basis, known, names)
+        change = scan.compared(self.index, now, target, now.row.basis, known, names)
         if change.broken:
             return None
         sums: dict[str, PartitionTotals] = {}
         away = frozenset([*change.gone, *(part.facts.name for part in change.new if part.facts.name in known)])
-        for name in away:
-            partition, one = partition_of(name), known[name]
-            before = sums[partition] if partition in sums else now.partitions[partition]
-            sums[partition] = before.without(one.facts, one.state, one.crc32)
+        for name, facts in self.index.facts_among(now, away).items():
+            before = sums[facts.partition] if facts.partition in sums else now.partitions[facts.partition]
+            sums[facts.partition] = before.without(facts, known[name].state, known[name].crc32)
         for part in change.new:
             partition = part.facts.partition
             before = sums[partition] if partition in sums else now.partitions.get(partition, PartitionTotals())
@@ -71,17 +69,17 @@ class PastTable(IndexedTable):
         then = changes.with_sums(now, sums)
         return replace(then, row=replace(then.row, state=state))
 
-    def _with_states(self, places: dict[str, Place]) -> TableMoment:
+    def _with_states(self, tables: dict[str, DiskTable]) -> TableMoment:
         """A partition of which no part was touched, and all parts are active now, had active parts only: parts are only
         hidden by others. Of all others the states are computed, and held."""
         if self.is_by_itself:
-            return super()._with_states(places)
-        moment = TableMoment(places)
+            return super()._with_states(tables)
+        moment = TableMoment(tables)
         copies = self.states.copies.parts(self.definition)
         unsure = {
             name
-            for place in places.values()
-            for name, sums in place.partitions.items()
+            for table in tables.values()
+            for name, sums in table.partitions.items()
             if sums.inactive or not sums.is_settled
         }
         for partition in sorted(unsure | {partition_of(name) for name in copies}):
@@ -92,7 +90,7 @@ class PastTable(IndexedTable):
     def _rows(self, moment: TableMoment, partition: str | None) -> list[StoredPart]:
         if self.is_by_itself:
             return super()._rows(moment, partition)
-        make = self._maker(moment.places)
+        make = self._maker(moment.tables)
         parts: list[StoredPart] = []
         for difference in self.differences.values():
             now = self.index.parts([difference.now], make, partition)
@@ -107,10 +105,8 @@ class PastTable(IndexedTable):
         for part in difference.change.new:
             facts = part.facts
             if partition in (None, facts.partition):
-                decoded = kept_facts.decoded(facts.facts)
-                assert decoded is not None
                 path = f"{difference.now.directory}/{facts.name}/{PART_FILE}"
-                lazy = LazyPart(source, path, facts.facts, decoded.replaces, 0)
+                lazy = LazyPart(source, path, facts.facts, decoded_facts(facts.facts).replaces, NO_DOCUMENT)
                 name = PartName.parse(facts.name)
                 parts.append(StoredPart(self.definition, lazy, name, disk, volume, facts.revision))
         return parts

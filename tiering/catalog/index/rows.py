@@ -1,8 +1,8 @@
-"""What the index of parts keeps: parts, the sums of their partitions, and the places that they are in. No I/O.
+"""What the index of parts keeps: parts, the sums of their partitions, and the tables that they are in. No I/O.
 
-Each row has a checksum. Those of the parts add up to the check of their partition, and these to that of the place. So a
+Each row has a checksum. Those of the parts add up to the check of their partition, and these to that of the table. So a
 row that is lost, that is of another day, or that a page of a power cut brought back is noticed by whoever reads its
-partition, and a partition by whoever reads its place.
+partition, and a partition by whoever reads its table.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from disks.base import Mark
+from disks.base import Fingerprint
 from oplog.documents import Document
 from tiering.table.part import PartFacts, range_of
 from tiering.table.paths import part_name
 
-UNSETTLED: Mark = ()
-"""The mark of a file that has none yet. No file has this one, so each scan of all files reads the file again."""
+UNSETTLED: Fingerprint = ()
+"""The fingerprint of a file that has none yet. No file has this one, so each scan of all files reads the file again."""
 DocumentKey = tuple[int, int]
 """Number and checksum of a `part.json` that is kept."""
+NO_DOCUMENT: DocumentKey = (0, 0)
 Basis = tuple[int, int]
 """What facts and times are computed with: `columns` and `rules` of `Facts`."""
 STATES: tuple[Literal["active", "outdated", "duplicate"], ...] = ("active", "outdated", "duplicate")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 encode = msgspec.msgpack.Encoder().encode
-_decode_mark = msgspec.msgpack.Decoder(Mark).decode
+_decode_fingerprint = msgspec.msgpack.Decoder(Fingerprint).decode
 _decode_facts = msgspec.msgpack.Decoder(PartFacts).decode
 _decode_json_facts = msgspec.json.Decoder(PartFacts).decode
 
@@ -69,7 +70,7 @@ class AddedPart(NamedTuple):
     """A part that goes into the index."""
 
     facts: Facts
-    mark: Mark
+    fingerprint: Fingerprint
     values: tuple[Any, ...]
     """What its rows are partitioned by."""
     data: bytes
@@ -77,20 +78,18 @@ class AddedPart(NamedTuple):
 
 
 class KnownPart(NamedTuple):
-    """A part that is in the index, for a comparison with its file."""
+    """A part that is in the index, for a comparison with its file: of a million parts nothing more is asked."""
 
-    facts: Facts
-    mark: Mark
-    document: int
+    columns: int
+    rules: int
+    revision: int | None
+    document: DocumentKey
+    fingerprint: Fingerprint
     state: int
     crc32: int
 
-    @property
-    def document_key(self) -> DocumentKey:
-        return self.document, self.facts.data_crc32
 
-
-class PartRow(NamedTuple):
+class IndexedPart(NamedTuple):
     """A part in the index, for who shows it."""
 
     name: str
@@ -104,7 +103,7 @@ class PartRow(NamedTuple):
 
 
 class PartitionTotals(msgspec.Struct, frozen=True, array_like=True):
-    """The parts of one partition in a place, together."""
+    """The parts of one partition in a table, together."""
 
     parts: int = 0
     rows: int = 0
@@ -155,12 +154,12 @@ class PartitionTotals(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-class PlaceRow(msgspec.Struct, frozen=True, array_like=True):
+class DiskTableRow(msgspec.Struct, frozen=True, array_like=True):
     """What is known of a table's directory on a disk, but for its partitions."""
 
     generation: int = 0
     """A random number. Another one after each change of a part or a state; the same one, the same parts."""
-    state: Mark | None = None
+    state: Fingerprint | None = None
     """The state of the directory (`Disk.state_of`) in which the parts are these. None: only a scan can tell."""
     basis: Basis = (0, 0)
     """That of all parts."""
@@ -170,13 +169,13 @@ class PlaceRow(msgspec.Struct, frozen=True, array_like=True):
     """The names of parts that cannot be read, with the reason."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class DiskTable(msgspec.Struct, frozen=True):
     """A table's directory on a disk, as the index has it at one moment."""
 
     id: int
     disk: str
     directory: str
-    row: PlaceRow
+    row: DiskTableRow
     partitions: dict[str, PartitionTotals]
 
     @property
@@ -191,6 +190,13 @@ class Place(msgspec.Struct, frozen=True):
     def bytes(self) -> int:
         return sum(sums.bytes for sums in self.partitions.values())
 
+    def without_empty(self) -> DiskTable:
+        """The same, without partitions that are empty by now."""
+        if all(sums.parts for sums in self.partitions.values()):
+            return self
+        left = {name: sums for name, sums in self.partitions.items() if sums.parts}
+        return msgspec.structs.replace(self, partitions=left)
+
     def adds_up(self) -> bool:
         """Whether no partition is lost, and none is of another day."""
         sums = self.partitions.values()
@@ -202,8 +208,8 @@ class IndexChange(msgspec.Struct):
 
     new: list[AddedPart] = []
     gone: list[str] = []
-    marks: dict[str, Mark] = {}
-    """Other marks of files whose bytes are those that are kept."""
+    fingerprints: dict[str, Fingerprint] = {}
+    """Other fingerprints of files whose bytes are those that are kept."""
     times: list[tuple[Facts, Facts]] = []
     """Parts that are kept, before and with times by other rules."""
     broken: list[tuple[str, str]] = []
@@ -212,35 +218,35 @@ class IndexChange(msgspec.Struct):
 
     def is_empty(self) -> bool:
         """Whether the index has all of it."""
-        return not (self.new or self.gone or self.marks or self.times)
+        return not (self.new or self.gone or self.fingerprints or self.times)
 
 
 _sums = Document("sums of a partition in the index", PartitionTotals)  # as JSON: sums may be larger than 64 bits
-_place = Document("place in the index", PlaceRow)
+_table = Document("table in the index", DiskTableRow)
 
 
-def encoded_sums(place: int, partition: str, sums: PartitionTotals) -> tuple[bytes, int]:
+def encoded_sums(table: int, partition: str, sums: PartitionTotals) -> tuple[bytes, int]:
     """The row's last columns."""
     data = _sums.encode(sums)
-    return data, _crc32(place, partition, data)
+    return data, _crc32(table, partition, data)
 
 
-def decoded_sums(place: int, partition: str, data: bytes, crc32: int) -> PartitionTotals:
+def decoded_sums(table: int, partition: str, data: bytes, crc32: int) -> PartitionTotals:
     """Raises `ValueError` for a row without its checksum."""
-    _check(_crc32(place, partition, data), crc32)
+    _check(_crc32(table, partition, data), crc32)
     return _sums.decode(data)
 
 
-def encoded_place(place: int, where: str, row: PlaceRow) -> tuple[bytes, int]:
+def encoded_disk_table(table: int, where: str, row: DiskTableRow) -> tuple[bytes, int]:
     """The row's last columns."""
-    data = _place.encode(row)
-    return data, _crc32(place, where, data)
+    data = _table.encode(row)
+    return data, _crc32(table, where, data)
 
 
-def decoded_place(place: int, where: str, data: bytes, crc32: int) -> PlaceRow:
+def decoded_disk_table(table: int, where: str, data: bytes, crc32: int) -> DiskTableRow:
     """Raises `ValueError` for a row without its checksum."""
-    _check(_crc32(place, where, data), crc32)
-    return _place.decode(data)
+    _check(_crc32(table, where, data), crc32)
+    return _table.decode(data)
 
 
 def encoded_facts(facts: PartFacts) -> bytes:
@@ -256,16 +262,16 @@ def decoded_facts(data: bytes) -> PartFacts:
     return _decode_json_facts(data) if data.startswith(b"[") else _decode_facts(data)
 
 
-def encoded_mark(mark: Mark) -> bytes:
-    data = encode(mark)
+def encoded_fingerprint(fingerprint: Fingerprint) -> bytes:
+    data = encode(fingerprint)
     return data + zlib.crc32(data).to_bytes(4, "big")
 
 
-def decoded_mark(data: bytes) -> Mark:
-    """The mark; that of no file where it is not what was written."""
+def decoded_fingerprint(data: bytes) -> Fingerprint:
+    """The fingerprint; that of no file where it is not what was written."""
     if zlib.crc32(data[:-4]).to_bytes(4, "big") != data[-4:]:
         return UNSETTLED
-    return _decode_mark(data[:-4])
+    return _decode_fingerprint(data[:-4])
 
 
 def partition_of(name: str) -> str:
@@ -286,8 +292,8 @@ def moment_of(microseconds: int) -> datetime:
     return _EPOCH + microseconds * _MICROSECOND
 
 
-def _crc32(place: int, name: str, data: bytes) -> int:
-    return zlib.crc32(b"%d %s " % (place, name.encode()) + data)
+def _crc32(table: int, name: str, data: bytes) -> int:
+    return zlib.crc32(b"%d %s " % (table, name.encode()) + data)
 
 
 def _check(computed: int, kept: int) -> None:

@@ -1,8 +1,8 @@
 """A scan of a table's directory on a disk: compares it with the index of parts, and brings in what differs.
 
-A file is read when its mark is not the one that the index has (`Disk.look_over`). While the directory shows the state
-of the last scan, or commits say what they touched since (`Disk.changed_between`), only those names are looked at. A
-directory of very many parts is scanned some thousands at a time; a scan that was killed does not read again what the
+A file is read when its fingerprint is not the one that the index has (`Disk.look_over`). While the directory shows the
+state of the last scan, or commits say what they touched since (`Disk.changed_between`), only those names are compared.
+A directory of very many parts is scanned some thousands at a time; a scan that was killed does not read again what the
 one before brought in.
 """
 
@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from disks.base import Disk, Mark, SmallFile
+from disks.base import Disk, Fingerprint, SmallFile
 from disks.workers.progress import SILENT, Progress
 from oplog.errors import Damaged, FrostlineError, Transient
 from tiering.catalog.index.database import OvertakenError
@@ -24,18 +24,17 @@ from tiering.catalog.index.rows import (
     UNSETTLED,
     AddedPart,
     Basis,
+    DiskTable,
     DocumentKey,
     Facts,
     IndexChange,
     KnownPart,
-    Place,
     decoded_facts,
     encoded_facts,
     in_microseconds,
 )
 from tiering.config.settings import PolicyConfig
-from tiering.policy.due import dues_of, rules_digest
-from tiering.table import kept_facts
+from tiering.policy.due import dues_of, rules_digest, timed_columns
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, Part, PartFacts, facts_of
 from tiering.table.schema import TableDefinition
@@ -62,7 +61,7 @@ class ScanTarget(msgspec.Struct, frozen=True):
     @property
     def columns(self) -> list[str]:
         """Those of which the facts have the ranges."""
-        return kept_facts.columns_of(self.definition)
+        return timed_columns(self.definition)
 
     @property
     def basis(self) -> Basis:
@@ -73,60 +72,62 @@ class ScanTarget(msgspec.Struct, frozen=True):
         return f"{self.directory}/{name}/{PART_FILE}"
 
 
-def look(index: PartIndex, target: ScanTarget, *, every_file: bool, progress: Progress = SILENT) -> Place:
+def scan(index: PartIndex, target: ScanTarget, *, every_file: bool, progress: Progress = SILENT) -> DiskTable:
     """The parts of the table on the disk now. With `every_file` the disk is asked for each file; else what shows no
     change is believed."""
     for _ in range(_TRIES):
         with suppress(OvertakenError), target.disk.steady():
-            return _look(index, target, every_file=every_file, progress=progress)
+            return _scan(index, target, every_file=every_file, progress=progress)
     raise Transient(
         f"what is known of {target.definition.full_name} on {target.disk.name} is changed all the time",
         hint="try again when other processes do less",
     )
 
 
-def _look(index: PartIndex, target: ScanTarget, *, every_file: bool, progress: Progress) -> Place:
+def _scan(index: PartIndex, target: ScanTarget, *, every_file: bool, progress: Progress) -> DiskTable:
     disk, directory = target.disk, target.directory
     state = disk.state_of(directory)
-    place = index.place(disk.name, directory)
+    table = index.table(disk.name, directory)
     basis = target.basis
-    if not every_file and state is not None and place.row.state is not None and place.row.basis == basis:
-        names = set() if place.row.state == state else disk.changed_between(directory, place.row.state, state)
+    if not every_file and state is not None and table.row.state is not None and table.row.basis == basis:
+        names = set() if table.row.state == state else disk.changed_between(directory, table.row.state, state)
         if names is not None and len(names) <= FOLLOWED:
-            names |= {name for name, _ in place.row.broken}
-            return _follow(index, target, place, names, state, basis)
-    return _scan(index, target, place, state, basis, progress)
+            names |= {name for name, _ in table.row.broken}
+            return _follow(index, target, table, names, state, basis)
+    return _full_scan(index, target, table, state, basis, progress)
 
 
-def _follow(index: PartIndex, target: ScanTarget, place: Place, names: set[str], state: Mark, basis: Basis) -> Place:
-    if not names and place.row.state == state:
-        return place
-    change = compared(index, target, basis, index.known_among(place, names), names)
-    change.broken = sorted(change.broken + [one for one in place.row.broken if one[0] not in names])
+def _follow(
+    index: PartIndex, target: ScanTarget, table: DiskTable, names: set[str], state: Fingerprint, basis: Basis
+) -> DiskTable:
+    if not names and table.row.state == state:
+        return table
+    change = compared(index, table, target, basis, index.known_among(table, names), names)
+    change.broken = sorted(change.broken + [one for one in table.row.broken if one[0] not in names])
     if target.disk.state_of(target.directory) != state:  # a bucket, to which others commit meanwhile
         raise OvertakenError
-    if change.is_empty() and tuple(change.broken) == place.row.broken and place.row.state == state:
-        return place
-    return index.follow(place, change, state)
+    if change.is_empty() and tuple(change.broken) == table.row.broken and table.row.state == state:
+        return table
+    return index.follow(table, change, state, names)
 
 
-def _scan(
-    index: PartIndex, target: ScanTarget, place: Place, state: Mark | None, basis: Basis, progress: Progress
-) -> Place:
-    disk, table = target.disk, target.definition.full_name
+def _full_scan(
+    index: PartIndex, target: ScanTarget, table: DiskTable, state: Fingerprint | None, basis: Basis, progress: Progress
+) -> DiskTable:
+    disk, full_name = target.disk, target.definition.full_name
     names = sorted(disk.directories(target.directory))
     if len(names) <= AT_ONCE:
-        return index.finish(place, compared(index, target, basis, index.known(place), None), state, basis)
+        return index.finish(table, compared(index, table, target, basis, index.known(table), None), state, basis)
     whole = IndexChange()
-    with progress.task(f"reading what the parts of {table} on {disk.name} say", items=len(names)) as task:
+    with progress.task(f"reading what the parts of {full_name} on {disk.name} say", items=len(names)) as task:
         for batch, *limits in _batches(names):
-            change = compared(index, target, basis, index.known(place, *limits), batch)
+            change = compared(index, table, target, basis, index.known(table, *limits), batch)
             whole.parts, whole.check = whole.parts + change.parts, whole.check + change.check
             whole.broken = whole.broken + change.broken
             if not change.is_empty():
-                index.put(place, change)
+                index.put(table, change)
             task.advance(items=len(batch))
-    return index.finish(place, whole, state, basis)
+    return index.finish(table, whole, state, basis)
 
 
 def _batches(names: Sequence[str]) -> Iterator[tuple[Sequence[str], str, str]]:
@@ -141,35 +142,41 @@ def _batches(names: Sequence[str]) -> Iterator[tuple[Sequence[str], str, str]]:
 
 def compared(
     index: PartIndex,
+    table: DiskTable,
     target: ScanTarget,
     basis: Basis,
     known: Mapping[str, KnownPart],
     among: Sequence[str] | set[str] | None,
 ) -> IndexChange:
     """What the disk has at these names, or at all, against what is known of them."""
-    marks = {target.path(name): one.mark for name, one in known.items() if one.mark != UNSETTLED}
+    start = f"{target.directory}/"
+    fingerprints = {
+        f"{start}{name}/{PART_FILE}": one.fingerprint for name, one in known.items() if one.fingerprint != UNSETTLED
+    }
     arguments = () if among is None else (among,)
-    files = target.disk.look_over(target.directory, PART_FILE, marks, *arguments)
+    files = target.disk.look_over(target.directory, PART_FILE, fingerprints, *arguments)
     change, seen = IndexChange([], [], {}, []), set[str]()
     kept = _kept_documents(index, known, files, basis)
+    other = index.facts_among(table, [name for name, one in known.items() if one.rules != basis[1]])
     for file in files:
         name = file.path.split("/")[-2]
         before = known.get(name)
-        mark = UNSETTLED if file.mark is None else file.mark
-        data = kept.get(before.document_key) if before is not None else None
-        is_same = before is not None and before.facts.revision == file.revision
+        fingerprint = UNSETTLED if file.fingerprint is None else file.fingerprint
+        data = kept.get(before.document) if before is not None and kept else None
+        is_same = before is not None and before.revision == file.revision and before.columns == basis[0]
         if before is not None and is_same and (file.data is None or file.data == data):
-            facts = before.facts
-            if facts.columns == basis[0]:
-                if mark != before.mark:
-                    change.marks[name] = mark
-                if facts.rules != basis[1]:
-                    facts = _with_times(target, facts, decoded_facts(facts.facts), basis)
-                    change.times.append((before.facts, facts))
-                crc32 = before.crc32 if facts is before.facts else facts.crc32(before.state)
-                change.parts, change.check = change.parts + 1, change.check + crc32
-                seen.add(name)
-                continue
+            crc32 = before.crc32
+            if fingerprint != before.fingerprint:
+                change.fingerprints[name] = fingerprint
+            if before.rules != basis[1]:
+                if (facts := other.get(name)) is None:
+                    raise OvertakenError
+                later = _with_times(target, facts, decoded_facts(facts.facts), basis)
+                change.times.append((facts, later))
+                crc32 = later.crc32(before.state)
+            change.parts, change.check = change.parts + 1, change.check + crc32
+            seen.add(name)
+            continue
         try:
             if file.data is not None:
                 data = file.data
@@ -179,7 +186,7 @@ def compared(
         except FrostlineError as error:
             change.broken.append((name, error.message))
             continue
-        new = AddedPart(_facts(target, part, data, file.revision, basis), mark, part.partition_values, data)
+        new = AddedPart(_facts(target, part, data, file.revision, basis), fingerprint, part.partition_values, data)
         change.new.append(new)
         change.parts, change.check = change.parts + 1, change.check + new.facts.crc32(0)
         seen.add(name)
@@ -195,8 +202,8 @@ def _kept_documents(
     keys = []
     for file in files:
         before = known.get(file.path.split("/")[-2])
-        if before is not None and (file.data is not None or before.facts.columns != basis[0]):
-            keys.append(before.document_key)
+        if before is not None and (file.data is not None or before.columns != basis[0]):
+            keys.append(before.document)
     return index.documents(keys) if keys else {}
 
 

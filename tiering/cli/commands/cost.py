@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tiering.catalog.freshness import Freshness
 from tiering.cli.commands.data import OptionalTable
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
@@ -42,7 +43,7 @@ def cost(
     if what_if is not None:
         session.config.policy(what_if)
     saved = read_plan(plan) if plan is not None else None
-    store = session.store(anew=False)
+    store = session.store(Freshness.CHANGES)
     store.check_answer(table)
     session.tell_set_aside(store.set_aside(table))
     bill = Bill(store)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from oplog.errors import UsageError
+from tiering.catalog.freshness import Freshness
 from tiering.cli.commands.tables import TableName
 from tiering.cli.frame import process
 from tiering.cli.frame.output import counted
@@ -114,7 +115,7 @@ def insert(
     patience = parse_duration(quorum_timeout).total_seconds()  # wrong without --quorum, too
     wanted = Quorum.parse(quorum, patience) if quorum is not None else None
     process.keep_freed_blocks()
-    store = session.store(look=not files)
+    store = session.store(Freshness.LAST_ANSWER if files else Freshness.EVERY_FILE)
     handle = store.table(table)
     begun = handle.begin_replacing() if replace_partitions else None  # before the rows are read: SQL may read the table
     reshaping = parse_reshaping(
@@ -222,7 +223,7 @@ def query(
     from tiering.query.sql.engine import engine_ahead
 
     with engine_ahead():
-        store = session.store(anew=False)
+        store = session.store(Freshness.CHANGES)
         result = store.query(  # broken parts are reported below, with exit code 3
             sql, revision=number, disk=disk, skip_broken=True, sequential=sequential, allow_files=allow_files
         )
@@ -253,7 +254,7 @@ def parts(
     """List parts with their disk, size and time range."""
     from tiering.catalog.rows import part_row
 
-    store = session.store(anew=False)
+    store = session.store(Freshness.CHANGES)
     if disk is not None:
         store.disk(disk)
     store.check_answer(table)
@@ -276,7 +277,7 @@ def disks(session: Session) -> None:
 
     from tiering.catalog.rows import disk_rows
 
-    rows = [*disk_rows(session.store(anew=False).context)]
+    rows = [*disk_rows(session.store(Freshness.CHANGES).context)]
     for row in rows:
         if row.problem is not UNSET:
             session.output.note(f"disk {row.name}: {row.problem}")

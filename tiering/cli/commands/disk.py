@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oplog.errors import FrostlineError, NotFound, PartlyDone, Refused, UsageError
+from tiering.catalog.freshness import Freshness
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session, actor, fail_if_partly
 from tiering.cli.frame.verb import new_app, verb
@@ -142,7 +143,7 @@ def drain(session: Session, name: Name, stop: Stop = False) -> None:
         return
     report = draining.drain(context, name)
     session.end_store()
-    session.store(look=False)  # which counts what is there: else nobody could forget the disk without a doubt
+    session.store(Freshness.LAST_ANSWER)  # counts what is there: else nobody could forget the disk without a doubt
     moves = move_document(report.moves)
     if session.options.json:
         session.output.document(

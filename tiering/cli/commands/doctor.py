@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tiering.catalog.freshness import Freshness
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
@@ -91,7 +92,7 @@ def _of_tables(session: Session) -> list["Finding"]:
     from tiering.facts.growth import of_store
 
     try:
-        store = session.store(anew=False)
+        store = session.store(Freshness.CHANGES)
         unreadable = [
             Finding(subject=f"table {one.called}", check="definition", level="problem", what=one.text, hint=one.hint)
             for one in store.unreadable()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from oplog.errors import UsageError
+from tiering.catalog.freshness import Freshness
 from tiering.cli.frame.options import BelieveClock
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
@@ -62,7 +63,7 @@ def tick(
 
 
 def _pass(session: Session, only: "TickStep | None") -> dict[str, Any]:
-    document = tick_document(session.store(anew=False).tick(only=only))
+    document = tick_document(session.store(Freshness.CHANGES).tick(only=only))
     delete = session.loaded.config.daemon.gc_delete
     return {**document, "gc": _collect(session, delete=delete) if only == "gc" else []}
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tiering.catalog.freshness import Freshness
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
 from tiering.cli.reports.backups import newest_backups
@@ -28,7 +29,7 @@ def metrics(session: Session) -> None:
 
     if not session.options.json:
         exposition.check_installed()
-    store = session.store(anew=False)
+    store = session.store(Freshness.CHANGES)
     seen = collect.look(store, _backups(session, store))
     known, records = live_status(session.config.state_directory)
     process = collect.process(known, rows_of(records, session.config, is_running=known.running))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oplog.errors import NotFound, UsageError
+from tiering.catalog.freshness import Freshness
 from tiering.cli.commands.data import OptionalTable
 from tiering.cli.commands.tables import TableName
 from tiering.cli.frame.output import counted
@@ -79,7 +80,7 @@ def plan(
     from tiering.config.units import format_size, parse_time
     from tiering.facts.moves import plan_document, why_nothing_moves
 
-    store = session.store(anew=False)
+    store = session.store(Freshness.CHANGES)
     planned = store.plan(table, at=parse_time(at) if at else None, rest="next")
     document = plan_document(store, planned)
     if output:
@@ -129,7 +130,7 @@ def explain(
 
     from tiering.config.units import format_size, format_time
 
-    explanation = session.store(anew=False).explain(table, part)
+    explanation = session.store(Freshness.CHANGES).explain(table, part)
     if session.options.json:
         session.output.document(msgspec.to_builtins(explanation))
         return

@@ -4,6 +4,7 @@ from typing import Any
 
 import typer
 
+from tiering.catalog.freshness import Freshness
 from tiering.cli.commands.cache import cache_lines
 from tiering.cli.commands.data import OptionalTable
 from tiering.cli.frame.session import Session
@@ -25,7 +26,7 @@ def status(session: Session) -> None:
     from tiering.facts.growth import stranded
     from tiering.facts.status import status_document
 
-    store = session.store(anew=False)
+    store = session.store(Freshness.CHANGES)
     session.tell_set_aside(store.set_aside())
     backups = newest_backups()
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
@@ -46,7 +47,7 @@ def du(session: Session, table: OptionalTable = None) -> None:
     from tiering.catalog.rows import usage
     from tiering.facts.sharing import sharing_documents
 
-    store = session.store(anew=False)
+    store = session.store(Freshness.CHANGES)
     store.check_answer(table)
     session.tell_set_aside(store.set_aside(table))
     rows = usage(store.context.catalog, store.definitions() if table is None else [store.definition(table)])

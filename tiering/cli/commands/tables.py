@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tiering.catalog.freshness import Freshness
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
@@ -180,7 +181,7 @@ def list_tables(session: Session) -> None:
     """List tables with their size on each disk."""
     from tiering.catalog.rows import table_rows
 
-    rows = [*table_rows(session.store(anew=False).context.catalog)]
+    rows = [*table_rows(session.store(Freshness.CHANGES).context.catalog)]
     if session.options.json:
         session.output.document({"tables": rows})
         return

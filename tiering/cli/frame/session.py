@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from oplog.errors import Refused
+from tiering.catalog.freshness import Freshness
 from tiering.cli.frame.exit_codes import FOUND_SOMETHING, NOTHING_TO_DO, Finished
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import Output, counted
@@ -121,10 +122,9 @@ class Session:
         by = f"by {file}" if file is not None else f"by default below {default_home(os.environ)}"
         return f"there is no store: nothing was written to {' or '.join(places)} yet, where it would be {by}"
 
-    def store(self, *, look: bool = True, anew: bool = True) -> "Store":
-        """The open store. Recovery after a crash runs first, unless this is a dry run. Without `look` buckets may be
-        shown in a state that is up to `look_seconds` old. Neither then nor without `anew` is looked into what shows no
-        change: for verbs that delete nothing, or look again before they do."""
+    def store(self, freshness: Freshness = Freshness.EVERY_FILE) -> "Store":
+        """The open store. Recovery after a crash runs first, unless this is a dry run. Less `freshness` is for verbs
+        that delete nothing, or look again before they do."""
         if self._store is None:
             from tiering.engine.store import Store
 
@@ -137,8 +137,7 @@ class Session:
                     progress=self.progress(),
                     recover=not self.dry_run,
                     partial=self.options.partial,
-                    look=look,
-                    anew=anew,
+                    freshness=freshness,
                 )
             )
             if not self._may_begin and not self._store.is_begun:

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from oplog.errors import FrostlineError, UsageError, in_a_line
+from tiering.catalog.freshness import Freshness
 from tiering.config.settings import InboxConfig
 from tiering.daemon.inbox import choice, records, table_inbox
 from tiering.daemon.inbox.choice import Sight
@@ -172,7 +173,7 @@ class Inbox:
         chosen = choice.choose(found, self._sights[table.name], self._clock(), self._settings, at_once=at_once)
         if not chosen and table.name in self._begun:
             return
-        store.refresh(anew=False)
+        store.refresh(Freshness.CHANGES)
         ingest = TableIngest(store, table, self._stop)
         try:
             ingest.finish()

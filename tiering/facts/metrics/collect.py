@@ -108,17 +108,7 @@ def _perhaps_due(catalog: Catalog, now: datetime) -> Iterator[_Known]:
     for table in catalog.tables():
         if not table.ttl:
             continue
-        sums = catalog.sums(table)
-        if sums is None:
-            yield from map(_Known, catalog.parts(table))
-            continue
-        due = {
-            name
-            for whole in sums.values()
-            for name, partition in whole.partitions.items()
-            if partition.due is not None and partition.due <= now
-        }
-        yield from map(_Known, catalog.partitions(table, due))
+        yield from map(_Known, catalog.partitions(table, catalog.due(table, now)))
 
 
 def _replicas(context: Context) -> dict[str, ReplicaSeen]:

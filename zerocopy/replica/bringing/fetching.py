@@ -249,7 +249,7 @@ class Fetcher(msgspec.Struct):
                 self._declines(replica, name, why)
             came += [name for name in names if name not in refused]
         if came:
-            context.catalog.outdate()
+            context.catalog.refresh_later()
             for name in came:
                 self._has_come(name)
         return came

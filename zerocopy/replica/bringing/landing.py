@@ -85,7 +85,7 @@ def commit(replica: Replica, group: Sequence[Landed]) -> None:
             copying.remove_copies(
                 context, [old for old in covered if old.disk != first.disk], reason="replaced by a merge"
             )
-        context.catalog.outdate()
+        context.catalog.refresh_later()
     finally:
         for one in group:
             one.abandon()

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from disks import effects
-from disks.base import Mark
+from disks.base import Fingerprint
 from disks.local import changes as lines
 from disks.local import sizes
 from disks.local.disk import LocalDisk
@@ -34,7 +34,7 @@ class World:
     root: Path
     random: random.Random
     numbers: Iterator[int] = field(default_factory=count)
-    told: list[tuple[Mark, dict[str, bytes], bool]] = field(default_factory=list)
+    told: list[tuple[Fingerprint, dict[str, bytes], bool]] = field(default_factory=list)
     """State, content, and whether nothing but commits has happened since."""
 
     def __post_init__(self) -> None:
@@ -201,7 +201,7 @@ def test_what_is_another_than_before_is_among_what_was_touched(
     assert world.told
 
 
-def _state(disk: LocalDisk) -> Mark:
+def _state(disk: LocalDisk) -> Fingerprint:
     state = disk.state_of("t")
     assert state is not None
     return state

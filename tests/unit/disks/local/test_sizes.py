@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from disks.base import Mark
+from disks.base import Fingerprint
 from disks.local.disk import LocalDisk
 from disks.local.sizes import KEPT_FROM, KeptSizes
 from disks.local.tree import LocalTree
@@ -126,7 +126,7 @@ def test_what_another_process_kept_meanwhile_is_not_counted_on(disk: LocalDisk) 
     put(disk, "t/new/part.json")
     between = disk.changed_between
 
-    def late(directory: str, before: Mark, after: Mark) -> set[str] | None:
+    def late(directory: str, before: Fingerprint, after: Fingerprint) -> set[str] | None:
         names = between(directory, before, after)
         assert LocalDisk("hot", disk.root).stored_bytes() == walked(disk)
         return names

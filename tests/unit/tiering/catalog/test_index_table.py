@@ -12,7 +12,7 @@ import pytest
 
 from disks.object_disk.table_disk import TableDisk
 from oplog.kinds import Inserted
-from tests.crash.kept_looks import _all_of
+from tests.crash.as_read import _all_of
 from tests.unit.tiering.catalog.histories import STEPS, TABLE, cached_store, drop, insert, move
 from tiering.catalog.catalog import Catalog, StoredPart
 from tiering.catalog.copies.source_copies import NOTHING_LISTED, SourceCopies
@@ -42,15 +42,15 @@ def is_as_read(one: IndexedTable, fresh: Catalog) -> bool:
     """Part by part, by partition and in sums."""
     definition = one.definition
     read = fresh.parts(definition, include_outdated=True)
-    moment = one.look(every_file=False)
+    moment = one.scan(every_file=False)
     assert [*map(_all_of, one.everything())] == [*map(_all_of, read)]
     for name in {stored.name.partition for stored in read} | {"none"}:
         wanted = [stored for stored in read if stored.name.partition == name]
         assert [*map(_all_of, one.partition(name))] == [*map(_all_of, wanted)]
     assert moment.are_all_active == all(stored.state == "active" for stored in read)
-    for disk, place in moment.places.items():
+    for disk, table in moment.tables.items():
         there = [stored for stored in read if stored.disk == disk]
-        assert (place.parts, place.rows) == (len(there), sum(stored.facts.rows for stored in there))
+        assert (table.parts, table.rows) == (len(there), sum(stored.facts.rows for stored in there))
     return True
 
 
@@ -93,7 +93,7 @@ def test_a_copy_that_comes_to_a_second_disk_is_a_duplicate(config: Config) -> No
     path = config.state_directory / "index.db"
     with Store.open(config) as store, closing(PartIndex(path)) as index:
         one = reader(store, index)
-        one.look(every_file=False)
+        one.scan(every_file=False)
         move(store, "cold")
         assert is_as_read(one, fresh_of(store))
         disk, stored = store.disk("ssd"), store.parts(TABLE)[0]
@@ -112,7 +112,7 @@ def test_parts_that_are_being_dropped_are_gone(config: Config) -> None:
     with Store.open(config) as store, closing(PartIndex(config.state_directory / "index.db")) as index:
         dropped, *rest = store.parts(TABLE)
         one = reader(store, index, dropping=frozenset([dropped.directory]))
-        moment = one.look(every_file=False)
+        moment = one.scan(every_file=False)
         assert [part.label for part in one.everything()] == [part.label for part in rest]
         assert [part.label for part in one.partition("202601")] == [rest[0].label]
         assert not moment.are_all_active
@@ -124,10 +124,10 @@ def test_who_reads_after_another_process_has_gone_on_reads_what_is_now(config: C
     path = config.state_directory / "index.db"
     with Store.open(config) as store, closing(PartIndex(path)) as index, closing(PartIndex(path)) as other:
         one = reader(store, index)
-        one.look(every_file=False)
+        one.scan(every_file=False)
         insert(store, 3)
         insert(store, 41)
-        reader(store, other).look(every_file=False)
+        reader(store, other).scan(every_file=False)
         assert [part.name.partition for part in one.partitions(["202602", "202601"])] == ["202601"] * 3 + ["202602"] * 2
 
 
@@ -146,7 +146,7 @@ def test_each_revision_of_the_past_is_what_the_bucket_had(config: Config, is_kep
         bucket = store.object_disk("s3")
         copy(store, next(stored for stored in store.parts(TABLE) if stored.disk == "s3"), "ssd")
         if is_kept:
-            now = reader(store, index).look(every_file=False)
+            now = reader(store, index).scan(every_file=False)
         held = []
         for revision in range(1, (bucket.revision or 0) + 1):
             with closing(bucket.at(revision, briefly=True)) as then:
@@ -159,7 +159,7 @@ def test_each_revision_of_the_past_is_what_the_bucket_had(config: Config, is_kep
                     assert is_as_read(past, fresh), revision
                     held.append(past.is_by_itself)
         assert held.count(is_kept) < len(held) / 2
-        assert not is_kept or reader(store, index).look(every_file=False) == now
+        assert not is_kept or reader(store, index).scan(every_file=False) == now
 
 
 @pytest.mark.parametrize("every_file", [True, False])
@@ -171,7 +171,7 @@ def test_a_part_that_moves_between_two_disks_is_seen(
         move(acting, "cold")
         store.refresh()
         one, moved = reader(store, index), list[object]()
-        one.look(every_file=False)
+        one.scan(every_file=False)
         insert(acting, 3)
         move(acting, "cold")
         store.refresh()
@@ -184,7 +184,7 @@ def test_a_part_that_moves_between_two_disks_is_seen(
             return look_over(self, *arguments)
 
         monkeypatch.setattr(TableDisk, "look_over", moving)
-        one.look(every_file=every_file)
+        one.scan(every_file=every_file)
         assert moved
         assert {part.label for part in one.everything()} == {part.label for part in acting.parts(TABLE)}
         assert {part.disk for part in one.everything()} == {"ssd"}

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from disks.host.database_file import remove_database
-from tests.crash.kept_looks import looks_are_as_read
+from tests.crash.as_read import index_is_as_read
 from tests.unit.tiering.catalog.histories import TABLE, cached_store, insert
 from tiering.catalog import tables
+from tiering.catalog.freshness import Freshness
 from tiering.config.settings import Config
 from tiering.engine.store import Store
 from tiering.table.schema import MoveToVolume, TtlRule
 
 LATER = TtlRule(after_seconds=10 * 365 * 86400, column="ts", action=MoveToVolume("cold"))
-_KEPT = ("looks", "settled")
+_KEPT = ("disk_tables", "sums")
 
 
 @pytest.fixture
@@ -31,15 +32,15 @@ def config(tmp_path: Path) -> Iterator[Config]:
 def lose(config: Config, name: str) -> None:
     """The row of this part, as a damaged page does."""
     with closing(sqlite3.connect(config.state_directory / "catalog.db")) as kept, kept:
-        assert kept.execute(f"DELETE FROM parts WHERE path LIKE '%/{name}/%'").rowcount == 1
+        assert kept.execute(f"DELETE FROM parts WHERE name = '{name}'").rowcount == 1
 
 
 def is_as_the_disks_say(config: Config, parts: int) -> bool:
     """Whether who opens now, and reads no part, sees so many; and then each of them."""
-    with Store.open(config, anew=False) as store:
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
         sums = store.context.catalog.sums(store.definition(TABLE))
         assert sums is not None
-        return sum(one.parts for one in sums.values()) == parts and [*looks_are_as_read(store)] == []
+        return sum(one.parts for one in sums.values()) == parts and [*index_is_as_read(store)] == []
 
 
 def test_who_looks_at_each_part_does_not_count_it_twice(config: Config) -> None:

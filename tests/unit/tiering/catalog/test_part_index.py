@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.property.test_part_index import BEGIN, TABLE, dying, part
 from tiering.catalog.index import scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex
-from tiering.catalog.index.rows import IndexChange, PartRow, Place, decoded_facts, encoded_facts
+from tiering.catalog.index.rows import DiskTable, IndexChange, IndexedPart, decoded_facts, encoded_facts
 from tiering.catalog.index.scan import ScanTarget
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, ColumnRange, facts_of
@@ -50,12 +51,12 @@ def commit(disk: LocalDisk | MemoryDisk, partition: int, block: int, *gone: str)
         transaction.commit()
 
 
-def look(index: PartIndex, disk: LocalDisk | MemoryDisk, *, every_file: bool = False) -> Place:
-    return scan.look(index, ScanTarget(disk, TABLE), every_file=every_file)
+def look(index: PartIndex, disk: LocalDisk | MemoryDisk, *, every_file: bool = False) -> DiskTable:
+    return scan.scan(index, ScanTarget(disk, TABLE), every_file=every_file)
 
 
-def names(index: PartIndex, place: Place, partition: str | None = None) -> list[str]:
-    return index.parts([place], lambda _, row: row.name, partition)
+def names(index: PartIndex, table: DiskTable, partition: str | None = None) -> list[str]:
+    return index.parts([table], lambda _, row: row.name, partition)
 
 
 def test_a_place_that_others_changed_gives_no_answer(path: Path, disk: LocalDisk) -> None:
@@ -86,18 +87,18 @@ def test_a_place_that_others_changed_gives_no_answer(path: Path, disk: LocalDisk
 def test_a_scan_that_others_overtake_does_not_end(path: Path, disk: LocalDisk) -> None:
     """What it found is not what the index has then."""
     index = PartIndex(path)
-    place = look(index, disk)
-    found = IndexChange(parts=place.parts, check=place.row.check)
-    assert index.finish(place, found, place.row.state, place.row.basis) == place
+    table = look(index, disk)
+    found = IndexChange(parts=table.parts, check=table.row.check)
+    assert index.finish(table, found, table.row.state, table.row.basis) == table
     commit(disk, 1, 4)
     after = look(PartIndex(path), disk)
     with pytest.raises(OvertakenError):
-        index.finish(place, found, place.row.state, place.row.basis)
+        index.finish(table, found, table.row.state, table.row.basis)
     assert names(index, after) == [*names(index, look(index, disk))]
     assert len(names(index, after)) == 4
 
 
-@pytest.mark.parametrize(("table", "column"), [("sums", "data"), ("places", "data"), ("sums", "partition")])
+@pytest.mark.parametrize(("table", "column"), [("sums", "data"), ("disk_tables", "data"), ("sums", "partition")])
 def test_no_flipped_bit_of_a_sum_is_believed(path: Path, disk: LocalDisk, table: str, column: str) -> None:
     index = PartIndex(path)
     before = look(index, disk)
@@ -135,21 +136,21 @@ def test_no_flipped_bit_of_a_part_goes_into_a_sum(path: Path, disk: LocalDisk, c
 @pytest.mark.parametrize("partition", [None, "20260101"])
 def test_a_row_that_is_lost_leaves_no_part_out(path: Path, disk: LocalDisk, partition: str | None) -> None:
     index = PartIndex(path)
-    place = look(index, disk)
+    table = look(index, disk)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DELETE FROM parts WHERE name LIKE '%_1_1_0'")
-    assert names(index, place, "20260102") == ["20260102_3_3_0"]
+    assert names(index, table, "20260102") == ["20260102_3_3_0"]
     with pytest.raises(OvertakenError):
-        names(index, place, partition)
+        names(index, table, partition)
     assert len(names(index, look(index, disk))) == 3
 
 
-@pytest.mark.parametrize("table", ["sums", "places"])
+@pytest.mark.parametrize("table", ["sums", "disk_tables"])
 def test_sums_that_are_lost_are_not_left_out(path: Path, disk: LocalDisk, table: str) -> None:
     index = PartIndex(path)
     before = sums(look(index, disk))
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(f"DELETE FROM {table} WHERE rowid = 1" if table == "places" else f"DELETE FROM {table}")
+        connection.execute(f"DELETE FROM {table} WHERE rowid = 1" if table == "disk_tables" else f"DELETE FROM {table}")
     other = PartIndex(path)
     after = look(other, disk)
     assert sums(after) == before
@@ -176,11 +177,11 @@ def test_a_scan_that_died_is_not_believed(path: Path, disk: LocalDisk) -> None:
 
 def test_states_are_kept_and_go_with_the_parts(path: Path, disk: LocalDisk) -> None:
     index = PartIndex(path)
-    place = look(index, disk)
-    (place,) = index.settle([place], {"20260101", "20260102"}, {(place.id, "20260101_2_2_0"): 1})
-    assert (place.partitions["20260101"].inactive, place.partitions["20260102"].inactive) == (1, 0)
+    table = look(index, disk)
+    (table,) = index.settle([table], {"20260101", "20260102"}, {(table.id, "20260101_2_2_0"): 1})
+    assert (table.partitions["20260101"].inactive, table.partitions["20260102"].inactive) == (1, 0)
     again = look(PartIndex(path), disk, every_file=True)
-    assert again == place
+    assert again == table
     assert {row.name: row.state for row in index.parts([again], row_of)} == {
         "20260101_1_1_0": 0,
         "20260101_2_2_0": 1,
@@ -203,21 +204,31 @@ def test_parts_whose_blocks_meet_are_mixed(path: Path, disk: LocalDisk) -> None:
 
 def test_what_shows_no_change_is_not_written(path: Path, disk: LocalDisk) -> None:
     index = PartIndex(path)
-    place = look(index, disk)
+    table = look(index, disk)
     index.close()
     before = path.read_bytes()
-    assert look(index, disk) == look(index, disk, every_file=True) == place
+    assert look(index, disk) == look(index, disk, every_file=True) == table
     index.close()
     assert path.read_bytes() == before
 
 
-def test_a_file_that_cannot_be_made_is_none(tmp_path: Path, disk: LocalDisk) -> None:
-    """The process goes on in memory."""
-    (tmp_path / "state").write_text("no directory")
-    index = PartIndex(tmp_path / "state" / "index.db")
+def test_a_file_that_cannot_be_made_is_none(path: Path, disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process goes on in memory, and tries the file again after a minute."""
+    clock = SimpleNamespace(monotonic=lambda: seconds)
+    monkeypatch.setattr("tiering.catalog.index.database.time", clock)
+    seconds = 1000.0
+    path.parent.write_text("no directory")
+    index = PartIndex(path)
     assert len(names(index, look(index, disk))) == 3
     commit(disk, 1, 4)
     assert len(names(index, look(index, disk))) == 4
+    path.parent.unlink()
+    seconds = 1059.0
+    assert len(names(index, look(index, disk))) == 4
+    assert not path.exists()
+    seconds = 1060.0
+    assert len(names(index, look(index, disk))) == 4
+    assert path.exists()
 
 
 def test_after_a_start_of_the_machine_times_are_indexed_once_more(
@@ -247,9 +258,9 @@ def test_facts_with_numbers_that_are_too_large_for_msgpack() -> None:
     assert decoded_facts(encoded_facts(facts)) == facts
 
 
-def sums(place: Place) -> dict[str, tuple[int, int, int]]:
-    return {name: (one.parts, one.rows, one.bytes) for name, one in place.partitions.items() if one.parts}
+def sums(table: DiskTable) -> dict[str, tuple[int, int, int]]:
+    return {name: (one.parts, one.rows, one.bytes) for name, one in table.partitions.items() if one.parts}
 
 
-def row_of(place: Place, row: PartRow) -> PartRow:
+def row_of(table: DiskTable, row: IndexedPart) -> IndexedPart:
     return row

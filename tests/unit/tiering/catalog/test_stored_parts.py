@@ -5,21 +5,32 @@ from __future__ import annotations
 import os
 import sqlite3
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from disks.file_table.views import TableReader
 from tests.command_line import Frostline
-from tests.crash.kept_looks import catalog_is_as_read
+from tests.crash.as_read import catalog_is_as_read
 from tests.unit.tiering.catalog.histories import STEPS, TABLE, alter, cached_store, move
-from tiering.catalog.looks.stored import LazyPart
+from tiering.catalog.index import database
+from tiering.catalog.index.rows import (
+    Facts,
+    decoded_disk_table,
+    decoded_sums,
+    encode,
+    encoded_disk_table,
+    encoded_sums,
+    partition_of,
+)
+from tiering.catalog.stored import LazyPart
 from tiering.config.settings import Config
 from tiering.engine.store import Store
-from tiering.journal import kept_parts
 from tiering.merge.request import MergeRequest
 from tiering.table import part as part_format
 from tiering.table.part import PartFacts
@@ -123,7 +134,7 @@ def test_a_rule_about_another_column_is_followed(config: Config) -> None:
 
 @pytest.mark.parametrize("damage", ["shredded", "cut off", "emptied", "gone", "other rows"])
 def test_a_damaged_file_is_made_anew(config: Config, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_parts, "_BUSY_SECONDS", 0.1)  # one that was emptied is taken for busy, at each question
+    monkeypatch.setattr(database, "_BUSY_SECONDS", 0.1)  # one that was emptied is taken for busy, at each question
     file = config.state_directory / "catalog.db"
     assert file.exists()
     with Store.open(config) as open_meanwhile:
@@ -138,7 +149,7 @@ def test_a_damaged_file_is_made_anew(config: Config, damage: str, monkeypatch: p
                 file.unlink()
             case _:
                 with sqlite3.connect(file) as connection:
-                    connection.execute("UPDATE parts SET mark = x'c0', facts = x'ff'")
+                    connection.execute("UPDATE parts SET fingerprint = x'c0', facts = x'ff'")
         for _ in range(2):
             with Store.open(config) as store:
                 assert [*catalog_is_as_read(store)] == []
@@ -148,7 +159,7 @@ def test_a_damaged_file_is_made_anew(config: Config, damage: str, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("table", "key", "column"),
-    [("parts", "path", "facts"), ("parts", "path", "mark"), ("documents", "id", "data")],
+    [("parts", "name", "facts"), ("parts", "name", "fingerprint"), ("documents", "id", "data")],
 )
 def test_no_flipped_bit_is_believed(config: Config, table: str, key: str, column: str) -> None:
     for bit in range(0, 8 * 64, 61):
@@ -194,26 +205,47 @@ def test_fsck_names_the_part_of_which_something_else_is_kept(
     assert frostline.json("fsck")["problems"] == []
     kept = config.state_directory / "catalog.db"
     with closing(sqlite3.connect(kept)) as connection, connection:
-        path, mark, revision, facts, number, data = connection.execute(
-            "SELECT path, mark, revision, facts, document, data FROM parts JOIN documents ON id = document "
-            "WHERE disk = ?",
+        columns = ", ".join(Facts._fields)
+        *row, number, data = connection.execute(
+            f"SELECT {columns}, document, documents.data FROM parts JOIN documents ON documents.id = document "
+            "JOIN disk_tables ON disk_tables.id = disk_table WHERE disk = ?",
             ("s3" if cold else "ssd",),
         ).fetchone()
+        kept_row = Facts._make(row)
         if what == "facts":
-            found = msgspec.msgpack.decode(facts, type=PartFacts)
-            facts = msgspec.msgpack.encode(msgspec.structs.replace(found, rows=7))
+            facts = msgspec.msgpack.decode(kept_row.facts, type=PartFacts)
+            kept_row = kept_row._replace(facts=encode(msgspec.structs.replace(facts, rows=7)))
         else:
             data = data.replace(b'"rows":1', b'"rows":7')
-        crc32 = zlib.crc32(b"%s %d %d " % (path.encode(), number, revision or 0) + mark + facts)
-        connection.execute("UPDATE parts SET facts = ?, crc32 = ? WHERE document = ?", (facts, crc32, number))
-        connection.execute("UPDATE documents SET data = ?, crc32 = ? WHERE id = ?", (data, zlib.crc32(data), number))
+            kept_row = kept_row._replace(data_crc32=zlib.crc32(data))
+        values = (kept_row.facts, kept_row.data_crc32, kept_row.crc32(0), number)
+        connection.execute("UPDATE parts SET facts = ?, data_crc32 = ?, crc32 = ? WHERE document = ?", values)
+        connection.execute("UPDATE documents SET data = ? WHERE id = ?", (data, number))
+        add_up(connection)
     (problem,) = frostline.json("fsck", code=4)["problems"]
-    assert (problem["disk"], problem["part"]) == ("s3" if cold else "ssd", path.split("/")[-2])
+    assert (problem["disk"], problem["part"]) == ("s3" if cold else "ssd", kept_row.name)
     assert "keeps something else of this part than its part.json says" in problem["what"]
     assert frostline.json("fsck", "--repair")["problems"] == []
     assert not kept.exists()
     with Store.open(config) as store:
         assert [*catalog_is_as_read(store)] == []
+
+
+def add_up(connection: sqlite3.Connection) -> None:
+    """Make the sums those of the rows."""
+    for table, disk, directory, data, crc32 in connection.execute("SELECT * FROM disk_tables").fetchall():
+        row = decoded_disk_table(table, f"{disk}:{directory}", data, crc32)
+        checks: Counter[str] = Counter()
+        for name, check in connection.execute("SELECT name, crc32 FROM parts WHERE disk_table = ?", (table,)):
+            checks[partition_of(name)] += check
+        for partition, *columns in connection.execute(
+            "SELECT partition, data, crc32 FROM sums WHERE disk_table = ?", (table,)
+        ).fetchall():
+            totals = replace(decoded_sums(table, partition, *columns), check=checks[partition])
+            values = (*encoded_sums(table, partition, totals), table, partition)
+            connection.execute("UPDATE sums SET data = ?, crc32 = ? WHERE disk_table = ? AND partition = ?", values)
+        values = (*encoded_disk_table(table, f"{disk}:{directory}", replace(row, check=checks.total())), table)
+        connection.execute("UPDATE disk_tables SET data = ?, crc32 = ? WHERE id = ?", values)
 
 
 def test_fsck_changes_nothing_of_a_catalog_that_cannot_be_read(config: Config, frostline: Frostline) -> None:
@@ -235,13 +267,13 @@ def test_what_is_not_kept_any_more_comes_from_the_disk(config: Config) -> None:
 
 
 def test_what_many_parts_say_is_what_each_does(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiering.catalog.looks.stored._DOCUMENTS_AT_ONCE", 2)
+    monkeypatch.setattr("tiering.catalog.stored._DOCUMENTS_AT_ONCE", 2)
     with Store.open(config) as store:
         parts = [stored.described for stored in store.parts(TABLE)]
         kept = [part for part in parts if isinstance(part, LazyPart)]
         assert len(kept) == 3
         with sqlite3.connect(config.state_directory / "catalog.db") as connection:  # one is kept no more
-            connection.execute("DELETE FROM documents WHERE id = ?", (kept[1].number,))
+            connection.execute("DELETE FROM documents WHERE id = ?", (kept[1].number[0],))
         found = list(LazyPart.documents(kept))
     assert [part_format.decode(data, path="") for data, _ in found] == [part.part() for part in kept]
     files = [[(file.name, file.size_bytes, file.sha256) for file in said.files] for _, said in found]
@@ -259,10 +291,11 @@ def test_the_document_of_another_part_is_not_this_ones(config: Config) -> None:
 
 def test_who_looked_before_a_merge_can_read_what_it_took(config: Config) -> None:
     with Store.open(config) as store, Store.open(config) as other:
+        before = other.parts(TABLE)
         store.merge(TABLE, MergeRequest(partition="202601", final=True))
         with Store.open(config):
             pass
-        assert [stored.part.rows for stored in other.parts(TABLE)] == [1, 1, 1]
+        assert [stored.part.rows for stored in before] == [1, 1, 1]
 
 
 def test_a_catalog_with_a_cut_log_is_rebuilt_while_it_is_open(config: Config) -> None:
@@ -271,13 +304,14 @@ def test_a_catalog_with_a_cut_log_is_rebuilt_while_it_is_open(config: Config) ->
     kept = config.state_directory / "catalog.db"
     with closing(sqlite3.connect(kept)) as other:
         other.execute("UPDATE parts SET revision = 7")
-        other.execute("UPDATE documents SET gone = NULL, crc32 = crc32 + 1")
+        other.execute("UPDATE documents SET gone = NULL, data = x'00'")
         other.commit()
         os.truncate(kept.with_name(f"{kept.name}-wal"), 100)
         with closing(sqlite3.connect(kept)) as new, pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
-            new.execute("SELECT * FROM parts, documents, looks").fetchall()
+            new.execute("SELECT * FROM parts, documents, sums").fetchall()
         for _ in range(2):
             with Store.open(config) as store:
                 assert len(store.parts(TABLE)) == 3
                 assert [*catalog_is_as_read(store)] == []
-        assert len([*kept_parts.everything(kept)]) == 3
+        with closing(sqlite3.connect(kept)) as new:
+            assert new.execute("SELECT count(*) FROM parts").fetchone() == (3,)

@@ -12,17 +12,19 @@ import pyarrow as pa
 import pytest
 
 from oplog.kinds import Inserted
+from tests.idle_parts import first_due, together
 from tests.keeping import keeping
 from tests.unit.tiering.policy.placing import NOW, ROOMY, TWO, placed, table
 from tiering.catalog import tables
+from tiering.catalog.freshness import Freshness
 from tiering.catalog.new_parts import DIGEST_CLAIM, INSERT_CLAIM
 from tiering.config.settings import PolicyConfig, VolumeConfig, embedded
 from tiering.engine.store import Store
 from tiering.facts.moves import plan_document
 from tiering.journal.records import PartPin
 from tiering.merge.request import MergeRequest
-from tiering.policy import cost, part_sums
-from tiering.policy.decide import DiskState, IdleParts, decide, to_look_at, unseen
+from tiering.policy import cost
+from tiering.policy.decide import DiskState, decide, to_look_at, unseen
 from tiering.policy.plan import WAITING, Options, PlacedPart, Plan
 from tiering.table import part as part_format
 from tiering.table.definitions import define_table
@@ -44,25 +46,19 @@ def looked_up(
     parts: list[PlacedPart], disks: dict[str, DiskState], policy: PolicyConfig, **options: Any
 ) -> tuple[set[str] | None, Plan]:
     """Which parts are looked at, None where all have to be; and the plan, which is that of all."""
-    together: dict[tuple[str, str], list[Any]] = {}
-    for part in parts:
-        together.setdefault((part.definition.uuid, part.disk), []).append(_Summed(part))
-    places = [IdleParts(uuid, "p", disk, part_sums.of(found, policy)) for (uuid, disk), found in together.items()]
+    places = together(parts, {"p": policy}, NOW, "p")
     asked = Options(rest="next", **options)
     wanted = to_look_at(places, disks, {"p": policy}, NOW, asked)
     whole = decide(parts, disks, {"p": policy}, NOW, asked)
     if wanted is None:
         return None, whole
     seen = [part for part in parts if (part.definition.uuid, part.name.partition) in wanted]
-    asked = Options(rest="next", unseen=unseen(places, wanted, NOW), **options)
+    asked = Options(
+        rest="next", unseen=unseen(places, wanted, first_due(parts, wanted, {"p": policy}, NOW, "p")), **options
+    )
     plan = decide(seen, disks, {"p": policy}, NOW, asked)
     assert (plan.moves, plan.staying, plan.next_due) == (whole.moves, whole.staying, whole.next_due)
     return {part.part.name for part in seen}, plan
-
-
-class _Summed:
-    def __init__(self, part: PlacedPart) -> None:
-        self.definition, self.facts, self.name, self.disk = part.definition, part.part, part.name, part.disk
 
 
 def volumes(*disks: str) -> PolicyConfig:
@@ -113,12 +109,16 @@ def test_parts_that_are_not_read_take_their_turn_of_the_disks() -> None:
 
 
 def test_of_rules_that_only_tell_the_next_of_many_parts_is_told() -> None:
-    """The first is past, and so all parts of the partition are looked at; until the last is."""
+    """Of a part whose first is past, and whose last is not, the partition is looked at."""
     squeezed = table((20, Recompress(codec="zstd")))
     parts = [placed(squeezed, f"a_{number}_{number}_0", age=age) for number, age in ((1, 30), (2, 10), (3, 25))]
     names, plan = looked_up(parts, ROOMY, TWO)
-    assert names == {"a_1_1_0", "a_2_2_0", "a_3_3_0"}
+    assert names == set()
     assert plan.next_due == NOW + timedelta(days=10)
+    twice = table((20, Recompress(codec="zstd")), (40, Recompress(codec="zstd")))
+    several = [placed(twice, f"{part}_1_1_0", age=age) for part, age in (("a", 30), ("b", 10), ("c", 50))]
+    names, plan = looked_up(several, ROOMY, TWO)
+    assert (names, plan.next_due) == ({"a_1_1_0"}, NOW + timedelta(days=10))
     names, plan = looked_up(parts[::2], ROOMY, TWO)
     assert (names, plan.next_due, plan.staying) == (set(), None, 2)
 
@@ -147,7 +147,10 @@ def test_a_store_is_planned_by_what_is_kept_as_by_reading_it_all(tmp_path: Path,
             chance.choice(STEPS)(acting, chance)
             acting.refresh()
             at = TODAY + timedelta(days=chance.randrange(2, 400))
-            with Store.open(config, anew=False, clock=lambda at=at: at) as store, Store.open(config) as whole:
+            with (
+                Store.open(config, freshness=Freshness.CHANGES, clock=lambda at=at: at) as store,
+                Store.open(config) as whole,
+            ):
                 for moment in (at, at + timedelta(days=chance.randrange(60))):
                     plan = store.plan(at=moment, rest="next")
                     assert plan_document(store, plan) == as_read(whole, moment)
@@ -284,24 +287,8 @@ def test_a_plan_costs_what_the_files_of_its_parts_do(tmp_path: Path) -> None:
                 transaction.commit()
         with Store.open(config):
             pass
-        with Store.open(config, anew=False) as store:
+        with Store.open(config, freshness=Freshness.CHANGES) as store:
             plan = store.plan(rest="next")
             assert [move.part for move in plan.moves] == ["202601_1_1_0", "202602_2_2_0"]
             assert plan_document(store, plan) == as_read(store, plan.now)
             assert plan_document(store, plan)["requests"] > 2 * len(files)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_sums_that_follow_changes_are_those_of_what_is_left(seed: int) -> None:
-    chance = random.Random(seed)
-    rules = (20, Recompress(codec="zstd")), (40, MoveToVolume("attic")), (9, MoveToVolume("cold"))
-    made = table(*chance.sample(rules, 2))
-    parts = [
-        _Summed(placed(made, f"a_{n}_{n}_0", age=chance.randrange(9), created=NOW - timedelta(days=n)))
-        for n in range(1, 9)
-    ]
-    sums = part_sums.of(parts, TWO)
-    while len(parts) > 1:
-        gone = [parts.pop(chance.randrange(len(parts)))]
-        sums = part_sums.changed(sums, gone, (), lambda partitions: parts, TWO)
-        assert sums.partitions == part_sums.of(parts, TWO).partitions

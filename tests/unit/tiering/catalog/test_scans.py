@@ -19,25 +19,23 @@ from disks.object_disk.table_disk import TableDisk
 from oplog.errors import FrostlineError
 from oplog.kinds import Inserted
 from tests.command_line import Frostline
+from tests.crash.as_read import index_is_as_read
 from tests.crash.harness import Failpoints, hooked
-from tests.crash.kept_looks import looks_are_as_read
-from tests.keeping import keeping, patched
 from tests.unit.tiering.catalog.histories import BEGIN, STEPS, TABLE, alter, cached_store, drop, insert, move
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
-from tiering.catalog.looks.reader import PartReader
-from tiering.catalog.looks.stored import LazyPart, PartSource, StoredPart, described
-from tiering.catalog.table_parts import TableParts, TablePartsReader
-from tiering.config.settings import Config, embedded
+from tiering.catalog.freshness import Freshness
+from tiering.catalog.index import scan
+from tiering.catalog.index.index import PartIndex
+from tiering.catalog.index.rows import DiskTable, PartitionTotals, encoded_sums
+from tiering.catalog.stored import LazyPart, PartSource, StoredPart, described
+from tiering.config.settings import Config
 from tiering.engine import replication
 from tiering.engine.store import Store
 from tiering.facts.moves import plan_document
-from tiering.journal.kept_looks import PartSums, crc32_of
-from tiering.journal.kept_parts import KeptParts
 from tiering.merge.request import MergeRequest
 from tiering.move.report import MoveReport
 from tiering.policy.plan import Move
-from tiering.table.definitions import define_table
 from tiering.table.schema import MoveToVolume, TtlRule
 
 LATER = TtlRule(after_seconds=10 * 365 * 86400, column="ts", action=MoveToVolume("cold"))
@@ -59,7 +57,7 @@ def config_of_now(tmp_path: Path) -> Iterator[Config]:
 
 @pytest.fixture
 def looked_into(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The disks on which each file of a directory was looked at, or kept parts were read."""
+    """The disks on which each file of a directory was looked at, or rows of the index were read."""
     seen: list[str] = []
     for disk in (LocalDisk, TableDisk):
         original = disk.look_over
@@ -70,13 +68,13 @@ def looked_into(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return original(self, *arguments)  # type: ignore[operator]
 
         monkeypatch.setattr(disk, "look_over", look_over)
-    rows_of = PartReader._rows_of
+    parts = PartIndex.parts
 
-    def read(self: PartReader, *arguments: object) -> object:
-        seen.append(f"rows of {arguments[2] if len(arguments) > 2 else 'all'}")
-        return rows_of(self, *arguments)  # type: ignore[arg-type]
+    def read(self: PartIndex, tables: Sequence[DiskTable], make: Any, partition: str | None = None) -> object:
+        seen.append(f"rows of {partition or 'all'}")
+        return parts(self, tables, make, partition)
 
-    monkeypatch.setattr(PartReader, "_rows_of", read)
+    monkeypatch.setattr(PartIndex, "parts", read)
     return seen
 
 
@@ -89,17 +87,21 @@ def test_looks_are_what_disks_say_after_each_step_of_another(request: pytest.Fix
     """Of who opens now, of who is open all the time, and of who looked at nothing since the begin.
     Of another process."""
     config = request.getfixturevalue(files)
-    with Store.open(config) as acting, Store.open(config, anew=False) as other, Store.open(config) as late:
+    with (
+        Store.open(config) as acting,
+        Store.open(config, freshness=Freshness.CHANGES) as other,
+        Store.open(config) as late,
+    ):
         for name, step in {"nothing": lambda store: None, **STEPS}.items():
             step(acting)
-            other.context.catalog.refresh(anew=False)
-            with Store.open(config, anew=False) as new:
+            other.context.catalog.refresh(Freshness.CHANGES)
+            with Store.open(config, freshness=Freshness.CHANGES) as new:
                 for store in (acting, other, new):
-                    assert [*looks_are_as_read(store)] == [], name
+                    assert [*index_is_as_read(store)] == [], name
                 assert [*map(where, new.parts())] == [*map(where, other.parts())], name
                 assert len(new.plan(rest="none").moves) == len(acting.plan(rest="none").moves), name
             acting.refresh()
-        late.context.catalog.refresh(anew=False)
+        late.context.catalog.refresh(Freshness.CHANGES)
         assert late.definitions() == []
 
 
@@ -107,17 +109,17 @@ def test_what_shows_no_change_is_neither_looked_into_nor_read(config: Config, lo
     with Store.open(config):
         pass
     looked_into.clear()
-    with Store.open(config, anew=False) as store:
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
         assert store.plan(rest="none").moves == ()
         assert store.context.catalog.sums(store.definition(TABLE))["ssd"].parts == 3  # type: ignore[index]
-        assert looked_into == ["s3"]  # which has no part, so that nothing is kept
+        assert looked_into == []
         looked_into.clear()
         assert [stored.facts.rows for stored in store.parts(TABLE, partition="202601")] == [1, 1]
         assert looked_into == ["rows of 202601"]
         assert store.tick(only="moves").moves.moved == ()
         assert "ssd" not in looked_into
         insert(store, 4)
-        store.context.catalog.refresh(anew=False)
+        store.context.catalog.refresh(Freshness.CHANGES)
         assert "ssd: 202601_4_4_0" in looked_into
 
 
@@ -126,7 +128,7 @@ def test_a_plan_reads_the_partitions_of_which_something_is_due(config: Config, l
     with Store.open(config):
         pass
     due = BEGIN + timedelta(days=1, seconds=LATER.after_seconds)
-    with Store.open(config, anew=False) as store:
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
         looked_into.clear()
         plan = store.plan(at=due - timedelta(seconds=1), rest="next")
         assert (plan.moves, plan.staying, plan.next_due, looked_into) == ((), 3, due, [])
@@ -149,7 +151,7 @@ def test_a_query_reads_the_partitions_that_may_hold_its_rows(config: Config, loo
         "ts < '2026-01-03' OR k = 40": (["rows of all"], 2),
     }
     for condition, (read, count) in questions.items():
-        with Store.open(config, anew=False) as store:
+        with Store.open(config, freshness=Freshness.CHANGES) as store:
             looked_into.clear()
             result = store.query(f"SELECT k FROM {TABLE} WHERE {condition}")
             assert len(result.read_all()) == count, condition
@@ -159,7 +161,8 @@ def test_a_query_reads_the_partitions_that_may_hold_its_rows(config: Config, loo
 def test_a_query_of_the_past_reads_what_changed_and_is_asked(config: Config, looked_into: list[str]) -> None:
     """The look that is kept is one at the bucket of now. What is read of the past is not kept in its place."""
     with Store.open(config) as store:
-        for partition in ("202601", "202602"):
+        insert(store, 100)
+        for partition in ("202601", "202602", "202604"):
             move_partition(store, partition)
         before = store.object_disk("s3").revision
         drop(store)
@@ -167,23 +170,24 @@ def test_a_query_of_the_past_reads_what_changed_and_is_asked(config: Config, loo
         insert(store, 70)
         for partition in ("202601", "202603"):
             move_partition(store, partition)
-    with Store.open(config, anew=False) as store:
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
         now = [where(stored) for stored in store.parts(TABLE)]
-    changed = {name for name, _, _ in now if not name.startswith("202601")} | {"202601_4_4_0", "202602_3_3_0"}
+    changed = {"202601_5_5_0", "202602_3_3_0", "202603_6_6_0"}
     for condition, read, found in (
-        ("ts >= '2026-02-01'", ["rows of 202602"], [40]),
-        ("ts < '2026-02-01'", ["rows of 202601"], [1, 2]),
-        ("ts >= '2026-03-01'", [], []),
-        ("k > 0", ["rows of all"], [1, 2, 40]),
+        ("ts < '2026-02-01'", set(), [1, 2]),
+        ("ts >= '2026-04-01'", {"rows of 202604"}, [100]),
+        ("ts >= '2026-03-01' AND ts < '2026-04-01'", set(), []),
+        ("k > 0", {"rows of all"}, [1, 2, 40, 100]),
     ):
-        with Store.open(config, anew=False) as store:
+        with Store.open(config, freshness=Freshness.CHANGES) as store:
             looked_into.clear()
             result = store.query(f"SELECT k FROM {TABLE} WHERE {condition} ORDER BY k", revision=before)
             assert result.read_all().column("k").to_pylist() == found
             looked = [what.removeprefix("s3: ").split(", ") for what in looked_into if what.startswith("s3")]
             assert len(looked) == 1
             assert set(looked[0]) == changed, condition
-            assert looked_into[len(looked_into) - len(read) :] == read, condition
+            rows = {what for what in looked_into if what.startswith("rows of")}
+            assert rows == {f"rows of {name}" for name in ("202601", "202602", "202603")} | read, condition
             assert [where(stored) for stored in store.parts(TABLE)] == now
 
 
@@ -194,7 +198,7 @@ def test_a_look_overtaken_by_commits_is_of_the_state_before(config: Config, monk
             move_partition(store, partition)
     with Store.open(config):
         pass
-    with Store.open(config) as acting, Store.open(config, anew=False) as looking:
+    with Store.open(config) as acting, Store.open(config, freshness=Freshness.CHANGES) as looking:
         acting.context.catalog = Catalog(config, acting.context.disks)  # it keeps nothing of what it sees
         move_partition(acting, "202602", "hot")
         move_partition(acting, "202602")
@@ -208,19 +212,17 @@ def test_a_look_overtaken_by_commits_is_of_the_state_before(config: Config, monk
             return look_over(self, *arguments)
 
         monkeypatch.setattr(TableDisk, "look_over", overtaking)
-        policy = config.policy("hot_cold")
-        kept = PartReader(looking.context.disks, looking.context.catalog.kept)
-        found = kept.look(looking.definition(TABLE), looking.disk("s3"), "cold", policy, anew=False)
+        target = scan.ScanTarget(looking.disk("s3"), looking.definition(TABLE), config.policy("hot_cold"))
+        table = scan.scan(looking.context.catalog.index, target, every_file=False)
         assert len(overtaken[0]) == 4  # the names that were touched, and no others
-        assert kept.read(found)
-        assert len(found.parts) == 3
+        assert table.parts == 3
         answer = looking.query(f"SELECT k FROM {TABLE} ORDER BY k", revision=asked).read_all()
         assert answer.column("k").to_pylist() == [1, 2, 40]
 
 
-@pytest.mark.parametrize("anew", [True, False])
+@pytest.mark.parametrize("freshness", [Freshness.EVERY_FILE, Freshness.CHANGES])
 def test_a_part_that_moves_between_two_looks_is_seen(
-    config: Config, anew: bool, monkeypatch: pytest.MonkeyPatch
+    config: Config, freshness: Freshness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a disk that was not looked at yet to one that was: it would be seen on neither, and its rows be missing."""
     with Store.open(config) as acting, Store.open(config) as looking:
@@ -234,7 +236,7 @@ def test_a_part_that_moves_between_two_looks_is_seen(
             return look_over(self, *arguments)
 
         monkeypatch.setattr(TableDisk, "look_over", moving)
-        looking.context.catalog.refresh(anew=anew)
+        looking.context.catalog.refresh(freshness)
         assert moved
         assert {where(stored)[:2] for stored in looking.parts()} == {
             (name, "ssd") for name in ("202601_1_1_0", "202601_2_2_0", "202602_3_3_0")
@@ -248,11 +250,11 @@ def test_a_kept_row_that_is_lost_leaves_no_part_out(config: Config, partition: s
     with Store.open(config):
         pass
     with closing(sqlite3.connect(config.state_directory / "catalog.db")) as kept, kept:
-        assert kept.execute("DELETE FROM parts WHERE path LIKE '%/202601_1_1_0/%'").rowcount == 1
-    with Store.open(config, anew=False) as store:
+        assert kept.execute("DELETE FROM parts WHERE name = '202601_1_1_0'").rowcount == 1
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
         assert len(store.parts(TABLE, partition=partition)) == (3 if partition is None else 2)
         assert len(store.query(f"SELECT k FROM {TABLE} WHERE k > 0").read_all()) == 3
-        assert [*looks_are_as_read(store)] == []
+        assert [*index_is_as_read(store)] == []
 
 
 def move_partition(store: Store, partition: str, volume: str = "cold") -> None:
@@ -285,7 +287,7 @@ def test_a_query_of_the_past_looks_only_into_its_partitions(config: Config, monk
 
 def test_parts_that_a_query_looks_into_do_not_hold_what_they_say(config: Config) -> None:
     """Of many that no partition leaves out, and the statistics of each do; and of those that are read."""
-    with Store.open(config, anew=False) as store:
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
         for condition, count in (("k = 2", 1), ("k > 0", 3), ("k < 0", 0)):
             assert len(store.query(f"SELECT k FROM {TABLE} WHERE {condition}").read_all()) == count
         parts = [stored.described for stored in store.parts(TABLE)]
@@ -302,19 +304,21 @@ def test_a_query_goes_by_one_look(config: Config, monkeypatch: pytest.MonkeyPatc
         insert(acting, 70)
         with Store.open(config):
             pass
-        with Store.open(config, anew=False) as store:
-            read, asked = TablePartsReader.read_partition, []
+        with Store.open(config, freshness=Freshness.CHANGES) as store:
+            parts, asked, begun = PartIndex.parts, list[str | None](), list[str | None]()
 
-            def read_partition(self: TablePartsReader, table: TableParts, partition: str) -> object:
-                asked.append(partition)
-                if len(asked) == 2:
+            def read(self: PartIndex, tables: Sequence[DiskTable], make: Any, partition: str | None = None) -> object:
+                if self is store.context.catalog.index:
+                    asked.append(partition)
+                if asked[1:] == ["202602"] and not begun:
+                    begun.append(partition)
                     insert(acting, 3)
                     insert(acting, 41)
                     with Store.open(config):
                         pass
-                return read(self, table, partition)
+                return parts(self, tables, make, partition)
 
-            monkeypatch.setattr(TablePartsReader, "read_partition", read_partition)
+            monkeypatch.setattr(PartIndex, "parts", read)
             rows = store.query(f"SELECT k FROM {TABLE} WHERE ts < '2026-03-01' ORDER BY k").read_all()
             assert asked[:2] == ["202601", "202602"]
             assert rows.column("k").to_pylist() in ([1, 2, 40], [1, 2, 3, 40, 41])
@@ -322,14 +326,14 @@ def test_a_query_goes_by_one_look(config: Config, monkeypatch: pytest.MonkeyPatc
 
 def test_of_what_was_committed_only_that_is_looked_at(config_of_now: Config, looked_into: list[str]) -> None:
     """By an insert, a merge, a drop, and while somebody reads what they took away."""
-    with Store.open(config_of_now) as acting, Store.open(config_of_now, anew=False) as other:
+    with Store.open(config_of_now) as acting, Store.open(config_of_now, freshness=Freshness.CHANGES) as other:
         of_now(other)
         for step in (lambda store: insert(store, 3), lambda store: insert(store, 41), merge, drop):
             with acting.disk("ssd").read_lease():
                 before = {stored.facts.name for stored in acting.parts(TABLE)}
                 step(acting)
                 looked_into.clear()
-                other.context.catalog.refresh(disks=(), anew=False)
+                other.context.catalog.refresh(Freshness.CHANGES, disks=())
                 looks = {found for found in looked_into if found.startswith(("ssd", "rows of all"))}
                 sums = other.context.catalog.sums(other.definition(TABLE))
             acting.refresh()
@@ -337,7 +341,7 @@ def test_of_what_was_committed_only_that_is_looked_at(config_of_now: Config, loo
             assert looks <= {f"ssd: {', '.join(sorted(before ^ after))}"}
             assert sums is not None
             assert sums["ssd"].parts == len(after)
-            assert [*looks_are_as_read(other)] == []
+            assert [*index_is_as_read(other)] == []
 
 
 def merge(store: Store) -> None:
@@ -346,12 +350,12 @@ def merge(store: Store) -> None:
 
 def of_now(store: Store) -> None:
     """It goes by a kept look from now on."""
-    store.context.catalog.refresh(disks=(), anew=False)
+    store.context.catalog.refresh(Freshness.CHANGES, disks=())
     assert store.context.catalog.sums(store.definition(TABLE)) is not None
 
 
 def test_many_that_insert_side_by_side_each_look_at_what_is_new(config_of_now: Config, looked_into: list[str]) -> None:
-    with Store.open(config_of_now) as one, Store.open(config_of_now, anew=False) as other:
+    with Store.open(config_of_now) as one, Store.open(config_of_now, freshness=Freshness.CHANGES) as other:
         of_now(one)
         of_now(other)
         looked_into.clear()
@@ -361,59 +365,22 @@ def test_many_that_insert_side_by_side_each_look_at_what_is_new(config_of_now: C
             insert(one, day + 40)  # the same rows
         assert {found for found in looked_into if found in ("ssd", "rows of all")} == set()
         for store in (one, other):
-            store.context.catalog.refresh(disks=(), anew=False)
-            assert [*looks_are_as_read(store)] == []
+            store.context.catalog.refresh(Freshness.CHANGES, disks=())
+            assert [*index_is_as_read(store)] == []
             assert sum(stored.facts.rows for stored in store.parts(TABLE)) == 3 + 12
 
 
 def test_an_insert_reads_only_its_partition(config_of_now: Config, looked_into: list[str]) -> None:
-    with Store.open(config_of_now, anew=False) as store:
+    with Store.open(config_of_now, freshness=Freshness.CHANGES) as store:
         of_now(store)
         looked_into.clear()
         insert(store, 3)
         assert {found for found in looked_into if "s3" not in found} == {"rows of 202601"}
 
 
-def test_a_table_that_grows_part_by_part_in_one_process_is_kept(tmp_path: Path, looked_into: list[str]) -> None:
-    """Its first parts were too few to be kept when they were read."""
-    with keeping(), patched({"tiering.catalog.looks.look.KEPT_FROM": 4}), Store.open(embedded(tmp_path)) as store:
-        columns = ["k:int64", "ts:timestamp", "seen:timestamp"]
-        store.create_table(
-            define_table(TABLE, columns=columns, order_by="k", partition_by="month(ts)", policy="hot_cold")
-        )
-        for day in range(6):
-            insert(store, 40 * day)
-            store.context.catalog.refresh(disks=(), anew=False)
-        looked_into.clear()
-        insert(store, 1)
-        store.context.catalog.refresh(disks=(), anew=False)
-        assert {found for found in looked_into if found in ("ssd", "rows of all")} == set()
-        assert [*looks_are_as_read(store)] == []
-
-
-def test_what_cannot_be_kept_is_not_looked_at_twice_each_time(
-    tmp_path: Path, looked_into: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A look that was to be kept and could not is made anew when there is twice as much of it."""
-    monkeypatch.setattr(KeptParts, "note", lambda *arguments, **options: ({}, None))
-    with keeping(), patched({"tiering.catalog.looks.look.KEPT_FROM": 4}), Store.open(embedded(tmp_path)) as store:
-        columns = ["k:int64", "ts:timestamp", "seen:timestamp"]
-        store.create_table(
-            define_table(TABLE, columns=columns, order_by="k", partition_by="month(ts)", policy="hot_cold")
-        )
-        twice = []
-        for day in range(9):
-            insert(store, 40 * day)
-            looked_into.clear()
-            store.context.catalog.refresh(disks=(), anew=True)
-            twice += [day + 1] * (looked_into.count("ssd") - 1)
-        assert twice == [4, 8]
-        assert [*looks_are_as_read(store)] == []
-
-
 def test_a_part_that_comes_to_a_second_disk_is_a_duplicate(config_of_now: Config) -> None:
     """Where all parts were known to be active before."""
-    with Store.open(config_of_now) as store, Store.open(config_of_now, anew=False) as other:
+    with Store.open(config_of_now) as store, Store.open(config_of_now, freshness=Freshness.CHANGES) as other:
         disk, stored = store.disk("ssd"), store.parts(TABLE)[0]
         files = {info.path: disk.read(info.path) for info in disk.walk(stored.directory)}
         move(store, "cold")
@@ -422,36 +389,36 @@ def test_a_part_that_comes_to_a_second_disk_is_a_duplicate(config_of_now: Config
             for path, data in files.items():
                 transaction.create(path, data)
             transaction.commit()
-        other.context.catalog.refresh(disks=(), anew=False)
-        assert [*looks_are_as_read(other)] == []
+        other.context.catalog.refresh(Freshness.CHANGES, disks=())
+        assert [*index_is_as_read(other)] == []
         assert other.context.catalog.has_inactive(other.definition(TABLE))
 
 
 def test_a_hand_between_two_commits_is_seen(config_of_now: Config, tmp_path: Path) -> None:
     """However soon it is after the one, and before the other."""
-    with Store.open(config_of_now) as store, Store.open(config_of_now, anew=False) as other:
+    with Store.open(config_of_now) as store, Store.open(config_of_now, freshness=Freshness.CHANGES) as other:
         of_now(other)
         directory = tmp_path / "ssd" / store.parts(TABLE)[0].directory
         for begin, end in ((directory, tmp_path / "aside"), (tmp_path / "aside", directory)):
             insert(store, 5 if end != directory else 6)
             begin.rename(end)
             insert(store, 7 if end != directory else 8)
-            other.context.catalog.refresh(disks=(), anew=False)
-            assert [*looks_are_as_read(other)] == []
+            other.context.catalog.refresh(Freshness.CHANGES, disks=())
+            assert [*index_is_as_read(other)] == []
 
 
 def test_a_commit_that_died_is_seen(config_of_now: Config) -> None:
     """Wherever it is killed: before its line, or after. Each follows one that said all it did."""
-    with Store.open(config_of_now) as store, Store.open(config_of_now, anew=False) as other:
+    with Store.open(config_of_now) as store, Store.open(config_of_now, freshness=Freshness.CHANGES) as other:
         of_now(other)
         for at in itertools.count(1):
             insert(store, 100 + at)
-            other.context.catalog.refresh(anew=False)
+            other.context.catalog.refresh(Freshness.CHANGES)
             failpoints = Failpoints("raise_before", at)
             with hooked(failpoints), suppress(FrostlineError, OSError):
                 insert(store, 200 + at)
-            other.context.catalog.refresh(anew=False)
-            assert [*looks_are_as_read(other)] == [], at
+            other.context.catalog.refresh(Freshness.CHANGES)
+            assert [*index_is_as_read(other)] == [], at
             if not failpoints.struck:
                 break
 
@@ -465,16 +432,16 @@ def test_a_pass_looks_at_each_part_before_it_moves_one(config: Config, monkeypat
     moved = replication.moved
 
     def moving(context: Context, moves: Sequence[Move]) -> MoveReport:
-        looked.append(context.catalog.is_anew)
+        looked.append(context.catalog.freshness is Freshness.EVERY_FILE)
         return moved(context, moves)
 
     monkeypatch.setattr(replication, "moved", moving)
-    with Store.open(config, anew=False) as store:
-        assert not store.context.catalog.is_anew
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
+        assert store.context.catalog.freshness is not Freshness.EVERY_FILE
         assert len(store.tick(only="moves").moves.moved) == 3
         assert looked == [True]
-    with Store.open(config, anew=False) as store:
-        assert [*looks_are_as_read(store)] == []
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
+        assert [*index_is_as_read(store)] == []
         assert store.plan(rest="none").moves == ()
 
 
@@ -483,8 +450,8 @@ def test_a_hand_that_takes_a_part_away_or_brings_one_is_seen(config: Config, tmp
         directory = tmp_path / "ssd" / store.parts(TABLE)[0].directory
     for begin, end in ((directory, tmp_path / "aside"), (tmp_path / "aside", directory)):
         begin.rename(end)
-        with Store.open(config, anew=False) as store:
-            assert [*looks_are_as_read(store)] == []
+        with Store.open(config, freshness=Freshness.CHANGES) as store:
+            assert [*index_is_as_read(store)] == []
             assert len(store.parts(TABLE)) == (2 if end != directory else 3)
 
 
@@ -496,12 +463,12 @@ def test_a_copy_of_the_disk_in_its_place_is_looked_into(config: Config, tmp_path
         pass
     shutil.rmtree(tmp_path / "ssd")
     (tmp_path / "copy").rename(tmp_path / "ssd")
-    with Store.open(config, anew=False) as store:
-        assert [*looks_are_as_read(store)] == []
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
+        assert [*index_is_as_read(store)] == []
 
 
 def test_a_look_that_another_has_replaced_is_made_anew(config: Config) -> None:
-    with Store.open(config, anew=False) as early:
+    with Store.open(config, freshness=Freshness.CHANGES) as early:
         with Store.open(config) as store:
             insert(store, 3)
         with Store.open(config):
@@ -514,31 +481,27 @@ def test_removed_files_that_readers_hold_are_not_shown(config: Config) -> None:
     with Store.open(config) as store:
         with store.disk("ssd").read_lease():
             drop(store)
-            with Store.open(config, anew=False) as other:
-                assert [*looks_are_as_read(other)] == []
+            with Store.open(config, freshness=Freshness.CHANGES) as other:
+                assert [*index_is_as_read(other)] == []
                 assert len(other.parts(TABLE)) == 2
-        with Store.open(config, anew=False) as other:
-            assert [*looks_are_as_read(other)] == []
+        with Store.open(config, freshness=Freshness.CHANGES) as other:
+            assert [*index_is_as_read(other)] == []
             assert len(other.parts(TABLE)) == 2
 
 
-@pytest.mark.parametrize(
-    ("table", "key", "column"),
-    [("looks", "id", "state"), ("looks", "id", "sums"), ("looks", "id", "rules"), ("settled", "directory", "looks")],
-)
-def test_no_flipped_bit_of_a_look_is_believed(config: Config, table: str, key: str, column: str) -> None:
+@pytest.mark.parametrize("table", ["disk_tables", "sums"])
+def test_no_flipped_bit_of_a_sum_is_believed(config: Config, table: str) -> None:
     file = config.state_directory / "catalog.db"
     for bit in range(0, 8 * 40, 61):
         with closing(sqlite3.connect(file)) as connection, connection:
-            rows = connection.execute(f"SELECT {key}, {column} FROM {table}").fetchall()
+            rows = connection.execute(f"SELECT crc32, data FROM {table}").fetchall()
             assert rows
-            for number, value in rows:
-                data = bytearray(value if isinstance(value, bytes) else value.encode())
+            for crc32, value in rows:
+                data = bytearray(value)
                 data[bit // 8 % len(data)] ^= 1 << bit % 7
-                changed = bytes(data) if isinstance(value, bytes) else data.decode()
-                connection.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (changed, number))
-        with Store.open(config, anew=False) as store:
-            assert [*looks_are_as_read(store)] == []
+                connection.execute(f"UPDATE {table} SET data = ? WHERE crc32 = ?", (bytes(data), crc32))
+        with Store.open(config, freshness=Freshness.CHANGES) as store:
+            assert [*index_is_as_read(store)] == []
         file.unlink(missing_ok=True)
         with Store.open(config):
             pass
@@ -551,42 +514,39 @@ def test_fsck_names_the_table_of_which_something_else_is_kept(
     monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path))
     frostline = Frostline(capsys)
     assert frostline.json("fsck")["problems"] == []
-    kept = KeptParts(config.state_directory / "catalog.db")
-    with closing(sqlite3.connect(kept.path)) as connection, connection:
+    kept = config.state_directory / "catalog.db"
+    with closing(sqlite3.connect(kept)) as connection, connection:
         if what != "a part too few":
-            number, state, rules, sums = connection.execute("SELECT id, state, rules, sums FROM looks").fetchone()
-            found = msgspec.msgpack.decode(sums, type=PartSums)
-            one = msgspec.structs.replace(found.partitions["202601"], values=(1,))
-            other = {"rows": found.rows + 1} if what == "sums" else {"partitions": {**found.partitions, "202601": one}}
-            sums = msgspec.msgpack.encode(msgspec.structs.replace(found, **other))
-            row = (sums, crc32_of(state, rules, sums), number)
-            connection.execute("UPDATE looks SET sums = ?, crc32 = ? WHERE id = ?", row)
+            table, data = connection.execute("SELECT disk_table, data FROM sums WHERE partition = '202601'").fetchone()
+            totals = msgspec.json.decode(data, type=PartitionTotals)
+            other = {"rows": totals.rows + 1} if what == "sums" else {"values": (1,)}
+            row = (*encoded_sums(table, "202601", msgspec.structs.replace(totals, **other)), table)
+            connection.execute("UPDATE sums SET data = ?, crc32 = ? WHERE partition = '202601' AND disk_table = ?", row)
         else:
-            connection.execute("DELETE FROM parts WHERE path = (SELECT min(path) FROM parts)")
+            connection.execute("DELETE FROM parts WHERE name = (SELECT min(name) FROM parts)")
     problems = frostline.json("fsck", code=4)["problems"]
     assert [problem["disk"] for problem in problems] == ["ssd"]
     assert "keeps other parts or sums of the table" in problems[0]["what"]
     assert frostline.json("fsck", "--repair")["problems"] == []
-    assert not kept.path.exists()
+    assert not kept.exists()
     assert frostline.json("status")["rows"] == 3
 
 
-def test_what_is_outdated_while_tables_are_read_is_read_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks for tables after work reads once for that; what was done meanwhile, by another thread, counts."""
+def test_after_work_the_next_question_reads_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what was done meanwhile, by another thread, counts."""
     with Store.open(config) as store:
         catalog, reads = store.context.catalog, 0
         original = Catalog._read
 
-        def read(self: Catalog, *, anew: bool) -> None:
+        def read(self: Catalog, *, every_file: bool) -> None:
             nonlocal reads
-            original(self, anew=anew)
+            original(self, every_file=every_file)
             reads += 1
             if reads == 1:
-                self.outdate()
+                self.refresh_later()
 
         monkeypatch.setattr(Catalog, "_read", read)
-        catalog.outdate()
+        catalog.refresh_later()
         assert [(len(catalog.tables()), reads) for _ in range(4)] == [(1, 1), (1, 2), (1, 2), (1, 2)]
-        catalog.outdate()
-        assert (len(catalog.tables()), reads) == (1, 3)
-        assert (len(catalog.parts(store.definition(TABLE))) > 0, reads) == (True, 4)
+        catalog.refresh_later()
+        assert (len(catalog.parts(store.definition(TABLE))) > 0, reads) == (True, 3)

@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 
-import msgspec
-
 from tests.crash.site import Site
 from tiering.catalog import tables
 from tiering.catalog.catalog import Catalog, StoredPart
-from tiering.config.settings import Config
+from tiering.catalog.freshness import Freshness
+from tiering.catalog.index.index import PartIndex
+from tiering.catalog.index.rows import DiskTable
 from tiering.engine.store import Store
-from tiering.journal.kept_looks import PartSums
-from tiering.journal.kept_parts import KeptParts
-from tiering.policy import part_sums, ttl
+from tiering.policy import ttl
+from tiering.policy.due import dues_of
+from tiering.table.part import range_of
 from tiering.table.schema import TableDefinition
 
 
 def watching(site: Site, *, has_read: bool) -> Store:
     """Somebody who looks at the store, and has read each part, or none; recovers and changes nothing."""
-    store = site.open(recover=False, anew=False)
+    store = site.open(recover=False, freshness=Freshness.CHANGES)
     for definition in store.definitions() if has_read else ():
         store.context.catalog.parts(definition, include_outdated=True)
     return store
@@ -40,22 +40,21 @@ def catalog_is_as_read(store: Store) -> Iterator[str]:
         yield f"I1 the catalog shows {len(shown)} parts, and there are {len(read)}"
 
 
-def looks_are_as_read(store: Store, *watching: Store) -> Iterator[str]:
+def index_is_as_read(store: Store, *watching: Store) -> Iterator[str]:
     """I1: a catalog that does not look into what shows no change shows the same, in sums, by partition and part by
     part. One that goes by what is kept now, and those of who had the store open before."""
-    kept = KeptParts(store.context.config.state_directory / "catalog.db")
-    fresh, new = _catalog(store, None), _catalog(store, kept)
-    with closing(kept):
+    fresh, new = _catalog(store, None), _catalog(store, PartIndex(store.context.config.state_directory / "catalog.db"))
+    with closing(new):
         for watcher in watching:  # who may be the first to hear of the last commit
-            watcher.context.catalog.refresh(anew=False)
-        new.refresh(disks=(), anew=False)
+            watcher.context.catalog.refresh(Freshness.CHANGES)
+        new.refresh(Freshness.CHANGES, disks=())
         fresh.refresh(disks=())
         yield from _is_as_read(new, fresh, "who opens now")
         for number, watcher in enumerate(watching, 1):
             yield from _is_as_read(watcher.context.catalog, fresh, f"who looked before ({number})")
 
 
-def _catalog(store: Store, kept: KeptParts | None) -> Catalog:
+def _catalog(store: Store, index: PartIndex | None) -> Catalog:
     context = store.context
     journal = context.journal
     return Catalog(
@@ -63,7 +62,7 @@ def _catalog(store: Store, kept: KeptParts | None) -> Catalog:
         context.disks,
         dropping=lambda: tables.being_dropped(journal),
         merges=lambda uuid: journal.work.merges(table_uuid=uuid),
-        kept=kept,
+        index=index,
     )
 
 
@@ -73,8 +72,8 @@ def _is_as_read(catalog: Catalog, fresh: Catalog, who: str) -> Iterator[str]:
         return
     for definition in fresh.tables():
         read = fresh.parts(definition, include_outdated=True)
-        if (sums := catalog.sums(definition)) is not None:
-            yield from (f"{line}, for {who}" for line in _sums_are_as_read(catalog.config, definition, sums, read))
+        lines = [*_sums_are_as_read(catalog.sums(definition), read), *_times_are_as_read(catalog, definition, read)]
+        yield from (f"I1 {who}: {definition.full_name}: {line}" for line in lines)
         for partition in {stored.name.partition for stored in read} | {"none"}:
             shown = catalog.partition(definition, partition, include_outdated=True)
             wanted = [stored for stored in read if stored.name.partition == partition]
@@ -89,28 +88,35 @@ def _names(parts: list[StoredPart]) -> str:
     return ", ".join(f"{stored.facts.name} on {stored.disk}" for stored in parts) or "no part"
 
 
-def _sums_are_as_read(
-    config: Config, definition: TableDefinition, sums: Mapping[str, PartSums], read: list[StoredPart]
-) -> Iterator[str]:
-    policy = config.policies.get(definition.policy)
-    for disk in {*sums, *(stored.disk for stored in read)}:
-        shown = sums.get(disk, PartSums())
-        wanted = part_sums.of([stored for stored in read if stored.disk == disk], policy)
-        if _but_for_ranges(shown) != _but_for_ranges(wanted):
-            yield f"I1 the sums of {definition.full_name} on {disk} are {shown}, and should be {wanted}"
-        if any(shown.highest.get(index, 0) < number for index, number in wanted.highest.items()):
-            yield f"I1 a number of {definition.full_name} on {disk} is higher than the kept ones"
+def _sums_are_as_read(sums: Mapping[str, DiskTable] | None, read: list[StoredPart]) -> Iterator[str]:
+    if sums is None:
+        return
     if any(stored.state != "active" for stored in read):
-        yield f"I1 {definition.full_name} has sums, and not all of its parts are active"
+        yield "there are sums, and not all of its parts are active"
+    partitions = {(disk, name): totals for disk, whole in sums.items() for name, totals in whole.partitions.items()}
+    for disk, name in {*partitions, *((stored.disk, stored.name.partition) for stored in read)}:
+        parts = [stored for stored in read if (stored.disk, stored.name.partition) == (disk, name)]
+        rows, size_bytes = (sum(getattr(stored.facts, what) for stored in parts) for what in ("rows", "size_bytes"))
+        shown = partitions.get((disk, name))
+        if shown is None or (shown.parts, shown.rows, shown.bytes) != (len(parts), rows, size_bytes):
+            yield f"the sums of {name} on {disk} are {shown}, and should be those of {_names(parts)}"
+        elif shown.values is not None and {shown.values} != {stored.facts.partition_values for stored in parts}:
+            yield f"the values of {name} on {disk} are {shown.values}"
+        elif any(shown.highest.get(range_of(one.name.max_block), 0) < one.name.max_block for one in parts):
+            yield f"a block number in {name} on {disk} is higher than the index says"
 
 
-def _but_for_ranges(sums: PartSums) -> PartSums:
-    """Which ranges of numbers there were may be known longer than the parts in them."""
-    partitions = {
-        partition: msgspec.structs.replace(found, first_range=0, last_range=0)
-        for partition, found in sums.partitions.items()
-    }
-    return msgspec.structs.replace(sums, highest={}, partitions=partitions)
+def _times_are_as_read(catalog: Catalog, definition: TableDefinition, read: list[StoredPart]) -> Iterator[str]:
+    newest = max((stored.facts.created for stored in read), default=None)
+    if catalog.newest(definition) != newest:
+        yield f"the newest part is of {catalog.newest(definition)}, and should be of {newest}"
+    policy = catalog.config.policies.get(definition.policy)
+    dues = [(dues_of(definition, one.facts, one.disk, policy).acting, one.name.partition) for one in read]
+    for at in {due for due, _ in dues if due is not None}:
+        names = {name for due, name in dues if due is not None and due <= at}
+        due = catalog.due(definition, at)  # of a part that is being dropped, too
+        if not names <= due or (names != due and catalog.sums(definition) is not None):
+            yield f"{due} are due at {at}, and should be {names}"
 
 
 def _parts_in(catalog: Catalog) -> Iterator[StoredPart]:
@@ -122,9 +128,9 @@ def _all_of(stored: StoredPart) -> tuple[object, ...]:
     facts, part = stored.facts, stored.part
     said = (facts.name, facts.rows, facts.size_bytes, facts.created, facts.replaces)
     due = ttl.due_times(stored.definition, facts)
-    place = (stored.definition, stored.disk, stored.volume, stored.revision, stored.state, stored.name)
+    where = (stored.definition, stored.disk, stored.volume, stored.revision, stored.state, stored.name)
     return (
-        *place,
+        *where,
         part,
         due == ttl.due_times(stored.definition, part),
         said == (*(part.name, part.rows, part.size_bytes, part.created, part.replaces),),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from disks.base import Disk
 from oplog.errors import Damaged
-from tiering.table import kept_facts
+from tiering.catalog.index.rows import DocumentKey, decoded_facts
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, Part, PartFacts, PartFiles, PartName
 from tiering.table.schema import TableDefinition
@@ -21,9 +21,9 @@ _DOCUMENTS_AT_ONCE = 500
 
 
 class PartDocuments(Protocol):
-    """Where each `part.json` is kept, by its number."""
+    """Where each `part.json` is kept, by its number and checksum."""
 
-    def documents(self, numbers: Sequence[Any], /) -> Mapping[Any, bytes]:
+    def documents(self, keys: Sequence[DocumentKey], /) -> Mapping[DocumentKey, bytes]:
         """The bytes of each, without those that are kept no more."""
 
 
@@ -90,18 +90,15 @@ class LazyPart(msgspec.Struct, eq=False, gc=False):
 
     source: PartSource
     path: str
-    kept_facts: bytes
-    """Such as can be decoded."""
+    encoded_facts: bytes
     replaces: tuple[str, ...]
-    number: int | tuple[int, int]
+    number: DocumentKey
     _part: Part | None = None
 
     @property
     def facts(self) -> PartFacts:
         """Decoded each time."""
-        facts = kept_facts.decoded(self.kept_facts)
-        assert facts is not None
-        return facts
+        return decoded_facts(self.encoded_facts)
 
     def part(self) -> Part:
         """The whole. From the disk itself where it is not kept any more; raises what that raises."""
@@ -146,7 +143,7 @@ def described(parts: Iterable[StoredPart]) -> Iterator[tuple[StoredPart, Part]]:
     what it says: of many parts an answer needs few."""
     waiting = iter(parts)
     while batch := list(islice(waiting, _DOCUMENTS_AT_ONCE)):
-        asked: dict[int, tuple[PartDocuments, list[Any]]] = {}
+        asked: dict[int, tuple[PartDocuments, list[DocumentKey]]] = {}
         for one in (stored.described for stored in batch):
             if isinstance(one, LazyPart) and not one.is_read and one.source.kept is not None:
                 asked.setdefault(id(one.source.kept), (one.source.kept, []))[1].append(one.number)
@@ -181,9 +178,7 @@ class PartSource(msgspec.Struct, frozen=True):
     """None for disks that stand still, as those of the past: they say it again."""
     disk: str
 
-    def read(
-        self, path: str, number: int | tuple[int, int], facts: PartFacts, cached: bytes | None = None
-    ) -> tuple[Part, bytes]:
+    def read(self, path: str, number: DocumentKey, facts: PartFacts, cached: bytes | None = None) -> tuple[Part, bytes]:
         """What `part.json` says, and its bytes: `cached`, else those that are kept, else those on the disk."""
         if cached is None and self.kept is not None:
             cached = self.kept.documents([number]).get(number)

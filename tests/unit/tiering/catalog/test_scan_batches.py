@@ -1,23 +1,21 @@
-"""First looks at very many parts, some at a time: nothing is held, and what is kept is what the disks say (I1)."""
+"""First scans of very many parts, some at a time: none is held, and the index is what the disks say (I1)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from disks.local.disk import LocalDisk
 from disks.workers.progress import Silent
-from tests.crash.kept_looks import looks_are_as_read
+from tests.crash.as_read import index_is_as_read
 from tests.unit.tiering.catalog.histories import TABLE, cached_store, drop, insert, move
-from tiering.catalog import tables
-from tiering.catalog.looks import batches
+from tiering.catalog.freshness import Freshness
+from tiering.catalog.index import scan
 from tiering.config.settings import Config
 from tiering.engine.store import Store
-from tiering.journal.kept_parts import KeptParts, PartToKeep
 
 
 @pytest.fixture
@@ -53,35 +51,35 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def before_batch(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
     """Once, before that batch is looked at."""
-    ranges, waiting = batches._ranges, [act]
+    batches, waiting = scan._batches, [act]
 
-    def interrupted(directory: str, names: list[str]) -> Iterator[tuple[list[str], str, str]]:
-        for index, batch in enumerate(ranges(directory, names)):
+    def interrupted(names: Sequence[str]) -> Iterator[tuple[Sequence[str], str, str]]:
+        for index, batch in enumerate(batches(names)):
             if index == number and waiting:
                 waiting.pop()()
             yield batch
 
-    monkeypatch.setattr(batches, "_ranges", interrupted)
+    monkeypatch.setattr(scan, "_batches", interrupted)
 
 
 def test_all_is_kept_and_nothing_held(config: Config, read: list[str]) -> None:
-    with Store.open(config, anew=False) as store:
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
         assert len(read) == 5
         table = store.context.catalog._now.parts[store.definition(TABLE).uuid]
-        assert [(look.parts, look.is_unread) for look in table.looks] == [({}, True), ({}, False)]
-        assert [*looks_are_as_read(store)] == []
+        assert table._everything is None
+        assert [*index_is_as_read(store)] == []
         assert sum(stored.facts.rows for stored in store.parts(TABLE)) == 5
         read.clear()
-    with Store.open(config, anew=False) as store:
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
         assert read == []
-        assert [*looks_are_as_read(store)] == []
+        assert [*index_is_as_read(store)] == []
 
 
 def test_who_looks_at_all_parts_has_them_afterwards(config: Config, read: list[str]) -> None:
     with Store.open(config) as store:
         assert len(read) == 5
         assert len(store.parts(TABLE)) == 5
-        assert [*looks_are_as_read(store)] == []
+        assert [*index_is_as_read(store)] == []
 
 
 def test_what_one_that_was_killed_has_kept_is_not_read_again(
@@ -92,11 +90,11 @@ def test_what_one_that_was_killed_has_kept_is_not_read_again(
 
     before_batch(monkeypatch, 1, killed)
     with pytest.raises(KeyboardInterrupt):
-        Store.open(config, anew=False)
+        Store.open(config, freshness=Freshness.CHANGES)
     assert len(read) == 2
-    with Store.open(config, anew=False) as store:
+    with Store.open(config, freshness=Freshness.CHANGES) as store:
         assert len(read) == 5
-        assert [*looks_are_as_read(store)] == []
+        assert [*index_is_as_read(store)] == []
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -114,35 +112,10 @@ def test_what_is_committed_between_two_batches_is_seen(
 
         before_batch(monkeypatch, number, act)
         monkeypatch.setattr(LocalDisk, "steady", lambda self: nullcontext())
-        with Store.open(config, anew=False):
+        with Store.open(config, freshness=Freshness.CHANGES):
             pass
-        with Store.open(config, anew=False) as store:
-            assert [*looks_are_as_read(store)] == []
-
-
-def kept_of_a_part_that_is_gone(config: Config) -> Callable[..., None]:
-    """Drops the first part, and forgets all; notes anew what was kept of it, in a place like its own."""
-    with Store.open(config, anew=False) as store, closing(KeptParts(config.state_directory / "catalog.db")) as kept:
-        place = store.context.catalog._now.parts[store.definition(TABLE).uuid].looks[0].location
-        path, mark, revision, facts, document = kept.load(place)[0]
-        gone = PartToKeep(path, mark, revision, facts, kept.documents([document])[document])
-        tables.drop_parts(store.context, store.parts(TABLE)[:1], reason="test")
-    forget(config)
-
-    def note(**changes: str) -> None:
-        with closing(KeptParts(config.state_directory / "catalog.db")) as kept:
-            kept.note(replace(place, **changes), [gone], [])
-
-    return note
-
-
-def test_what_another_keeps_meanwhile_is_not_taken_for_ours(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a part in a batch that was looked at already. Another process keeps it meanwhile."""
-    before_batch(monkeypatch, 1, kept_of_a_part_that_is_gone(config))
-    for _ in range(2):
-        with Store.open(config, anew=False) as store:
-            assert [*looks_are_as_read(store)] == []
-            assert len(store.parts(TABLE)) == 4
+        with Store.open(config, freshness=Freshness.CHANGES) as store:
+            assert [*index_is_as_read(store)] == []
 
 
 def test_parts_that_replace_others_are_found_batch_by_batch(config: Config, tmp_path: Path) -> None:
@@ -156,7 +129,7 @@ def test_parts_that_replace_others_are_found_batch_by_batch(config: Config, tmp_
         move(store, "cold")
         aside.rename(directory)
         forget(config)
-        assert [*looks_are_as_read(store)] == []
+        assert [*index_is_as_read(store)] == []
         store.refresh()
         assert store.context.catalog.has_inactive(store.definition(TABLE))
 
@@ -173,15 +146,6 @@ def test_it_shows_how_far_it_is(config: Config) -> None:
             shown.append(items)
 
     for _ in range(2):
-        with Store.open(config, anew=False, progress=Shown()):
+        with Store.open(config, freshness=Freshness.CHANGES, progress=Shown()):
             pass
     assert shown == [(f"reading what the parts of {TABLE} on ssd say", 5), 2, 2, 1]
-
-
-def test_rows_of_columns_that_are_asked_no_more_are_no_parts(config: Config) -> None:
-    """Of a part that went away before the first look that asks for others."""
-    kept_of_a_part_that_is_gone(config)(shape="1,2")
-    for _ in range(2):
-        with Store.open(config, anew=False) as store:
-            assert [*looks_are_as_read(store)] == []
-            assert len(store.parts(TABLE)) == 4
