@@ -1,7 +1,7 @@
 """A full scan and a 1 % range query over cold parts in S3, against Polars reading the same objects directly.
 
-Timed inside a fresh process of each, from the statement to the last row, after imports; ours includes looking for what
-other writers committed. The whole process is in the detail. Polars is the peer because DuckDB reads S3 only with an
+Timed twice in fresh processes: from the statement to the last row with all imports before the clock, and the whole
+process. Ours includes looking for what other writers committed. Polars is the peer because DuckDB reads S3 only with an
 extension that it downloads.
 """
 
@@ -11,6 +11,7 @@ import argparse
 import json
 import uuid
 from pathlib import Path
+from statistics import median
 
 from benchmarks.measure import paired, python, ratio_figure, report, scratch
 from tests.servers import ceph, ministack
@@ -32,13 +33,15 @@ print(time.perf_counter() - start, rows.row(0)[0])
 OURS = """
 import sys, time
 from pathlib import Path
+from tiering.cli.frame import process
+process.set_up()
 from tiering.engine.store import Store
 from tiering.query import query
 with Store.open(Path(sys.argv[1])) as store:
     start = time.perf_counter()
     store.refresh()
-    rows = store.query(sys.argv[2]).read_all()
-    print(time.perf_counter() - start, rows.column(0)[0])
+    ((rows,),) = ([row[:1] for row in part] for part in store.query(sys.argv[2]).plain_rows())
+    print(time.perf_counter() - start, rows[0])
 """
 
 SQL = "SELECT count(*), sum(latency_ms), max(size), max(trace) FROM bench.scanned"
@@ -53,12 +56,12 @@ class Contender:
         self.script = script
         self.environment = environment
         self.rows = ""
-        self.whole = 0.0
+        self.whole: list[float] = []
 
     def __call__(self) -> float:
         result = python(*self.script, environment=self.environment)
         seconds, self.rows = result.output.split()
-        self.whole = result.seconds
+        self.whole.append(result.seconds)
         return float(seconds)
 
 
@@ -80,8 +83,12 @@ def main() -> None:
             seconds, baseline = paired(ours, polars, rounds=options.rounds)
             assert ours.rows == polars.rows, (ours.rows, polars.rows)
             name = f"{label} over {len(urls)} cold files ({options.server})"
-            detail = f"({ours.rows} rows; whole process {ours.whole:.2f} s, Polars {polars.whole:.2f} s)"
-            report([ratio_figure(name, seconds, baseline, at_most=1.2, baseline_name="Polars", detail=detail)])
+            most = 1.1 if where else 1.0
+            whole = ratio_figure(
+                f"{name}, whole process", median(ours.whole), median(polars.whole), at_most=most, baseline_name="Polars"
+            )
+            detail = f"({ours.rows} rows)"
+            report([ratio_figure(name, seconds, baseline, at_most=most, baseline_name="Polars", detail=detail), whole])
 
 
 def _config(directory: Path, url: str, endpoint: str) -> Path:

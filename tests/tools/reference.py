@@ -2,7 +2,7 @@
 and the table of the shell's completion.
 
 python -m tests.tools.reference            write docs/reference/*.md, docs/architecture.md, configs/schema.json and
-                                           tiering/cli/completion/verbs.json
+                                           tiering/cli/help.txt and tiering/cli/completion/verbs.json
 python -m tests.tools.reference --check    fail when one of them is stale
 """
 
@@ -55,6 +55,7 @@ def documents(root: Path) -> dict[str, str]:
         "docs/reference/cli.md": command_line(),
         "docs/reference/configuration.md": configuration(),
         "configs/schema.json": encode(json_schema()).decode() + "\n",
+        "tiering/cli/help.txt": first_help(),
         "tiering/cli/completion/verbs.json": verb_words(typer.main.get_command(build())),
     }
 
@@ -73,6 +74,13 @@ def command_line() -> str:
     for path, text in _helps(typer.main.get_command(build()), None, ("frostline",)):
         lines += [f"{'#' * min(len(path) + 1, 4)} {' '.join(path)}\n", "```text", text, "```\n"]
     return "\n".join(lines)
+
+
+def first_help() -> str:
+    """What `frostline --help` shows in a terminal of 80 columns or more."""
+    command = typer.main.get_command(build())
+    settings = {**command.context_settings, "terminal_width": 78}
+    return command.get_help(typer.Context(command, info_name="frostline", **settings)) + "\n"
 
 
 def _helps(command: Any, parent: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -1,4 +1,5 @@
-"""`frostline` as it is installed: answers a press of the completion key from what is kept, or runs the command line."""
+"""`frostline` as it is installed: answers a press of the completion key from what is kept, shows the list of verbs that
+`make generate` wrote, or runs the command line."""
 
 import os
 import sys
@@ -6,6 +7,9 @@ from typing import NoReturn
 
 _ASKED = "_FROSTLINE_COMPLETE"
 _ASKS = "complete_"
+_HELP_FILE = "help.txt"
+_HELP_COLUMNS = 80
+"""Its lines are those of every terminal that has so many."""
 
 
 def main() -> NoReturn:
@@ -20,6 +24,10 @@ def main() -> NoReturn:
             text, code = "", 1
         sys.stdout.write(text)
         sys.exit(code)
+    if sys.argv[1:] in (["--help"], ["-h"]) and _columns() >= _HELP_COLUMNS:
+        with open(os.path.join(os.path.dirname(__file__), _HELP_FILE), encoding="utf-8") as file:
+            sys.stdout.write(file.read())
+        sys.exit(0)
     from disks.workers.python_gc import collect_seldom
     from tiering.cli.frame import process
 
@@ -28,6 +36,14 @@ def main() -> NoReturn:
     from tiering.cli.main import main as run
 
     run()
+
+
+def _columns() -> int:
+    """How wide the terminal is; where there is none, as typer takes it to be."""
+    try:
+        return int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size(sys.__stdout__.fileno()).columns  # type: ignore[union-attr]
+    except (ValueError, OSError, AttributeError):
+        return _HELP_COLUMNS
 
 
 if __name__ == "__main__":

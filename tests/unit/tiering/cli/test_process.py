@@ -21,3 +21,21 @@ def test_it_is_set_up_before_packages_are_imported(made: str, asked: str, answer
     program = f"from tiering.cli.frame import process; process.{made}(); {asked}"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == answer
+
+
+def test_the_list_of_verbs_is_that_of_typer(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `make generate` wrote, in a wide terminal; in a narrow one typer breaks its lines."""
+    from tiering.cli import entry
+    from tiering.cli.main import run
+
+    monkeypatch.setattr("sys.argv", ["frostline", "--help"])
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit, match="0"):
+        entry.main()
+    shown = capfd.readouterr().out
+    run(["--help"])
+    assert shown == capfd.readouterr().out
+    monkeypatch.setenv("COLUMNS", "50")
+    run(["--help"])
+    narrow = capfd.readouterr().out
+    assert max(map(len, narrow.splitlines())) <= 50
