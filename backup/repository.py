@@ -31,7 +31,7 @@ from backup.recover.drill import DrillRequest, DrillResult, drill
 from backup.recover.reading import BackupReader
 from backup.recover.recover import restore
 from backup.recover.request import RestoreRequest, RestoreResult
-from backup.repository_location import check_no_disk_around, repository_config
+from backup.repository_location import APART, repository_config
 from backup.retention.collect import collect
 from backup.retention.pins import release_left
 from backup.retention.prune import PruneRequest, PruneResult, drop, prune, retained
@@ -46,6 +46,7 @@ from disks.garbage.report import GcReport
 from disks.garbage.rules import GcRules
 from disks.object_disk.sharing.prefix import at_url
 from disks.stores.base import ObjectStore
+from disks.stores.enclosing import check_no_disk_around
 from disks.stores.open import open_store
 from disks.stores.wrappers.limit import Limiter
 from disks.workers.progress import SILENT, Progress
@@ -114,7 +115,7 @@ class Repository:
         settings = config or load()
         wanted = repository_config(settings, url)
         store = open_store(wanted, limiter=limiter)
-        check_no_disk_around(wanted, partial(open_store, limiter=limiter))
+        check_no_disk_around(wanted, partial(open_store, limiter=limiter), itself=True, hint=APART)
         storage = Storage.init(store)
         return cls(storage, wanted.url, settings, limiter, SILENT, settings.limits.workers)
 

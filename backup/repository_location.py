@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from disks.config import ObjectDiskConfig
-from disks.stores.base import ObjectStore
-from oplog.errors import AccessDenied, NotFound, Refused, UsageError
-from oplog.revision import DISK_KEY
+from oplog.errors import Refused, UsageError
 from tiering.config.disk_locations import bucket_at, place_of
 from tiering.config.settings import Config
 
 VARIABLE = "FROSTLINE_BACKUP"
+APART = "a backup next to the data is lost with it: use a separate repository"
+"""What to do where a disk is in the same place."""
 _SCHEMES = ("s3", "file", "memory")
 
 
@@ -52,30 +52,6 @@ def repository_config(config: Config, url: str) -> ObjectDiskConfig:
     return wanted
 
 
-def check_no_disk_around(repository: ObjectDiskConfig, opened: Callable[[ObjectDiskConfig], ObjectStore]) -> None:
-    """Raise `Refused` where a prefix that the repository would lie in has the mark of a disk: its bucket may be
-    configured under the name of another server. Of directories the real path tells."""
-    parts = urlsplit(repository.url)
-    if parts.scheme != "s3":
-        return
-    steps = [step for step in parts.path.split("/") if step]
-    for count in range(len(steps) + 1):
-        above = msgspec.structs.replace(
-            repository, url=f"s3://{parts.netloc}/{'/'.join([*steps[:count], ''])}", read_only=True
-        )
-        store = opened(above)
-        try:
-            store.head(DISK_KEY)
-        except (NotFound, AccessDenied):
-            continue
-        finally:
-            store.close()
-        raise Refused(
-            f"{repository.url} is within a disk: {above.url}{DISK_KEY} is its mark",
-            hint="a backup next to the data is lost with it: use a separate repository",
-        )
-
-
 def _check_apart(config: Config, repository: ObjectDiskConfig) -> None:
     location = place_of(repository, os.environ)
     for name, disk in config.disks.items():
@@ -84,5 +60,5 @@ def _check_apart(config: Config, repository: ObjectDiskConfig) -> None:
             same = location.steps == other.steps
             raise Refused(
                 f"{repository.url} {'is' if same else 'overlaps'} the place of disk {name}, {other.text}",
-                hint="a backup next to the data is lost with it: use a separate repository",
+                hint=APART,
             )

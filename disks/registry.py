@@ -71,6 +71,7 @@ def _open_object_disk(opening: Opening, config: ObjectDiskConfig) -> Disk:
         read_only=config.read_only,
         max_size_bytes=config.max_size_bytes,
         look_seconds=_look_seconds(config),
+        check_place=_check_place(opening, config),
     )
 
 
@@ -91,7 +92,23 @@ def _open_clickhouse_disk(opening: Opening, config: ObjectDiskConfig) -> Disk:
         retention_seconds=config.retention_seconds,
         read_only=config.read_only,
         max_size_bytes=config.max_size_bytes,
+        check_place=_check_place(opening, config),
     )
+
+
+def _check_place(opening: Opening, config: ObjectDiskConfig) -> Callable[[], None]:
+    def check() -> None:
+        from disks.stores.enclosing import check_no_disk_around
+        from disks.stores.open import open_store
+
+        check_no_disk_around(
+            config,
+            lambda above: open_store(above, limiter=opening.limiter),
+            itself=False,
+            hint=f"each would take the other's objects for its own: give disk {opening.name} a prefix of its own",
+        )
+
+    return check
 
 
 _LOG_FORMATS: dict[int, Callable[[Opening, ObjectDiskConfig], Disk]] = {

@@ -82,13 +82,16 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
         read_only: bool = False,
         max_size_bytes: int | None = None,
         lease_settle_seconds: float = 2.0,
+        check_place: Callable[[], None] = lambda: None,
     ) -> None:
+        """`check_place`: as of an `ObjectDisk`."""
         self.name = name
         self.store = store
         self.state_path = state_path
         self.retention_seconds = retention_seconds
         self.read_only = read_only
         self.max_size_bytes = max_size_bytes
+        self._check_place = check_place
         self._log = ClickHouseLog(store, name)
         self._host = writing.host_word(socket.gethostname())
         self._lease = Lease(store, state_path / "lease.json", settle_seconds=lease_settle_seconds)
@@ -161,6 +164,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
                     f"'frostline clickhouse import {self.name} DIR' takes over that of a server",
                 )
         if not self.read_only:
+            self._check_place()
             with table.write(forgettable=True) as view:
                 view.remember(store=self.store.name)
 

@@ -97,9 +97,11 @@ class ObjectDisk(TableDisk, LoggedDisk):
         single_writer: bool = False,
         lease_settle_seconds: float = 2.0,
         look_seconds: float = 0.0,
+        check_place: Callable[[], None] = lambda: None,
     ) -> None:
         """`single_writer` takes the lease also where the store has conditional writes. `look_seconds`: how old a look
-        at the bucket may be for `refresh_when_due`."""
+        at the bucket may be for `refresh_when_due`. `check_place` is called before the first object of a new disk, and
+        raises where none may be put."""
         self.name = name
         self.store = store
         self.log = log_in(store)
@@ -116,6 +118,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
         self._refreshed = -math.inf
         self._looked: float | None = None
         self._single_writer = single_writer
+        self._check_place = check_place
         self._writer_state: Callable[[], WriterState] = WriterState
         self._lease = Lease(store, state_path / "lease.json", settle_seconds=lease_settle_seconds)
         self._writer = WriterClaim(store, name, state_path, retention_seconds) if self.log_name is not None else None
@@ -281,10 +284,15 @@ class ObjectDisk(TableDisk, LoggedDisk):
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
         self._check_reachable()
+        self._check_first_write()
         shares = self.log_name is not None
         marks = self.marks if shares else None
         target = Target(self.store, self._scratch, lambda: self.revision, self._commit, shares, marks)
         return ObjectTransaction(target, kind, reason=reason, actor=actor)
+
+    def _check_first_write(self) -> None:
+        if self.revision == 0:
+            self._check_place()
 
     def _commit(self, draft: Commit, basis: CommitChecks) -> int:
         """Commit the draft at the next free revision. Raises `Conflict` when it does not fit the newest table, and what
@@ -348,6 +356,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
     def claim(self) -> None:
         if self._writer is None:
             return
+        self._check_first_write()
         with self.cache.lock, self.file_table.write():  # one process after the other: they share the lease
             self.log.check_schema()
             if self._takes_lease:
@@ -413,6 +422,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
 
     def _commit_word(self, kind: CommitKind, word: str, reason: str, actor: str = "") -> int:
         """Commit what changes no file; the revision."""
+        self._check_first_write()
         draft = Commit(revision=0, previous="", writer="", time=now(), kind=kind, reason=reason, actor=actor)
         return self._commit(draft, CommitChecks(self.store, word, (), None, 0))
 

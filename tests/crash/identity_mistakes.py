@@ -18,6 +18,7 @@ _GIVEN_UP = "tests/hostile/test_given_up.py"
 _OLDER = "tests/hostile/test_adopt_older.py"
 _CLONES = "tests/integration/test_cloned_machine.py"
 _DRAIN = "tests/unit/tiering/cli/test_disk_drain.py"
+_ENCLOSING = "tests/unit/disks/test_enclosing.py"
 
 
 def _id_by_a_read() -> None:
@@ -191,6 +192,18 @@ MISTAKES: tuple[Mistake, ...] = (
         "whoever looks at a disk without an id gives it one",
         f"{_CHECKS}::test_a_reading_verb_begins_no_disk",
         _id_by_a_read,
+    ),
+    (
+        "a disk within a disk (I16)",
+        "nobody looks for the mark of a disk above a new one",
+        f"{_ENCLOSING}::test_a_disk_within_a_disk_is_refused",
+        replaced("disks.stores.enclosing", "check_no_disk_around", nothing),
+    ),
+    (
+        "disks within a disk end (I16)",
+        "a disk that has begun is refused like a new one, where another one began around it",
+        f"{_ENCLOSING}::test_one_that_has_begun_goes_on",
+        replaced("disks.object_disk.disk:ObjectDisk", "_check_first_write", lambda self: self._check_place()),
     ),
     (
         "merged over a missing disk (I16)",

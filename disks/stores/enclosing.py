@@ -1,0 +1,39 @@
+"""No disk and no repository lies in the prefix of another disk, whoever configured that one.
+
+There the outer disk would take what it finds below `operations/` or `pins/` for its own, and nobody could read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from disks.config import ObjectDiskConfig
+from disks.stores.base import ObjectStore
+from oplog.errors import AccessDenied, NotFound, Refused
+from oplog.revision import DISK_KEY
+
+_SCHEMES = ("s3", "file")
+
+
+def check_no_disk_around(
+    place: ObjectDiskConfig, opened: Callable[[ObjectDiskConfig], ObjectStore], *, itself: bool, hint: str
+) -> None:
+    """Raise `Refused` where a prefix or directory above the place has the mark of a disk; with `itself`, also where the
+    place has it. One request for each step of its path. What may not be asked is passed over."""
+    parts = urlsplit(place.url)
+    if parts.scheme not in _SCHEMES:
+        return
+    steps = [step for step in parts.path.split("/") if step]
+    for count in range(len(steps) + itself):
+        url = f"{parts.scheme}://{parts.netloc}/{'/'.join([*steps[:count], ''])}"
+        store = opened(replace(place, url=url, log=None, read_only=True))
+        try:
+            store.head(DISK_KEY)
+        except (NotFound, AccessDenied):
+            continue
+        finally:
+            store.close()
+        raise Refused(f"{place.url} is within a disk: {url}{DISK_KEY} is its mark", hint=hint)
