@@ -1,6 +1,6 @@
-"""No disk and no repository lies in the prefix of another disk, whoever configured that one.
+"""No disk or repository begins within the prefix of another disk, also one of another configuration.
 
-There the outer disk would take what it finds below `operations/` or `pins/` for its own, and nobody could read it.
+The outer disk would take the inner one's objects below `operations/` or `pins/` for its own, and could not be read.
 """
 
 from __future__ import annotations
