@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -19,7 +20,9 @@ PREFIXES = sorted(
 """What a disk keeps its own objects below."""
 
 
-def disk_at(tmp_path: Path, place: str, machine: str = "a", *, log: str | None = None, log_format: int = 2) -> Disk:
+def disk_at(
+    tmp_path: Path, place: str, machine: str = "a", *, log: str | None = None, log_format: Literal[1, 2] = 2
+) -> Disk:
     config = ObjectDiskConfig(url=f"file://{tmp_path}/bucket/{place}", log=log, log_format=log_format)
     return open_disk("s3", config, tmp_path / machine)
 
@@ -48,7 +51,7 @@ def test_a_disk_within_a_disk_is_refused(tmp_path: Path, below: str) -> None:
 
 
 @pytest.mark.parametrize(("log", "log_format"), [("x", 2), (None, 1)], ids=["one-log-of-several", "log-of-clickhouse"])
-def test_other_logs_are_refused_as_well(tmp_path: Path, log: str | None, log_format: int) -> None:
+def test_other_logs_are_refused_as_well(tmp_path: Path, log: str | None, log_format: Literal[1, 2]) -> None:
     """I16"""
     write(disk_at(tmp_path, "store/"))
     before = files_in(tmp_path)
