@@ -32,7 +32,7 @@ from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:  # the merge engine is a heavy import that planning does not need
     from tiering.merge.adoption import AdoptionPlan
-    from tiering.merge.cold.job import ColdMergeReport, Workers
+    from tiering.merge.cold.job import ColdMergeReport, FailedGroup, Workers
     from tiering.merge.output import MergeResult
     from tiering.merge.selection import MergePlan, MergeStay
 
@@ -187,17 +187,33 @@ def _note_time(context: Context) -> None:
                 context.journal.confirm_time(now)
 
 
-def merge(context: Context, definition: TableDefinition, request: MergeRequest) -> list[MergeResult]:
-    """Merge until nothing is worth merging any more or, with `request.final`, each partition into one part."""
+def merge(
+    context: Context, definition: TableDefinition, request: MergeRequest, failures: list[FailedGroup] | None = None
+) -> list[MergeResult]:
+    """Merge until nothing is worth merging any more or, with `request.final`, each partition into one part.
+
+    A group that cannot be merged keeps no other from it. It is added to `failures`; without that list, or when nothing
+    was merged, the first error is raised at the end.
+    """
+    from tiering.merge.cold.job import FailedGroup
+
     results = adopt(context, definition, request)
-    while plans := plan_merges(context, definition, request):
+    failed: dict[tuple[str, ...], FailedGroup] = {}
+    while plans := [plan for plan in plan_merges(context, definition, request) if plan.names not in failed]:
         for plan in plans:
             if context.stop.is_set():
-                return results
-            results.append(_merge(context, definition, plan, request))
+                break
+            try:
+                results.append(_merge(context, definition, plan, request))
+            except FrostlineError as error:
+                failed[plan.names] = FailedGroup(plan, error)
         context.catalog.refresh()
-        if request.final:
+        if request.final or context.stop.is_set():
             break
+    if failed and (failures is None or not results):
+        raise next(iter(failed.values())).error
+    if failures is not None:
+        failures += failed.values()
     return results
 
 
@@ -227,12 +243,8 @@ def merge_cold(
         request = replace(request, cold=ColdOptions())
     report = cold_merge.ColdMergeReport(merges=adopt(context, definition, request))
     tried: set[tuple[str, ...]] = set()
-    while plans := [
-        plan
-        for plan in plan_merges(context, definition, request)
-        if tuple(stored.facts.name for stored in plan.parts) not in tried
-    ]:
-        tried |= {tuple(stored.facts.name for stored in plan.parts) for plan in plans}
+    while plans := [plan for plan in plan_merges(context, definition, request) if plan.names not in tried]:
+        tried |= {plan.names for plan in plans}
         doubt = planning.check_merge(context, definition)
         cold_merge.merge_groups(context, definition, plans, workers, request, report, clock_doubt=doubt)
         if request.final or report.not_begun or context.stop.is_set():
@@ -338,7 +350,7 @@ def _merge_all(context: Context, report: TickReport, sizes: Sizes, *, looked: bo
         for plan in plans:
             if context.stop.is_set():
                 break
-            failure = failures.get(tuple(stored.facts.name for stored in plan.parts))
+            failure = failures.get(plan.names)
             if failure is not None and (until := _next_try(failure, context.clock())) is not None:
                 report.waiting.append(_said(definition, failure, until))
                 report.failing.append(f"merge of {definition.full_name}: {failure.error}")

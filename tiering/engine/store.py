@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # heavy imports that most verbs do not need: the query engine
     from disks.garbage.collect import GcReport
     from disks.garbage.rules import GcRules
     from disks.workers.runner import Remote
-    from tiering.merge.cold.job import ColdMergeReport, Workers
+    from tiering.merge.cold.job import ColdMergeReport, FailedGroup, Workers
     from tiering.merge.output import MergeResult
     from tiering.merge.request import MergeRequest
     from tiering.merge.selection import MergePlan, MergeStay
@@ -354,12 +354,12 @@ class Store:
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 
-    def merge(self, table: str, request: MergeRequest) -> list[MergeResult]:
+    def merge(self, table: str, request: MergeRequest, failures: list[FailedGroup] | None = None) -> list[MergeResult]:
         """Merge what is worth merging, or what the request says. What is merged of a replicated table is agreed upon
-        first; then this replica does it, too."""
+        first; then this replica does it, too. `failures`: as of `maintenance.merge`."""
         if self.definition(table).is_replicated:
             return replication.work().merge(self.context, self._changing(table, "merging"), request)
-        return maintenance.merge(self.context, self._changing(table, "merging"), request)
+        return maintenance.merge(self.context, self._changing(table, "merging"), request, failures)
 
     def merge_cold(self, table: str, workers: Workers, request: MergeRequest) -> ColdMergeReport:
         """Merge as `request.cold` says, with these `workers`."""

@@ -43,6 +43,10 @@ class MergePlan(msgspec.Struct, frozen=True):
     reason: str
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(stored.facts.name for stored in self.parts)
+
+    @property
     def size_bytes(self) -> int:
         return sum(stored.facts.size_bytes for stored in self.parts)
 

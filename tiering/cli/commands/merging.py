@@ -13,14 +13,21 @@ from tiering.cli.frame.remote_work import Master, SparkWork
 from tiering.cli.frame.remote_work import wanted as spark_wanted
 from tiering.cli.frame.session import Session, fail_if_partly
 from tiering.cli.frame.verb import verb
-from tiering.cli.reports.merges import done_document, plan_document, report_merges, size_of, summary_document
+from tiering.cli.reports.merges import (
+    done_document,
+    failures_document,
+    plan_document,
+    report_merges,
+    size_of,
+    summary_document,
+)
 from tiering.cli.reports.moves import merge_document, merge_plan_document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tiering.engine.store import Store
-    from tiering.merge.cold.job import ColdMergeReport, Workers
+    from tiering.merge.cold.job import FailedGroup, Workers
     from tiering.merge.request import ColdOptions, MergeRequest
     from tiering.table.schema import TableDefinition
 
@@ -96,18 +103,21 @@ def _merge_here(session: Session, table: str, request: "MergeRequest") -> None:
     from tiering.facts.replicas import replica_trouble
 
     store, waits = session.store(), ""
+    failures: list[FailedGroup] = []
     if session.dry_run:
         adoptions = store.plan_adoptions(table, request) if request.adopt else []
         plans = [*adoptions, *store.plan_merges(table, request)]
         documents = [merge_plan_document(table, plan.parts) for plan in plans]
     else:
         plans = []
-        documents = [merge_document(result) for result in store.merge(table, request)]
+        documents = [merge_document(result) for result in store.merge(table, request, failures)]
+        _note_failures(session, failures)
         waits = replica_trouble(store.context.config, store.context.journal, store.definition(table)).error
         if waits:
             session.output.note(f"recorded, and waiting: {waits}; 'frostline replica queue {table}' shows all")
     stays = store.explain_merges(table, plans, request) if not waits else ()
-    report_merges(session, documents, stays, {}, waits=bool(waits))
+    report_merges(session, documents, stays, failures_document(failures), waits=bool(waits))
+    fail_if_partly(len(failures), len(documents), "merges", [failure.error.kind for failure in failures])
 
 
 @dataclass(frozen=True)
@@ -174,20 +184,20 @@ def _merge_cold(
         work.report()
     stays = store.explain_merges(table, report.left(), request)
     summary = summary_document(store, report, before, size_of(store, table, request.partition))
-    _note_failures(session, report)
+    _note_failures(session, report.failures)
+    if report.not_begun:
+        session.output.note(f"not begun: {counted(len(report.not_begun), 'group')}")
     report_merges(session, [done_document(store, result) for result in report.merges], stays, summary)
     failed, kinds = len(report.failures) + len(report.not_begun), [failure.error.kind for failure in report.failures]
     fail_if_partly(failed, len(report.merges), "groups", kinds)
 
 
-def _note_failures(session: Session, report: "ColdMergeReport") -> None:
+def _note_failures(session: Session, failures: "Sequence[FailedGroup]") -> None:
     note = session.output.note
-    for failure in report.failures:
+    for failure in failures:
         what = f"{failure.plan.partition} ({counted(len(failure.plan.parts), 'part')})"
         note(f"failed: {what}: {failure.error.message}")
         note(f"  {failure.error.advice}")
-    if report.not_begun:
-        note(f"not begun: {counted(len(report.not_begun), 'group')}")
 
 
 def _own_workers(store: "Store") -> "Workers":

@@ -9,7 +9,7 @@ from tiering.cli.reports.moves import merge_document, merge_plan_document, print
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
-    from tiering.merge.cold.job import ColdMergeReport
+    from tiering.merge.cold.job import ColdMergeReport, FailedGroup
     from tiering.merge.output import MergeResult
     from tiering.merge.selection import MergePlan, MergeStay
     from tiering.policy.cost import Cost
@@ -81,13 +81,7 @@ def summary_document(
 ) -> dict[str, Any]:
     """What a cold merge adds to `merge --json`."""
     return {
-        "failed": [
-            {
-                **_group(failure.plan),
-                "error": {"kind": failure.error.kind, "message": failure.error.message, "hint": failure.error.advice},
-            }
-            for failure in report.failures
-        ],
+        **failures_document(report.failures),
         "not_begun": [_group(plan) for plan in report.not_begun],
         "summary": {
             "before": before,
@@ -96,6 +90,19 @@ def summary_document(
             "cpu_seconds": round(report.cpu_seconds, 3),
             "peak_memory_bytes": report.peak_memory_bytes,
         },
+    }
+
+
+def failures_document(failures: "Sequence[FailedGroup]") -> dict[str, Any]:
+    """What every merge adds to `merge --json`."""
+    return {
+        "failed": [
+            {
+                **_group(failure.plan),
+                "error": {"kind": failure.error.kind, "message": failure.error.message, "hint": failure.error.advice},
+            }
+            for failure in failures
+        ]
     }
 
 

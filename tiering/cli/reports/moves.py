@@ -105,6 +105,10 @@ def merge_plan_document(table: str, inputs: "Sequence[StoredPart]") -> dict[str,
     }
 
 
+def _rows(before: int, after: int | None) -> str:
+    return f"{before:,}" if after in (None, before) else f"{before:,} to {after:,}"
+
+
 def print_merges(output: Output, merges: list[dict[str, Any]]) -> None:
     """Merges as a table."""
     from tiering.config.units import format_size
@@ -117,7 +121,7 @@ def print_merges(output: Output, merges: list[dict[str, Any]]) -> None:
                 merge["partition"],
                 len(merge["inputs"]),
                 merge["output"],
-                f"{merge['rows_in']:,}",
+                _rows(merge["rows_in"], merge["rows_out"]),
                 format_size(merge["bytes_in"]),
                 "" if merge["bytes_out"] is None else format_size(merge["bytes_out"]),
                 f"{merge['seconds']:.2f}",

@@ -318,6 +318,20 @@ class TestTiering:
         assert everything(store) == before
         store("merge", "db.t", "--final", "--error-on-nothing", code=9)
 
+    def test_a_damaged_part_keeps_no_other_from_merging(self, store: Frostline, data: Path, tmp_path: Path) -> None:
+        """P17, I15"""
+        store("insert", "db.t", str(data), "--dedup-by", "none")
+        path = next((tmp_path / "home" / "ssd" / "store").glob("*/*/202001_*/*.parquet"))
+        whole = path.read_bytes()
+        path.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+        store("merge", "db.t", "--partition", "202001", "--final", code=1)
+        report = store.json("merge", "db.t", "--final", code=3)
+        assert [merged["partition"] for merged in report["merges"]] == ["202002"]
+        assert [failed["partition"] for failed in report["failed"]] == ["202001"]
+        assert "is not what was written" in report["failed"][0]["error"]["message"]
+        path.write_bytes(whole)
+        assert [merged["partition"] for merged in store.json("merge", "db.t", "--final")["merges"]] == ["202001"]
+
     def test_a_move_that_failed_is_told_while_it_waits(self, store: Frostline, tmp_path: Path) -> None:
         store("table", "alter", "db.t", "--ttl", "30d on ts to volume cold")
         path = next((tmp_path / "home" / "ssd" / "store").glob("*/*/202001_*/*.parquet"))
