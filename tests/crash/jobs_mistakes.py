@@ -200,6 +200,16 @@ def _interval_from_now() -> None:
     )()
 
 
+def _one_failure_ends_all() -> None:
+    from tiering.engine import maintenance
+
+    def merge(context: Any, definition: Any, request: Any, failures: Any = None) -> list[Any]:
+        plans = maintenance.plan_merges(context, definition, request)
+        return [maintenance._merge(context, definition, plan, request) for plan in plans]
+
+    maintenance.merge = merge
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     ("jobs: lost on coalesce", "a run that is asked for while the job runs never comes", _KILLED, _lost_on_coalesce),
     ("jobs: ended before it ran", "a run that was killed is not made again", _KILLED, _ended_before_it_ran),
@@ -307,6 +317,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "small moves wait for one giant file",
         "tests/unit/tiering/daemon/test_lanes.py::test_a_small_move_does_not_wait_for_a_large_one",
         replaced("tiering.engine.maintenance:Sizes", "take", lambda self, size_bytes: self.above is None),
+    ),
+    (
+        "merge: one failure ends all (I15)",
+        "a partition that cannot be merged keeps all others from it",
+        "tests/unit/tiering/cli/test_cli_verbs.py::TestTiering::test_a_damaged_part_keeps_no_other_from_merging",
+        _one_failure_ends_all,
     ),
     (
         "hooks: told before it is written",
