@@ -19,7 +19,7 @@ def _kept_sources_are_gone() -> None:
 
     original = Bill.of_plan
 
-    def of_plan(self: Any, moves: Any, deletes: Any) -> dict[str, Any]:
+    def of_plan(self: Any, moves: Any, deletes: Any) -> Any:
         return original(self, [msgspec.structs.replace(move, keep_source=False) for move in moves], deletes)
 
     Bill.of_plan = of_plan  # type: ignore[method-assign]
@@ -77,16 +77,16 @@ def _unknown_is_nothing() -> None:
     from oplog.errors import FrostlineError
     from tiering.facts import sharing
 
-    original = sharing.sharing_documents
+    original = sharing.sharing_rows
 
-    def sharing_documents(store: Any, table: str | None = None) -> Any:
+    def sharing_rows(store: Any, table: str | None = None) -> Any:
         try:
-            return [one for one in original(store, table) if "error" not in one]
+            return [one for one in original(store, table) if not isinstance(one, sharing.UnknownSharing)]
         except FrostlineError:
             return []
 
-    sharing.sharing_documents = sharing_documents
-    replaced("tiering.facts.cost", "sharing_documents", sharing_documents)()
+    sharing.sharing_rows = sharing_rows
+    replaced("tiering.facts.cost", "sharing_rows", sharing_rows)()
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (

@@ -1,6 +1,6 @@
 """`status` and `du`: the store at a glance."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
 from tiering.cli.reports.backups import newest_backups
 from tiering.config.units import counted
+
+if TYPE_CHECKING:
+    from tiering.facts.sharing import SharedBytes, UnknownSharing
 
 NOT_A_BACKUP = "Tiering is not a backup: each part is stored once. Keep copies of data you cannot lose."
 
@@ -45,14 +48,14 @@ def status(session: Session) -> None:
 def du(session: Session, table: OptionalTable = None) -> None:
     """Show the space of each table by disk and partition, and how much of it other machines share."""
     from tiering.catalog.rows import usage
-    from tiering.facts.sharing import sharing_documents
+    from tiering.facts.sharing import sharing_rows
 
     store = session.store(Freshness.CHANGES)
     store.check_answer(table)
     session.tell_set_aside(store.set_aside(table))
     rows = usage(store.context.catalog, store.definitions() if table is None else [store.definition(table)])
     size_bytes = sum(row.bytes for row in rows)
-    sharing = sharing_documents(store, table)
+    sharing = sharing_rows(store, table)
     if session.options.json:
         session.output.document({"usage": rows, "bytes": size_bytes, "shared": sharing})
         return
@@ -64,7 +67,7 @@ def du(session: Session, table: OptionalTable = None) -> None:
         empty="No parts.",
     )
     for item in sharing:
-        session.output.line(f"{item['disk']}: {_sharing_text(item)}")
+        session.output.line(f"{item.disk}: {_sharing_text(item)}")
     session.output.note(f"{format_size(size_bytes)} in all")
 
 
@@ -117,17 +120,18 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
         line(f"repeated       {first} and {second} of {item['table']}: two machines inserted the same data")
 
 
-def _sharing_text(sharing: dict[str, Any]) -> str:
+def _sharing_text(sharing: "SharedBytes | UnknownSharing") -> str:
     from tiering.config.units import format_size
+    from tiering.facts.sharing import UnknownSharing
 
-    if "error" in sharing:
-        return f"how much other machines share is unknown: {sharing['error']}"
+    if isinstance(sharing, UnknownSharing):
+        return f"how much other machines share is unknown: {sharing.error}"
     text = (
-        f"objects of {format_size(sharing['bytes'])} ({sharing['price_month']:.2f} {sharing['currency']} a month),"
-        f" {format_size(sharing['alone_bytes'])} of them ({sharing['alone_price_month']:.2f}) this machine's alone"
+        f"objects of {format_size(sharing.bytes)} ({sharing.price_month:.2f} {sharing.currency} a month),"
+        f" {format_size(sharing.alone_bytes)} of them ({sharing.alone_price_month:.2f}) this machine's alone"
     )
-    if not sharing["shared_bytes"]:
+    if not sharing.shared_bytes:
         return text
-    others = ", ".join(f"{log} {format_size(size)}" for log, size in sharing["with"].items() if size)
-    shared = format_size(sharing["shared_bytes"])
+    others = ", ".join(f"{log} {format_size(size)}" for log, size in sharing.by_log.items() if size)
+    shared = format_size(sharing.shared_bytes)
     return f"{text}; {shared} other machines use as well ({others}): they stay until unused"
