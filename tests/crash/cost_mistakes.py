@@ -89,7 +89,32 @@ def _unknown_is_nothing() -> None:
     replaced("tiering.facts.cost", "sharing_rows", sharing_rows)()
 
 
+def _moves_of_every_table() -> None:
+    from tiering.facts.cost import Bill
+
+    original = Bill._moved
+    Bill._moved = lambda self, table: original(self, None)  # type: ignore[method-assign]
+
+
+def _rows_by_their_own_names() -> None:
+    from msgspec.structs import asdict
+
+    replaced("tiering.cli.frame.output", "fields_of", asdict)()
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "cost: the moves of every table",
+        "the past moves of one table are those of all",
+        f"{_COST}::test_a_table_by_its_uuid_costs_the_same",
+        _moves_of_every_table,
+    ),
+    (
+        "json: names of the code",
+        "a document with a remark beside it has the names of the struct's fields",
+        "tests/unit/tiering/cli/test_json_shapes.py::test_what_is_beside_a_row_changes_nothing_of_it",
+        _rows_by_their_own_names,
+    ),
     (
         "cost: what is kept is gone",
         "a plan that keeps the source is priced as if it went",

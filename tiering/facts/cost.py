@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from disks.object_disk.sharing.shared_bytes import shared_bytes
 from oplog.errors import FrostlineError
 from tiering.facts.moves import plan_cost
-from tiering.facts.sharing import SharedBytes, UnknownSharing, sharing_rows
+from tiering.facts.sharing import SharingRow, UnknownSharing, sharing_rows
 from tiering.policy import cost
 from tiering.policy.pacing import price_of
 from tiering.policy.placement import ordered_volumes
@@ -128,7 +128,7 @@ class CostDocument(msgspec.Struct, frozen=True, kw_only=True):
     share_price_month: float
     hot_price_month: float
     times_cheaper: float | None
-    shared: list[SharedBytes | UnknownSharing]
+    shared: list[SharingRow | UnknownSharing]
     moves: PastMoves
     plan: PlanEffect | None = None
     what_if: PolicyEffect | None = None
@@ -288,9 +288,9 @@ class Bill:
     def _moved(self, table: str | None) -> PastMoves:
         """What the moves of this machine cost that its journal remembers, by month and way."""
         months: dict[tuple[str, str, str], MonthOfMoves] = {}
-        since = None
+        since, uuid = None, self._store.definition(table).uuid if table is not None else None
         for move in self._store.context.journal.work.tried_moves():
-            if table not in (None, move.table):
+            if uuid not in (None, move.table_uuid):
                 continue
             since = since or move.created
             key = (f"{move.created:%Y-%m}", move.source, move.target)

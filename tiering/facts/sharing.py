@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tiering.engine.store import Store
 
 
-class SharedBytes(msgspec.Struct, frozen=True, kw_only=True, rename={"by_log": "with"}):
+class SharingRow(msgspec.Struct, frozen=True, kw_only=True, rename={"by_log": "with"}):
     """What this machine's log names on a disk, what of it the other logs name, and what both cost a month."""
 
     disk: str
@@ -38,11 +38,11 @@ class UnknownSharing(msgspec.Struct, frozen=True):
     error: str
 
 
-def sharing_rows(store: Store, table: str | None = None) -> list[SharedBytes | UnknownSharing]:
+def sharing_rows(store: Store, table: str | None = None) -> list[SharingRow | UnknownSharing]:
     """`shared` of `du --json`: each disk with a log of several, for the table or for all."""
     prices = store.context.config.prices
     directory = store.definition(table).directory if table is not None else ""
-    rows: list[SharedBytes | UnknownSharing] = []
+    rows: list[SharingRow | UnknownSharing] = []
     for disk in store.context.disks.values():
         logged = disk.logged
         if logged is None or logged.log_name is None or disk.broken is not None:
@@ -58,7 +58,7 @@ def sharing_rows(store: Store, table: str | None = None) -> list[SharedBytes | U
 
         alone_bytes = found.size_bytes - found.shared_bytes
         rows.append(
-            SharedBytes(
+            SharingRow(
                 disk=disk.name,
                 log=logged.log_name,
                 bytes=found.size_bytes,

@@ -1,13 +1,15 @@
 """`config default | show | validate | schema | macros`."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
-from tiering.config.conversion import Yaml
 from tiering.config.units import counted
+
+if TYPE_CHECKING:
+    from tiering.config.conversion import Yaml
 
 TEMPLATE = """\
 # The default configuration of Frostline: an SSD directory and a directory bucket. Save it as ./frostline.yaml or
@@ -112,7 +114,7 @@ def _print(session: Session, document: str) -> None:
         session.output.line(text)
 
 
-def _yaml(plain: Yaml) -> str:
+def _yaml(plain: "Yaml") -> str:
     import yaml
 
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip()

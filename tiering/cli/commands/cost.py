@@ -12,7 +12,7 @@ from tiering.cli.frame.verb import verb
 
 if TYPE_CHECKING:
     from tiering.facts.cost import CostDocument, CostEffect, PastMoves, PlanEffect, PolicyEffect
-    from tiering.facts.sharing import SharedBytes, UnknownSharing
+    from tiering.facts.sharing import SharingRow, UnknownSharing
 
 _NOT_COUNTED = (
     "By the section 'prices' of the configuration. Not counted: objects that nothing names ('frostline gc'), what the"
@@ -115,7 +115,7 @@ def _beside_hot(document: "CostDocument") -> str:
     return f"; all of it on the hottest volumes: {hot}, {document.times_cheaper:g} times as much"
 
 
-def _shared(sharing: "SharedBytes | UnknownSharing") -> str:
+def _shared(sharing: "SharingRow | UnknownSharing") -> str:
     from tiering.facts.sharing import UnknownSharing
 
     if isinstance(sharing, UnknownSharing):
