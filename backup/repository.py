@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
@@ -26,7 +26,7 @@ from backup.create.request import CreateRequest, CreateResult
 from backup.format import names
 from backup.format.header import BackupHeader, DrillRecord, UnfinishedBackup, VerificationRecord
 from backup.format.names import LATEST
-from backup.recover.contents import changes, one_file
+from backup.recover.contents import BackupDiff, changes, one_file
 from backup.recover.drill import DrillRequest, DrillResult, drill
 from backup.recover.reading import BackupReader
 from backup.recover.recover import restore
@@ -276,8 +276,8 @@ class Repository:
             self._remember(headers, drilled={header.id: seen for header in headers})
         return found
 
-    def diff(self, first: str, second: str) -> dict[str, Any]:
-        """Tables and parts that only one of two backups has, as a document."""
+    def diff(self, first: str, second: str) -> BackupDiff:
+        """Tables and parts that only one of two backups has."""
         return changes(self.storage, self.find(first), self.find(second))
 
     def cat(self, name: str, path: str) -> bytes:

@@ -22,6 +22,9 @@ from tiering.table.schema import TableDefinition
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+Offset = dict[str, Any]
+"""What Spark keeps of a stream in its checkpoint, as JSON: `table` and `revision`."""
+
 
 class FrostlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batch after batch on the driver; tasks read as those of a data frame do."""
@@ -33,14 +36,14 @@ class FrostlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._last: int | None = None
         """With the trigger `availableNow`: where the stream ends."""
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> Offset:  # noqa: N802
         return {"table": self._table, "revision": self._asked.changes_since or 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         most = self._asked.revisions_per_trigger
         return ReadMaxFiles(most) if most is not None else ReadAllAvailable()  # Spark has no word for revisions
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         most = limit.max_files if isinstance(limit, ReadMaxFiles) else None
         with errors_with_hints():
             found = latest(self._asked, _until(start), most, self._last)
@@ -50,7 +53,7 @@ class FrostlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         with errors_with_hints():
             self._last = latest(self._asked, None, None, None).revision
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         if start["revision"] >= end["revision"]:
             return []
         asked = replace(self._asked, changes_since=start["revision"])
@@ -61,5 +64,5 @@ class FrostlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._reader.read(partition)
 
 
-def _until(offset: dict[str, Any]) -> Until:
+def _until(offset: Offset) -> Until:
     return Until(str(offset["table"]), int(offset["revision"]))

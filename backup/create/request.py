@@ -5,10 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
 
 from backup.create.instant import TableNow, chosen_tables
 from backup.format import names
@@ -53,13 +51,6 @@ class CreateResult(msgspec.Struct, frozen=True):
     left_out: tuple[LeftOut, ...] = ()
     """Tables that cannot be read: what was made lacks them."""
     dry_run: bool = False
-
-    def document(self) -> dict[str, Any]:
-        return {
-            **asdict(self),
-            "not_held": [{"table": other.table, "owner": other.owner} for other in self.not_held],
-            "left_out": [asdict(table) for table in self.left_out],
-        }
 
 
 def machine_of(context: Context) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+import msgspec
 
 from backup.completeness import NamedFile, walk_backup
 from backup.format.header import BackupHeader
@@ -16,18 +17,44 @@ from oplog.errors import NotFound, UsageError
 _LARGEST_BYTES = 4 << 30
 
 
-def changes(storage: Storage, first: Sequence[BackupHeader], second: Sequence[BackupHeader]) -> dict[str, Any]:
+class BackupPartChange(msgspec.Struct, frozen=True):
+    """A part that only one of two backups has."""
+
+    part: str
+    change: str
+    rows: int
+    bytes: int
+
+
+class BackupTableChange(msgspec.Struct, frozen=True):
+    """A table whose parts differ between two backups."""
+
+    table: str
+    change: str
+    """`added`, `removed` or `changed`."""
+    parts: list[BackupPartChange]
+
+
+class BackupDiff(msgspec.Struct, frozen=True, rename={"first": "from", "second": "to"}):
+    """`backup diff --json`."""
+
+    first: str
+    second: str
+    tables: list[BackupTableChange]
+
+
+def changes(storage: Storage, first: Sequence[BackupHeader], second: Sequence[BackupHeader]) -> BackupDiff:
     """Tables and parts that only one of two backups has. A part that has moved is the same part."""
     before, after = _parts(storage, first), _parts(storage, second)
-    tables: list[dict[str, Any]] = []
+    tables: list[BackupTableChange] = []
     for table in sorted(before.keys() | after.keys()):
         old, new = before.get(table, {}), after.get(table, {})
         parts = [_change(old[name], "removed") for name in sorted(old.keys() - new.keys())]
         parts += [_change(new[name], "added") for name in sorted(new.keys() - old.keys())]
         change = "added" if table not in before else "removed" if table not in after else "changed"
         if parts or change != "changed":
-            tables.append({"table": table, "change": change, "parts": parts})
-    return {"from": first[0].name, "to": second[0].name, "tables": tables}
+            tables.append(BackupTableChange(table, change, parts))
+    return BackupDiff(first[0].name, second[0].name, tables)
 
 
 def _parts(storage: Storage, headers: Sequence[BackupHeader]) -> dict[str, dict[str, PartEntry]]:
@@ -42,8 +69,8 @@ def _parts(storage: Storage, headers: Sequence[BackupHeader]) -> dict[str, dict[
     return found
 
 
-def _change(part: PartEntry, change: str) -> dict[str, Any]:
-    return {"part": part.name, "change": change, "rows": part.rows, "bytes": part.size_bytes}
+def _change(part: PartEntry, change: str) -> BackupPartChange:
+    return BackupPartChange(part.name, change, part.rows, part.size_bytes)
 
 
 def one_file(storage: Storage, headers: Sequence[BackupHeader], path: str, reader: BackupReader) -> bytes:

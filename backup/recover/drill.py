@@ -11,9 +11,9 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from backup import records
 from backup.completeness import object_key
@@ -55,13 +55,39 @@ class DrillRequest(msgspec.Struct, frozen=True):
     dry_run: bool = False
 
 
+class DrilledTable(msgspec.Struct, frozen=True):
+    """What was restored of a table."""
+
+    table: str
+    partitions: list[str]
+    parts: int
+    rows: int
+    bytes: int
+
+
+class DrillDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`backup drill --json`."""
+
+    name: str
+    backups: tuple[str, ...]
+    tables: tuple[DrilledTable, ...]
+    bytes: int
+    whole: bool
+    problems: tuple[str, ...]
+    seconds: float
+    dry_run: bool
+    parts: int
+    rows: int
+    ok: bool
+
+
 class DrillResult(msgspec.Struct, frozen=True):
     """What was restored, and what was wrong with it; with a dry run, what would be restored."""
 
     name: str
     backups: tuple[str, ...]
     """The ids of the backups that were drilled."""
-    tables: tuple[dict[str, Any], ...]
+    tables: tuple[DrilledTable, ...]
     """Each with the partitions that were restored, their parts, rows and bytes."""
     bytes: int
     whole: bool
@@ -76,15 +102,15 @@ class DrillResult(msgspec.Struct, frozen=True):
 
     @property
     def parts(self) -> int:
-        return sum(table["parts"] for table in self.tables)
+        return sum(table.parts for table in self.tables)
 
     @property
     def rows(self) -> int:
-        return sum(table["rows"] for table in self.tables)
+        return sum(table.rows for table in self.tables)
 
-    def document(self) -> dict[str, Any]:
-        shown = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {**shown, "parts": self.parts, "rows": self.rows, "ok": self.ok}
+    @property
+    def document(self) -> DrillDocument:
+        return DrillDocument(**asdict(self), parts=self.parts, rows=self.rows, ok=self.ok)
 
 
 class _Table(msgspec.Struct):
@@ -96,14 +122,11 @@ class _Table(msgspec.Struct):
     objects: dict[str, list[str]] = msgspec.field(default_factory=dict)
     """The parts that an object of the repository holds files of."""
 
-    def document(self) -> dict[str, Any]:
-        return {
-            "table": self.name,
-            "partitions": self.partitions,
-            "parts": len(self.parts),
-            "rows": sum(part.rows for part in self.parts.values()),
-            "bytes": sum(part.size_bytes for part in self.parts.values()),
-        }
+    @property
+    def row(self) -> DrilledTable:
+        parts = self.parts.values()
+        rows, size_bytes = sum(part.rows for part in parts), sum(part.size_bytes for part in parts)
+        return DrilledTable(self.name, self.partitions, len(parts), rows, size_bytes)
 
 
 def drill(
@@ -146,7 +169,10 @@ def drill(
     result = DrillResult(
         name=headers[0].name,
         backups=tuple(header.id for header in headers),
-        tables=(*(table.document() for table in tables), *(_tree_document(tree) for _, tree in trees)),
+        tables=(
+            *(table.row for table in tables),
+            *(DrilledTable(tree.name, [], tree.parts, 0, tree.size_bytes) for _, tree in trees),
+        ),
         bytes=size_bytes,
         whole=len(wanted) == len(held) and not unread and len(trees) == len(newest_trees(headers)),
         problems=tuple(problems),
@@ -160,10 +186,6 @@ def drill(
 
 _Held = Mapping[tuple[str, str], tuple[Mapping[str, PartEntry], Mapping[str, list[str]]]]
 """(table, partition) -> its parts by name, and by the key of an object the parts that it holds files of."""
-
-
-def _tree_document(tree: TreeEntry) -> dict[str, Any]:
-    return {"table": tree.name, "partitions": [], "parts": tree.parts, "rows": 0, "bytes": tree.size_bytes}
 
 
 def _held(storage: Storage, headers: Sequence[BackupHeader], problems: list[str]) -> _Held:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
 
 from backup.scope import Scope
 from oplog.errors import UsageError
@@ -72,6 +70,21 @@ class RestoredTable(msgspec.Struct, frozen=True):
     """A table of this name was dropped for it."""
 
 
+class RestoreDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`backup restore --json`."""
+
+    name: str
+    backups: tuple[str, ...]
+    tables: tuple[RestoredTable, ...]
+    parts: int
+    rows: int
+    files: int
+    bytes: int
+    notes: tuple[str, ...]
+    seconds: float
+    dry_run: bool
+
+
 class RestoreResult(msgspec.Struct, frozen=True):
     """What was done, or with a dry run would be."""
 
@@ -83,16 +96,17 @@ class RestoreResult(msgspec.Struct, frozen=True):
     seconds: float
     dry_run: bool
 
-    def document(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "backups": self.backups,
-            "tables": [asdict(table) for table in self.tables],
-            "parts": sum(table.parts for table in self.tables),
-            "rows": sum(table.rows for table in self.tables),
-            "files": sum(table.files for table in self.tables),
-            "bytes": sum(table.bytes for table in self.tables),
-            "notes": self.notes,
-            "seconds": self.seconds,
-            "dry_run": self.dry_run,
-        }
+    @property
+    def document(self) -> RestoreDocument:
+        return RestoreDocument(
+            name=self.name,
+            backups=self.backups,
+            tables=self.tables,
+            parts=sum(table.parts for table in self.tables),
+            rows=sum(table.rows for table in self.tables),
+            files=sum(table.files for table in self.tables),
+            bytes=sum(table.bytes for table in self.tables),
+            notes=self.notes,
+            seconds=self.seconds,
+            dry_run=self.dry_run,
+        )

@@ -60,7 +60,7 @@ def collect(
             "look like garbage",
             hint=f"use at least {GUARD_FLOOR_SECONDS} s",
         )
-    report = GcReport(storage.name, rules.delete)
+    report = GcReport(storage.name, delete=rules.delete)
     _Collection(storage, rules, report, actor, frozenset(expected), now).run()
     return report
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from backup import records
 from backup.format.header import BackupHeader, DrillRecord, VerificationRecord
@@ -44,27 +44,79 @@ class PruneResult(msgspec.Struct, frozen=True):
     def dropped(self) -> list[RetentionChoice]:
         return [choice for choice in self.choices if not choice.keep]
 
-    def document(self) -> dict[str, Any]:
-        found = [_document(choice) for choice in self.choices]
-        return {
-            "kept": [item for item, choice in zip(found, self.choices, strict=True) if choice.keep],
-            "dropped": [item for item, choice in zip(found, self.choices, strict=True) if not choice.keep],
-            "freed_bytes": self.freed_bytes,
-            "locked": {key: until.isoformat() if until else None for key, until in self.locked.items()},
-            "dry_run": self.dry_run,
-        }
+    @property
+    def kept_rows(self) -> list[ChoiceRow]:
+        return [_row(choice) for choice in self.choices if choice.keep]
+
+    @property
+    def dropped_rows(self) -> list[ChoiceRow]:
+        return [_row(choice) for choice in self.dropped]
 
 
-def _document(choice: RetentionChoice) -> dict[str, Any]:
+class ChoiceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup that a retention keeps or drops."""
+
+    name: str
+    id: str
+    machine: str
+    taken: str
+    verified: bool
+    reasons: tuple[str, ...]
+
+
+class RepositoryGc(msgspec.Struct, frozen=True, kw_only=True):
+    """What a collection of a repository saw and did."""
+
+    referenced: int
+    pending: int
+    orphaned: int
+    orphaned_bytes: int
+    deleted: int
+    deleted_bytes: int
+    refused: str | None
+    quarantined: int
+    suspicious: list[str]
+    foreign: list[str]
+    failed: dict[str, str]
+    kept: dict[str, datetime | None]
+    uploads: int
+    uploads_aborted: int
+    limited: bool
+    leftovers_deleted: int
+
+
+class _RepositoryGcRun(RepositoryGc, frozen=True, kw_only=True):
+    dry_run: bool
+
+
+class RepositoryGcDocument(_RepositoryGcRun, frozen=True):
+    """`backup gc --json`. Its own field comes first: those of the base are keyword-only."""
+
+    repository: str
+
+
+class PruneDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`backup prune --json`."""
+
+    repository: str
+    kept: list[ChoiceRow]
+    dropped: list[ChoiceRow]
+    freed_bytes: int
+    locked: dict[str, str | None]
+    dry_run: bool
+    gc: RepositoryGc | UnsetType = UNSET
+
+
+def _row(choice: RetentionChoice) -> ChoiceRow:
     backup = choice.backup
-    return {
-        "name": backup.name,
-        "id": backup.id,
-        "machine": backup.machine,
-        "taken": f"{backup.taken:%Y-%m-%dT%H:%M:%SZ}",
-        "verified": backup.verified,
-        "reasons": list(choice.reasons),
-    }
+    return ChoiceRow(
+        name=backup.name,
+        id=backup.id,
+        machine=backup.machine,
+        taken=f"{backup.taken:%Y-%m-%dT%H:%M:%SZ}",
+        verified=backup.verified,
+        reasons=choice.reasons,
+    )
 
 
 def prune(

@@ -25,13 +25,13 @@ def diff(
         session.output.document(found)
         return
     line = session.output.line
-    for table in found["tables"]:
-        line(f"{table['table']}: {table['change']}")
-        for part in table["parts"]:
-            sign = "+" if part["change"] == "added" else "-"
-            line(f"  {sign} {part['part']}: {counted(part['rows'], 'row')}, {format_size(part['bytes'])}")
-    if not found["tables"]:
-        line(f"backups {found['from']} and {found['to']} hold the same parts")
+    for table in found.tables:
+        line(f"{table.table}: {table.change}")
+        for part in table.parts:
+            sign = "+" if part.change == "added" else "-"
+            line(f"  {sign} {part.part}: {counted(part.rows, 'row')}, {format_size(part.bytes)}")
+    if not found.tables:
+        line(f"backups {found.first} and {found.second} hold the same parts")
 
 
 def cat(

@@ -32,7 +32,7 @@ def drill(
     with opened(session, to) as repository:
         result = repository.drill(name, DrillRequest(limit, actor(), session.dry_run))
     if session.options.json:
-        session.output.document(result.document())
+        session.output.document(result.document)
     else:
         _print_drilled(session, result)
     if not result.ok:
@@ -46,8 +46,8 @@ def _print_drilled(session: Session, result: "DrillResult") -> None:
     verdict = "FAILED" if not result.ok else "ok" if done else "to be restored"
     line(f"backup {result.name}: {format_size(result.bytes)}{'' if result.whole else ', a share'}: {verdict}")
     for table in result.tables:
-        counts = f"{counted(table['rows'], 'row')}, {counted(table['parts'], 'part')}, {format_size(table['bytes'])}"
-        line(f"  {table['table']}: {counts}")
+        counts = f"{counted(table.rows, 'row')}, {counted(table.parts, 'part')}, {format_size(table.bytes)}"
+        line(f"  {table.table}: {counts}")
     for problem in result.problems:
         line(f"  {problem}")
     line(f"Restored, compared and removed in {result.seconds:.1f} s." if done else "A preview: nothing was restored.")

@@ -1,38 +1,39 @@
 """`backup list`, `show`."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backup.documents import drilled_text, listed_document, time_text, verified_text
 from backup.verbs.options import To, opened
-from tiering.cli.frame.output import counted
+from tiering.cli.frame.output import Cell, counted
 from tiering.cli.frame.session import Session
 
 if TYPE_CHECKING:
+    from backup.documents import ShownBackup
     from backup.repository import Listed, Repository
 
 
 def list_backups(session: Session, to: To = None) -> None:
     """List backups, oldest first, with sizes and the results of verification and drills."""
+    from backup.documents import backup_row, drilled_text, verified_text
     from tiering.config.units import format_size
 
     with opened(session, to) as repository:
         found = repository.backups()
     if session.options.json:
-        session.output.document({"repository": repository.name, "backups": [listed_document(item) for item in found]})
+        session.output.document({"repository": repository.name, "backups": [backup_row(item) for item in found]})
         return
-    rows = []
-    items = [listed_document(item) for item in found]
-    drilled = any(item["drilled"] for item in items)
-    lacking = any(item["left_out"] for item in items)
+    rows: list[list[Cell]] = []
+    items = [backup_row(item) for item in found]
+    drilled = any(item.drilled for item in items)
+    lacking = any(item.left_out for item in items)
     for item in items:
-        size = "" if item["bytes"] is None else format_size(item["bytes"])
-        new = "" if item["new_bytes"] is None else format_size(item["new_bytes"])
-        rows.append([item["name"], item["machine"], item["taken"] or "", item["parts"], size, new, item["cold"] or ""])
-        rows[-1].append(item["state"] if item["state"] != "complete" else verified_text(item["verified"]))
-        rows[-1] += [drilled_text(item["drilled"])] if drilled else []
-        rows[-1] += [", ".join(table["table"] for table in item["left_out"])] if lacking else []
+        size = "" if item.bytes is None else format_size(item.bytes)
+        new = "" if item.new_bytes is None else format_size(item.new_bytes)
+        rows.append([item.name, item.machine, item.taken or "", item.parts, size, new, item.cold or ""])
+        rows[-1].append(item.state if item.state != "complete" else verified_text(item.verified))
+        rows[-1] += [drilled_text(item.drilled)] if drilled else []
+        rows[-1] += [", ".join(table.table for table in item.left_out)] if lacking else []
     columns = ["backup", "machine", "taken", "parts", "size", "new", "cold", "verified"]
     columns += ["drilled"] if drilled else []
     columns += ["lacks"] if lacking else []
@@ -48,78 +49,82 @@ def show(
     with opened(session, to) as repository:
         documents = [_shown(repository, item) for item in repository.checked(repository.find(name))]
     if session.options.json:
-        session.output.document({"name": documents[0]["name"], "backups": documents})
+        session.output.document({"name": documents[0].name, "backups": documents})
         return
     for document in documents:
         _print_shown(session, document)
 
 
-def _shown(repository: "Repository", entry: "Listed") -> dict[str, Any]:
+def _shown(repository: "Repository", entry: "Listed") -> "ShownBackup":
+    from msgspec.structs import asdict
+
+    from backup.documents import (
+        BackupDisk,
+        BackupPartition,
+        BackupPin,
+        BackupTree,
+        ShownBackup,
+        ShownTable,
+        backup_row,
+        time_text,
+    )
+
     header = entry.header
     assert header is not None
     tables = []
     for table in header.tables:
         listed = repository.storage.table_list(table.list)
         tables.append(
-            {
-                "table": table.name,
-                "uuid": table.uuid,
-                "policy": listed.table.policy,
-                "parts": table.parts,
-                "rows": table.rows,
-                "files": table.files,
-                "bytes": table.size_bytes,
-                "partitions": [
-                    {"partition": entry.partition, "parts": entry.parts, "rows": entry.rows, "bytes": entry.size_bytes}
+            ShownTable(
+                table=table.name,
+                uuid=table.uuid,
+                policy=listed.table.policy,
+                parts=table.parts,
+                rows=table.rows,
+                files=table.files,
+                bytes=table.size_bytes,
+                partitions=[
+                    BackupPartition(entry.partition, entry.parts, entry.rows, entry.size_bytes)
                     for entry in listed.partitions
                 ],
-            }
+            )
         )
-    return {
-        **listed_document(entry),
-        "host": header.host,
-        "actor": header.actor,
-        "completed": time_text(header.completed),
-        "tables": tables,
-        "trees": [
-            {
-                "disk": tree.disk,
-                "directory": tree.directory,
-                "parts": tree.parts,
-                "files": tree.files,
-                "bytes": tree.size_bytes,
-            }
-            for tree in header.trees
-        ],
-        "disks": [{"name": disk.name, "remote": disk.remote, "parts": disk.parts} for disk in header.disks],
-        "pinned": [{"disk": pin.disk, "url": pin.url, "revision": pin.revision} for pin in header.pinned],
-        "not_held": [{"table": table.table, "owner": table.owner} for table in header.not_held],
-    }
+    return ShownBackup(
+        **{**asdict(backup_row(entry)), "tables": tables},
+        host=header.host,
+        actor=header.actor,
+        completed=time_text(header.completed),
+        trees=[BackupTree(tree.disk, tree.directory, tree.parts, tree.files, tree.size_bytes) for tree in header.trees],
+        disks=[BackupDisk(disk.name, disk.remote, disk.parts) for disk in header.disks],
+        pinned=[BackupPin(pin.disk, pin.url, pin.revision) for pin in header.pinned],
+        not_held=header.not_held,
+    )
 
 
-def _print_shown(session: Session, document: dict[str, Any]) -> None:
+def _print_shown(session: Session, document: "ShownBackup") -> None:
+    from backup.documents import drilled_text, verified_text
     from tiering.config.units import format_size
 
     line = session.output.line
-    line(f"backup {document['name']} of {document['machine']} ({document['id']}), taken {document['taken']}")
-    line(f"  {counted(document['parts'], 'part')}, {format_size(document['bytes'])}; by {document['actor']}")
-    line(f"  verified: {verified_text(document['verified'])}")
-    line(f"  drilled: {drilled_text(document['drilled'])}")
-    for disk in document["disks"]:
-        line(f"  disk {disk['name']}: {counted(disk['parts'], 'part')}")
-    for item in document["pinned"]:
-        line(f"  pinned: disk {item['disk']} at revision {item['revision']}, {item['url']}")
-    for item in document["left_out"]:
-        line(f"  LACKS: {item['table']}: {item['why']}")
-    for item in document["not_held"]:
-        line(f"  NOT HELD: what {item['owner']} has of {item['table']} on disks of its own")
-    rows = [
-        [table["table"], entry["partition"], entry["parts"], entry["rows"], format_size(entry["bytes"])]
-        for table in document["tables"]
-        for entry in table["partitions"]
+    line(f"backup {document.name} of {document.machine} ({document.id}), taken {document.taken}")
+    line(f"  {counted(document.parts or 0, 'part')}, {format_size(document.bytes or 0)}; by {document.actor}")
+    line(f"  verified: {verified_text(document.verified)}")
+    line(f"  drilled: {drilled_text(document.drilled)}")
+    for disk in document.disks:
+        line(f"  disk {disk.name}: {counted(disk.parts, 'part')}")
+    for pin in document.pinned:
+        line(f"  pinned: disk {pin.disk} at revision {pin.revision}, {pin.url}")
+    for lacking in document.left_out:
+        line(f"  LACKS: {lacking.table}: {lacking.why}")
+    for item in document.not_held:
+        line(f"  NOT HELD: what {item.owner} has of {item.table} on disks of its own")
+    rows: list[list[Cell]] = [
+        [table.table, entry.partition, entry.parts, entry.rows, format_size(entry.bytes)]
+        for table in document.tables
+        for entry in table.partitions
     ]
-    for tree in document["trees"]:
-        counts = f"{counted(tree['parts'], 'part')}, {counted(tree['files'], 'file')}, {format_size(tree['bytes'])}"
-        line(f"  ClickHouse's: {tree['disk']}:{tree['directory']}: {counts}")
-    if rows or not document["trees"]:
+    for tree in document.trees:
+        counts = f"{counted(tree.parts, 'part')}, {counted(tree.files, 'file')}, {format_size(tree.bytes)}"
+        line(f"  ClickHouse's: {tree.disk}:{tree.directory}: {counts}")
+    if rows or not document.trees:
         session.output.table(["table", "partition", "parts", "rows", "size"], rows)

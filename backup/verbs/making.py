@@ -1,12 +1,15 @@
 """`backup init`, `create`, `delete`."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from backup.verbs.options import Partitions, Tables, To, opened
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
+
+if TYPE_CHECKING:
+    from backup.create.request import CreateResult
 
 
 def init(
@@ -69,9 +72,9 @@ def create(
         )
         made = repository.create(store, request)
         if session.options.json:
-            session.output.document(made.document())
+            session.output.document(made)
         else:
-            _print_created(session, made.document(), repository.name)
+            _print_created(session, made, repository.name)
     if made.left_out:
         named = ", ".join(table.table for table in made.left_out)
         raise PartlyDone(
@@ -80,26 +83,26 @@ def create(
         )
 
 
-def _print_created(session: Session, made: dict[str, Any], where: str) -> None:
+def _print_created(session: Session, made: "CreateResult", where: str) -> None:
     from tiering.config.units import format_size
 
-    line, done = session.output.line, not made["dry_run"]
+    line, done = session.output.line, not made.dry_run
     tables, parts, files = (
-        counted(made["tables"], "table"),
-        counted(made["parts"], "part"),
-        counted(made["files"], "file"),
+        counted(made.tables, "table"),
+        counted(made.parts, "part"),
+        counted(made.files, "file"),
     )
-    line(f"backup {made['name']}: {tables}, {parts}, {files}, {format_size(made['bytes'])}")
-    line(f"  {'sent     ' if done else 'to send  '}  {format_size(made['new_bytes'])} that {where} lacked")
-    if made["copied_server_side"]:
-        line(f"  of that    {format_size(made['copied_server_side'])} copied inside the store")
-    if made["pinned"]:
-        line(f"  pinned     {format_size(made['pinned'])} that stay where they are")
-    for table in made["left_out"]:
-        line(f"  LACKS      {table['table']}, which cannot be read")
-    for other in made["not_held"]:
-        line(f"  NOT HELD   what {other['owner']} has of {other['table']} on disks of its own")
-    line(f"Made in {made['seconds']:.1f} s." if done else "A preview: nothing was sent.")
+    line(f"backup {made.name}: {tables}, {parts}, {files}, {format_size(made.bytes)}")
+    line(f"  {'sent     ' if done else 'to send  '}  {format_size(made.new_bytes)} that {where} lacked")
+    if made.copied_server_side:
+        line(f"  of that    {format_size(made.copied_server_side)} copied inside the store")
+    if made.pinned:
+        line(f"  pinned     {format_size(made.pinned)} that stay where they are")
+    for table in made.left_out:
+        line(f"  LACKS      {table.table}, which cannot be read")
+    for other in made.not_held:
+        line(f"  NOT HELD   what {other.owner} has of {other.table} on disks of its own")
+    line(f"Made in {made.seconds:.1f} s." if done else "A preview: nothing was sent.")
 
 
 def delete(

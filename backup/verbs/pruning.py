@@ -1,6 +1,6 @@
 """`backup prune`, `gc`: which backups stay, and what nothing names any more."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,8 @@ from tiering.cli.frame.session import Session, actor
 from tiering.cli.reports.garbage import GC_AGAIN
 
 if TYPE_CHECKING:
-    from disks.garbage.report import GcReport
+    from backup.retention.prune import PruneDocument, PruneResult, RepositoryGc
+    from disks.garbage.report import GcReport, GcRow
     from disks.garbage.rules import GcRules
 
 Guard = Annotated[str, typer.Option("--guard-interval", metavar="24h", help="keep younger objects")]
@@ -67,23 +68,22 @@ def prune(
     rules = _rules(guard_interval, max_delete_bytes, max_delete_fraction, quarantine, allow_short_guard_interval, True)
     store = session.store()
     with opened(session, to) as repository:
-        preview = repository.prune(PruneRequest(keep, rules, actor(), dry_run=True)).document()
+        preview = repository.prune(PruneRequest(keep, rules, actor(), dry_run=True))
         if not session.options.json or session.dry_run:
             _print_choices(session, preview)
-        result = preview
+        done = preview
         if not session.dry_run:
-            if preview["dropped"]:
-                names = counted(len(preview["dropped"]), "backup")
+            if preview.dropped:
+                names = counted(len(preview.dropped), "backup")
                 session.confirm(f"Drop {names} from {repository.name}? They cannot be restored any more.")
             done = repository.prune(PruneRequest(keep, rules, actor()), store)
-            assert done.gc is not None
-            result = {**done.document(), "gc": _gc_document(done.gc)}
     if session.options.json:
-        session.output.document({"repository": repository.name, **result})
+        session.output.document(_prune_document(repository.name, done))
     elif session.dry_run:
         session.output.line("A preview: nothing was changed.")
     else:
-        _print_gc(session, result["gc"])
+        assert done.gc is not None
+        _print_gc(session, done.gc)
     if not session.dry_run:
         _fail_where_needed(done.gc, delete=True)
         if done.locked:
@@ -114,11 +114,15 @@ def gc(
         if delete:
             session.confirm(f"Delete what no backup of {repository.name} names, older than {guard_interval}?")
         report = repository.gc(rules, actor=actor())
-    document = _gc_document(report)
     if session.options.json:
-        session.output.document({"repository": repository.name, **document, "dry_run": session.dry_run})
+        from msgspec.structs import asdict
+
+        from backup.retention.prune import RepositoryGcDocument
+
+        row = asdict(_gc_row(report))
+        session.output.document(RepositoryGcDocument(repository.name, **row, dry_run=session.dry_run))
     else:
-        _print_gc(session, document)
+        _print_gc(session, report)
     _fail_where_needed(report, delete=delete)
     if not delete and (report.orphaned or report.refused):
         session.found_something()
@@ -138,14 +142,28 @@ def _rules(guard: str, most: str | None, fraction: str, quarantine: str, short: 
     )
 
 
-def _gc_document(report: "GcReport") -> dict[str, Any]:
-    import msgspec
+def _gc_row(report: "GcReport") -> "RepositoryGc":
+    from backup.retention.prune import RepositoryGc
 
-    names = ("referenced", "pending", "orphaned", "orphaned_bytes", "deleted", "deleted_bytes", "refused")
-    more = ("quarantined", "suspicious", "foreign", "failed", "kept", "uploads", "uploads_aborted", "limited")
-    document = {name: getattr(report, name) for name in (*names, *more)}
-    plain: dict[str, Any] = msgspec.to_builtins({**document, "leftovers_deleted": report.scratch_deleted})
-    return plain
+    names = set(RepositoryGc.__struct_fields__) - {"leftovers_deleted"}
+    fields = {name: getattr(report, name) for name in names}
+    return RepositoryGc(**fields, leftovers_deleted=report.scratch_deleted)
+
+
+def _prune_document(repository: str, done: "PruneResult") -> "PruneDocument":
+    from msgspec import UNSET
+
+    from backup.retention.prune import PruneDocument
+
+    return PruneDocument(
+        repository=repository,
+        kept=done.kept_rows,
+        dropped=done.dropped_rows,
+        freed_bytes=done.freed_bytes,
+        locked={key: until.isoformat() if until else None for key, until in done.locked.items()},
+        dry_run=done.dry_run,
+        gc=_gc_row(done.gc) if done.gc is not None and not done.dry_run else UNSET,
+    )
 
 
 def _fail_where_needed(report: "GcReport | None", *, delete: bool) -> None:
@@ -156,31 +174,31 @@ def _fail_where_needed(report: "GcReport | None", *, delete: bool) -> None:
         raise failure
 
 
-def _print_choices(session: Session, document: dict[str, Any]) -> None:
+def _print_choices(session: Session, preview: "PruneResult") -> None:
     from tiering.config.units import format_size
 
-    both = [(item, "keep") for item in document["kept"]] + [(item, "drop") for item in document["dropped"]]
+    both = [(row, "keep") for row in preview.kept_rows] + [(row, "drop") for row in preview.dropped_rows]
     rows = [
-        [item["name"], item["machine"], item["taken"], verdict, "; ".join(item["reasons"])]
-        for item, verdict in sorted(both, key=lambda pair: (pair[0]["taken"], pair[0]["id"]))
+        [row.name, row.machine, row.taken, verdict, "; ".join(row.reasons)]
+        for row, verdict in sorted(both, key=lambda pair: (pair[0].taken, pair[0].id))
     ]
     session.output.table(["backup", "machine", "taken", "", "why"], rows, empty="no backups yet")
-    kept, dropped = counted(len(document["kept"]), "backup"), len(document["dropped"])
-    size = format_size(document["freed_bytes"])
+    dropped = len(preview.dropped)
+    kept, size = counted(len(both) - dropped, "backup"), format_size(preview.freed_bytes)
     session.output.line(f"{kept} kept, {dropped} dropped; {size} that nothing else names")
 
 
-def _print_gc(session: Session, document: dict[str, Any]) -> None:
+def _print_gc(session: Session, row: "GcRow") -> None:
     from tiering.cli.reports.garbage import print_rest
     from tiering.config.units import format_size
 
     line = session.output.line
-    line(f"  referenced  {counted(document['referenced'], 'object')} that backups name")
-    line(f"  pending     {counted(document['pending'], 'object')}: nothing names them yet, but they are recent")
-    line(f"  orphaned    {counted(document['orphaned'], 'object')}, {format_size(document['orphaned_bytes'])}")
-    if document["quarantined"]:
-        line(f"  quarantined {document['quarantined']:,} of them: deleted when their quarantine ends")
-    line(f"  deleted     {counted(document['deleted'], 'object')}, {format_size(document['deleted_bytes'])}")
-    if document["kept"]:
-        line(f"  locked      {counted(len(document['kept']), 'object')} that the store keeps; a later gc deletes them")
-    print_rest(session, document)
+    line(f"  referenced  {counted(row.referenced, 'object')} that backups name")
+    line(f"  pending     {counted(row.pending, 'object')}: nothing names them yet, but they are recent")
+    line(f"  orphaned    {counted(row.orphaned, 'object')}, {format_size(row.orphaned_bytes)}")
+    if row.quarantined:
+        line(f"  quarantined {row.quarantined:,} of them: deleted when their quarantine ends")
+    line(f"  deleted     {counted(row.deleted, 'object')}, {format_size(row.deleted_bytes)}")
+    if row.kept:
+        line(f"  locked      {counted(len(row.kept), 'object')} that the store keeps; a later gc deletes them")
+    print_rest(session, row)

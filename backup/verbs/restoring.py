@@ -59,7 +59,7 @@ def restore(
             _confirm_drop(session, repository, request)
         result = repository.restore(store, request)
     if session.options.json:
-        session.output.document(result.document())
+        session.output.document(result.document)
     else:
         _print_restored(session, result)
 

@@ -1,6 +1,6 @@
 """`backup verify`."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from tiering.cli.frame.session import Session, actor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from backup.verify.verify import VerifyResult
+    from backup.verify.verify import VerifyDocument, VerifyResult
 
 ReadData = Annotated[bool, typer.Option("--read-data", help="read all data and compare SHA-256")]
 Subset = Annotated[
@@ -68,16 +68,17 @@ def _share(read_data: bool, subset: str | None) -> float:
     return share
 
 
-def _verify_document(results: "Sequence[VerifyResult]", name: str | None) -> dict[str, Any]:
-    documents = [result.document() for result in results]
-    return {
-        "name": documents[0]["name"] if name is not None else "all",
-        "files": sum(result.files for result in results),
-        "bytes": sum(result.bytes for result in results),
-        "problems": [problem for result in results for problem in result.problems],
-        "ok": all(result.ok for result in results),
-        "backups": documents,
-    }
+def _verify_document(results: "Sequence[VerifyResult]", name: str | None) -> "VerifyDocument":
+    from backup.verify.verify import VerifyDocument
+
+    return VerifyDocument(
+        name=results[0].name if name is not None else "all",
+        files=sum(result.files for result in results),
+        bytes=sum(result.bytes for result in results),
+        problems=[problem for result in results for problem in result.problems],
+        ok=all(result.ok for result in results),
+        backups=[result.row for result in results],
+    )
 
 
 def _print_verified(session: Session, result: "VerifyResult") -> None:
@@ -90,5 +91,5 @@ def _print_verified(session: Session, result: "VerifyResult") -> None:
     files = counted(result.files, "file")
     line(f"backup {result.name}: {files}, {format_size(result.bytes)}{how}: {'ok' if result.ok else 'DAMAGED'}")
     for problem in result.problems:
-        others = f"; also in {', '.join(problem['also_in'])}" if problem["also_in"] else ""
-        line(f"  {problem['text']}{others}")
+        others = f"; also in {', '.join(problem.also_in)}" if problem.also_in else ""
+        line(f"  {problem.text}{others}")

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -24,6 +23,7 @@ from oplog.errors import FrostlineError
 from tiering.config.secrets import without_passwords
 from tiering.config.settings import Config
 from tiering.config.units import counted
+from tiering.facts.backups import BackupsStatus, ProofRow, TableBackup
 
 logger = logging.getLogger(__name__)
 _FILE = "last_seen.json"
@@ -134,7 +134,7 @@ def _newer(first: Proof | None, other: Proof | None) -> Proof | None:
     return max((proof for proof in (first, other) if proof is not None), key=lambda proof: proof.time, default=None)
 
 
-def status_document(config: Config, tables: Mapping[str, str]) -> dict[str, Any] | None:
+def backups_status(config: Config, tables: Mapping[str, str]) -> BackupsStatus | None:
     """What `status` says of the tables, given by uuid and name: as of when, and of each the newest backup, verification
     and drill. None where no repository is configured. Reads this machine's state and nothing else."""
     if not (os.environ.get(VARIABLE) or config.backup.repository):
@@ -142,18 +142,15 @@ def status_document(config: Config, tables: Mapping[str, str]) -> dict[str, Any]
     try:
         name = repository_config(config, repository_url(config, None)).url
     except FrostlineError as error:
-        return {"repository": None, "as_of": None, "tables": [], "what": without_passwords(error.message)}
+        return BackupsStatus(None, None, [], without_passwords(error.message))
     seen = _last_seen(config.state_directory / "backup", name)
     by_uuid = {table.uuid: table for table in seen.tables} if seen else {}
     by_name = {table.table: table for table in seen.tables} if seen else {}
-    return {
-        "repository": without_passwords(name),
-        "as_of": _text(seen.as_of) if seen else None,
-        "tables": [
-            _document(table, by_uuid.get(uuid) or by_name.get(table))
-            for uuid, table in sorted(tables.items(), key=lambda entry: entry[1])
-        ],
-    }
+    rows = [
+        _row(table, by_uuid.get(uuid) or by_name.get(table))
+        for uuid, table in sorted(tables.items(), key=lambda entry: entry[1])
+    ]
+    return BackupsStatus(without_passwords(name), _text(seen.as_of) if seen else None, rows)
 
 
 def _last_seen(state: Path, name: str) -> LastSeen | None:
@@ -169,52 +166,50 @@ def _read(path: Path) -> LastSeen | None:
         return None
 
 
-def _document(table: str, seen: SeenTable | None) -> dict[str, Any]:
-    return {
-        "table": table,
-        "backup": seen and seen.backup,
-        "machine": seen and seen.machine,
-        "taken": _text(seen.taken) if seen else None,
-        "verified": _proof_document(seen.verified) if seen and seen.verified else None,
-        "drilled": _proof_document(seen.drilled) if seen and seen.drilled else None,
-    }
+def _row(table: str, seen: SeenTable | None) -> TableBackup:
+    if seen is None:
+        return TableBackup(table=table)
+    return TableBackup(
+        table=table,
+        backup=seen.backup,
+        machine=seen.machine,
+        taken=_text(seen.taken),
+        verified=_proof_row(seen.verified),
+        drilled=_proof_row(seen.drilled),
+    )
 
 
-def _proof_document(proof: Proof) -> dict[str, Any]:
-    return {
-        "backup": proof.backup,
-        "time": _text(proof.time),
-        "how": proof.how,
-        "problems": proof.problems,
-        "ok": not proof.problems,
-    }
+def _proof_row(proof: Proof | None) -> ProofRow | None:
+    if proof is None:
+        return None
+    return ProofRow(proof.backup, _text(proof.time), proof.how, proof.problems, not proof.problems)
 
 
-def status_lines(document: Mapping[str, Any]) -> list[str]:
+def status_lines(document: BackupsStatus) -> list[str]:
     """The same as lines of text."""
-    if document["repository"] is None:
-        return [str(document["what"])]
-    if document["as_of"] is None:
-        return [f"{document['repository']}: not looked at from here yet; 'frostline backup list' does"]
+    if document.repository is None:
+        return [str(document.what)]
+    if document.as_of is None:
+        return [f"{document.repository}: not looked at from here yet; 'frostline backup list' does"]
     return [
-        f"as of {document['as_of']}, {document['repository']}",
-        *(f"{item['table']}: {_line(item)}" for item in document["tables"]),
+        f"as of {document.as_of}, {document.repository}",
+        *(f"{item.table}: {_line(item)}" for item in document.tables),
     ]
 
 
-def _line(table_status: Mapping[str, Any]) -> str:
-    if table_status["backup"] is None:
+def _line(table_status: TableBackup) -> str:
+    if table_status.backup is None:
         return "NO BACKUP"
-    proofs = [f"{word} {_proof_text(table_status[word])}" for word in ("verified", "drilled")]
-    return f"{table_status['backup']} of {table_status['taken']}, {', '.join(proofs)}"
+    proofs = [f"verified {_proof_text(table_status.verified)}", f"drilled {_proof_text(table_status.drilled)}"]
+    return f"{table_status.backup} of {table_status.taken}, {', '.join(proofs)}"
 
 
-def _proof_text(proof: Mapping[str, Any] | None) -> str:
+def _proof_text(proof: ProofRow | None) -> str:
     if proof is None:
         return "never"
-    how = {"data": "all data", "subset": "a share of the data", "share": "a share"}.get(proof["how"], proof["how"])
-    what = "ok" if proof["ok"] else counted(proof["problems"], "problem").upper()
-    return f"{proof['time']} ({how}: {what})"
+    how = {"data": "all data", "subset": "a share of the data", "share": "a share"}.get(proof.how, proof.how)
+    what = "ok" if proof.ok else counted(proof.problems, "problem").upper()
+    return f"{proof.time} ({how}: {what})"
 
 
 def _text(moment: datetime) -> str:

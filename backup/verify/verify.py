@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
+from msgspec.structs import asdict
 
 from backup import records
 from backup.completeness import Flaw, NamedFile, missing, walk_backup
@@ -38,6 +39,48 @@ class VerifyRequest(msgspec.Struct, frozen=True):
     dry_run: bool = False
 
 
+class BackupProblem(msgspec.Struct, kw_only=True):
+    """What is wrong with a file of a backup."""
+
+    backup: str
+    table: str
+    partition: str
+    part: str
+    file: str
+    object: str
+    what: str
+    text: str
+    also_in: list[str]
+    """Other backups that count on the same object."""
+
+
+class VerifiedBackup(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup in `backup verify --json`."""
+
+    name: str
+    id: str
+    machine: str
+    files: int
+    bytes: int
+    read_bytes: int
+    depth: Literal["quick", "subset", "data"]
+    slice: str
+    """Of a subset: `3 of 20`."""
+    problems: tuple[BackupProblem, ...]
+    ok: bool
+
+
+class VerifyDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`backup verify --json`."""
+
+    name: str
+    files: int
+    bytes: int
+    problems: list[BackupProblem]
+    ok: bool
+    backups: list[VerifiedBackup]
+
+
 class VerifyResult(msgspec.Struct, frozen=True):
     """What was found in one backup."""
 
@@ -50,15 +93,15 @@ class VerifyResult(msgspec.Struct, frozen=True):
     depth: Literal["quick", "subset", "data"]
     slice: str
     """Of a subset: `3 of 20`."""
-    problems: tuple[dict[str, Any], ...]
+    problems: tuple[BackupProblem, ...]
 
     @property
     def ok(self) -> bool:
         return not self.problems
 
-    def document(self) -> dict[str, Any]:
-        shown = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {**shown, "ok": self.ok}
+    @property
+    def row(self) -> VerifiedBackup:
+        return VerifiedBackup(**asdict(self), ok=self.ok)
 
 
 def verify(
@@ -89,7 +132,7 @@ def verify(
     results = [result for result in results if result.id not in gone]
     results = _with_others(storage, results, [header for header in everything if header.id not in gone])
     if not request.dry_run:
-        flawed = {problem["object"] for result in results for problem in result.problems}
+        flawed = {problem.object for result in results for problem in result.problems}
         for key in sorted({flaw.key for flaws, _ in read.values() for flaw in flaws if _is_changed(flaw)} & flawed):
             if holdings.size_of(key) is not None:
                 storage.mark_damaged(key)
@@ -202,25 +245,25 @@ def _result(
     )
 
 
-def _problem(header: BackupHeader, flaw: Flaw) -> dict[str, Any]:
-    return {
-        "backup": header.name,
-        "table": flaw.table,
-        "partition": flaw.partition,
-        "part": flaw.part,
-        "file": flaw.file,
-        "object": flaw.key,
-        "what": flaw.what,
-        "text": flaw.text,
-        "also_in": [],
-    }
+def _problem(header: BackupHeader, flaw: Flaw) -> BackupProblem:
+    return BackupProblem(
+        backup=header.name,
+        table=flaw.table,
+        partition=flaw.partition,
+        part=flaw.part,
+        file=flaw.file,
+        object=flaw.key,
+        what=flaw.what,
+        text=flaw.text,
+        also_in=[],
+    )
 
 
 def _with_others(
     storage: Storage, results: list[VerifyResult], everything: Sequence[BackupHeader]
 ) -> list[VerifyResult]:
     """Say of each problem which other backups count on the same object. Reads their lists, when there is a problem."""
-    wanted = {problem["object"] for result in results for problem in result.problems}
+    wanted = {problem.object for result in results for problem in result.problems}
     if not wanted:
         return results
     users: dict[str, list[tuple[str, str]]] = {}
@@ -229,8 +272,8 @@ def _with_others(
             users.setdefault(key, []).append((header.id, header.name))
     for result in results:
         for problem in result.problems:
-            others = {name for other, name in users.get(problem["object"], ()) if other != result.id}
-            problem["also_in"] = sorted(others)
+            others = {name for other, name in users.get(problem.object, ()) if other != result.id}
+            problem.also_in = sorted(others)
     return results
 
 
@@ -242,17 +285,17 @@ def _keys_of(storage: Storage, header: BackupHeader) -> set[str]:
 
 def broken_result(broken: BrokenBackup, name: str, machine: str, backup_id: str) -> VerifyResult:
     """What is said of a backup whose header cannot be read."""
-    problem = {
-        "backup": name,
-        "table": "",
-        "partition": "",
-        "part": "",
-        "file": "",
-        "object": broken.key,
-        "what": broken.error.message,
-        "text": broken.error.message,
-        "also_in": [],
-    }
+    problem = BackupProblem(
+        backup=name,
+        table="",
+        partition="",
+        part="",
+        file="",
+        object=broken.key,
+        what=broken.error.message,
+        text=broken.error.message,
+        also_in=[],
+    )
     return VerifyResult(name, backup_id, machine, 0, 0, 0, "quick", "", (problem,))
 
 
@@ -267,7 +310,7 @@ def _record(result: VerifyResult, request: VerifyRequest, chosen: _Share) -> Ver
         read_bytes=result.read_bytes,
         slices=chosen.slices,
         slice=chosen.number,
-        problems=tuple(problem["text"] for problem in result.problems[:KEPT_PROBLEMS]),
+        problems=tuple(problem.text for problem in result.problems[:KEPT_PROBLEMS]),
         problem_count=len(result.problems),
     )
 

@@ -96,7 +96,7 @@ def collect(
         )
     if short:
         logger.warning("disk %s: collecting with a guard interval of only %g s", disk.name, rules.guard.total_seconds())
-    report = GcReport(disk.name, rules.delete)
+    report = GcReport(disk.name, delete=rules.delete)
     if (clickhouse := disk.clickhouse) is None:
         _Collection(with_commits(disk), rules, report, now=now, remote=remote, references=references).run()
         return report

@@ -9,11 +9,10 @@ import msgspec
 from oplog.errors import AccessDenied, FrostlineError, PartlyDone, Retained
 
 
-class GcReport(msgspec.Struct):
+class GcRow(msgspec.Struct):
     """What a collection saw and did. Counts are of blobs; the log's own objects are counted apart."""
 
     disk: str
-    delete: bool
     referenced: int = 0
     pending: int = 0
     orphaned: int = 0
@@ -24,8 +23,6 @@ class GcReport(msgspec.Struct):
     """Why nothing (more) was deleted; None when no safety rule spoke."""
     quarantined: int = 0
     """Orphans announced by this run or too lately by an earlier one: they go when their quarantine is over."""
-    orphans: list[str] = msgspec.field(default_factory=list)
-    """Keys of the orphaned blobs, the oldest first."""
     suspicious: list[str] = msgspec.field(default_factory=list)
     """Unnamed blobs with an impossible time: kept."""
     foreign: list[str] = msgspec.field(default_factory=list)
@@ -57,6 +54,18 @@ class GcReport(msgspec.Struct):
     old_versions: int = 0
     old_version_bytes: int = 0
     """Versions and delete markers of our names that no listing shows. Counted, never touched."""
+
+
+class GcReport(GcRow):
+    """The same, with what no document has: it may be long."""
+
+    delete: bool = False
+    orphans: list[str] = msgspec.field(default_factory=list)
+    """Keys of the orphaned blobs, the oldest first."""
+
+    @property
+    def row(self) -> GcRow:
+        return GcRow(**{name: getattr(self, name) for name in GcRow.__struct_fields__})
 
     def stays(self, key: str, error: FrostlineError) -> None:
         """The store did not delete the object."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from disks.base import BucketDisk, Disk
 from disks.file_table.row_bytes import read_row
@@ -24,6 +26,38 @@ USUAL_VERSION = 3
 INLINE_VERSION = 4
 
 
+class LostPartRow(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
+    """A whole part that has lost its name."""
+
+    table: str
+    source: str
+    target: str
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written."""
+
+    disk: str
+    directory: str
+    metadata_version: int
+    revision: int | None
+    files: int
+    bytes: int
+    written: int
+    links: int
+    unchanged: int
+    lost_parts: list[LostPartRow]
+    deleted_at_start: Sequence[str]
+    losses: int
+    notes: Sequence[str]
+
+
+class ExportDocument(Exported, frozen=True, kw_only=True):
+    """`clickhouse export --json`."""
+
+    dry_run: bool
+
+
 def export(
     disk: Disk,
     directory: Path,
@@ -33,7 +67,7 @@ def export(
     prefix: str | None = None,
     dry_run: bool = False,
     askers: Askers = HERE,
-) -> dict[str, Any]:
+) -> Exported:
     """Write the tree of the disk's files; what was done, as the command line shows it. Whole parts that have lost their
     name go to `detached/`: a server deletes what has a temporary one.
 
@@ -52,21 +86,21 @@ def export(
     chosen = version or (INLINE_VERSION if inline else USUAL_VERSION)
     before = key_prefix(bucket.store) if prefix is None else prefix
     written = write_tree(directory, rows, version=chosen, key_prefix=before, dry_run=dry_run, progress=askers.progress)
-    return {
-        "disk": disk.name,
-        "directory": str(directory),
-        "metadata_version": chosen,
-        "revision": at,
-        "files": written.files,
-        "bytes": written.bytes,
-        "written": written.written,
-        "links": written.linked,
-        "unchanged": written.unchanged,
-        "lost_parts": [{"table": part.table, "from": part.source, "to": part.target} for part in lost],
-        "deleted_at_start": to_delete,
-        "losses": len(losses(findings)),
-        "notes": sentences(findings),
-    }
+    return Exported(
+        disk=disk.name,
+        directory=str(directory),
+        metadata_version=chosen,
+        revision=at,
+        files=written.files,
+        bytes=written.bytes,
+        written=written.written,
+        links=written.linked,
+        unchanged=written.unchanged,
+        lost_parts=[LostPartRow(part.table, part.source, part.target) for part in lost],
+        deleted_at_start=to_delete,
+        losses=len(losses(findings)),
+        notes=sentences(findings),
+    )
 
 
 def _rows(disk: BucketDisk, revision: int | None, askers: Askers) -> tuple[list[FileRow], int | None, list[LogProblem]]:

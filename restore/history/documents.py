@@ -1,74 +1,133 @@
-"""What a log says, as documents and as lines of text."""
+"""What a log says, as rows and as lines of text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
+from restore.history.part_changes import FileCounts
+from restore.history.undo_context import PartNote
 from tiering.config.units import counted
 
 if TYPE_CHECKING:
     from oplog.entry import Commit
     from restore.history.diff import DiskDiff
-    from restore.history.part_changes import FileCounts
-    from restore.history.undo_context import PartNote, UndoPlan
+    from restore.history.undo_context import UndoPlan
 
 _SHOWN = 50
 """How many lines of one kind a text shows; the document has all."""
 
 
-def log_document(commit: Commit) -> dict[str, Any]:
-    """One entry of `log --json`."""
-    return {**commit_document(commit), "operations": len(commit.operations), "bytes": commit.size_bytes}
-
-
-def commit_document(commit: Commit) -> dict[str, Any]:
+class CommitRow(msgspec.Struct, frozen=True):
     """A commit in short."""
-    return {
-        "revision": commit.revision,
-        "time": commit.time,
-        "kind": commit.kind.word,
-        "actor": commit.actor,
-        "reason": commit.reason,
-    }
+
+    revision: int
+    time: datetime
+    kind: str
+    actor: str
+    reason: str
+
+    @classmethod
+    def of(cls, commit: Commit) -> CommitRow:
+        return cls(commit.revision, commit.time, commit.kind.word, commit.actor, commit.reason)
 
 
-def diff_document(diff: DiskDiff, *, files: bool) -> dict[str, Any]:
+class LogRow(CommitRow, frozen=True):
+    """An entry of `log --json`."""
+
+    operations: int
+    bytes: int
+
+
+class TableDiff(msgspec.Struct, frozen=True):
+    """A table that was created, dropped or altered."""
+
+    table: str
+    change: str
+    details: tuple[str, ...]
+    commit: CommitRow | None
+
+
+class PartDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """A part that only one of two revisions has, or whose files differ."""
+
+    table: str
+    part: str
+    change: str
+    what: str
+    rows: int | None
+    bytes: int
+    files: int
+    commit: CommitRow | None
+
+
+class PathDiff(msgspec.Struct, frozen=True):
+    """A file that differs."""
+
+    change: str
+    path: str
+    bytes: int
+
+
+class DiffDocument(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}):
     """`diff --json`."""
-    document: dict[str, Any] = {
-        "disk": diff.disk,
-        "from": diff.before,
-        "to": diff.after,
-        "tables": [
-            {
-                "table": change.table,
-                "change": change.change,
-                "details": change.details,
-                "commit": commit_document(change.commit) if change.commit else None,
-            }
-            for change in diff.tables
-        ],
-        "parts": [
-            {
-                "table": change.table,
-                "part": change.part,
-                "change": change.change,
-                "what": change.what,
-                "rows": change.rows,
-                "bytes": change.bytes,
-                "files": change.files,
-                "commit": commit_document(change.commit) if change.commit else None,
-            }
-            for change in diff.parts
-        ],
-        "files": asdict(diff.files),
-        "other_files": diff.other_files,
-    }
-    if files:
-        document["paths"] = [{"change": change, "path": path, "bytes": size} for change, path, size in diff.paths]
-    return document
+
+    disk: str
+    before: int
+    after: int
+    tables: list[TableDiff]
+    parts: list[PartDiff]
+    files: FileCounts
+    other_files: int
+    paths: list[PathDiff] | UnsetType = UNSET
+    """With `--files`."""
+
+
+class UndoDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`undo --json`: the preview, and the commit that carried it out, if one did."""
+
+    disk: str
+    undoes: CommitRow
+    parts_removed: Sequence[PartNote]
+    parts_back: Sequence[PartNote]
+    tables_back: Sequence[str]
+    altered: Sequence[str]
+    files_removed: int
+    files_back: int
+    notes: Sequence[str]
+    done: str | None
+    applied: bool
+    commit: int | None
+    dry_run: bool
+
+
+def log_row(commit: Commit) -> LogRow:
+    """An entry with its size."""
+    row = CommitRow.of(commit)
+    return LogRow(**asdict(row), operations=len(commit.operations), bytes=commit.size_bytes)
+
+
+def diff_document(diff: DiskDiff, *, files: bool) -> DiffDocument:
+    """The difference, with its files or without."""
+
+    def by(commit: Commit | None) -> CommitRow | None:
+        return CommitRow.of(commit) if commit else None
+
+    return DiffDocument(
+        disk=diff.disk,
+        before=diff.before,
+        after=diff.after,
+        tables=[TableDiff(change.table, change.change, change.details, by(change.commit)) for change in diff.tables],
+        parts=[PartDiff(**{**asdict(change), "commit": by(change.commit)}) for change in diff.parts],
+        files=diff.files,
+        other_files=diff.other_files,
+        paths=[PathDiff(*path) for path in diff.paths] if files else UNSET,
+    )
 
 
 _SIGNS = {"added": "+", "created": "+", "removed": "-", "dropped": "-", "changed": "~", "altered": "~"}
@@ -121,25 +180,25 @@ def _counts(files: FileCounts) -> str:
     )
 
 
-def undo_document(planned: UndoPlan, done: int | None, *, dry_run: bool) -> dict[str, Any]:
-    """`undo --json`: the preview, and the commit that carried it out, if one did."""
+def undo_document(planned: UndoPlan, done: int | None, *, dry_run: bool) -> UndoDocument:
+    """What an undo would do, or did."""
     from restore.history.part_changes import altered
 
-    return {
-        "disk": planned.disk,
-        "undoes": commit_document(planned.commit),
-        "parts_removed": [asdict(note) for note in planned.parts_removed],
-        "parts_back": [asdict(note) for note in planned.parts_back],
-        "tables_back": planned.tables_back,
-        "altered": altered(*planned.alter) if planned.alter else [],
-        "files_removed": len(planned.removes),
-        "files_back": len(planned.creates),
-        "notes": planned.notes,
-        "done": planned.done or None,
-        "applied": done is not None,
-        "commit": done,
-        "dry_run": dry_run,
-    }
+    return UndoDocument(
+        disk=planned.disk,
+        undoes=CommitRow.of(planned.commit),
+        parts_removed=planned.parts_removed,
+        parts_back=planned.parts_back,
+        tables_back=planned.tables_back,
+        altered=altered(*planned.alter) if planned.alter else [],
+        files_removed=len(planned.removes),
+        files_back=len(planned.creates),
+        notes=planned.notes,
+        done=planned.done or None,
+        applied=done is not None,
+        commit=done,
+        dry_run=dry_run,
+    )
 
 
 def undo_lines(planned: UndoPlan) -> Iterator[str]:

@@ -15,6 +15,7 @@ from tiering.cli.frame.verb_table import verbs_of_clickhouse
 
 if TYPE_CHECKING:
     from disks.workers.parallel import Askers
+    from restore.clickhouse.export import Exported
     from restore.clickhouse.rebuild import ImportResult
     from restore.clickhouse.report import Report
 
@@ -75,6 +76,9 @@ def export(
 
     Run it again to continue. Refuses a directory with other files. Exit 4: the export has losses or parts in detached/.
     """
+    from msgspec.structs import asdict
+
+    from restore.clickhouse.export import ExportDocument
     from restore.clickhouse.export import export as export_disk
 
     result = export_disk(
@@ -87,10 +91,10 @@ def export(
         askers=_askers(session),
     )
     if session.options.json:
-        session.output.document({**result, "dry_run": session.dry_run})
+        session.output.document(ExportDocument(**asdict(result), dry_run=session.dry_run))
     else:
         _print_export(session, result)
-    if result["lost_parts"] or result["losses"]:
+    if result.lost_parts or result.losses:
         session.found_something()
 
 
@@ -100,25 +104,25 @@ def _askers(session: Session) -> "Askers":
     return Askers(session.options.workers or WORKERS, session.progress())
 
 
-def _print_export(session: Session, result: dict[str, Any]) -> None:
+def _print_export(session: Session, result: "Exported") -> None:
     from tiering.config.units import format_size
 
     line = session.output.line
-    for part in result["lost_parts"]:
-        line(f"LOST NAME  {part['from']} is a complete part: in this tree it is {part['to']}")
-    shown = "" if result["revision"] is None else f" at revision {result['revision']}"
-    line(f"disk {result['disk']}{shown}: {counted(result['files'], 'file')}, {format_size(result['bytes'])}")
-    line(f"  {'to write' if session.dry_run else 'written':<11}{result['written']:,}")
-    line(f"  {'of these':<11}{result['links']:,} hard links")
-    line(f"  {'unchanged':<11}{result['unchanged']:,}")
-    for directory in result["deleted_at_start"][:_SHOWN]:
+    for part in result.lost_parts:
+        line(f"LOST NAME  {part.source} is a complete part: in this tree it is {part.target}")
+    shown = "" if result.revision is None else f" at revision {result.revision}"
+    line(f"disk {result.disk}{shown}: {counted(result.files, 'file')}, {format_size(result.bytes)}")
+    line(f"  {'to write' if session.dry_run else 'written':<11}{result.written:,}")
+    line(f"  {'of these':<11}{result.links:,} hard links")
+    line(f"  {'unchanged':<11}{result.unchanged:,}")
+    for directory in result.deleted_at_start[:_SHOWN]:
         session.output.note(f"note: a server deletes {directory} when it starts: it was never finished")
-    for note in result["notes"]:
+    for note in result.notes:
         session.output.note(f"note: {note}")
     line(
         "Dry run: nothing was changed."
         if session.dry_run
-        else f"Metadata version {result['metadata_version']} is in {result['directory']}."
+        else f"Metadata version {result.metadata_version} is in {result.directory}."
     )
 
 

@@ -34,7 +34,7 @@ def log(
     limit: Annotated[int | None, typer.Option(metavar="N", help="at most N, newest first", min=0)] = None,
 ) -> None:
     """Show the operations log of a bucket: what changed, when, why and by which machine."""
-    from restore.history.documents import log_document
+    from restore.history.documents import log_row
 
     store = session.store()
     if "." not in target:
@@ -49,7 +49,7 @@ def log(
             else commits.touching(directory, since, until, limit)
         )
         listed = [entry.commit for entry in found]
-    documents = [log_document(commit) for commit in listed]
+    documents = [log_row(commit) for commit in listed]
     if session.options.json:
         session.output.document({"disk": disk.name, "entries": documents})
         return

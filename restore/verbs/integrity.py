@@ -10,14 +10,16 @@ from tiering.cli.frame.output import counted
 from tiering.cli.frame.remote_work import Master, Spark, SparkWork, wanted
 from tiering.cli.frame.session import BEGIN_OR_FIND, Session, actor
 from tiering.cli.frame.verb import verb
-from tiering.cli.reports.garbage import GC_AGAIN, gc_document, print_gc
+from tiering.cli.reports.garbage import GC_AGAIN, print_gc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from disks.base import Disk
+    from disks.garbage.report import GcRow
     from disks.workers.runner import Remote
     from restore.check.check import CheckOptions, CheckResult
+    from restore.verbs.documents import CheckDocument, GcDocument, GcSum
     from tiering.catalog.identities.faults import Fault
     from tiering.catalog.identities.identity import Identities
     from tiering.config.settings import Config
@@ -169,22 +171,19 @@ def _policy_disks(config: "Config", identities: "Identities") -> dict[str, list[
     }
 
 
-def _check_document(result: "CheckResult", *, dry_run: bool) -> dict[str, Any]:
-    import msgspec
+def _check_document(result: "CheckResult", *, dry_run: bool) -> "CheckDocument":
+    from restore.verbs.documents import AttachablePart, CheckDocument
 
-    return {
-        "checked": msgspec.to_builtins(result.checked),
-        "problems": [msgspec.to_builtins(problem) for problem in result.problems],
-        "repaired": list(result.repaired),
-        "set_aside": list(result.set_aside),
-        "attachable": [
-            {"path": path, "table": table, "partition": partition}
-            for path, (table, partition) in result.attachable.items()
-        ],
-        "shares": [msgspec.to_builtins(share) for share in result.shares],
-        "ok": result.ok,
-        "dry_run": dry_run,
-    }
+    return CheckDocument(
+        checked=result.checked,
+        problems=result.problems,
+        repaired=result.repaired,
+        set_aside=result.set_aside,
+        attachable=[AttachablePart(path, *where) for path, where in result.attachable.items()],
+        shares=result.shares,
+        ok=result.ok,
+        dry_run=dry_run,
+    )
 
 
 def _print_check(session: Session, result: "CheckResult", how: "CheckOptions") -> None:
@@ -283,22 +282,21 @@ def gc(
             _say_without_marks(session, store.disk(name))
     work = SparkWork(session, "gc", master) if with_spark else None
     reports = [store.gc(name, rules, remote=_remote(session, work, store.disk(name))) for name in names]
-    documents = [gc_document(report) for report in reports]
+    rows = [report.row for report in reports]
     if work is not None:
         work.report()
     if session.options.json:
-        total = documents[0] if len(documents) == 1 else {**_sum(documents), "disks": documents}
-        session.output.document({**total, "dry_run": session.dry_run})
+        session.output.document(_gc_document(rows, dry_run=session.dry_run))
     else:
-        for document in documents:
-            print_gc(session, document)
-    refusals = [document for document in documents if document["refused"]]
+        for row in rows:
+            print_gc(session, row)
+    refusals = [row for row in rows if row.refused]
     if refusals and delete:
-        raise Refused(f"gc deleted nothing more on {refusals[0]['disk']}: {refusals[0]['refused']}", hint=GC_AGAIN)
+        raise Refused(f"gc deleted nothing more on {refusals[0].disk}: {refusals[0].refused}", hint=GC_AGAIN)
     for report in reports:
         if (failure := report.failure()) is not None:
             raise failure
-    if any(document["orphaned"] or document["refused"] for document in documents) and not delete:
+    if any(row.orphaned or row.refused for row in rows) and not delete:
         session.found_something()
 
 
@@ -337,8 +335,22 @@ def _collected_with_spark(store: "Store", names: list[str]) -> bool:
     return bool(names)
 
 
-def _sum(documents: list[dict[str, Any]]) -> dict[str, Any]:
-    numbers = ("referenced", "pending", "orphaned", "orphaned_bytes", "deleted", "deleted_bytes")
-    total: dict[str, Any] = {name: sum(document[name] for document in documents) for name in numbers}
-    total["refused"] = next((document["refused"] for document in documents if document["refused"]), None)
-    return total
+def _gc_document(rows: "list[GcRow]", *, dry_run: bool) -> "GcDocument | GcSum":
+    """Of one disk its row; of several their sums and each."""
+    from msgspec.structs import asdict
+
+    from restore.verbs.documents import GcDocument, GcSum
+
+    if len(rows) == 1:
+        return GcDocument(**asdict(rows[0]), dry_run=dry_run)
+    return GcSum(
+        referenced=sum(row.referenced for row in rows),
+        pending=sum(row.pending for row in rows),
+        orphaned=sum(row.orphaned for row in rows),
+        orphaned_bytes=sum(row.orphaned_bytes for row in rows),
+        deleted=sum(row.deleted for row in rows),
+        deleted_bytes=sum(row.deleted_bytes for row in rows),
+        refused=next((row.refused for row in rows if row.refused), None),
+        disks=rows,
+        dry_run=dry_run,
+    )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,8 @@ from tiering.cli.frame.verb import new_app, verb
 
 if TYPE_CHECKING:
     from restore.history.partitions import DetachedPart, PartitionCommits
+    from restore.verbs.documents import PartitionRow
+    from tiering.cli.frame.output import Cell
     from tiering.insert.insert import InsertResult
     from tiering.table.part import Part
 
@@ -34,30 +36,27 @@ def register(app: typer.Typer) -> None:
 def list_partitions(session: Session, table: TableName) -> None:
     """List the partitions of a table with their size on each disk, detached ones too."""
     from restore.history.partitions import detached_parts
+    from restore.verbs.documents import PartitionRow, PartitionsDocument
     from tiering.catalog.rows import part_row
 
     store = session.store()
     definition = store.definition(table)
     store.check_answer(table)
     session.tell_set_aside(store.set_aside(table))
-    found: dict[str, dict[str, Any]] = {}
+    partitions: dict[str, PartitionRow] = {}
     for row in map(part_row, store.parts(table)):
-        entry = found.setdefault(row.partition, _entry(row.partition))
-        _add(entry, row.disk, row.rows, row.bytes)
-        known = [time for time in (entry["min_time"], row.min_time) if time is not None]
-        entry["min_time"] = min(known, default=None)
-        known = [time for time in (entry["max_time"], row.max_time) if time is not None]
-        entry["max_time"] = max(known, default=None)
-    aside: dict[str, dict[str, Any]] = {}
+        entry = partitions.setdefault(row.partition, PartitionRow(row.partition))
+        entry.add(row.disk, row.rows, row.bytes)
+        entry.widen(row.min_time, row.max_time)
+    detached: dict[str, PartitionRow] = {}
     for one in detached_parts(store.context, definition):
-        _add(aside.setdefault(one.partition, _entry(one.partition)), one.disk, one.part.rows, one.part.size_bytes)
-    partitions, detached = ([those[name] for name in sorted(those)] for those in (found, aside))
-    for entry in detached:
-        del entry["min_time"], entry["max_time"]
+        entry = detached.setdefault(one.partition, PartitionRow(one.partition))
+        entry.add(one.disk, one.part.rows, one.part.size_bytes)
+    both = [[found[name] for name in sorted(found)] for found in (partitions, detached)]
     if session.options.json:
-        session.output.document({"table": definition.full_name, "partitions": partitions, "detached": detached})
+        session.output.document(PartitionsDocument(definition.full_name, *both))
         return
-    rows = [_row(entry, "") for entry in partitions] + [_row(entry, "detached") for entry in detached]
+    rows = [_cells(entry, state) for entries, state in zip(both, ("", "detached"), strict=True) for entry in entries]
     session.output.table(
         ["partition", "parts", "rows", "size", "disks", "from", "to", "state"], rows, empty="No partitions."
     )
@@ -134,16 +133,9 @@ def _report_files(session: Session, result: "InsertResult") -> None:
     from tiering.config.units import format_size
 
     if session.options.json:
-        session.output.document(
-            {
-                "table": result.table,
-                "rows": result.rows,
-                "parts": list(result.parts),
-                "duplicates": result.duplicates,
-                "bytes": result.bytes,
-                "dry_run": session.dry_run,
-            }
-        )
+        from tiering.facts.inserts import InsertDocument
+
+        session.output.document(InsertDocument.of(result, dry_run=session.dry_run))
         return
     size = f"{counted(result.rows, 'row')}, {format_size(result.bytes)}"
     if session.dry_run:
@@ -153,39 +145,12 @@ def _report_files(session: Session, result: "InsertResult") -> None:
     session.output.line(f"Attached {counted(len(result.parts), 'part')} to {result.table}: {size}{there}.")
 
 
-def _entry(partition: str) -> dict[str, Any]:
-    return {
-        "partition": partition,
-        "parts": 0,
-        "rows": 0,
-        "bytes": 0,
-        "bytes_by_disk": {},
-        "min_time": None,
-        "max_time": None,
-    }
-
-
-def _add(entry: dict[str, Any], disk: str, rows: int, size_bytes: int) -> None:
-    entry["parts"] += 1
-    entry["rows"] += rows
-    entry["bytes"] += size_bytes
-    entry["bytes_by_disk"][disk] = entry["bytes_by_disk"].get(disk, 0) + size_bytes
-
-
-def _row(entry: dict[str, Any], state: str) -> tuple[Any, ...]:
+def _cells(row: "PartitionRow", state: str) -> "tuple[Cell, ...]":
     from tiering.config.units import format_size
 
-    times = [str(entry.get(name) or "")[:16].replace("T", " ") for name in ("min_time", "max_time")]
-    sizes = format_size(entry["bytes"])
-    return (
-        entry["partition"],
-        entry["parts"],
-        f"{entry['rows']:,}",
-        sizes,
-        ", ".join(entry["bytes_by_disk"]),
-        *times,
-        state,
-    )
+    times = [str(time or "")[:16].replace("T", " ") for time in (row.min_time, row.max_time)]
+    disks = ", ".join(row.bytes_by_disk)
+    return (row.partition, row.parts, f"{row.rows:,}", format_size(row.bytes), disks, *times, state)
 
 
 def _report(

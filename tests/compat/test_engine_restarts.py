@@ -84,7 +84,7 @@ def test_a_lost_insert_survives_the_start_of_a_server(
         run(python, tmp_path / "clickhouse", queries)
     store = open_store(ObjectDiskConfig(url=f"s3://{bucket}/ch/", read_only=True))
     exported = export(ClickHouseDisk("ch", store, tmp_path / "state", read_only=True), tmp_path / "out")
-    (lost,) = exported["lost_parts"]
+    (lost,) = exported.lost_parts
     before = {item.key for item in store.list()}
 
     disk = disk_of(s3_environment, bucket, tmp_path / "out", send_metadata=False)
@@ -94,7 +94,7 @@ def test_a_lost_insert_survives_the_start_of_a_server(
     ]
     assert run(python, tmp_path / "new", queries)[-1] == [1000]
     assert before <= {item.key for item in store.list()}
-    place = tmp_path / "out" / lost["to"]
+    place = tmp_path / "out" / lost.target
     name = place.name.partition("lost_1_")[2]
     place.rename(place.with_name(name))
     queries = [f"ALTER TABLE db.t ATTACH PART '{name}'", "SELECT count(), uniqExact(k) FROM db.t"]

@@ -114,7 +114,7 @@ def verify(store: Store, site: Site) -> None:
     and no later backup counts on the object."""
     with opened(site) as repository:
         (result,) = repository.verify("one", VerifyRequest(share=1.0))
-        named = {problem["object"] for problem in result.problems}
+        named = {problem.object for problem in result.problems}
         assert [key[:6] for key in sorted(named)] == ["blobs/", "packs/"]
         (listed,) = repository.backups()
         assert listed.verified is not None, "I12 the verification is not shown"

@@ -19,7 +19,7 @@ def _kept_sources_are_gone() -> None:
 
     original = Bill.of_plan
 
-    def of_plan(self: Any, moves: Any, deletes: Any) -> dict[str, Any]:
+    def of_plan(self: Any, moves: Any, deletes: Any) -> Any:
         return original(self, [msgspec.structs.replace(move, keep_source=False) for move in moves], deletes)
 
     Bill.of_plan = of_plan  # type: ignore[method-assign]
@@ -77,19 +77,44 @@ def _unknown_is_nothing() -> None:
     from oplog.errors import FrostlineError
     from tiering.facts import sharing
 
-    original = sharing.sharing_documents
+    original = sharing.sharing_rows
 
-    def sharing_documents(store: Any, table: str | None = None) -> Any:
+    def sharing_rows(store: Any, table: str | None = None) -> Any:
         try:
-            return [one for one in original(store, table) if "error" not in one]
+            return [one for one in original(store, table) if not isinstance(one, sharing.UnknownSharing)]
         except FrostlineError:
             return []
 
-    sharing.sharing_documents = sharing_documents
-    replaced("tiering.facts.cost", "sharing_documents", sharing_documents)()
+    sharing.sharing_rows = sharing_rows
+    replaced("tiering.facts.cost", "sharing_rows", sharing_rows)()
+
+
+def _moves_of_every_table() -> None:
+    from tiering.facts.cost import Bill
+
+    original = Bill._moved
+    Bill._moved = lambda self, table: original(self, None)  # type: ignore[method-assign]
+
+
+def _rows_by_their_own_names() -> None:
+    from msgspec.structs import asdict
+
+    replaced("tiering.cli.frame.output", "fields_of", asdict)()
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "cost: the moves of every table",
+        "the past moves of one table are those of all",
+        f"{_COST}::test_a_table_by_its_uuid_costs_the_same",
+        _moves_of_every_table,
+    ),
+    (
+        "json: names of the code",
+        "a document with a remark beside it has the names of the struct's fields",
+        "tests/unit/tiering/cli/test_json_shapes.py::test_what_is_beside_a_row_changes_nothing_of_it",
+        _rows_by_their_own_names,
+    ),
     (
         "cost: what is kept is gone",
         "a plan that keeps the source is priced as if it went",

@@ -113,7 +113,7 @@ def test_what_is_gone_in_the_middle(machine: Machine, faults: list[FaultyStore],
     gone = NotFound("no such object (404)")
     faults[0].faults.append(Fault("get", gone, key=only, times=None))
     (result,) = machine.verify("one", share=1.0)
-    assert any(only in problem["text"] for problem in result.problems)
+    assert any(only in problem.text for problem in result.problems)
     with pytest.raises(NotFound):
         machine.restore("one", f"{TABLE}:{COPY}")
     faults[0].faults.clear()

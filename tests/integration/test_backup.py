@@ -329,7 +329,7 @@ class TestVerification:
                 changed[place] ^= 4
                 path.write_bytes(bytes(changed))
                 results = here.verify(None, share=1.0)
-                told = "\n".join(problem["text"] for result in results for problem in result.problems)
+                told = "\n".join(problem.text for result in results for problem in result.problems)
                 assert path.name in told, f"{path} at {place}: {told}"
                 path.write_bytes(whole)
                 for mark in root.glob("damaged/**/*"):
@@ -348,9 +348,9 @@ class TestVerification:
         assert here.verify("one")[0].ok, "a quick look sees no bytes"
         result = here.verify("one", share=1.0)[0]
         (problem,) = result.problems
-        assert (problem["table"], problem["file"]) == (TABLE, "data-0000.parquet")
-        assert problem["part"].startswith("202601_")
-        assert problem["also_in"] == ["two"]
+        assert (problem.table, problem.file) == (TABLE, "data-0000.parquet")
+        assert problem.part.startswith("202601_")
+        assert problem.also_in == ["two"]
         with pytest.raises(Damaged):
             here.restore("one", f"{TABLE}:demo.copy")
         with here.open() as store:
@@ -378,7 +378,7 @@ class TestVerification:
             repository.storage.store.delete([sorted(content(machine))[0]])
         (result,) = machine.verify("one")
         assert not result.ok
-        assert "is gone" in result.problems[0]["text"]
+        assert "is gone" in result.problems[0].text
 
 
 class TestPinned:
@@ -404,7 +404,7 @@ class TestPinned:
             for pin in pins.list_pins(disk.store):
                 pins.release(disk.store, pin.name)
         (result,) = machine.verify("one")
-        assert "nothing keeps the objects" in result.problems[0]["text"]
+        assert "nothing keeps the objects" in result.problems[0].text
 
     def test_deleting_the_backup_lets_the_revision_go(self, machine: Machine) -> None:
         machine.create("one", cold="pin")

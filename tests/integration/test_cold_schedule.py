@@ -22,11 +22,12 @@ from tiering.daemon.jobs.row import JobRow
 from tiering.daemon.jobs.runs import JobFiles, RunOrder, run
 from tiering.daemon.jobs.status import job_rows
 from tiering.daemon.status import DaemonStatus, read_status
+from tiering.engine.small_parts import Crowded
 from tiering.engine.store import Store
 from tiering.facts.growth import of_store
 from tiering.facts.metrics import collect
 from tiering.facts.metrics.process import process_families
-from tiering.facts.status import status_document
+from tiering.facts.status import store_status
 from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
 
@@ -131,8 +132,8 @@ def test_very_many_small_parts_are_merged_without_being_asked(store: Store) -> N
     for most_parts, expected in ((6, []), (5, [["merge", "d.t", "--cold"]])):
         config = every(store, None, most_parts=most_parts)
         assert kind.steps(config, store) == expected
-        crowds = status_document(store)["crowded"]
-        assert crowds == [{"table": "d.t", "disk": "s3", "partition": "all", "parts": 6}] * len(expected)
+        crowds = store_status(store).crowded
+        assert crowds == [Crowded("d.t", "s3", "all", 6)] * len(expected)
         assert [finding.check for finding in of_store(store)] == ["many-parts"] * len(expected)
         assert collect.look(store).crowded == ({"d.t": 6} if expected else {})
     job = {"cold_merges": JobConfig(cron="@daily")}
@@ -155,7 +156,7 @@ def test_what_gc_found_is_kept_as_numbers(store: Store, tmp_path: Path) -> None:
     assert figures == {"orphaned": 1, "orphaned_bytes": 7}
     found = {family.name: family.samples for family in process_families(collect.process(DaemonStatus(), jobs(store)))}
     assert found["frostline_orphaned_bytes"] == [((), 7)]
-    assert status_document(store)["garbage"] == figures
+    assert store_status(store).garbage == figures
     assert [finding.check for finding in of_store(store)] == ["garbage"]
 
 

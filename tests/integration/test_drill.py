@@ -119,7 +119,7 @@ def test_a_share_is_another_one_each_time(here: Machine) -> None:
     sizes = {
         partition: size
         for table in drill(here, dry_run=True).tables
-        for partition, size in ((one, table["bytes"]) for one in table["partitions"])
+        for partition, size in ((one, table.bytes) for one in table.partitions)
     }
     assert set(sizes) == {"202601", "202602"}
     with pytest.raises(UsageError, match="no partition of the backup is as small as"):
@@ -130,7 +130,7 @@ def test_a_share_is_another_one_each_time(here: Machine) -> None:
         found = drill(here, max_bytes=limit)
         assert (found.ok, found.whole) == (True, False)
         assert found.bytes <= limit
-        seen.update(partition for table in found.tables for partition in table["partitions"])
+        seen.update(partition for table in found.tables for partition in table.partitions)
     assert seen == set(sizes)
     assert not records(here)[0].whole
 
@@ -145,7 +145,7 @@ def test_a_table_without_parts_and_a_set_of_two_machines(here: Machine, tmp_path
     other.create("both")
     found = drill(here, "both")
     assert found.ok, found.problems
-    assert {table["table"]: table["parts"] for table in found.tables}["demo.empty"] == 0
+    assert {table.table: table.parts for table in found.tables}["demo.empty"] == 0
     assert len(found.backups) == 2
     assert found.rows == len(here.rows()) + 80
     assert len(records(here)) == 2

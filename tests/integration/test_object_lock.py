@@ -26,12 +26,12 @@ from disks.stores.open import open_store
 from disks.stores.s3 import store as s3
 from disks.stores.s3.store import PROBE_KEY
 from oplog.errors import NotFound, Retained
-from restore.verbs.integrity import gc_document, print_gc
 from tests import worm
 from tests.servers import Server
 from tiering.cli import main as cli
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.session import Session
+from tiering.cli.reports.garbage import print_gc
 from tiering.config.reading import load
 
 pytestmark = pytest.mark.skipif(worm.ACTIVE, reason="these buckets have locks of their own")
@@ -245,7 +245,7 @@ class TestFromTheCommandLine:
 def test_the_report_of_a_collection_says_until_when(capsys: pytest.CaptureFixture[str]) -> None:
     report = GcReport("s3", delete=True)
     report.kept = {"a": datetime(2026, 11, 22, 6, 26, tzinfo=UTC), "b": None}
-    print_gc(Session(GlobalOptions()), gc_document(report))
+    print_gc(Session(GlobalOptions()), report)
     assert (
         "locked      2 objects that the store keeps, until 2026-11-22 06:26Z at the latest" in capsys.readouterr().out
     )

@@ -71,7 +71,7 @@ def content(machine: Machine) -> dict[str, int]:
 def all_whole(machine: Machine) -> list[str]:
     """The complete backups, each proved byte for byte."""
     results = machine.verify(share=1.0)
-    assert [problem["text"] for result in results for problem in result.problems] == []
+    assert [problem.text for result in results for problem in result.problems] == []
     return [result.name for result in results]
 
 

@@ -1,8 +1,9 @@
 """Generates the reference of the command line and the configuration, the JSON schema, the diagrams of the packages,
 and the table of the shell's completion.
 
-python -m tests.tools.reference            write docs/reference/*.md, docs/architecture.md, configs/schema.json and
-                                           tiering/cli/help.txt and tiering/cli/completion/verbs.json
+python -m tests.tools.reference            write docs/reference/*.md, docs/architecture.md, docs/scripting.md's
+                                           table, configs/schema.json, tiering/cli/help.txt and
+                                           tiering/cli/completion/verbs.json
 python -m tests.tools.reference --check    fail when one of them is stale
 """
 
@@ -19,6 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from tests.tools.architecture import with_picture
+from tests.tools.shapes import with_shapes
 from tests.tools.verb_words import verb_words
 from tiering.cli.frame.options import NAMES
 from tiering.cli.frame.output import encode
@@ -49,9 +51,10 @@ def main(arguments: list[str]) -> int:
 
 def documents(root: Path) -> dict[str, str]:
     """Path below the root -> text."""
-    architecture = "docs/architecture.md"
+    architecture, scripting = "docs/architecture.md", "docs/scripting.md"
     return {
         architecture: with_picture((root / architecture).read_text(), root),
+        scripting: with_shapes((root / scripting).read_text()),
         "docs/reference/cli.md": command_line(),
         "docs/reference/configuration.md": configuration(),
         "configs/schema.json": encode(json_schema()).decode() + "\n",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 import pytest
 
 from oplog.errors import UsageError
 from tui.facts.filters import matcher
-from tui.facts.listing import ListColumn, of
+from tui.facts.listing import ListColumn
 
-COLUMNS = tuple(ListColumn(key, key, 8, of(key)) for key in ("part", "disk", "age", "size", "due", "state"))
+COLUMNS = tuple(ListColumn(key, key, 8, itemgetter(key)) for key in ("part", "disk", "age", "size", "due", "state"))
 ROWS: list[dict[str, Any]] = [
     {
         "part": "old",

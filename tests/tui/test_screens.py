@@ -59,7 +59,7 @@ def test_each_screen_has_the_numbers_of_its_verb(home: Home) -> None:
         view = driver.app.view
         assert isinstance(view, Overview)
         status = {**driver.beside(home, "status"), "recovered": []}
-        await driver.until(lambda: view.document is not None and _plain(view.document["status"]) == status)
+        await driver.until(lambda: view.document is not None and _plain(view.document.status) == status)
         for key, documents in expected.items():
             await driver.press(key)
             await driver.lists(_without_room(documents), _without_partitions if key == "2" else _without_room)
@@ -339,14 +339,14 @@ def test_a_disk_is_as_full_as_all_that_lies_on_it(home: Home) -> None:
     """However little of it is the store's; a bucket has no end."""
     with Store.open(load(home.configuration)) as store:
         facts = overview(store)
-    ssd = next(disk for disk in facts["disks"] if disk.name == "ssd")
+    ssd = next(disk for disk in facts.disks if disk.name == "ssd")
     ssd = replace(ssd, used_bytes=1, free_bytes=25, total_bytes=100)
-    s3 = next(disk for disk in facts["disks"] if disk.name == "s3")
-    facts["disks"] = [ssd, s3]
+    s3 = next(disk for disk in facts.disks if disk.name == "s3")
+    facts = replace(facts, disks=[ssd, s3])
     s3_line, ssd_line = sorted(line for line in overview_text(facts) if line.startswith(("  ssd  ", "  s3  ")))
     assert ssd_line == f"  ssd        [{'#' * 15}{'.' * 5}]  75% full  1 B, {ssd.parts} parts; 25 B free"
     assert "full" not in s3_line
-    facts["disks"] = [replace(ssd, free_bytes=None), s3]
+    facts = replace(facts, disks=[replace(ssd, free_bytes=None), s3])
     assert "full" not in next(line for line in overview_text(facts) if line.startswith("  ssd  "))
 
 

@@ -78,7 +78,7 @@ def test_the_inbox_and_the_daemon_are_trouble_while_they_are(tmp_path: Path) -> 
     config = msgspec.structs.replace(config, inbox=InboxConfig(path=str(tmp_path / "inbox")))
 
     def trouble(store: Store) -> list[str]:
-        return [one["what"] for one in overview(store)["trouble"]]
+        return [trouble.what for trouble in overview(store).trouble]
 
     with Store.open(config) as store:
         store.create_table(define_table("d.t", columns=["k:int64"], order_by="k", policy="hot_cold"))

@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -106,7 +106,7 @@ def _steps(kind: "JobKind", order: RunOrder) -> list[list[str]]:
     return [[*given, "--json", "--yes", "--quiet", "--no-progress", *step, *own] for step in steps]
 
 
-def _step(arguments: Sequence[str]) -> tuple[dict[str, Any], str, int]:
+def _step(arguments: Sequence[str]) -> tuple[Mapping[str, object], str, int]:
     """The document that a command line printed, what it said was wrong, its exit code."""
     out, said = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
@@ -118,7 +118,7 @@ def _step(arguments: Sequence[str]) -> tuple[dict[str, Any], str, int]:
     return document, _problem(said.getvalue(), document) if code else "", code
 
 
-def _problem(text: str, document: dict[str, Any]) -> str:
+def _problem(text: str, document: Mapping[str, object]) -> str:
     """What the document says could not be done; else the message of the documented error; the last line where there is
     none."""
     if isinstance(problems := document.get("problems"), list) and all(isinstance(one, str) for one in problems):

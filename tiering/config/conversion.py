@@ -16,6 +16,9 @@ TOO_DEEP = "lists and mappings are nested too deeply"
 
 KeyPath = tuple[str | int, ...]
 
+Yaml = dict[str, Any]
+"""A mapping of a configuration file, a default or a schema before it is checked: it may hold anything."""
+
 
 class ValueSource(msgspec.Struct, frozen=True):
     """What an error message says about a key's place: `lines` of the file and `variables` of the environment by key."""
@@ -65,7 +68,7 @@ def converted(value: Any, expected: Any, path: KeyPath, source: ValueSource) -> 
     return _convert_scalar(value, expected, path, source)
 
 
-def _convert_struct(value: Any, expected: type[msgspec.Struct], path: KeyPath, source: ValueSource) -> dict[str, Any]:
+def _convert_struct(value: Any, expected: type[msgspec.Struct], path: KeyPath, source: ValueSource) -> Yaml:
     mapping = _mapping(value, path, source)
     fields = {item.name: item for item in msgspec.structs.fields(expected)}
     for key in mapping:
@@ -86,9 +89,7 @@ def _by_tag(expected: Any) -> dict[str, type[msgspec.Struct]]:
     return {str(struct.__struct_config__.tag): struct for struct in structs}
 
 
-def _convert_tagged(
-    value: Any, structs: dict[str, type[msgspec.Struct]], path: KeyPath, source: ValueSource
-) -> dict[str, Any]:
+def _convert_tagged(value: Any, structs: dict[str, type[msgspec.Struct]], path: KeyPath, source: ValueSource) -> Yaml:
     """A mapping of the struct that its tag names. The error for a key of another of the structs says so."""
     mapping = _mapping(value, path, source)
     field = str(next(iter(structs.values())).__struct_config__.tag_field)

@@ -29,6 +29,7 @@ from tiering.config.conversion import (
     EnvironmentText,
     KeyPath,
     ValueSource,
+    Yaml,
     converted,
     dotted,
     kind_of,
@@ -68,7 +69,7 @@ def load_from(given: str | Path | None = None, environment: Mapping[str, str] | 
     """As `load`, with where everything came from."""
     environment = os.environ if environment is None else environment
     home = default_home(environment)
-    raw: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(embedded(home)))
+    raw: Yaml = msgspec.json.decode(msgspec.json.encode(embedded(home)))
     file = find_file(given, environment)
     source = ValueSource(str(file) if file else "the embedded default")
     base = home
@@ -93,9 +94,9 @@ def checked(config: Config) -> Config:
     return config
 
 
-def masked(config: Config) -> dict[str, Any]:
+def masked(config: Config) -> Yaml:
     """The configuration as plain values with every secret covered; what `config show` prints."""
-    plain: dict[str, Any] = msgspec.to_builtins(config)
+    plain: Yaml = msgspec.to_builtins(config)
     for disk in plain["disks"].values():
         for key in SECRET_KEYS:
             if disk.get(key):
@@ -128,7 +129,7 @@ def _read(file: Path) -> str:
         raise UsageError(f"cannot read the configuration {file}: {error}") from error
 
 
-def _parse(text: str, source: ValueSource) -> dict[str, Any]:
+def _parse(text: str, source: ValueSource) -> Yaml:
     import yaml
 
     try:
@@ -184,7 +185,7 @@ def _remember_lines(node: Any, path: KeyPath, source: ValueSource) -> None:
             _remember_lines(value, (*path, index), source)
 
 
-def _refuse_foreign(file: Path, raw: dict[str, Any]) -> None:
+def _refuse_foreign(file: Path, raw: Yaml) -> None:
     """Of a file that merely was in the current directory: nobody else may say what runs here, or where secrets go."""
     others = {status.st_uid for status in (file.stat(), file.lstat())} - {os.geteuid(), _ROOT}
     if others:
@@ -203,7 +204,7 @@ def _refuse_foreign(file: Path, raw: dict[str, Any]) -> None:
     logger.warning("%s was found in the current directory, and %s; --config names one that you trust", name, why)
 
 
-def _refuse_open_secret(file: Path, raw: dict[str, Any]) -> None:
+def _refuse_open_secret(file: Path, raw: Yaml) -> None:
     if _has_secret(raw) and file.stat().st_mode & 0o044:
         raise Refused(
             f"{file} holds a secret and others can read it",
@@ -211,7 +212,7 @@ def _refuse_open_secret(file: Path, raw: dict[str, Any]) -> None:
         )
 
 
-def _has_secret(raw: dict[str, Any]) -> bool:
+def _has_secret(raw: Yaml) -> bool:
     disks = raw.get("disks")
     holders = disks.values() if isinstance(disks, dict) else ()
     secret = any(isinstance(disk, dict) and any(disk.get(key) for key in SECRET_KEYS) for disk in holders)
@@ -227,7 +228,7 @@ def _has_secret(raw: dict[str, Any]) -> bool:
 # -- environment ---------------------------------------------------------------------------------------------------
 
 
-def _overlay(raw: dict[str, Any], environment: Mapping[str, str], source: ValueSource) -> tuple[str, ...]:
+def _overlay(raw: Yaml, environment: Mapping[str, str], source: ValueSource) -> tuple[str, ...]:
     top = list(Config.__struct_fields__)
     used: list[str] = []
     for name in sorted(environment):
@@ -244,7 +245,7 @@ def _overlay(raw: dict[str, Any], environment: Mapping[str, str], source: ValueS
     return tuple(used)
 
 
-def _set(raw: dict[str, Any], steps: list[str], value: EnvironmentText, variable: str, source: ValueSource) -> None:
+def _set(raw: Yaml, steps: list[str], value: EnvironmentText, variable: str, source: ValueSource) -> None:
     where: Any = raw
     path: KeyPath = ()
     for position, step in enumerate(steps):
@@ -274,7 +275,7 @@ def _set(raw: dict[str, Any], steps: list[str], value: EnvironmentText, variable
 # -- paths and words -----------------------------------------------------------------------------------------------
 
 
-def _absolute(plain: dict[str, Any], base: Path) -> dict[str, Any]:
+def _absolute(plain: Yaml, base: Path) -> Yaml:
     """Relative paths and `file:` URLs are meant from the file's directory. Raises `UsageError` for one that no file
     system takes."""
 
@@ -311,7 +312,7 @@ def _absolute(plain: dict[str, Any], base: Path) -> dict[str, Any]:
 # -- the schema ----------------------------------------------------------------------------------------------------
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> Yaml:
     """The JSON schema of the file, for editors. Sizes and durations are numbers or text."""
     schema = msgspec.json.schema(Config)
     for definition in schema["$defs"].values():
@@ -324,10 +325,10 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "frostline.yaml", **schema}
 
 
-def _or_text(key: dict[str, Any], example: str) -> dict[str, Any]:
-    kept: dict[str, Any] = {name: key.pop(name) for name in ("default", "description") if name in key}
+def _or_text(key: Yaml, example: str) -> Yaml:
+    kept: Yaml = {name: key.pop(name) for name in ("default", "description") if name in key}
     text = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*[A-Za-z]*\s*$", "examples": [example]}
-    choices: list[dict[str, Any]] = key.get("anyOf", [key])
+    choices: list[Yaml] = key.get("anyOf", [key])
     return {**kept, "anyOf": [*choices, text]}
 
 

@@ -36,7 +36,9 @@ _ASK_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
 _BEGIN_SECONDS = 10.0
 
-Verbs = Mapping[str, Callable[[list[str]], dict[str, Any]]]
+Answer = dict[str, Any]
+"""What a verb answers, by its own keys: the daemon may be of another version than who asks."""
+Verbs = Mapping[str, Callable[[list[str]], Answer]]
 
 log = logging.getLogger("frostline.daemon")
 
@@ -48,11 +50,20 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jobs: list[str] = []
 
 
-class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of it: a document, or an error as `--json` shows it."""
+class ErrorShown(msgspec.Struct, frozen=True):
+    """An error as `--json` shows it."""
 
-    document: dict[str, Any] = {}
-    error: dict[str, Any] | None = None
+    kind: str
+    message: str
+    hint: str
+    exit_code: int
+
+
+class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came of it: a document, or an error."""
+
+    document: Answer = {}
+    error: ErrorShown | None = None
 
 
 _requests = msgspec.json.Decoder(Request)
@@ -136,8 +147,8 @@ class ControlServer:
 def verbs_of(jobs: DaemonJobs, reload: Callable[[], Taken], compare: Callable[[], Taken]) -> Verbs:
     """What a daemon with these jobs can be asked."""
 
-    def told(act: Callable[[list[str]], None]) -> Callable[[list[str]], dict[str, Any]]:
-        def ask(names: list[str]) -> dict[str, Any]:
+    def told(act: Callable[[list[str]], None]) -> Callable[[list[str]], Answer]:
+        def ask(names: list[str]) -> Answer:
             act(names)
             return {"jobs": names or list(JOB_NAMES)}
 
@@ -147,7 +158,7 @@ def verbs_of(jobs: DaemonJobs, reload: Callable[[], Taken], compare: Callable[[]
         for name in names:
             jobs.trigger(name)
 
-    def document(taken: Taken) -> dict[str, Any]:
+    def document(taken: Taken) -> Answer:
         return {"changed": list(taken.changed), "kept": list(taken.kept)}
 
     return {
@@ -187,7 +198,7 @@ def ask(
     *,
     begin_seconds: float = _BEGIN_SECONDS,
     answer_seconds: float = _ANSWER_SECONDS,
-) -> dict[str, Any]:
+) -> Answer:
     """Ask the store's daemon. Raises its error; `FrostlineError` where none runs, `Transient` where none listens after
     the one time, or answers within the other."""
     if lock_holder(daemon_lock_path(state_directory)) is None:
@@ -230,11 +241,10 @@ def _address(path: Path) -> Iterator[str]:
 
 
 def _failed(error: FrostlineError) -> Reply:
-    shown = {"kind": error.kind, "message": error.message, "hint": error.advice, "exit_code": error.exit_code}
-    return Reply(error=shown)
+    return Reply(error=ErrorShown(error.kind, error.message, error.advice, error.exit_code))
 
 
-def _error(shown: dict[str, Any]) -> FrostlineError:
-    error = FrostlineError(str(shown["message"]), hint=str(shown["hint"]))
-    error.kind, error.exit_code = str(shown["kind"]), int(shown["exit_code"])
+def _error(shown: ErrorShown) -> FrostlineError:
+    error = FrostlineError(shown.message, hint=shown.hint)
+    error.kind, error.exit_code = shown.kind, shown.exit_code
     return error

@@ -27,7 +27,7 @@ from tiering.config.log_lines import LogStream, fields
 from tiering.config.reading import load
 from tiering.config.settings import DaemonConfig
 from tiering.config.units import counted
-from tiering.daemon.control import ControlServer, Verbs, verbs_of
+from tiering.daemon.control import Answer, ControlServer, Verbs, verbs_of
 from tiering.daemon.hooks.outbox import Outbox
 from tiering.daemon.jobs import runs
 from tiering.daemon.jobs.jobs import DaemonJobs
@@ -37,7 +37,7 @@ from tiering.daemon.jobs.timer import NoTimer, SchedulerTimer
 from tiering.daemon.lanes import Lanes
 from tiering.daemon.memory import MemoryKeeping
 from tiering.daemon.reload import FileWatch, Taken, take_over
-from tiering.daemon.status import DaemonStatus, StatusRecord, Watch, with_rounds
+from tiering.daemon.status import Changes, DaemonStatus, StatusRecord, Watch, with_rounds
 from tiering.daemon.supervisor import Supervisor
 from tiering.daemon.telemetry.guarded_watch import GuardedWatch
 from tiering.daemon.telemetry.spans import Spans
@@ -223,7 +223,7 @@ class _Daemon:
     def _verbs(self, jobs: DaemonJobs) -> Verbs:
         verbs = verbs_of(jobs, lambda: self.reload(jobs), lambda: take_over(self.config, load(self._config_file)))
 
-        def look(names: list[str]) -> dict[str, Any]:
+        def look(names: list[str]) -> Answer:
             self._hasten_passes(jobs)
             return {}
 
@@ -307,7 +307,7 @@ class _Daemon:
         )
         report = runs.run(order, self.stop)
         with self._known.lock:
-            changes: dict[str, Any] = {"merged": self.status.merged + report.merged}
+            changes: Changes = {"merged": self.status.merged + report.merged}
             is_bad = report.result in ("failed", "found")
             if report.result != "stopped":
                 event = kind.found_event if report.result == "found" else "failure"
@@ -456,5 +456,5 @@ class _Daemon:
         self._record(running=False, pid=None)
         return self.status
 
-    def _ticked(self) -> dict[str, Any]:
+    def _ticked(self) -> Changes:
         return {"last_tick": self.store.context.clock(), "ticks": self.status.ticks + 1}

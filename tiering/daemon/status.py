@@ -26,6 +26,10 @@ STATUS_FILE = "daemon.json"
 log = logging.getLogger("frostline.daemon")
 
 
+Changes = dict[str, Any]
+"""Fields of `DaemonStatus` and what they become: `msgspec.structs.replace` takes them by name."""
+
+
 class LaneStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """What is under way in one lane. Totals are None where they are not known."""
 
@@ -107,9 +111,9 @@ _LEAST_BYTES = 64 * 1024
 """With less than this free, a status cannot be written."""
 
 
-def with_rounds(status: DaemonStatus, rounds: Iterable[Round], trouble: str, now: datetime) -> dict[str, Any]:
+def with_rounds(status: DaemonStatus, rounds: Iterable[Round], trouble: str, now: datetime) -> Changes:
     """What changes by what the inbox did, and by its trouble; nothing where neither is new."""
-    changes: dict[str, Any] = {} if trouble == status.inbox_trouble else {"inbox_trouble": trouble}
+    changes: Changes = {} if trouble == status.inbox_trouble else {"inbox_trouble": trouble}
     for done in rounds:
         problems = [f"inbox: {file.table}/{file.file}: {file.error}" for file in done.failed]
         problems += [f"inbox: {problem.table}: {problem.what}" for problem in done.problems if not problem.file]

@@ -1,1 +1,1 @@
-"""What a store is and does, as plain documents: what `--json` prints and the dashboard shows. Changes nothing."""
+"""What a store is and does, as rows: what `--json` prints and the dashboard shows. Changes nothing."""

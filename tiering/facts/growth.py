@@ -12,8 +12,9 @@ from itertools import islice
 from tiering.catalog.catalog import StoredPart
 from tiering.config.units import counted, format_size
 from tiering.doctor.diagnosis import Finding
+from tiering.engine.small_parts import crowded
 from tiering.engine.store import Store
-from tiering.facts.status import crowded_documents, crowded_text, garbage
+from tiering.facts.status import crowded_text, garbage
 from tiering.policy import ttl
 
 _FAR_AHEAD = timedelta(days=366)
@@ -26,8 +27,8 @@ def of_store(store: Store) -> list[Finding]:
     """As findings."""
     config = store.context.config
     found = []
-    for one in crowded_documents(store):
-        hint = f"frostline merge {one['table']} --cold; the job cold_merges does it each hour, where it is on"
+    for one in crowded(store, config.daemon.cold_merge_parts):
+        hint = f"frostline merge {one.table} --cold; the job cold_merges does it each hour, where it is on"
         found.append(Finding(subject="tables", check="many-parts", level="warning", what=crowded_text(one), hint=hint))
     found += stranded(store)
     left = garbage(config)

@@ -1,35 +1,121 @@
-"""Plans and their moves as documents."""
+"""Plans, moves and passes as rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
+
+from disks.garbage.report import GcRow
+from tiering.facts.merges import MergeRow
+from tiering.move.report import FailedMove, MovedPart, SkippedMove
+from tiering.policy.cost import Cost
+from tiering.policy.plan import WAITING, Move, Stay, TtlDelete
 
 if TYPE_CHECKING:
+    from tiering.engine.maintenance import TickReport
     from tiering.engine.store import Store
     from tiering.policy.cost import PlanCost
-    from tiering.policy.plan import Move, Plan
+    from tiering.policy.plan import Plan
     from tiering.table.part import Part, PartFiles
 
 
-def plan_document(store: Store, planned: Plan) -> dict[str, Any]:
-    """`plan --json`, and the file that `apply` reads. Of the parts that stay, the plan need not say why,
-    but of those that are due and kept from moving (`held`)."""
-    import msgspec
+class CostedMove(Move, frozen=True, kw_only=True):
+    """A move of a plan, and what it will cost."""
 
-    from tiering.policy.plan import WAITING
+    cost: Cost
 
+
+class WouldMove(Move, frozen=True, kw_only=True):
+    """A move of a dry run, with the fields of one that was made."""
+
+    cost: Cost | UnsetType = UNSET
+    """Of a move that a pass would make."""
+    seconds: int = 0
+    requests: int = 0
+
+    @property
+    def copied(self) -> bool:
+        return True
+
+
+class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan --json`, and the file that `apply` reads."""
+
+    at: datetime
+    moves: list[CostedMove]
+    deletes: tuple[TtlDelete, ...]
+    stays: int
+    held: list[Stay]
+    """Parts that are due and cannot move now. Of the others the plan need not say why they stay."""
+    bytes: int
+    requests: int
+
+
+class MoveRows(msgspec.Struct, frozen=True, kw_only=True):
+    """What moved or would, what failed and what was skipped."""
+
+    moved: Sequence[MovedPart | WouldMove] = ()
+    failed: Sequence[FailedMove] = ()
+    skipped: Sequence[SkippedMove] = ()
+
+
+class MovesDocument(MoveRows, frozen=True, kw_only=True):
+    """`move --json` and `apply --json`."""
+
+    dry_run: bool
+
+
+class PassDocument(MoveRows, frozen=True, kw_only=True):
+    """`tick --json`."""
+
+    merges: list[MergeRow] = []
+    deleted: Sequence[TtlDelete] = ()
+    snapshots: dict[str, int] = {}
+    problems: list[str] = []
+    waiting: list[str] = []
+    held: dict[str, int] = {}
+    """Due parts that the pacing of policies holds back, by what holds them."""
+    gc: list[GcRow] = []
+    dry_run: bool = False
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """How many steps were done, and how many could not be."""
+        done = sum(map(len, (self.moved, self.merges, self.deleted, self.snapshots, self.gc)))
+        return done, len(self.failed) + len(self.problems)
+
+
+def plan_document(store: Store, planned: Plan) -> PlanDocument:
+    """The plan with its cost."""
     estimate = plan_cost(store, planned.moves)
-    moves, costs = msgspec.to_builtins((planned.moves, estimate.moves))
-    return {
-        "at": msgspec.to_builtins(planned.now),
-        "moves": [{**item, "cost": cost} for item, cost in zip(moves, costs, strict=True)],
-        "deletes": msgspec.to_builtins(planned.deletes),
-        "stays": planned.staying,
-        "held": msgspec.to_builtins([one for one in planned.stays if one.reason.kind in WAITING]),
-        "bytes": planned.bytes,
-        "requests": estimate.total.requests,
-    }
+    return PlanDocument(
+        at=planned.now,
+        moves=[CostedMove(**asdict(move), cost=cost) for move, cost in zip(planned.moves, estimate.moves, strict=True)],
+        deletes=planned.deletes,
+        stays=planned.staying,
+        held=[stay for stay in planned.stays if stay.reason.kind in WAITING],
+        bytes=planned.bytes,
+        requests=estimate.total.requests,
+    )
+
+
+def pass_document(report: TickReport, gc: list[GcRow]) -> PassDocument:
+    """What a pass did, and what it could not do."""
+    return PassDocument(
+        **asdict(report.moves),
+        merges=[MergeRow.of(result) for result in report.merges],
+        deleted=report.deleted,
+        snapshots=report.snapshots,
+        problems=report.problems,
+        waiting=report.waiting,
+        held=dict(report.held),
+        gc=gc,
+    )
 
 
 def why_nothing_moves(store: Store, planned: Plan) -> str:
@@ -58,12 +144,9 @@ def why_nothing_moves(store: Store, planned: Plan) -> str:
     return "Nothing is due."
 
 
-def would_move(moves: Iterable[Move]) -> dict[str, Any]:
-    """What `move --dry-run --json` says of planned moves."""
-    import msgspec
-
-    moved = [{**msgspec.to_builtins(item), "seconds": 0, "requests": 0} for item in moves]
-    return {"moved": moved, "failed": [], "skipped": []}
+def would_move(moves: Iterable[Move]) -> list[WouldMove]:
+    """The rows of a dry run."""
+    return [WouldMove(**asdict(move)) for move in moves]
 
 
 def plan_cost(store: Store, moves: Sequence[Move]) -> PlanCost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -56,23 +56,27 @@ def replica_trouble(config: Config, journal: Journal, definition: TableDefinitio
     )
 
 
-def replica_documents(store: Store) -> list[dict[str, Any]]:
-    """`replicas` of `status --json`."""
-    found = []
+class WaitingReplica(msgspec.Struct, frozen=True):
+    """A replica of this machine, in `status`."""
+
+    table: str
+    waiting: int
+    lag_seconds: int
+    last_error: str
+    last_try: str | None
+    next_try: str | None
+
+
+def waiting_replicas(store: Store) -> list[WaitingReplica]:
+    """One of each replicated table."""
+    rows = []
     for definition in store.definitions():
         if definition.is_replicated:
             trouble = replica_trouble(store.context.config, store.context.journal, definition)
-            found.append(
-                {
-                    "table": definition.full_name,
-                    "waiting": trouble.waiting,
-                    "lag_seconds": trouble.lag_seconds(store.context.clock()),
-                    "last_error": trouble.error,
-                    "last_try": trouble.last_try,
-                    "next_try": trouble.next_try,
-                }
-            )
-    return found
+            lag = trouble.lag_seconds(store.context.clock())
+            last_try, next_try = trouble.last_try, trouble.next_try
+            rows.append(WaitingReplica(definition.full_name, trouble.waiting, lag, trouble.error, last_try, next_try))
+    return rows
 
 
 def _next_pass(config: Config) -> str | None:

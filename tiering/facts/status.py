@@ -1,14 +1,24 @@
-"""The store at a glance, and its disks, as documents."""
+"""The store at a glance."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
 from tiering.catalog.rows import bytes_by_disk, usage_rows
+from tiering.catalog.stored import Broken
+from tiering.daemon.jobs.row import JobRow
+from tiering.daemon.status import DaemonStatus
+from tiering.engine.small_parts import Crowded, crowded
+from tiering.facts.backups import BackupsStatus
+from tiering.facts.replicas import WaitingReplica, waiting_replicas
+from tiering.parquet.read_cache import CacheFigures
 from tiering.policy.plan import WAITING
 
 if TYPE_CHECKING:
@@ -22,52 +32,138 @@ if TYPE_CHECKING:
 _DAEMON_ANSWERS_SECONDS = 1.0
 
 
-def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]:
-    """`status --json`. `planned` is the plan of now, where somebody has made it already."""
+class PauseRow(msgspec.Struct, frozen=True):
+    """Automatic work that waits, of a table or of all."""
+
+    table: str | None
+    kind: str
+    since: datetime
+
+
+class PinRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A part or a partition that stays."""
+
+    table: str
+    part: str | UnsetType = UNSET
+    partition: str | UnsetType = UNSET
+    volume: str | None
+
+
+class RepeatedParts(msgspec.Struct, frozen=True):
+    """Two parts with the same data that two machines inserted."""
+
+    table: str
+    parts: tuple[str, str]
+
+
+class CacheStatus(CacheFigures, frozen=True, kw_only=True):
+    """`cache stats --json`."""
+
+    rate: float | None = msgspec.field(name="hit_rate")
+
+
+class DaemonRow(DaemonStatus, frozen=True, kw_only=True):
+    """`daemon status --json`."""
+
+    jobs: list[JobRow]
+
+
+class BrokenDiskRow(msgspec.Struct, frozen=True):
+    """A disk that is not the one that its name stands for."""
+
+    disk: str
+    kind: str
+    what: str
+
+
+class UnreadableRow(msgspec.Struct, frozen=True):
+    """A table whose definition cannot be read."""
+
+    table: str
+    uuid: str
+    what: str
+    hint: str
+
+
+class Unavailable(msgspec.Struct, frozen=True, kw_only=True):
+    """What each answer about a store also says, where it is so."""
+
+    broken_disks: list[BrokenDiskRow] | UnsetType = UNSET
+    unreachable: list[str] | UnsetType = UNSET
+    unreadable_tables: list[UnreadableRow] | UnsetType = UNSET
+
+
+class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """`status --json`."""
+
+    tables: int
+    replicated: list[str]
+    replicas: list[WaitingReplica]
+    parts: int
+    rows: int
+    bytes: int
+    bytes_by_disk: dict[str, int]
+    active_moves: int
+    failed_moves: int
+    active_merges: int
+    planned_moves: int
+    waiting_moves: dict[str, int]
+    """Due parts that cannot move now, by the kind of reason."""
+    pauses: list[PauseRow]
+    pins: list[PinRow]
+    broken: list[Broken]
+    repeated: list[RepeatedParts]
+    crowded: list[Crowded]
+    garbage: dict[str, int] | None
+    cache: CacheStatus | None
+    daemon: DaemonRow
+    recovered: list[str]
+    backups: BackupsStatus | None
+
+
+def store_status(store: Store, planned: Plan | None = None, *, backups: BackupsStatus | None = None) -> StoreStatus:
+    """The store now. `planned` is the plan of now, where somebody has made it already."""
     from tiering.catalog.new_parts import repeated
-    from tiering.facts.replicas import replica_documents
     from tiering.move.policy_facts import failing_moves
 
     planned = store.plan(rest="none") if planned is None else planned
-    journal = store.context.journal
+    journal, config = store.context.journal, store.context.config
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
-    pauses = [
-        {"table": names.get(pause.table_uuid or "", pause.table_uuid), "kind": pause.kind, "since": pause.created}
-        for pause in journal.overrides.pauses()
-    ]
-    pins = [
-        {"table": names.get(pin.table_uuid, pin.table_uuid), pin.scope: pin.name, "volume": pin.volume}
-        for pin in journal.overrides.pins()
-    ]
-    broken = [{"disk": item.disk, "path": item.path, "what": item.what} for item in store.context.catalog.broken]
     sums = [*usage_rows(store.context.catalog, store.definitions())]
-    return {
-        "tables": len(names),
-        "replicated": [definition.full_name for definition in store.definitions() if definition.is_replicated],
-        "replicas": replica_documents(store),
-        "parts": sum(item.parts for item in sums),
-        "rows": sum(item.rows for item in sums),
-        "bytes": sum(item.bytes for item in sums),
-        "bytes_by_disk": bytes_by_disk(store.context.disks, sums),
-        "active_moves": len(journal.work.moves(active=True)),
-        "failed_moves": len(failing_moves(store.context)),
-        "active_merges": len(journal.work.merges(active=True)),
-        "planned_moves": len(planned.moves),
-        "waiting_moves": waiting_moves(planned),
-        "pauses": pauses,
-        "pins": pins,
-        "broken": broken,
-        "repeated": [
-            {"table": one.definition.full_name, "parts": [one.part.name, other.part.name]}
-            for definition in store.definitions()
-            for one, other in repeated(_of_several_writers(store, definition))
+    return StoreStatus(
+        tables=len(names),
+        replicated=[definition.full_name for definition in store.definitions() if definition.is_replicated],
+        replicas=waiting_replicas(store),
+        parts=sum(row.parts for row in sums),
+        rows=sum(row.rows for row in sums),
+        bytes=sum(row.bytes for row in sums),
+        bytes_by_disk=bytes_by_disk(store.context.disks, sums),
+        active_moves=len(journal.work.moves(active=True)),
+        failed_moves=len(failing_moves(store.context)),
+        active_merges=len(journal.work.merges(active=True)),
+        planned_moves=len(planned.moves),
+        waiting_moves=waiting_moves(planned),
+        pauses=[
+            PauseRow(names.get(pause.table_uuid or "", pause.table_uuid), pause.kind, pause.created)
+            for pause in journal.overrides.pauses()
         ],
-        "crowded": crowded_documents(store),
-        "garbage": garbage(store.context.config),
-        "cache": _cache_document(store.context.config),
-        "daemon": daemon_document(store.context.config),
-        "recovered": store.recovered,
-    }
+        pins=[
+            PinRow(table=names.get(pin.table_uuid, pin.table_uuid), volume=pin.volume, **{pin.scope: pin.name})
+            for pin in journal.overrides.pins()
+        ],
+        broken=[*store.context.catalog.broken],
+        repeated=[
+            RepeatedParts(first.definition.full_name, (first.part.name, second.part.name))
+            for definition in store.definitions()
+            for first, second in repeated(_of_several_writers(store, definition))
+        ],
+        crowded=crowded(store, config.daemon.cold_merge_parts),
+        garbage=garbage(config),
+        cache=_cache_status(config),
+        daemon=daemon_row(config),
+        recovered=store.recovered,
+        backups=backups,
+    )
 
 
 def garbage(config: Config) -> dict[str, int] | None:
@@ -78,38 +174,28 @@ def garbage(config: Config) -> dict[str, int] | None:
     return dict(known.figures) if known is not None and known.figures else None
 
 
-def crowded_documents(store: Store) -> list[dict[str, Any]]:
-    """The partitions in buckets that have very many small parts."""
-    import msgspec
-
-    from tiering.engine.small_parts import crowded
-
-    most_parts = store.context.config.daemon.cold_merge_parts
-    return [msgspec.to_builtins(one) for one in crowded(store, most_parts)]
-
-
-def crowded_text(partition: Mapping[str, Any]) -> str:
+def crowded_text(partition: Crowded) -> str:
     """A sentence about a partition that has very many parts in a bucket."""
     return (
-        f"partition {partition['partition']} of {partition['table']} has {partition['parts']:,} small parts"
-        f" on disk {partition['disk']}, left by late rows"
+        f"partition {partition.partition} of {partition.table} has {partition.parts:,} small parts"
+        f" on disk {partition.disk}, left by late rows"
     )
 
 
-def cache_document(cache: ReadCache) -> dict[str, Any]:
-    """`cache stats --json`."""
+def cache_status(cache: ReadCache) -> CacheStatus:
+    """What is kept, and how often it served."""
     figures = cache.figures()
     rate = figures.hit_rate
-    return {**asdict(figures), "hit_rate": None if rate is None else round(rate, 4)}
+    return CacheStatus(**asdict(figures), rate=None if rate is None else round(rate, 4))
 
 
-def _cache_document(config: Config) -> dict[str, Any] | None:
+def _cache_status(config: Config) -> CacheStatus | None:
     if not config.read_cache.max_bytes:  # then nothing of it is loaded
         return None
     from tiering.query.checked_parts import read_cache
 
     cache = read_cache(config)
-    return None if cache is None else cache_document(cache)
+    return None if cache is None else cache_status(cache)
 
 
 def _of_several_writers(store: Store, definition: TableDefinition) -> Iterable[StoredPart]:
@@ -123,31 +209,24 @@ def _of_several_writers(store: Store, definition: TableDefinition) -> Iterable[S
     return [stored for name in partitions for stored in store.parts(definition.uuid, partition=name)]
 
 
-def beside_document(store: Store) -> dict[str, Any]:
-    """What every answer about a store says beside itself: disks that are not what they were, or cannot be reached."""
-    beside: dict[str, Any] = {}
-    if faults := store.faults():
-        beside["broken_disks"] = [
-            {"disk": fault.disk, "kind": fault.kind, "what": fault.error.message} for fault in faults
-        ]
-    if names := store.unreachable():
-        beside["unreachable"] = names
-    if tables := store.unreadable():
-        beside["unreadable_tables"] = [table.document for table in tables]
-    return beside
+def unavailable(store: Store) -> Unavailable:
+    """Disks that are not what they were or cannot be reached, and tables that cannot be read."""
+    faults, names, tables = store.faults(), store.unreachable(), store.unreadable()
+    return Unavailable(
+        broken_disks=[BrokenDiskRow(fault.disk, fault.kind, fault.error.message) for fault in faults] or UNSET,
+        unreachable=names or UNSET,
+        unreadable_tables=[UnreadableRow(**table.document) for table in tables] or UNSET,
+    )
 
 
-def daemon_document(config: Config) -> dict[str, Any]:
-    """`daemon status --json`: whether a daemon runs on this store, what it did, and its jobs. As it says itself; where
-    it does not answer within a second, for this is read with every look at a store, as it was written down."""
-    import msgspec
-
+def daemon_row(config: Config) -> DaemonRow:
+    """Whether a daemon runs on this store, what it did, and its jobs. As it says itself; where it does not answer
+    within a second, for this is read with every look at a store, as it was written down."""
     from tiering.daemon.jobs.status import rows_of
     from tiering.daemon.live import live_status
 
     known, records = live_status(config.state_directory, answer_seconds=_DAEMON_ANSWERS_SECONDS)
-    plain: dict[str, Any] = msgspec.to_builtins(known)
-    return {**plain, "jobs": rows_of(records, config, is_running=known.running)}
+    return DaemonRow(**asdict(known), jobs=rows_of(records, config, is_running=known.running))
 
 
 def waiting_moves(planned: Plan) -> dict[str, int]:

@@ -84,7 +84,7 @@ class WorkRecords:
         """Bring the moves to the state with the same fields, all or none, in one commit."""
         self._set("moves", MOVE_TRANSITIONS, _MOVE_FIELDS, [(move_id, fields) for move_id in ids], state)
 
-    def set_moves_each(self, changes: Sequence[tuple[int, dict[str, Any]]], state: MoveState) -> None:
+    def set_moves_each(self, changes: Sequence[tuple[int, Mapping[str, object]]], state: MoveState) -> None:
         """Bring the moves to the state, each with fields of its own, all or none, in one commit."""
         self._set("moves", MOVE_TRANSITIONS, _MOVE_FIELDS, changes, state)
 
@@ -294,7 +294,7 @@ class WorkRecords:
         table: Literal["moves", "merges"],
         transitions: dict[str, frozenset[str]],
         allowed: frozenset[str],
-        changes: Sequence[tuple[int, dict[str, Any]]],
+        changes: Sequence[tuple[int, Mapping[str, object]]],
         state: str,
     ) -> None:
         if not changes:

@@ -27,6 +27,9 @@ from tiering.table.part import DataFile
 Tables = Mapping[str, Sequence[StoredPart]]
 """Full table name -> its parts."""
 
+FileInfo = dict[str, Any]
+"""As fsspec passes the facts of a file and the options of a cache."""
+
 
 class FrostlineFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """The active parts of a store's tables as a tree of Parquet files; by default those in the catalog at each call."""
@@ -44,7 +47,7 @@ class FrostlineFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Entries directly below the path. Raises `FileNotFoundError`."""
         pieces = [piece for piece in self._strip_protocol(path).split("/") if piece]
         tables = self._tables()
-        entries: list[dict[str, Any]]
+        entries: list[FileInfo]
         if not pieces:
             entries = [_directory(name) for name in sorted(tables)]
         elif len(pieces) == 1 and pieces[0] in tables:
@@ -57,7 +60,7 @@ class FrostlineFileSystem(AbstractFileSystem):  # type: ignore[misc]
             entries = [_file("/".join(pieces[:2]), file)]
         return entries if detail else [entry["name"] for entry in entries]
 
-    def info(self, path: str, **options: Any) -> dict[str, Any]:
+    def info(self, path: str, **options: Any) -> FileInfo:
         """Name, size and type. Raises `FileNotFoundError`."""
         name = self._strip_protocol(path).strip("/")
         if name.count("/") >= 2:
@@ -71,7 +74,7 @@ class FrostlineFileSystem(AbstractFileSystem):  # type: ignore[misc]
         mode: str = "rb",
         block_size: int | None = None,
         autocommit: bool = True,
-        cache_options: dict[str, Any] | None = None,
+        cache_options: FileInfo | None = None,
         **options: Any,
     ) -> Any:
         if mode != "rb":
@@ -129,9 +132,9 @@ class _PartFile(AbstractBufferedFile):  # type: ignore[misc]
         return b"".join(self._checked.pieces(start, min(end, self.size)))
 
 
-def _directory(name: str) -> dict[str, Any]:
+def _directory(name: str) -> FileInfo:
     return {"name": name, "size": 0, "type": "directory"}
 
 
-def _file(directory: str, file: DataFile) -> dict[str, Any]:
+def _file(directory: str, file: DataFile) -> FileInfo:
     return {"name": f"{directory}/{file.name}", "size": file.size_bytes, "type": "file"}

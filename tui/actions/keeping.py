@@ -117,18 +117,18 @@ def create_backup() -> Action:
         from backup.create.request import CreateRequest
 
         with repository_of(store) as repository:
-            made = repository.create(store, CreateRequest(dry_run=True)).document()
+            made = repository.create(store, CreateRequest(dry_run=True))
         return [
-            f"{counted(made['tables'], 'table')}, {counted(made['parts'], 'part')}, {format_size(made['bytes'])}",
-            f"to send: {format_size(made['new_bytes'])} that the repository lacks",
+            f"{counted(made.tables, 'table')}, {counted(made.parts, 'part')}, {format_size(made.bytes)}",
+            f"to send: {format_size(made.new_bytes)} that the repository lacks",
         ]
 
     def run(store: Store) -> str:
         from backup.create.request import CreateRequest
 
         with repository_of(store) as repository:
-            made = repository.create(store, CreateRequest()).document()
-        return f"Backup {made['name']}: {counted(made['parts'], 'part')}, {format_size(made['new_bytes'])} sent."
+            made = repository.create(store, CreateRequest())
+        return f"Backup {made.name}: {counted(made.parts, 'part')}, {format_size(made.new_bytes)} sent."
 
     return Action(title="Make a backup", commands=(("backup", "create"),), preview=preview, run=run)
 
@@ -143,7 +143,7 @@ def verify_backup(name: str, backup_id: str) -> Action:
             found = repository.verify(backup_id, VerifyRequest(actor=store.context.actor))
         problems = [problem for result in found for problem in result.problems]
         if problems:
-            return f"Backup {name} is DAMAGED, {counted(len(problems), 'problem')}: {problems[0]['text']}"
+            return f"Backup {name} is DAMAGED, {counted(len(problems), 'problem')}: {problems[0].text}"
         return f"Backup {name} is whole: {counted(sum(result.files for result in found), 'file')}."
 
     return Action(title=f"Verify backup {name}", commands=(("backup", "verify", backup_id),), run=run)

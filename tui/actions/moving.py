@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oplog.errors import PartlyDone, Refused
 from tiering.catalog.freshness import Freshness
@@ -40,19 +40,13 @@ def move_parts(parts: Sequence[Part], *, volume: str = "", disk: str = "") -> Ac
     )
 
 
-def apply_moves(moves: Sequence[dict[str, Any]]) -> Action:
-    """What `apply` does with a plan that holds these moves: documents of `plan --json`."""
-    import msgspec
-
-    from tiering.policy.plan import Move
-
-    fields = set(Move.__struct_encode_fields__)
-    wanted = [msgspec.convert({name: item[name] for name in item if name in fields}, Move) for item in moves]
+def apply_moves(moves: Sequence[Move]) -> Action:
+    """What `apply` does with a plan that holds these moves."""
     return Action(
-        title=f"Carry out {counted(len(wanted), 'planned move')}",
-        commands=tuple(("move", move.table, "--part", move.part, "--to-disk", move.target) for move in wanted),
-        preview=lambda store: move_lines(wanted),
-        run=lambda store: reported(store.apply(wanted)),
+        title=f"Carry out {counted(len(moves), 'planned move')}",
+        commands=tuple(("move", move.table, "--part", move.part, "--to-disk", move.target) for move in moves),
+        preview=lambda store: move_lines(moves),
+        run=lambda store: reported(store.apply(moves)),
     )
 
 

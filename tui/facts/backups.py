@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from backup.documents import listed_document
+from msgspec import to_builtins
+
+from backup.documents import BackupRow, DrilledRow, VerifiedRow, backup_row
 from tiering.config.units import counted
-from tui.facts.listing import ListColumn, Listing, minute, number, of, size
+from tui.facts.listing import ListColumn, Listing, field, minute, number, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,34 +33,34 @@ def repository_of(store: Store) -> Iterator[Repository]:
 def backups(store: Store) -> Listing:
     """`backup list`. Raises `UsageError` where no repository is configured."""
     with repository_of(store) as repository:
-        rows: list[dict[str, Any]] = [listed_document(item) for item in repository.backups()]
+        rows = [backup_row(item) for item in repository.backups()]
         name = repository.name
     return Listing(
         columns=(
-            ListColumn("name", "backup", 24, of("name"), grows=True),
-            ListColumn("taken", "taken", 16, of("taken"), minute),
-            ListColumn("size", "size", 10, of("bytes"), size, right=True),
-            ListColumn("new", "new", 10, of("new_bytes"), size, right=True),
-            ListColumn("parts", "parts", 6, of("parts"), number, right=True),
+            ListColumn("name", "backup", 24, field("name"), grows=True),
+            ListColumn("taken", "taken", 16, field("taken"), minute),
+            ListColumn("size", "size", 10, field("bytes"), size, right=True),
+            ListColumn("new", "new", 10, field("new_bytes"), size, right=True),
+            ListColumn("parts", "parts", 6, field("parts"), number, right=True),
             ListColumn("verified", "verified", 19, _proved),
-            ListColumn("drilled", "drilled", 19, lambda row: _outcome(row["drilled"])),
-            ListColumn("machine", "machine", 16, of("machine")),
+            ListColumn("drilled", "drilled", 19, lambda row: _outcome(row.drilled)),
+            ListColumn("machine", "machine", 16, field("machine")),
         ),
         rows=rows[::-1],
-        key=lambda row: f"{row['name']} {row['id']}",
-        document=lambda row: row,
-        state=lambda row: (row["state"], _proved(row)),
+        key=lambda row: f"{row.name} {row.id}",
+        document=to_builtins,
+        state=lambda row: (row.state, _proved(row)),
         summary=name,
         empty="No backups yet: frostline backup create.",
     )
 
 
-def _proved(row: dict[str, Any]) -> str:
-    return _outcome(row["verified"]) if row["state"] == "complete" else str(row["state"])
+def _proved(row: BackupRow) -> str:
+    return _outcome(row.verified) if row.state == "complete" else row.state
 
 
-def _outcome(record: dict[str, Any] | None) -> str:
+def _outcome(record: VerifiedRow | DrilledRow | None) -> str:
     """What was found, and when; the detail has how deep it was looked."""
     if record is None:
         return "never"
-    return f"{'ok' if record['ok'] else counted(record['problems'], 'problem').upper()} {minute(record['time'])}"
+    return f"{'ok' if record.ok else counted(record.problems, 'problem').upper()} {minute(record.time)}"

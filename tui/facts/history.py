@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from restore.history.documents import diff_lines, log_document
-from tui.facts.listing import ListColumn, Listing, minute, number, of, plain, size
+from msgspec.structs import asdict
+
+from restore.history.documents import LogRow, diff_lines, log_row
+from tui.facts.listing import ListColumn, Listing, field, minute, number, plain, size
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
@@ -15,32 +17,38 @@ ENTRIES_SHOWN = 2_000
 """The newest so many of each disk; `log` has all."""
 
 
+class LogRowOfDisk(LogRow, frozen=True):
+    """An entry, and the disk whose log has it."""
+
+    disk: str
+
+
 def log(store: Store) -> Listing:
     """`log` of every disk that has one, newest first."""
-    rows: list[dict[str, Any]] = []
+    rows: list[LogRowOfDisk] = []
     silent: list[str] = []
     for disk in store.object_disks():
         entries = [] if disk.broken is not None else list(disk.commits().between(0, None, ENTRIES_SHOWN))
         if not entries and (disk.broken is not None or disk.unreachable):
             silent.append(disk.name)
-        rows += [{"disk": disk.name, **log_document(entry.commit)} for entry in entries]
-    rows.sort(key=lambda row: (row["time"], row["revision"]), reverse=True)
+        rows += [LogRowOfDisk(**asdict(log_row(entry.commit)), disk=disk.name) for entry in entries]
+    rows.sort(key=lambda row: (row.time, row.revision), reverse=True)
     unread = ", ".join(silent)
     return Listing(
         columns=(
-            ListColumn("revision", "revision", 8, of("revision"), number, right=True),
-            ListColumn("disk", "disk", 8, of("disk")),
-            ListColumn("time", "time", 16, of("time"), minute),
-            ListColumn("kind", "kind", 12, of("kind")),
-            ListColumn("reason", "reason", 20, of("reason"), grows=True),
-            ListColumn("operations", "ops", 5, of("operations"), number, right=True),
-            ListColumn("size", "size", 10, of("bytes"), size, right=True),
-            ListColumn("actor", "actor", 18, of("actor")),
+            ListColumn("revision", "revision", 8, field("revision"), number, right=True),
+            ListColumn("disk", "disk", 8, field("disk")),
+            ListColumn("time", "time", 16, field("time"), minute),
+            ListColumn("kind", "kind", 12, field("kind")),
+            ListColumn("reason", "reason", 20, field("reason"), grows=True),
+            ListColumn("operations", "ops", 5, field("operations"), number, right=True),
+            ListColumn("size", "size", 10, field("bytes"), size, right=True),
+            ListColumn("actor", "actor", 18, field("actor")),
         ),
         rows=rows,
-        key=lambda row: f"{row['disk']} {row['revision']}",
-        document=lambda row: {name: value for name, value in row.items() if name != "disk"},
-        state=lambda row: row["revision"],
+        key=lambda row: f"{row.disk} {row.revision}",
+        document=lambda row: {name: value for name, value in asdict(row).items() if name != "disk"},
+        state=field("revision"),
         summary=f"without the log of {unread}" if silent and rows else "",
         empty=f"The log of {unread} cannot be read now."
         if silent

@@ -62,11 +62,6 @@ class ListColumn(msgspec.Struct, frozen=True):
     """Of the last one: it takes what the others leave, if that is so much."""
 
 
-def of(key: str) -> Callable[[Row], Any]:
-    """The value of a row that is a document."""
-    return lambda row: row[key]
-
-
 def field(name: str) -> Callable[[Row], Any]:
     """The value of a row that is a struct."""
     return attrgetter(name)

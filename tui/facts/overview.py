@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from tiering.catalog.rows import DiskRow, disk_rows
 from tiering.config.units import counted
+from tiering.daemon.status import DaemonStatus
 from tiering.facts.status import (
-    beside_document,
+    DaemonRow,
+    StoreStatus,
+    Unavailable,
     crowded_text,
-    daemon_document,
-    status_document,
+    daemon_row,
+    store_status,
+    unavailable,
 )
+from tiering.journal.records import MergeRecord, MoveRecord
+from tiering.policy.plan import Move
 from tui.facts.inbox import inbox_problems
 
 if TYPE_CHECKING:
@@ -29,40 +37,68 @@ DUE_SHOWN = 20
 HOURS_SHOWN = 24
 
 
-def overview(store: Store) -> dict[str, Any]:
-    """`top --json`. `status` is `status --json`, `disks` is `disks --json`, `moves` is `moves list --active --json`."""
-    import msgspec
+class WorkUnderWay(msgspec.Struct, frozen=True, kw_only=True):
+    """What changes while work goes on."""
 
+    moves: list[MoveRecord]
+    merges: list[MergeRecord]
+
+
+class TroubleRow(msgspec.Struct, frozen=True):
+    """What somebody has to look at: a sentence, and the command that goes on from there."""
+
+    what: str
+    command: str
+
+
+class TopDocument(Unavailable, frozen=True):
+    """`top --json`. Fields of the base are keyword-only and come last."""
+
+    at: datetime
+    trouble: list[TroubleRow]
+    disks: list[DiskRow]
+    capacity: dict[str, list[int | None]]
+    moves: list[MoveRecord]
+    merges: list[MergeRecord]
+    due: tuple[Move, ...]
+    next_due: datetime | None
+    status: StoreStatus
+
+
+def overview(store: Store) -> TopDocument:
+    """`status` is `status --json`, `disks` is `disks --json`, `moves` is `moves list --active --json`."""
     from backup.verify import last_seen
 
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
     plan = store.plan(rest="next")
-    status = {**status_document(store, plan), "backups": last_seen.status_document(store.context.config, names)}
-    beside = beside_document(store)
+    status = store_status(store, plan, backups=last_seen.backups_status(store.context.config, names))
+    beside = unavailable(store)
     disks = [*disk_rows(store.context)]
-    return {
-        "at": store.context.clock(),
-        "trouble": [*_trouble(store, status, beside, disks, plan), *_trouble_of_work(store, status["daemon"])],
-        "disks": disks,
-        "capacity": store.context.journal.capacity.hours(HOURS_SHOWN, store.context.clock()),
-        **under_way(store),
-        "due": msgspec.to_builtins(plan.moves[:DUE_SHOWN]),
-        "next_due": plan.next_due,
-        "status": status,
-        **beside,
-    }
+    work = under_way(store)
+    return TopDocument(
+        at=store.context.clock(),
+        trouble=[*_trouble(store, status, beside, disks, plan), *_trouble_of_work(store, status.daemon)],
+        disks=disks,
+        capacity=store.context.journal.capacity.hours(HOURS_SHOWN, store.context.clock()),
+        moves=work.moves,
+        merges=work.merges,
+        due=plan.moves[:DUE_SHOWN],
+        next_due=plan.next_due,
+        status=status,
+        **asdict(beside),
+    )
 
 
-def has_aged(document: dict[str, Any], store: Store) -> bool:
+def has_aged(document: TopDocument, store: Store) -> bool:
     """Whether the clock alone, or others in ways that nothing tells of, changed what is shown of such a document.
     Looks at no part."""
-    now, due = store.context.clock(), document["next_due"]
-    daemon = daemon_document(store.context.config)
+    now, due = store.context.clock(), document.next_due
+    daemon = daemon_row(store.context.config)
     return (
         (due is not None and now >= due)
-        or _hour(now) != _hour(document["at"])
-        or daemon_text(daemon) != daemon_text(document["status"]["daemon"])
-        or [disk_text(disk) for disk in disk_rows(store.context)] != [disk_text(disk) for disk in document["disks"]]
+        or _hour(now) != _hour(document.at)
+        or daemon_text(daemon) != daemon_text(document.status.daemon)
+        or [disk_text(disk) for disk in disk_rows(store.context)] != [disk_text(disk) for disk in document.disks]
     )
 
 
@@ -70,69 +106,65 @@ def _hour(time: datetime) -> tuple[int, ...]:
     return (time.year, time.month, time.day, time.hour)
 
 
-def under_way(store: Store) -> dict[str, Any]:
-    """What of it changes while work goes on. Reads the journal alone."""
+def under_way(store: Store) -> WorkUnderWay:
+    """Reads the journal alone."""
     work = store.context.journal.work
-    return {
-        "moves": work.moves(active=True),
-        "merges": work.merges(active=True),
-    }
+    return WorkUnderWay(moves=work.moves(active=True), merges=work.merges(active=True))
 
 
 def _trouble(
-    store: Store, status: dict[str, Any], beside: dict[str, Any], disks: list[DiskRow], plan: Plan
-) -> Iterator[dict[str, str]]:
-    """What somebody has to look at: a sentence, and the command that goes on from there."""
+    store: Store, status: StoreStatus, beside: Unavailable, disks: list[DiskRow], plan: Plan
+) -> Iterator[TroubleRow]:
     from tiering.engine.capacity import low
 
-    def problem(message: str, command: str) -> dict[str, str]:
-        return {"what": message, "command": f"frostline {command}"}
+    def problem(message: str, command: str) -> TroubleRow:
+        return TroubleRow(message, f"frostline {command}")
 
-    for fault in beside.get("broken_disks", ()):
-        yield problem(fault["what"], "doctor")
-    for table in beside.get("unreadable_tables", ()):
-        yield problem(table["what"], f"table alter {table['table']}")
-    for name in beside.get("unreachable", ()):
+    for fault in beside.broken_disks or ():
+        yield problem(fault.what, "doctor")
+    for table in beside.unreadable_tables or ():
+        yield problem(table.what, f"table alter {table.table}")
+    for name in beside.unreachable or ():
         yield problem(_as_last_seen(name), f"doctor {name}")
     for disk in disks:
         if disk.problem is not UNSET:
             yield problem(f"disk {disk.name}: {disk.problem}", "doctor")
-    for entry in status["broken"]:
-        yield problem(f"{entry['disk']}:{entry['path']}: {entry['what']}", f"fsck {entry['disk']}")
+    for entry in status.broken:
+        yield problem(f"{entry.disk}:{entry.path}: {entry.what}", f"fsck {entry.disk}")
     for name, sentences in low(store.context, store.context.config.daemon.low_space_ratio):
         for sentence in sentences:
             yield problem(sentence, f"doctor {name}")
-    if failed := status["failed_moves"]:
+    if failed := status.failed_moves:
         yield problem(f"{failed:,} move{'s' if failed > 1 else ''} failed at the last attempt", "moves list --failed")
     if (clock := next((stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"), None)) is not None:
         yield problem(clock, "doctor")
-    for entry in status["repeated"]:
-        first, second = entry["parts"]
-        yield problem(f"{first} and {second} of {entry['table']}: two machines inserted the same data", "fsck")
-    for pause in status["pauses"]:
-        table = pause["table"]
-        yield problem(f"{pause['kind']} of {table or 'all tables'} are paused", f"resume {table or ''}".rstrip())
-    for partition in status["crowded"]:
-        yield problem(crowded_text(partition), f"merge {partition['table']} --cold")
+    for pair in status.repeated:
+        first, second = pair.parts
+        yield problem(f"{first} and {second} of {pair.table}: two machines inserted the same data", "fsck")
+    for pause in status.pauses:
+        paused = pause.table or ""
+        yield problem(f"{pause.kind} of {paused or 'all tables'} are paused", f"resume {paused}".rstrip())
+    for partition in status.crowded:
+        yield problem(crowded_text(partition), f"merge {partition.table} --cold")
 
 
-def _trouble_of_work(store: Store, daemon: dict[str, Any]) -> Iterator[dict[str, str]]:
+def _trouble_of_work(store: Store, daemon: DaemonRow) -> Iterator[TroubleRow]:
     """The present trouble of the daemon, its jobs and the inbox; Jobs shows what was mended since."""
     from tiering.daemon.jobs.row import in_trouble
 
-    known = daemon if daemon["running"] else {}
+    known = daemon if daemon.running else DaemonStatus()
     for what, command in (
-        (known.get("trouble") and f"the daemon's last pass: {known['trouble']}", "daemon status"),
-        (known.get("inbox_trouble") and f"files wait: {known['inbox_trouble']}", "inbox status"),
-        (known.get("config_problem") and f"invalid configuration: {known['config_problem']}", "config show"),
-        (known.get("unserved") and f"metrics are not served: {known['unserved']}", "daemon status"),
-        (known.get("untraced") and f"traces are lost: {known['untraced']}", "daemon status"),
-        (known.get("unkept") and f"the daemon cannot write its status: {known['unkept']}", "daemon status"),
-        *((f"the last run of job {said}", "daemon status") for said in in_trouble(daemon["jobs"])),
-        *((said, "inbox status") for said in inbox_problems(store, runs=daemon["running"])),
+        (known.trouble and f"the daemon's last pass: {known.trouble}", "daemon status"),
+        (known.inbox_trouble and f"files wait: {known.inbox_trouble}", "inbox status"),
+        (known.config_problem and f"invalid configuration: {known.config_problem}", "config show"),
+        (known.unserved and f"metrics are not served: {known.unserved}", "daemon status"),
+        (known.untraced and f"traces are lost: {known.untraced}", "daemon status"),
+        (known.unkept and f"the daemon cannot write its status: {known.unkept}", "daemon status"),
+        *((f"the last run of job {said}", "daemon status") for said in in_trouble(daemon.jobs)),
+        *((said, "inbox status") for said in inbox_problems(store, runs=daemon.running)),
     ):
         if what:
-            yield {"what": what, "command": f"frostline {command}"}
+            yield TroubleRow(what, f"frostline {command}")
 
 
 def missing_lines(store: Store) -> Iterator[str]:
@@ -147,44 +179,43 @@ def _as_last_seen(disk: str) -> str:
     return f"disk {disk} cannot be reached: its last known contents are shown"
 
 
-def overview_lines(document: dict[str, Any]) -> Iterator[str]:
+def overview_lines(document: TopDocument) -> Iterator[str]:
     """The same for people, a line at a time; not yet escaped."""
     from tiering.config.units import format_size, format_time
 
-    status = document["status"]
-    for item in document["trouble"]:
-        yield f"! {item['what']}  [{item['command']}]"
-    yield (f"{', '.join(amounts(status))}, {format_size(status['bytes'])}; {daemon_text(status['daemon'])}")
-    for disk in document["disks"]:
+    status = document.status
+    for item in document.trouble:
+        yield f"! {item.what}  [{item.command}]"
+    yield (f"{', '.join(amounts(status))}, {format_size(status.bytes)}; {daemon_text(status.daemon)}")
+    for disk in document.disks:
         yield f"  {disk.name:<12} {disk.kind:<11} {disk_text(disk)}"
     yield (
-        f"moves: {len(document['moves'])} under way, {due_text(status)},"
-        f" {status['failed_moves']:,} failed; merges: {len(document['merges'])} under way"
+        f"moves: {len(document.moves)} under way, {due_text(status)},"
+        f" {status.failed_moves:,} failed; merges: {len(document.merges)} under way"
     )
-    for move in document["moves"]:
+    for move in document.moves:
         yield f"  {move.state:<10} {move.table} {move.part}  {move.source} -> {move.target}"
-    for merge in document["merges"]:
+    for merge in document.merges:
         yield f"  {merge.state:<10} {merge.table} {merge.partition}: {counted(len(merge.inputs), 'part')}"
-    for move in document["due"]:
-        yield f"  due        {move['table']} {move['part']}  {move['from']} -> {move['to']}: {move['reason']['detail']}"
-    if more := status["planned_moves"] - len(document["due"]):
+    for due in document.due:
+        yield f"  due        {due.table} {due.part}  {due.source} -> {due.target}: {due.reason.detail}"
+    if more := status.planned_moves - len(document.due):
         yield f"  and {more:,} more: 'frostline plan'"
-    if not document["due"] and document["next_due"]:
-        yield f"  the next part is due at {format_time(document['next_due'].replace(microsecond=0))}"
+    if not document.due and document.next_due:
+        yield f"  the next part is due at {format_time(document.next_due.replace(microsecond=0))}"
 
 
-def amounts(status: dict[str, Any]) -> Iterator[str]:
+def amounts(status: StoreStatus) -> Iterator[str]:
     """How many tables, parts and rows there are."""
     from tiering.config.units import counted
 
-    return (counted(status[f"{what}s"], what) for what in ("table", "part", "row"))
+    return (counted(getattr(status, f"{what}s"), what) for what in ("table", "part", "row"))
 
 
-def due_text(status: dict[str, Any]) -> str:
+def due_text(status: StoreStatus) -> str:
     """How many moves are due, and how many more parts would move, but for what keeps them."""
-    waiting: dict[str, int] = status["waiting_moves"]
-    kept = ", ".join(f"{count:,} {_KEPT.get(kind, kind)}" for kind, count in waiting.items())
-    return f"{status['planned_moves']:,} due{f' (kept: {kept})' if kept else ''}"
+    kept = ", ".join(f"{count:,} {_KEPT.get(kind, kind)}" for kind, count in status.waiting_moves.items())
+    return f"{status.planned_moves:,} due{f' (kept: {kept})' if kept else ''}"
 
 
 _KEPT = {
@@ -214,6 +245,6 @@ def disk_text(disk: DiskRow) -> str:
     return f"{size}, {counted(disk.parts, 'part')}{revision}{state}{room}"
 
 
-def daemon_text(daemon: dict[str, Any]) -> str:
+def daemon_text(daemon: DaemonRow) -> str:
     """Whether somebody moves things without being told."""
-    return f"daemon: process {daemon['pid']}" if daemon["running"] else "no daemon runs (frostline daemon run)"
+    return f"daemon: process {daemon.pid}" if daemon.running else "no daemon runs (frostline daemon run)"

@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from oplog.errors import FrostlineError, UsageError
 from tiering.config.units import counted
-from tiering.facts.status import daemon_document
-from tui.facts.listing import ListColumn, Listing, minute, number, of
+from tiering.facts.status import daemon_row
+from tui.facts.listing import ListColumn, Listing, field, minute, number
 from tui.facts.overview import daemon_text
 
 if TYPE_CHECKING:
     from disks.base import LoggedDisk
     from tiering.engine.store import Store
-    from zerocopy.replica.status import OwnReplica
+    from zerocopy.replica.status import OwnReplica, ReplicaStatus
 
 NONE_HERE = "No replicated tables here: frostline table create … --replicated makes one (docs/replicas.md)."
 
 
+class _Row(msgspec.Struct, frozen=True):
+    table: str
+    replica: str
+    here: bool
+    read_only: str
+    status: ReplicaStatus | None
+    """None where Keeper does not answer."""
+
+
+def _of(name: str) -> Callable[[_Row], Any]:
+    return lambda row: getattr(row.status, name, None)
+
+
+def _document(row: _Row) -> Mapping[str, Any]:
+    """As `replica status` has it, or what is known without Keeper."""
+    known = {"table": row.table, "replica": row.replica, "here": row.here}
+    status = msgspec.structs.asdict(row.status) if row.status is not None else known
+    return {**status, "read_only": row.read_only} if row.read_only else status
+
+
 def replicas(store: Store) -> Listing:
     """`replica status`. What Keeper cannot be asked of is as `replica list` has it, and why is said above."""
-    rows: list[dict[str, Any]] = []
+    rows: list[_Row] = []
     problems: list[str] = []
     for own in _own(store):
         try:
@@ -32,44 +52,44 @@ def replicas(store: Store) -> Listing:
             found = statuses(store.context, store.definition(own.table))
         except FrostlineError as error:  # with one table as with all: the others are not asked in vain
             problems.append(f"{own.table}: {error.message}")
-            rows.append({"table": own.table, "replica": own.replica, "here": True, "read_only": own.read_only})
+            rows.append(_Row(own.table, own.replica, True, own.read_only, None))
             continue
-        rows += [{**msgspec.structs.asdict(one), "read_only": own.read_only if one.here else ""} for one in found]
+        rows += [_Row(one.table, one.replica, one.here, own.read_only if one.here else "", one) for one in found]
     return Listing(
         columns=(
-            ListColumn("table", "table", 18, of("table"), grows=True),
-            ListColumn("replica", "replica", 14, of("replica")),
-            ListColumn("here", "", 4, lambda row: "here" if row["here"] else ""),
-            ListColumn("active", "active", 6, lambda row: _yes_no(row.get("active"))),
-            ListColumn("parts", "parts", 7, lambda row: row.get("parts"), number, right=True),
-            ListColumn("queue", "queue", 6, lambda row: row.get("queue"), number, right=True),
-            ListColumn("behind", "behind", 6, lambda row: row.get("behind"), number, right=True),
-            ListColumn("lag_seconds", "lag s", 6, lambda row: row.get("lag_seconds"), number, right=True),
-            ListColumn("host", "address", 22, lambda row: row.get("host")),
+            ListColumn("table", "table", 18, field("table"), grows=True),
+            ListColumn("replica", "replica", 14, field("replica")),
+            ListColumn("here", "", 4, lambda row: "here" if row.here else ""),
+            ListColumn("active", "active", 6, lambda row: _yes_no(_of("active")(row))),
+            ListColumn("parts", "parts", 7, _of("parts"), number, right=True),
+            ListColumn("queue", "queue", 6, _of("queue"), number, right=True),
+            ListColumn("behind", "behind", 6, _of("behind"), number, right=True),
+            ListColumn("lag_seconds", "lag s", 6, _of("lag_seconds"), number, right=True),
+            ListColumn("host", "address", 22, _of("host")),
             ListColumn("why", "trouble", 40, _trouble, least=16),
         ),
         rows=rows,
-        key=lambda row: f"{row['table']} {row['replica']}",
-        document=lambda row: {name: value for name, value in row.items() if name != "read_only" or value},
-        state=lambda row: (row.get("active"), row.get("parts"), row.get("queue"), row.get("behind"), _trouble(row)),
+        key=lambda row: f"{row.table} {row.replica}",
+        document=_document,
+        state=lambda row: (_of("active")(row), _of("parts")(row), _of("queue")(row), _of("behind")(row), _trouble(row)),
         summary="; ".join([*problems, *_idle(store, rows)]),
         empty=NONE_HERE,
     )
 
 
-def _trouble(row: dict[str, Any]) -> str:
+def _trouble(row: _Row) -> str:
     """Why it only reads; else what its last try met."""
-    if row["read_only"]:
-        return f"read-only: {row['read_only']}"
-    return row.get("last_error") or ""
+    if row.read_only:
+        return f"read-only: {row.read_only}"
+    return _of("last_error")(row) or ""
 
 
-def _idle(store: Store, rows: Sequence[dict[str, Any]]) -> list[str]:
+def _idle(store: Store, rows: Sequence[_Row]) -> list[str]:
     """Why this machine's replicas are not active, where they are not."""
-    if not any(row["here"] and row.get("active") is False for row in rows):
+    if not any(row.here and _of("active")(row) is False for row in rows):
         return []
-    daemon = daemon_document(store.context.config)
-    return [] if daemon["running"] else [f"automatic fetches are off here: {daemon_text(daemon)}"]
+    daemon = daemon_row(store.context.config)
+    return [] if daemon.running else [f"automatic fetches are off here: {daemon_text(daemon)}"]
 
 
 def waiting(store: Store, table: str) -> list[str]:

@@ -12,10 +12,11 @@ from msgspec import to_builtins
 from oplog.errors import FrostlineError
 from tiering.config.units import counted
 from tiering.facts.moves import plan_document, why_nothing_moves
-from tiering.facts.status import daemon_document
+from tiering.facts.status import DaemonRow, daemon_row
 from tiering.journal.records import MergeRecord, MoveRecord
-from tui.facts.inbox import inbox_document
-from tui.facts.listing import ListColumn, Listing, field, minute, number, of, size
+from tiering.policy.plan import Move, Stay, TtlDelete
+from tui.facts.inbox import inbox_tables
+from tui.facts.listing import ListColumn, Listing, field, minute, number, size
 from tui.facts.overview import daemon_text
 
 if TYPE_CHECKING:
@@ -111,21 +112,23 @@ def _why(row: MoveRecord | MergeRecord) -> str:
     return row.error or (row.reason_detail if isinstance(row, MoveRecord) else row.reason)
 
 
+def _planned(row: Move | TtlDelete | Stay) -> str:
+    return "move" if isinstance(row, Move) else "delete" if isinstance(row, TtlDelete) else "held"
+
+
 def policy(store: Store, at: datetime | None = None) -> Listing:
     """`plan`, now or at another time: its moves, the parts that a TTL deletes, and those that are held back."""
     planned = store.plan(at=at, rest="next")
     document = plan_document(store, planned)
-    moves = [{"what": "move", **item} for item in document["moves"]]
-    deletes = [{"what": "delete", **item} for item in document["deletes"]]
-    held = [{"what": "held", **item} for item in document["held"]]
+    moves, deletes, held = document.moves, document.deletes, document.held
     upcoming = planned.next_due
-    summary = f"{counted(document['stays'], 'part')} {'stays' if document['stays'] == 1 else 'stay'}"
+    summary = f"{counted(document.stays, 'part')} {'stays' if document.stays == 1 else 'stay'}"
     if held:
         summary += f", {len(held):,} of them postponed"
     if moves or deletes:
         summary = (
-            f"{counted(len(moves), 'move')}, {size(document['bytes'])}, about"
-            f" {counted(document['requests'], 'write request')}; {counted(len(deletes), 'delete')}; {summary}"
+            f"{counted(len(moves), 'move')}, {size(document.bytes)}, about"
+            f" {counted(document.requests, 'write request')}; {counted(len(deletes), 'delete')}; {summary}"
         )
     elif held:
         summary = f"{why_nothing_moves(store, planned).removesuffix('.')}; {summary}"
@@ -134,18 +137,18 @@ def policy(store: Store, at: datetime | None = None) -> Listing:
     rows = [*moves, *deletes, *held]
     return Listing(
         columns=(
-            ListColumn("what", "what", 6, of("what")),
-            ListColumn("part", "part", 18, of("part"), grows=True),
-            ListColumn("from", "from", 8, lambda row: row.get("from") or row["disk"]),
-            ListColumn("to", "to", 8, lambda row: row.get("to", "-")),
-            ListColumn("size", "size", 10, of("bytes"), size, right=True),
-            ListColumn("table", "table", 14, of("table")),
-            ListColumn("why", "why", 40, lambda row: row["reason"]["detail"], least=16),
+            ListColumn("what", "what", 6, _planned),
+            ListColumn("part", "part", 18, field("part"), grows=True),
+            ListColumn("from", "from", 8, lambda row: row.source if isinstance(row, Move) else row.disk),
+            ListColumn("to", "to", 8, lambda row: row.target if isinstance(row, Move) else "-"),
+            ListColumn("size", "size", 10, field("bytes"), size, right=True),
+            ListColumn("table", "table", 14, field("table")),
+            ListColumn("why", "why", 40, field("reason.detail"), least=16),
         ),
         rows=rows,
-        key=lambda row: f"{row['what']} {row['table_uuid']}/{row['part']}",
-        document=lambda row: {name: value for name, value in row.items() if name != "what"},
-        state=lambda row: (row.get("to"),),
+        key=lambda row: f"{_planned(row)} {row.table_uuid}/{row.part}",
+        document=to_builtins,
+        state=lambda row: (row.target if isinstance(row, Move) else None,),
         summary=summary if at is None else f"at {minute(at)}: {summary}",
         until=upcoming if at is None else None,
         empty="" if rows else why_nothing_moves(store, planned),
@@ -155,24 +158,24 @@ def policy(store: Store, at: datetime | None = None) -> Listing:
 def jobs(store: Store) -> Listing:
     """`daemon status`: what the daemon did, each of its jobs, and what goes on beside them: lanes, the inbox by table
     (`inbox status`), budgets of policies, hooks."""
-    daemon = daemon_document(store.context.config)
+    daemon = daemon_row(store.context.config)
     paused = sorted({pause.kind for pause in store.context.journal.overrides.pauses() if pause.table_uuid is None})
     runs = daemon_text(daemon)
-    did = f"{daemon['moved']:,} moved, {daemon['merged']:,} merged, {counted(daemon['failures'], 'failure')}"
+    did = f"{daemon.moved:,} moved, {daemon.merged:,} merged, {counted(daemon.failures, 'failure')}"
     held = f"; paused: {', '.join(paused)}" if paused else ""
-    error = f"; last error: {daemon['last_error']}" if daemon["last_error"] else ""
+    error = f"; last error: {daemon.last_error}" if daemon.last_error else ""
     beside = [*_lanes(daemon), *_inbox(store), *_budgets(store), *_hooks(daemon)]
     return Listing(
         columns=(
             ListColumn("job", "job", 20, field("job")),
-            ListColumn("state", "state", 9, lambda row: _job_state(row, runs=daemon["running"])),
+            ListColumn("state", "state", 9, lambda row: _job_state(row, runs=daemon.running)),
             ListColumn("schedule", "schedule", 14, field("schedule")),
             ListColumn("last", "last run", 16, field("last_run"), minute),
             ListColumn("result", "result", 7, field("result")),
             ListColumn("next", "next run", 16, field("next_run"), minute),
             ListColumn("said", "what it said", 40, field("said"), grows=True, least=12),
         ),
-        rows=[*map(_of_job, daemon["jobs"]), *beside],
+        rows=[*map(_of_job, daemon.jobs), *beside],
         key=field("job"),
         document=field("document"),
         state=lambda row: (row.state, row.last_run, row.next_run, row.said),
@@ -205,27 +208,29 @@ def _job_state(row: WorkRow, *, runs: bool) -> str:
     return "no daemon" if row.state == "idle" and row.is_job and not runs else row.state
 
 
-def _lanes(daemon: dict[str, Any]) -> Iterator[WorkRow]:
-    for lane in daemon["lanes"]:
-        total = "" if lane["bytes"] is None else f" of {size(lane['bytes'])}"
-        said = f"{lane['doing']}: {size(lane['bytes_done'])}{total}"
-        yield WorkRow(f"lane {lane['lane']}", "running", said, lane, last_run=lane["since"])
+def _lanes(daemon: DaemonRow) -> Iterator[WorkRow]:
+    for lane in daemon.lanes:
+        total = "" if lane.bytes is None else f" of {size(lane.bytes)}"
+        said = f"{lane.doing}: {size(lane.bytes_done)}{total}"
+        yield WorkRow(f"lane {lane.lane}", "running", said, to_builtins(lane), last_run=to_builtins(lane.since))
 
 
 def _inbox(store: Store) -> Iterator[WorkRow]:
     try:
-        found = inbox_document(store)
+        found = inbox_tables(store)
     except FrostlineError as error:
         problem = {"path": store.context.config.inbox.path, "problem": error.message}
         yield WorkRow("inbox", "failed", error.message, problem)
         return
-    for table in found["tables"]:
-        waiting, failed = len(table["waiting"]) + table["taken"], len(table["failed"])
-        size_bytes = sum(file["bytes"] for file in table["waiting"])
+    for table in found:
+        waiting, failed = len(table.waiting) + table.taken, len(table.failed)
+        size_bytes = sum(file.bytes for file in table.waiting)
         pieces = [f"{failed:,} failed"] if failed else []
         pieces += [f"{counted(waiting, 'file')} {size(size_bytes)} waiting"] if waiting else []
-        said = ", ".join([*pieces, f"{table['done']:,} done"])
-        yield WorkRow(f"inbox {table['table']}", "failed" if failed else "waits" if waiting else "idle", said, table)
+        said = ", ".join([*pieces, f"{table.done:,} done"])
+        yield WorkRow(
+            f"inbox {table.table}", "failed" if failed else "waits" if waiting else "idle", said, to_builtins(table)
+        )
 
 
 def _budgets(store: Store) -> Iterator[WorkRow]:
@@ -243,8 +248,8 @@ def _budgets(store: Store) -> Iterator[WorkRow]:
         yield WorkRow(name, state, said, asdict(budget), next_run=budget.until)
 
 
-def _hooks(daemon: dict[str, Any]) -> Iterator[WorkRow]:
-    for hook in daemon["hooks"] if daemon["running"] else ():
-        said = f"{hook['delivered']:,} delivered, {hook['waiting']:,} waiting, {hook['given_up']:,} given up"
-        state = "failed" if hook["last_error"] else "idle"
-        yield WorkRow(f"hook {hook['hook']}", state, f"{said}; {hook['last_error']}".rstrip("; "), hook)
+def _hooks(daemon: DaemonRow) -> Iterator[WorkRow]:
+    for hook in daemon.hooks if daemon.running else ():
+        said = f"{hook.delivered:,} delivered, {hook.waiting:,} waiting, {hook.given_up:,} given up"
+        state = "failed" if hook.last_error else "idle"
+        yield WorkRow(f"hook {hook.hook}", state, f"{said}; {hook.last_error}".rstrip("; "), to_builtins(hook))

@@ -31,21 +31,21 @@ class Log(ListView):
 
     async def difference(self) -> None:
         """Between two marked revisions, or what one of them did."""
-        rows = sorted(self.grid.chosen, key=lambda row: row["revision"])
+        rows = sorted(self.grid.chosen, key=lambda row: row.revision)
         if not rows:
             return
-        disk = rows[0]["disk"]
-        if len(rows) > 2 or any(row["disk"] != disk for row in rows):
+        disk = rows[0].disk
+        if len(rows) > 2 or any(row.disk != disk for row in rows):
             raise UsageError("a difference is between two revisions of one disk", hint="mark two, or none")
-        after = rows[-1]["revision"]
-        before = rows[0]["revision"] if len(rows) == 2 else after - 1
+        after = rows[-1].revision
+        before = rows[0].revision if len(rows) == 2 else after - 1
         lines = await self.board.source.read(lambda store: history.difference(store, disk, before, after))
         await self.board.ask(Text(f"frostline diff {disk} {before} {after}", lines))
 
     async def undo(self) -> None:
         """Reverse the commit."""
         if (row := self.grid.row) is not None:
-            await self.board.carry_out(keeping.undo(row["disk"], row["revision"]))
+            await self.board.carry_out(keeping.undo(row.disk, row.revision))
 
     choices: ClassVar[tuple[Choice, ...]] = (
         Choice("log.diff", "d", "Diff", difference, changes=False),
@@ -71,18 +71,18 @@ class Backups(ListView):
     async def verify(self) -> None:
         """Prove that it is whole."""
         if (row := self._complete()) is not None:
-            await self.board.carry_out(keeping.verify_backup(row["name"], row["id"]))
+            await self.board.carry_out(keeping.verify_backup(row.name, row.id))
 
     async def restore(self) -> None:
         """Show what a restore would do, beside the tables that are there; then do it."""
         if (row := self._complete()) is not None:
-            beside = await self.board.source.act("names", lambda store: keeping.names_beside(row["tables"], store))
-            await self.board.carry_out(keeping.restore_backup(row["name"], row["id"], beside))
+            beside = await self.board.source.act("names", lambda store: keeping.names_beside(row.tables, store))
+            await self.board.carry_out(keeping.restore_backup(row.name, row.id, beside))
 
     def _complete(self) -> Any:
         row = self.grid.row
-        if row is not None and row["state"] != "complete":
-            raise UsageError(f"backup {row['name']} is {row['state']}", hint="only a complete one can be used")
+        if row is not None and row.state != "complete":
+            raise UsageError(f"backup {row.name} is {row.state}", hint="only a complete one can be used")
         return row
 
     choices: ClassVar[tuple[Choice, ...]] = (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tiering.catalog.rows import DiskRow
     from tiering.engine.store import Store
     from tiering.journal.records import MoveRecord
+    from tui.facts.overview import TopDocument, WorkUnderWay
 
 _BAR = 20
 _FULLNESS = _BAR + len("[] 100% full")
@@ -54,7 +55,7 @@ class Overview(View):
         Choice("overview.resume", "U", "Resume all", _resume),
     )
 
-    document: dict[str, Any] | None = None
+    document: TopDocument | None = None
     """As `top --json` has it."""
 
     def compose(self) -> ComposeResult:
@@ -63,7 +64,7 @@ class Overview(View):
             yield Plain(id="trouble")
             yield Plain("Reading the store …", id="facts")
 
-    def question(self) -> Callable[[Store], dict[str, Any]]:
+    def question(self) -> Callable[[Store], TopDocument]:
         """The document of `top`."""
         return overview
 
@@ -72,52 +73,52 @@ class Overview(View):
         document = self.document
         return lambda store: document is None or has_aged(document, store)
 
-    def answer(self, facts: dict[str, Any]) -> None:
+    def answer(self, facts: TopDocument) -> None:
         """Show it."""
         self.document = facts
-        trouble = [f"! {item['what']}  [{item['command']}]" for item in facts["trouble"]]
+        trouble = [f"! {item.what}  [{item.command}]" for item in facts.trouble]
         self.query_one("#trouble", Plain).say(trouble)
         self.query_one("#trouble").display = bool(trouble)
         self.query_one("#facts", Plain).say(overview_text(facts))
 
-    def glance(self) -> Callable[[Store], dict[str, Any]] | None:
+    def glance(self) -> Callable[[Store], WorkUnderWay] | None:
         """What is under way."""
         return None if self.document is None else under_way
 
-    def take_in(self, facts: dict[str, Any]) -> None:
+    def take_in(self, facts: WorkUnderWay) -> None:
         """Beside what was known of the rest."""
         if self.document is not None:
-            self.answer({**self.document, **facts})
+            self.answer(replace(self.document, moves=facts.moves, merges=facts.merges))
 
     def take_focus(self) -> None:
         """The keys scroll."""
         self.query_one(VerticalScroll).focus()
 
 
-def overview_text(facts: dict[str, Any]) -> Iterator[str]:
+def overview_text(facts: TopDocument) -> Iterator[str]:
     """The lines below the trouble."""
-    status = facts["status"]
-    yield (f"{'   '.join(amounts(status))}   {size(status['bytes'])}   {daemon_text(status['daemon'])}")
+    status = facts.status
+    yield (f"{'   '.join(amounts(status))}   {size(status.bytes)}   {daemon_text(status.daemon)}")
     yield ""
     yield "Disks"
-    for disk in facts["disks"]:
+    for disk in facts.disks:
         yield f"  {disk.name:<10} {_fullness(disk)}  {disk_text(disk)}"
-    yield from _capacity_lines(facts["capacity"])
+    yield from _capacity_lines(facts.capacity)
     yield ""
     yield (
-        f"Moves: {len(facts['moves']):,} under way, {due_text(status)}, {status['failed_moves']:,} failed."
-        f"   Merges: {len(facts['merges']):,} under way."
+        f"Moves: {len(facts.moves):,} under way, {due_text(status)}, {status.failed_moves:,} failed."
+        f"   Merges: {len(facts.merges):,} under way."
     )
-    for move in facts["moves"][:_LINES]:
+    for move in facts.moves[:_LINES]:
         yield f"  {move.state:<9}  {move.part}  {move.source} > {move.target}  {size(move.bytes)}{_done(move)}"
-    for merge in facts["merges"][:_LINES]:
+    for merge in facts.merges[:_LINES]:
         yield f"  {merge.state:<9}  {merge.output}  {counted(len(merge.inputs), 'part')} of {merge.table}"
-    for move in facts["due"][:_LINES]:
-        yield f"  due        {move['part']}  {move['from']} > {move['to']}  {move['reason']['detail']}"
-    if (left := status["planned_moves"] - min(_LINES, len(facts["due"]))) > 0:
+    for due in facts.due[:_LINES]:
+        yield f"  due        {due.part}  {due.source} > {due.target}  {due.reason.detail}"
+    if (left := status.planned_moves - min(_LINES, len(facts.due))) > 0:
         yield f"  and {left:,} more: see Policy"
-    if not facts["due"]:
-        upcoming: datetime | None = facts["next_due"]
+    if not facts.due:
+        upcoming = facts.next_due
         yield f"  The next part is due at {minute(upcoming)}." if upcoming else "  No part is scheduled to move."
 
 

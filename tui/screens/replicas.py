@@ -33,14 +33,14 @@ class Replicas(ListView):
     async def waiting(self) -> None:
         """The queue of this machine's replica."""
         if (row := self.grid.row) is not None:
-            table = row["table"]
+            table = row.table
             lines = await self.board.source.read(lambda store: replicas.waiting(store, table))
             await self.board.ask(Text(f"frostline replica queue {table}", lines))
 
     async def sync(self) -> None:
         """Take in what the others did."""
         if (row := self.grid.row) is not None:
-            await self.board.carry_out(sync_replica(row["table"]))
+            await self.board.carry_out(sync_replica(row.table))
 
     choices: ClassVar[tuple[Choice, ...]] = (
         Choice("replicas.waiting", "w", "Waiting", waiting, changes=False),

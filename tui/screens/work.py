@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from oplog.errors import UsageError
 from tiering.config.units import parse_time
 from tiering.journal.records import MoveRecord
+from tiering.policy.plan import Move
 from tui.actions import moving
 from tui.facts import work
 from tui.facts.listing import Listing
@@ -68,7 +69,7 @@ class Policy(ListView):
         if self.at is not None:
             raise UsageError("this is a plan for another time", hint="t and an empty line show the current plan")
         chosen = self.grid.chosen
-        if moves := [row for row in chosen if row["what"] == "move"]:
+        if moves := [row for row in chosen if isinstance(row, Move)]:
             await self.board.carry_out(moving.apply_moves(moves))
         elif chosen:
             raise UsageError(

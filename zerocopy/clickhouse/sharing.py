@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
-from typing import Any
 
 import msgspec
 
@@ -39,10 +38,47 @@ class SharingServer(msgspec.Struct, frozen=True):
     """Files that cannot be read: what they name is not known."""
 
 
+class ServerCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server's metadata names."""
+
+    server: str
+    files: int
+    parts: int
+    marks: int
+    unreadable: int
+
+
+class SharingProblem(msgspec.Struct, frozen=True):
+    """Where metadata, marks and bucket differ."""
+
+    kind: str
+    what: str
+    path: str | None
+    object: str | None
+
+
+class SharingDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`clickhouse zero-copy inspect --json`."""
+
+    url: str
+    servers: list[ServerCounts]
+    marks: int
+    objects: int
+    bytes: int
+    shared: int
+    shared_bytes: int
+    orphaned: int
+    orphaned_bytes: int
+    young: int
+    problems: list[SharingProblem]
+    notes: list[str]
+    ok: bool
+
+
 class Sharing(msgspec.Struct):
     """What was found."""
 
-    servers: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    servers: list[ServerCounts] = msgspec.field(default_factory=list)
     marks: int = 0
     objects: int = 0
     size_bytes: int = 0
@@ -55,14 +91,23 @@ class Sharing(msgspec.Struct):
     findings: list[LogProblem] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
 
-    def document(self) -> dict[str, Any]:
-        """As `--json` prints it."""
-        names = ("servers", "marks", "objects", "size_bytes", "shared", "shared_bytes", "orphaned", "orphaned_bytes")
-        facts = {name.replace("size_bytes", "bytes"): getattr(self, name) for name in (*names, "young")}
-        problems = [
-            {"kind": one.kind, "what": one.what, "path": one.path, "object": one.object} for one in self.findings
-        ]
-        return {**facts, "problems": problems, "notes": self.notes, "ok": not self.findings}
+    def document(self, url: str) -> SharingDocument:
+        """Of the disk at this address."""
+        return SharingDocument(
+            url=url,
+            servers=self.servers,
+            marks=self.marks,
+            objects=self.objects,
+            bytes=self.size_bytes,
+            shared=self.shared,
+            shared_bytes=self.shared_bytes,
+            orphaned=self.orphaned,
+            orphaned_bytes=self.orphaned_bytes,
+            young=self.young,
+            problems=[SharingProblem(one.kind, one.what, one.path, one.object) for one in self.findings],
+            notes=self.notes,
+            ok=not self.findings,
+        )
 
 
 def compare(
@@ -121,13 +166,13 @@ def _of_server(
     own = {mark.unique_id for mark in marks.marks if mark.replica == server.name}
     parts = [(directory, known_as) for directory, known_as in _parts(server, key_prefix) if not _is_frozen(directory)]
     sharing.servers.append(
-        {
-            "server": server.name,
-            "files": len(server.rows),
-            "parts": len(parts),
-            "marks": sum(mark.replica == server.name for mark in marks.marks),
-            "unreadable": len(server.problems),
-        }
+        ServerCounts(
+            server=server.name,
+            files=len(server.rows),
+            parts=len(parts),
+            marks=sum(mark.replica == server.name for mark in marks.marks),
+            unreadable=len(server.problems),
+        )
     )
     for sentence in server.problems:
         yield LogProblem("unreadable", f"{server.name}: {sentence}")

@@ -56,7 +56,7 @@ def inspect(
         marks = _marks(session, keeper_path)
         found = compare(servers, marks, store.list(), key_prefix=prefix, now=datetime.now(UTC))
     if session.options.json:
-        session.output.document({"url": url, **found.document()})
+        session.output.document(found.document(url))
     else:
         _print(session, url, found)
     if found.findings:
@@ -107,10 +107,7 @@ def _print(session: Session, url: str, sharing: "Sharing") -> None:
     line()
     session.output.table(
         ["server", "parts", "marks", "files", "unreadable"],
-        [
-            (server["server"], server["parts"], server["marks"], server["files"], server["unreadable"])
-            for server in sharing.servers
-        ],
+        [(server.server, server.parts, server.marks, server.files, server.unreadable) for server in sharing.servers],
     )
     if sharing.findings:
         line()

@@ -1,6 +1,6 @@
 """`keeper ls | get | check | run`."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,18 +27,14 @@ def register(app: typer.Typer) -> None:
 
 def list_nodes(session: Session, path: NodePath = "/") -> None:
     """List the child nodes of a path."""
+    from zerocopy.keeper.node_row import KeeperNode
+
     path = _checked(path)
     with _keeper(session) as keeper:
         children = keeper.children(path)
         found = [(name, keeper.find(f"{path.rstrip('/')}/{name}")) for name in children]
-    nodes: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "bytes": len(node.data),
-            "version": node.version,
-            "children": node.children,
-            "ephemeral": bool(node.owner),
-        }
+    nodes = [
+        KeeperNode(name, len(node.data), node.version, node.children, bool(node.owner))
         for name, node in found
         if node is not None
     ]
@@ -47,10 +43,7 @@ def list_nodes(session: Session, path: NodePath = "/") -> None:
         return
     session.output.table(
         ["node", "bytes", "version", "children", ""],
-        [
-            (node["name"], node["bytes"], node["version"], node["children"], "ephemeral" if node["ephemeral"] else "")
-            for node in nodes
-        ],
+        [(node.name, node.bytes, node.version, node.children, "ephemeral" if node.ephemeral else "") for node in nodes],
         empty=f"Nothing is below {path}.",
     )
 

@@ -1,7 +1,7 @@
 """`replica list | status | queue | sync | drop | restore | audit`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,6 @@ from zerocopy.verbs import audit
 
 if TYPE_CHECKING:
     from tiering.table.schema import TableDefinition
-    from zerocopy.execution.steps import Done
     from zerocopy.rebuilding.rebuilding import Rebuilt
     from zerocopy.replica.status import OwnReplica, ReplicaStatus
 
@@ -153,64 +152,42 @@ def sync(session: Session, table: OptionalTable = None) -> None:
     """
     from tiering.cli.frame.session import fail_if_partly
     from zerocopy.execution import work
+    from zerocopy.execution.synced import SyncedTable, synced_table
     from zerocopy.verbs.each_table import EachTable
 
     store = session.store()
 
-    def synced(definition: "TableDefinition") -> dict[str, Any]:
-        return _document_of(definition.full_name, work.sync_patiently(store.context, definition))
+    def synced(definition: "TableDefinition") -> SyncedTable:
+        return synced_table(definition.full_name, work.sync_patiently(store.context, definition))
 
     tables = EachTable()
     documents = tables.answers(_replicated(session, table), synced)
     tables.raise_alone()
-    failed = sum(len(one["postponed"]) for one in documents)
-    succeeded = sum(
-        len(one["fetched"]) + len(one["merged"]) + len(one["dropped"]) + one["skipped"] for one in documents
-    )
+    failed = sum(len(one.postponed) for one in documents)
+    succeeded = sum(len(one.fetched) + len(one.merged) + len(one.dropped) + one.skipped for one in documents)
     if session.options.json:
         session.output.document({"synced": documents, "failed": tables.failed})
     for one in documents:
-        dropped = f" {counted(len(one['dropped']), 'part')} dropped," if one["dropped"] else ""
-        freed = f" {counted(len(one['freed']), 'part')} freed," if one["freed"] else ""
+        dropped = f" {counted(len(one.dropped), 'part')} dropped," if one.dropped else ""
+        freed = f" {counted(len(one.freed), 'part')} freed," if one.freed else ""
         session.output.line(
-            f"{one['table']}: {counted(len(one['fetched']), 'part')} fetched"
-            + (f" ({len(one['adopted'])} without a byte)," if one["adopted"] else ",")
-            + f" {counted(len(one['merged']), 'part')} merged,"
+            f"{one.table}: {counted(len(one.fetched), 'part')} fetched"
+            + (f" ({len(one.adopted)} without a byte)," if one.adopted else ",")
+            + f" {counted(len(one.merged), 'part')} merged,"
             f"{dropped}{freed}"
-            f" {counted(len(one['postponed']), 'entry', 'entries')} postponed."
+            f" {counted(len(one.postponed), 'entry', 'entries')} postponed."
         )
-        for whole in one["whole"]:
-            session.output.note(f"fetched whole: {whole['part']}: {whole['reason']}")
-        if one["altered"]:
-            session.output.note(f"{one['table']}: its definition is version {one['altered']} now")
-        if one["cloned"]:
-            session.output.note(f"the log begins after what this replica has: it takes over what {one['cloned']} has")
-        _tell_aside(session, one["set_aside"])
-        for postponed in one["postponed"]:
-            session.output.note(f"postponed: {postponed['part']}: {postponed['reason']}")
+        for whole in one.whole:
+            session.output.note(f"fetched whole: {whole.part}: {whole.reason}")
+        if one.altered:
+            session.output.note(f"{one.table}: its definition is version {one.altered} now")
+        if one.cloned:
+            session.output.note(f"the log begins after what this replica has: it takes over what {one.cloned} has")
+        _tell_aside(session, one.set_aside)
+        for postponed in one.postponed:
+            session.output.note(f"postponed: {postponed.part}: {postponed.reason}")
     tables.tell(session, "not synced")
     fail_if_partly(failed, succeeded, "entries")
-
-
-def _document_of(table: str, done: "Done") -> dict[str, Any]:
-    return {
-        "table": table,
-        "taken_over": done.pulled,
-        "fetched": done.fetched,
-        "adopted": done.adopted,
-        "whole": [{"part": part, "reason": why} for part, why in done.whole.items()],
-        "merged": [result.output for result in done.merged],
-        "dropped": done.dropped,
-        "altered": done.altered or None,
-        "skipped": done.skipped,
-        "freed": done.freed,
-        "cloned": done.cloned,
-        "set_aside": done.set_aside,
-        "postponed": [
-            {"number": one.queued.number, "part": one.queued.entry.brings, "reason": one.reason}
-            for one in done.postponed
-        ],
-    }
 
 
 def drop(

@@ -16,6 +16,7 @@ from disks.stores.base import S3Connection
 from disks.stores.s3.answers import KINDS, S3Request, checked
 from disks.stores.s3.errors import S3Place, no_credentials
 from disks.stores.s3.requests import Credentials, S3Requests
+from disks.stores.s3.settings import BotoDict
 from oplog.errors import AccessDenied, UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class _StaticCredentials:
     token: str | None = field(repr=False)
 
 
-def _remember_asked(params: dict[str, Any], context: dict[str, Any], **_: object) -> None:
+def _remember_asked(params: BotoDict, context: BotoDict, **_: object) -> None:
     """For the check of the answer."""
     context[_ASKED] = params
 
@@ -205,7 +206,7 @@ class S3Session:
         client.meta.events.register("after-call.s3", self._check_answer)
         return client
 
-    def _check_answer(self, http_response: Any, model: Any, context: dict[str, Any], **_: object) -> None:
+    def _check_answer(self, http_response: Any, model: Any, context: BotoDict, **_: object) -> None:
         """Raises as `answers.checked` does. A setting that the server does not know is one that it does not have."""
         if http_response.status_code >= 300:
             return

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 _Answer = TypeVar("_Answer")
+
+BotoDict = dict[str, Any]
+"""What boto3 passes about: a piece of an answer, whose keys servers leave out and add, or of a request."""
 _NOT_IMPLEMENTED = 501
 _READABLE_CLASSES = {"STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR", "REDUCED_REDUNDANCY"}
 """Storage classes from which a GET reads at once; the others need a restore first."""
@@ -58,7 +61,7 @@ def _rules(rules: Any) -> tuple[LifecycleRule, ...]:
     return tuple(_rule(rule) for rule in rules if rule.get("Status") == "Enabled")
 
 
-def _rule(rule: dict[str, Any]) -> LifecycleRule:
+def _rule(rule: BotoDict) -> LifecycleRule:
     chosen = rule.get("Filter") or {}
     both = chosen.get("And") or {}
     names = {*chosen, *both} - {"Prefix", "And"}
@@ -78,11 +81,11 @@ def _rule(rule: dict[str, Any]) -> LifecycleRule:
     )
 
 
-def _larger_than(chosen: dict[str, Any]) -> int:
+def _larger_than(chosen: BotoDict) -> int:
     return int(chosen.get("ObjectSizeGreaterThan") or 0)
 
 
-def _when(action: dict[str, Any]) -> str | None:
+def _when(action: BotoDict) -> str | None:
     if action.get("Days") is not None:
         return f"after {action['Days']} days"
     if action.get("Date") is not None:

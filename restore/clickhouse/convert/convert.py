@@ -11,7 +11,6 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -24,6 +23,7 @@ from oplog.clickhouse.columns import SourceColumn
 from oplog.clickhouse.quoting import quoted_name, quoted_text
 from oplog.errors import Damaged, FrostlineError, Refused, UsageError
 from restore.clickhouse.convert.columns import declared_type, mapping_of, text_condition
+from restore.clickhouse.convert.engine import Json
 from restore.clickhouse.convert.process import ask_engine
 from restore.clickhouse.convert.source import SourcePart, SourceTable
 from restore.clickhouse.parts import ClickHousePart
@@ -53,7 +53,7 @@ class ConversionPlan(msgspec.Struct, frozen=True):
             fields.append(pa.field(column.name, mapping.arrow, mapping.nullable))
         return pa.schema(fields)
 
-    def request(self, directory: Path, parts: Sequence[tuple[SourcePart, Path, Path]]) -> dict[str, Any]:
+    def request(self, directory: Path, parts: Sequence[tuple[SourcePart, Path, Path]]) -> Json:
         """What is asked of the engine for parts with the same columns, each with its directory and its target.
         Statements are written here alone: no text of a part is in them but between quotes."""
         there = parts[0][0].columns

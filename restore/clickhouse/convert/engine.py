@@ -17,20 +17,23 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+Json = dict[str, Any]
+"""A request, an answer or a part of one: this file imports nothing of ours and runs on Python 3.9."""
+
 
 def main() -> None:
     """Answer one request. What chdb prints goes to stderr."""
     out = os.dup(1)
     os.dup2(2, 1)
     try:
-        answer: dict[str, Any] = {"parts": _converted(json.load(sys.stdin))}
+        answer: Json = {"parts": _converted(json.load(sys.stdin))}
     except Exception as error:  # noqa: BLE001  whatever it is, the caller tells it
         answer = {"error": f"{type(error).__name__}: {error}"}
     with os.fdopen(out, "w") as stream:
         json.dump(answer, stream)
 
 
-def _converted(request: dict[str, Any]) -> list[dict[str, Any]]:
+def _converted(request: Json) -> list[Json]:
     from chdb import session
 
     opened = session.Session(os.path.join(request["place"], "engine"))
@@ -42,9 +45,7 @@ def _converted(request: dict[str, Any]) -> list[dict[str, Any]]:
     return [_part(ask, f"t{number}", request, *paths) for number, paths in enumerate(request["parts"])]
 
 
-def _part(
-    ask: Callable[[str], list[Any]], table: str, request: dict[str, Any], directory: str, literal: str
-) -> dict[str, Any]:
+def _part(ask: Callable[[str], list[Any]], table: str, request: Json, directory: str, literal: str) -> Json:
     ask(f"CREATE TABLE convert.{table} ({request['columns']}) ENGINE = MergeTree ORDER BY tuple()")
     ((place,),) = ask(f"SELECT data_paths[1] FROM system.tables WHERE database = 'convert' AND name = '{table}'")
     os.rename(directory, os.path.join(place, "detached", "all_1_1_0"))

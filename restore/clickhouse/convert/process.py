@@ -8,9 +8,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from oplog.errors import FrostlineError, UsageError
+from restore.clickhouse.convert.engine import Json
 
 ENVIRONMENT = "FROSTLINE_CHDB"
 _SCRIPT = Path(__file__).with_name("engine.py")
@@ -30,7 +30,7 @@ def find_python() -> str:
     )
 
 
-def ask_engine(python: str, request: dict[str, Any]) -> list[dict[str, Any]]:
+def ask_engine(python: str, request: Json) -> list[Json]:
     """What the engine says of each part. Raises `FrostlineError` with its words when it failed or died."""
     try:
         done = subprocess.run(
@@ -50,5 +50,5 @@ def ask_engine(python: str, request: dict[str, Any]) -> list[dict[str, Any]]:
             f"ClickHouse could not read the parts: {answer['error'][:500]}",
             hint="nothing of these parts was taken over",
         )
-    parts: list[dict[str, Any]] = answer["parts"]
+    parts: list[Json] = answer["parts"]
     return parts

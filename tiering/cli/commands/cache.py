@@ -1,6 +1,6 @@
 """`warmup`, `cache stats | drop`: what queries read of buckets, kept on a local disk."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,6 +8,9 @@ from tiering.cli.commands.tables import TableName
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
+
+if TYPE_CHECKING:
+    from tiering.facts.status import CacheStatus
 
 
 def register(app: typer.Typer) -> None:
@@ -57,14 +60,14 @@ def warmup(
 
 def stats(session: Session) -> None:
     """Show the size and hit rate of the read cache."""
-    from tiering.facts.status import cache_document
+    from tiering.facts.status import cache_status
     from tiering.query.warmup import cache_of
 
-    document = cache_document(cache_of(session.store().context))
+    document = cache_status(cache_of(session.store().context))
     if session.options.json:
         session.output.document(document)
         return
-    session.output.line(f"path           {document['path']}")
+    session.output.line(f"path           {document.path}")
     for line in cache_lines(document):
         session.output.line(line)
 
@@ -85,14 +88,14 @@ def drop(session: Session) -> None:
     session.output.line(f"{said} {counted(before.files, 'file')}, {format_size(before.bytes)}.")
 
 
-def cache_lines(document: dict[str, Any]) -> list[str]:
+def cache_lines(document: "CacheStatus") -> list[str]:
     """The figures as `cache stats` and `status` show them."""
     from tiering.config.units import format_size
 
-    rate = document["hit_rate"]
-    read = f"{format_size(document['hit_bytes'])} here, {format_size(document['missed_bytes'])} from buckets"
+    rate = document.rate
+    read = f"{format_size(document.hit_bytes)} here, {format_size(document.missed_bytes)} from buckets"
     return [
-        f"read cache     {format_size(document['bytes'])} of {format_size(document['max_bytes'])} in "
-        f"{counted(document['files'], 'file')}, {format_size(document['again_bytes'])} read more than once",
+        f"read cache     {format_size(document.bytes)} of {format_size(document.max_bytes)} in "
+        f"{counted(document.files, 'file')}, {format_size(document.again_bytes)} read more than once",
         f"cache read     {read}" + (f": {rate:.0%} hits" if rate is not None else ""),
     ]

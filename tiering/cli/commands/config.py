@@ -1,12 +1,15 @@
 """`config default | show | validate | schema | macros`."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 from tiering.config.units import counted
+
+if TYPE_CHECKING:
+    from tiering.config.conversion import Yaml
 
 TEMPLATE = """\
 # The default configuration of Frostline: an SSD directory and a directory bucket. Save it as ./frostline.yaml or
@@ -34,7 +37,7 @@ def default(session: Session) -> None:
     from tiering.config.finding import default_home
     from tiering.config.settings import embedded
 
-    plain: dict[str, Any] = msgspec.to_builtins(embedded(default_home(os.environ)))
+    plain: Yaml = msgspec.to_builtins(embedded(default_home(os.environ)))
     if session.options.json:
         session.output.document(plain)
     else:
@@ -111,7 +114,7 @@ def _print(session: Session, document: str) -> None:
         session.output.line(text)
 
 
-def _yaml(plain: dict[str, Any]) -> str:
+def _yaml(plain: "Yaml") -> str:
     import yaml
 
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip()

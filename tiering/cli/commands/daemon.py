@@ -17,7 +17,7 @@ from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.signals import ends_within, raising
 from tiering.cli.frame.verb import new_app, verb
-from tiering.cli.reports.moves import fail_as_the_pass_did, tick_document
+from tiering.cli.reports.moves import fail_as_the_pass_did
 from tiering.config.log_lines import LogStream
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def run(
 
     from oplog.errors import UsageError
     from tiering.daemon import daemon
+    from tiering.facts.moves import PassDocument, pass_document
 
     if job is not None and not once:
         raise UsageError("a daemon runs all of its jobs", hint=f"'frostline daemon run --once {job}' runs this one")
@@ -89,15 +90,15 @@ def run(
             every = f"a pass every {session.loaded.config.daemon.tick_seconds:g} s"
             session.output.note(f"daemon: {every}; stop it with Ctrl-C or SIGTERM")
 
-    passed: dict[str, Any] = {}
+    passed: list[PassDocument] = []
 
     def report(tick: Any) -> None:
-        document = tick_document(tick)
-        passed.update(document)
-        counts = f"{len(document['moved'])} moved, {len(document['merges'])} merged, {len(document['failed'])} failed"
-        if document["moved"] or document["merges"] or document["failed"] or once:
+        document = pass_document(tick, [])
+        passed.append(document)
+        counts = f"{len(document.moved)} moved, {len(document.merges)} merged, {len(document.failed)} failed"
+        if document.moved or document.merges or document.failed or once:
             session.output.note(f"daemon: {counts}")
-        for problem in document["problems"] if once else ():
+        for problem in document.problems if once else ():
             session.output.note(f"not done: {problem}")
 
     watch = metrics_server(session, store)
@@ -122,7 +123,7 @@ def run(
         if received[0] == signal.SIGINT:
             raise Finished(INTERRUPTED)  # SIGTERM is how a service is stopped: that is a success
     elif once and passed:
-        fail_as_the_pass_did(passed, store.context.faults)
+        fail_as_the_pass_did(passed[-1], store.context.faults)
 
 
 def _log_lines(session: Session, given: str | None, once: bool) -> LogStream:

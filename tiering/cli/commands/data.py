@@ -1,7 +1,7 @@
 """`insert`, `query`, `parts`, `disks`, `policies`."""
 
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,7 +12,7 @@ from tiering.cli.frame import process
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
-from tiering.cli.reports.inserts import replaced_document, tell_replaced
+from tiering.cli.reports.inserts import tell_replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,8 +99,11 @@ def insert(
     """
     from contextlib import nullcontext
 
+    from msgspec.structs import replace
+
     from tiering.config.units import format_size, parse_duration
     from tiering.engine.replication import Quorum
+    from tiering.facts.inserts import InsertDocument
     from tiering.insert.inputs.source_files import find_sources
     from tiering.insert.inputs.sources import read_each, total_bytes, typed_rows
     from tiering.insert.reshaping import parse_reshaping
@@ -128,7 +131,6 @@ def insert(
         null=null,
         hive=not no_hive,
     )
-    document: dict[str, Any]
     sources = find_sources(files, format, session.bucket_sources()) if files else []
     size_bytes = total_bytes(sources) if files else None
     what = sources[0].label if len(sources) == 1 else counted(len(sources), "file")
@@ -143,43 +145,36 @@ def insert(
             streams = iter([typed_rows(answer.batches(), reshaping, label="the query")])
         batches = chain.from_iterable(streams)
         if begun is not None:
-            document = replaced_document(
-                table, handle.replace_partitions(batches, begun=begun, dry_run=session.dry_run)
-            )
+            replaced = handle.replace_partitions(batches, begun=begun, dry_run=session.dry_run)
+            document = InsertDocument.of_replaced(table, replaced, dry_run=session.dry_run)
         elif session.dry_run:
             rows = sum(batch.num_rows for batch in batches)
-            document = {"table": table, "rows": rows, "parts": [], "duplicates": 0, "bytes": 0}
+            document = InsertDocument(table=table, rows=rows, dry_run=True)
         else:
             each = streams if dedup_by == "file" else [batches]
             result = handle.insert_each(each, quorum=wanted, again=dedup_by == "none")
-            document = {
-                "table": table,
-                "rows": result.rows,
-                "parts": list(result.parts),
-                "duplicates": result.duplicates,
-                "bytes": result.bytes,
-            }
+            document = replace(InsertDocument.of(result, dry_run=False), table=table)
     if skip_bad_rows and bad is not None:
-        document["bad_rows"] = bad.count
+        document = replace(document, bad_rows=bad.count)
         if bad.count:
             kept = "would be kept in" if session.dry_run else "kept in"
             session.output.note(f"{counted(bad.count, 'row')} could not be inserted, {kept} {skip_bad_rows[1]}")
     if session.options.json:
-        session.output.document({**document, "dry_run": session.dry_run})
+        session.output.document(document)
     elif session.dry_run:
-        session.output.line(f"Dry run: would insert {counted(document['rows'], 'row')} into {table}.")
+        session.output.line(f"Dry run: would insert {counted(document.rows, 'row')} into {table}.")
         tell_replaced(session, document, "would replace")
     else:
-        again = counted(document["duplicates"], "part")
-        skipped = f"; skipped {again} that an earlier insert wrote" if document["duplicates"] else ""
+        again = counted(document.duplicates, "part")
+        skipped = f"; skipped {again} that an earlier insert wrote" if document.duplicates else ""
         session.output.report(
-            f"Inserted {counted(document['rows'], 'row')} into {table}: {counted(len(document['parts']), 'part')},"
-            f" {format_size(document['bytes'])}{skipped}."
+            f"Inserted {counted(document.rows, 'row')} into {table}: {counted(len(document.parts), 'part')},"
+            f" {format_size(document.bytes)}{skipped}."
         )
-        for name in document["parts"]:
+        for name in document.parts:
             session.output.report(f"  {name}")
         tell_replaced(session, document, "replaced")
-    if not document["rows"]:
+    if not document.rows:
         session.nothing_to_do("No new rows.")
 
 
@@ -306,42 +301,26 @@ def disks(session: Session) -> None:
 
 def policies(session: Session) -> None:
     """List storage policies and their volumes."""
+    from tiering.facts.policies import PolicyRow
+
     config = session.loaded.config
-    documents: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "move_factor": policy.move_factor if policy.move_factor is not None else 0.1 * (len(policy.volumes) > 1),
-            "volumes": [
-                {
-                    "name": volume.name,
-                    "disks": list(volume.disks),
-                    "max_data_part_size_bytes": volume.max_data_part_size_bytes,
-                    "max_data_part_size_ratio": volume.max_data_part_size_ratio,
-                    "prefer_not_to_merge": volume.prefer_not_to_merge,
-                    "perform_ttl_move_on_insert": volume.perform_ttl_move_on_insert,
-                    "load_balancing": volume.load_balancing,
-                }
-                for volume in policy.volumes
-            ],
-        }
-        for name, policy in config.policies.items()
-    ]
+    rows = [PolicyRow.of(name, policy) for name, policy in config.policies.items()]
     if session.options.json:
-        session.output.document({"policies": documents})
+        session.output.document({"policies": rows})
         return
-    rows = [
+    cells = [
         (
-            policy["name"],
-            volume["name"],
-            ", ".join(volume["disks"]),
-            policy["move_factor"],
-            _size_or_dash(volume["max_data_part_size_bytes"]),
-            "no" if volume["prefer_not_to_merge"] else "yes",
+            policy.name,
+            volume.name,
+            ", ".join(volume.disks),
+            policy.move_factor,
+            _size_or_dash(volume.max_data_part_size_bytes),
+            "no" if volume.prefer_not_to_merge else "yes",
         )
-        for policy in documents
-        for volume in policy["volumes"]
+        for policy in rows
+        for volume in policy.volumes
     ]
-    session.output.table(["policy", "volume", "disks", "move factor", "max part", "merges"], rows)
+    session.output.table(["policy", "volume", "disks", "move factor", "max part", "merges"], cells)
 
 
 def _refuse_to_be_silent(store: "Store", sql: str) -> None:

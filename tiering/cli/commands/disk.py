@@ -3,7 +3,7 @@ machine that is gone, or of a disk that is to go."""
 
 from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,12 +13,13 @@ from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session, actor, fail_if_partly
 from tiering.cli.frame.verb import new_app, verb
 from tiering.cli.reports.adoption import Adoption
-from tiering.cli.reports.moves import move_document, print_moves, print_report
+from tiering.cli.reports.moves import print_moves, print_report
 
 if TYPE_CHECKING:
     from tiering.catalog.identities.identity import Identities
     from tiering.engine.draining import DetachedThere, DrainPlan, StaysThere
     from tiering.engine.retiring import Asked
+    from tiering.facts.disk_decisions import DiskDecision, RetiredLog
     from tiering.journal.known_disks import Holdings, KnownDisk
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="name in the configuration")]
@@ -131,6 +132,7 @@ def drain(session: Session, name: Name, stop: Stop = False) -> None:
     Run it again to continue. Exit 3: something is left. Exit 13: something fits nowhere; nothing was moved.
     """
     from tiering.engine import draining
+    from tiering.facts.disk_decisions import DrainDocument, detached_rows
 
     context = session.store().context
     if name not in context.disks:
@@ -144,25 +146,27 @@ def drain(session: Session, name: Name, stop: Stop = False) -> None:
     report = draining.drain(context, name)
     session.end_store()
     session.store(Freshness.LAST_ANSWER)  # counts what is there: else nobody could forget the disk without a doubt
-    moves = move_document(report.moves)
+    moved, failed = report.moves.moved, report.moves.failed
     if session.options.json:
         session.output.document(
-            {
-                "disk": name,
-                **moves,
-                "detached": _detached_documents(report.detached),
-                "left": _left_documents(report.left),
-                "empty": not report.left,
-                "drained": True,
-                "dry_run": False,
-            }
+            DrainDocument(
+                disk=name,
+                moved=moved,
+                failed=failed,
+                skipped=report.moves.skipped,
+                detached=detached_rows(report.detached),
+                left=report.left,
+                empty=not report.left,
+                drained=True,
+                dry_run=False,
+            )
         )
     else:
-        print_report(session.output, moves)
+        print_report(session.output, report.moves)
         _print_beside(session, report.detached, report.left)
         if not report.left:
             _say_what_next(session, name)
-    fail_if_partly(len(moves["failed"]), len(moves["moved"]), "moves", [move["kind"] for move in moves["failed"]])
+    fail_if_partly(len(failed), len(moved), "moves", [move.kind for move in failed])
     if report.left:
         raise PartlyDone(f"disk {name} is not empty", hint="see above for what is left and why; run it again")
 
@@ -182,23 +186,24 @@ def _end_drain(session: Session, name: str) -> None:
 
 
 def _print_drain_plan(session: Session, name: str, planned: "DrainPlan") -> None:
+    from tiering.facts.disk_decisions import DrainDocument, detached_rows
     from tiering.facts.moves import would_move
 
-    document = would_move(planned.moves)
+    moves = would_move(planned.moves)
     if session.options.json:
         session.output.document(
-            {
-                "disk": name,
-                **document,
-                "detached": _detached_documents(planned.detached),
-                "left": _left_documents(planned.stays),
-                "empty": not (planned.moves or planned.detached or planned.stays),
-                "drained": name in session.store().context.journal.overrides.drained(),
-                "dry_run": True,
-            }
+            DrainDocument(
+                disk=name,
+                moved=moves,
+                detached=detached_rows(planned.detached),
+                left=planned.stays,
+                empty=not (planned.moves or planned.detached or planned.stays),
+                drained=name in session.store().context.journal.overrides.drained(),
+                dry_run=True,
+            )
         )
         return
-    print_moves(session.output, document["moved"])
+    print_moves(session.output, moves)
     _print_beside(session, planned.detached, planned.stays)
     session.output.line(f"Dry run: {counted(len(planned.moves), 'part')} would move; nothing was changed.")
 
@@ -218,17 +223,6 @@ def _say_what_next(session: Session, name: str) -> None:
     line(f"To give it up: remove it from the configuration, then 'frostline disk forget {name}'.")
 
 
-def _detached_documents(detached: "Sequence[DetachedThere]") -> list[dict[str, Any]]:
-    return [
-        {"table": one.definition.full_name, "part": one.part.name, "bytes": one.part.size_bytes, "to": one.target}
-        for one in detached
-    ]
-
-
-def _left_documents(left: "Sequence[StaysThere]") -> list[dict[str, Any]]:
-    return [{"table": one.table, "what": one.what, "why": one.why} for one in left]
-
-
 def _held_alone(asked: "Asked") -> str:
     if asked.unreadable is not None:
         return f"unknown ({asked.unreadable})"
@@ -239,26 +233,24 @@ def _held_alone(asked: "Asked") -> str:
     return f"{told}; pins: {', '.join(asked.pins)}" if asked.pins else told
 
 
-def _asked_document(session: Session, asked: "Asked", refusal: str | None) -> dict[str, Any]:
-    alone = [
-        {"table": table.table, "parts": list(table.parts), "rows": table.rows, "bytes": table.size_bytes}
-        for table in asked.alone
-    ]
-    return {
-        "disk": asked.disk,
-        "log": asked.log,
-        "holder": asked.holder,
-        "last_sign": asked.last_sign,
-        "alone": alone,
-        "objects": asked.objects,
-        "bytes": asked.size_bytes,
-        "pins": asked.pins,
-        "unreadable": asked.unreadable,
-        "refused": refusal,
-        "retired_since": asked.retired.since if asked.retired is not None else None,
-        "changed": asked.retired is None and not session.dry_run,
-        "dry_run": session.dry_run,
-    }
+def _asked_document(session: Session, asked: "Asked", refusal: str | None) -> "RetiredLog":
+    from tiering.facts.disk_decisions import LoggedTable, RetiredLog
+
+    return RetiredLog(
+        disk=asked.disk,
+        log=asked.log,
+        holder=asked.holder,
+        last_sign=asked.last_sign,
+        alone=[LoggedTable(table.table, list(table.parts), table.rows, table.size_bytes) for table in asked.alone],
+        objects=asked.objects,
+        bytes=asked.size_bytes,
+        pins=asked.pins,
+        unreadable=asked.unreadable,
+        refused=refusal,
+        retired_since=asked.retired.since if asked.retired is not None else None,
+        changed=asked.retired is None and not session.dry_run,
+        dry_run=session.dry_run,
+    )
 
 
 def _print_asked(session: Session, asked: "Asked") -> None:
@@ -297,6 +289,10 @@ def _decide(
     shown_id: str | None,
     adoption: "Adoption | None" = None,
 ) -> None:
+    from msgspec import UNSET
+
+    from tiering.facts.disk_decisions import DiskDecision, DiskThere, HeldTable, RecordedDisk, SetAsideRow
+
     if record is None and adoption is None:
         session.nothing_to_do(f"This machine has no record of disk {name}: there is nothing to {decision}.")
         if session.options.json:
@@ -306,33 +302,24 @@ def _decide(
         holdings, is_all = _held(session, identities, record)
     else:  # what this machine keeps of a bucket is what was found there
         holdings, is_all = (record.holdings, record.counted) if record is not None else ({}, False)
-    held = [
-        {"table": holding.table, "uuid": uuid, "parts": holding.parts, "rows": holding.rows}
-        for uuid, holding in holdings.items()
-    ]
-    document: dict[str, Any] = {
-        "disk": name,
-        "known": {
-            "id": (record.id if record is not None else "") or None,
-            "place": record.location if record is not None else "",
-            "tables": held,
-            "counted": is_all,
-        },
-        "found": {"id": shown_id, "place": identities.location(name)},
-        "changed": not session.dry_run,
-        "dry_run": session.dry_run,
-    }
-    if adoption is not None:
-        document["found"]["tables"] = adoption.tables
-        document["set_aside"] = [
-            {
-                "table": doubled.part.definition.full_name,
-                "part": doubled.part.facts.name,
-                "reason": doubled.reason,
-                "what": doubled.text(),
-            }
-            for doubled in adoption.doubled
-        ]
+    document = DiskDecision(
+        disk=name,
+        known=RecordedDisk(
+            id=(record.id if record is not None else "") or None,
+            place=record.location if record is not None else "",
+            tables=[HeldTable(held.table, uuid, held.parts, held.rows) for uuid, held in holdings.items()],
+            counted=is_all,
+        ),
+        found=DiskThere(shown_id, identities.location(name), adoption.tables if adoption is not None else UNSET),
+        changed=not session.dry_run,
+        dry_run=session.dry_run,
+        set_aside=UNSET
+        if adoption is None
+        else [
+            SetAsideRow(twice.part.definition.full_name, twice.part.facts.name, twice.reason, twice.text())
+            for twice in adoption.doubled
+        ],
+    )
     if not session.options.json:
         _print(session, document)
     session.confirm(_question(decision, name, sum(holding.parts for holding in holdings.values()), is_all))
@@ -389,18 +376,18 @@ def _question(decision: str, name: str, parts: int, is_all: bool) -> str:
     raise UsageError(f"no such decision: {decision}")
 
 
-def _print(session: Session, document: dict[str, Any]) -> None:
+def _print(session: Session, document: "DiskDecision") -> None:
     line = session.output.line
-    known, found = document["known"], document["found"]
-    if known["place"]:
-        line(f"known  disk {known['id'] or 'without an id'} at {known['place']}")
-    for held in known["tables"]:
-        rows = counted(held["rows"], "row")
-        line(f"       {held['table']}: {counted(held['parts'], 'part')}, {rows} when last counted")
-    if known["place"] and not known["counted"]:
+    known, found = document.known, document.found
+    if known.place:
+        line(f"known  disk {known.id or 'without an id'} at {known.place}")
+    for held in known.tables:
+        rows = counted(held.rows, "row")
+        line(f"       {held.table}: {counted(held.parts, 'part')}, {rows} when last counted")
+    if known.place and not known.counted:
         line("       and it was written to since: its parts may have changed")
-    line(f"found  {'disk ' + found['id'] if found['id'] else 'no disk'} at {found['place'] or 'no place'}")
-    for held in found.get("tables", ()):
-        line(f"       {held['table']}: {counted(held['parts'], 'part')}, {counted(held['rows'], 'row')}")
-    for one in document.get("set_aside", ()):
-        line(f"aside  {one['what']}")
+    line(f"found  {'disk ' + found.id if found.id else 'no disk'} at {found.place or 'no place'}")
+    for held in found.tables or ():
+        line(f"       {held.table}: {counted(held.parts, 'part')}, {counted(held.rows, 'row')}")
+    for one in document.set_aside or ():
+        line(f"aside  {one.what}")

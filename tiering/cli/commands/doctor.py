@@ -1,6 +1,7 @@
 """`doctor`: what could go wrong with this configuration, before it does."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,7 +33,6 @@ def doctor(
 
     Writes and deletes only test objects (`doctor/…`). Exit 4: problems found.
     """
-    import msgspec
 
     from tiering.doctor import doctor as examination
     from tiering.doctor.diagnosis import LEVELS, is_clean
@@ -46,8 +46,7 @@ def doctor(
         findings += _of_tables(session)
     counts = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
     if session.options.json:
-        plain: list[dict[str, Any]] = msgspec.to_builtins(findings)
-        session.output.document({"findings": plain, "counts": counts, "ok": is_clean(findings)})
+        session.output.document({"findings": findings, "counts": counts, "ok": is_clean(findings)})
     else:
         subject = ""
         for finding in findings:
@@ -104,7 +103,7 @@ def _of_tables(session: Session) -> list["Finding"]:
         return []
 
 
-def _known(disks: dict[str, Any], name: str) -> str:
+def _known(disks: Collection[str], name: str) -> str:
     from oplog.errors import NotFound
 
     if name not in disks:

@@ -1,7 +1,7 @@
 """`inbox run | status | retry`: files that land in a directory become rows."""
 
 import threading
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -27,6 +27,7 @@ def run(
 ) -> None:
     """Insert the files that arrived in the inbox. The daemon does this on its own."""
     from tiering.daemon.inbox.inbox import Inbox
+    from tiering.daemon.inbox.status import InboxFile, InboxProblem, InboxRun
 
     if not once:
         raise UsageError("use --once", hint="'frostline daemon run' brings in files as they land")
@@ -36,13 +37,10 @@ def run(
     inbox = Inbox(session.store(), settings, stop)
     with inbox.alone():
         done = inbox.once()
-    problems = [{"table": item.table, "file": item.file, "what": item.what} for item in done.problems]
+    problems = [InboxProblem(item.table, item.file, item.what) for item in done.problems]
     if session.options.json:
-        files: list[dict[str, Any]] = [
-            {"table": file.table, "file": file.file, "state": file.state, "rows": file.rows, "error": file.error}
-            for file in done.files
-        ]
-        session.output.document({"files": files, "rows": done.rows, "parts": done.parts, "problems": problems})
+        files = [InboxFile(file.table, file.file, file.state, file.rows, file.error) for file in done.files]
+        session.output.document(InboxRun(files, done.rows, done.parts, problems))
     else:
         for file in done.files:
             what = file.error or (counted(file.rows, "row") if file.state == "done" else "already inserted")
@@ -51,7 +49,7 @@ def run(
             f"{counted(len(done.files), 'file')}, {counted(done.rows, 'row')} in {counted(len(done.parts), 'part')}."
         )
     for item in problems:
-        session.output.note(f"left alone: {'/'.join(filter(None, (item['table'], item['file'])))}: {item['what']}")
+        session.output.note(f"left alone: {'/'.join(filter(None, (item.table, item.file)))}: {item.what}")
     failed = len(done.failed) + sum(not item.file for item in done.problems)
     if failed:
         error = PartlyDone if len(done.files) > len(done.failed) else FrostlineError
@@ -67,37 +65,37 @@ def status(session: Session) -> None:
     """Show waiting, failed and ignored files with reasons."""
     from tiering.config.units import format_size
     from tiering.daemon.inbox.inbox import root_of
-    from tiering.daemon.inbox.status import status_document
+    from tiering.daemon.inbox.status import inbox_status
 
     root = root_of(session.loaded.config.inbox)
-    document = status_document(root, {definition.full_name for definition in session.store().definitions()})
+    document = inbox_status(root, {definition.full_name for definition in session.store().definitions()})
     if session.options.json:
         session.output.document(document)
         return
     session.output.line(
-        f"inbox    {root}, {'process ' + str(document['pid']) if document['running'] else 'no process'} at work"
+        f"inbox    {root}, {'process ' + str(document.pid) if document.running else 'no process'} at work"
     )
     session.output.table(
         ["table", "waiting", "size", "taken", "done", "failed"],
         [
             (
-                item["table"],
-                len(item["waiting"]),
-                format_size(sum(file["bytes"] for file in item["waiting"])),
-                item["taken"],
-                item["done"],
-                len(item["failed"]),
+                item.table,
+                len(item.waiting),
+                format_size(sum(file.bytes for file in item.waiting)),
+                item.taken,
+                item.done,
+                len(item.failed),
             )
-            for item in document["tables"]
+            for item in document.tables
         ],
         empty="No directory of a table.",
     )
-    for item in document["tables"]:
-        for file in item["failed"]:
-            session.output.line(f"failed   {item['table']}/{file['file']}: {file['error']}")
-    for problem in document["problems"]:
-        where = "/".join(filter(None, (problem["table"], problem["file"])))
-        session.output.line(f"alone    {where}: {problem['what']}")
+    for item in document.tables:
+        for file in item.failed:
+            session.output.line(f"failed   {item.table}/{file.file}: {file.error}")
+    for problem in document.problems:
+        where = "/".join(filter(None, (problem.table, problem.file)))
+        session.output.line(f"alone    {where}: {problem.what}")
 
 
 def retry(

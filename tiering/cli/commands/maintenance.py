@@ -1,6 +1,6 @@
 """`tick`, `snapshot`."""
 
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -10,11 +10,13 @@ from tiering.cli.frame.options import BelieveClock
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
-from tiering.cli.reports.garbage import gc_document, print_gc
-from tiering.cli.reports.moves import fail_as_the_pass_did, print_merges, print_report, steps_of, tick_document
+from tiering.cli.reports.garbage import print_gc
+from tiering.cli.reports.moves import fail_as_the_pass_did, print_merges, print_report
 
 if TYPE_CHECKING:
+    from disks.garbage.report import GcRow
     from tiering.engine.maintenance import TickStep
+    from tiering.facts.moves import PassDocument
 
 STEPS = ("moves", "merges", "gc", "snapshots")
 
@@ -37,67 +39,71 @@ def tick(
         session.store().believe_clock()
     document = _preview(session, only) if session.dry_run else _pass(session, cast("TickStep | None", only))
     if session.options.json:
-        session.output.document({**document, "dry_run": session.dry_run})
+        session.output.document(document)
     else:
         if session.dry_run:
             session.output.line("Dry run: nothing was changed.")
-        print_merges(session.output, document["merges"])
-        for item in document["deleted"]:
-            session.output.line(f"deleted  {item['table']} {item['part']}  {item['reason']['detail']}")
-        if document["deleted"]:
+        print_merges(session.output, document.merges)
+        for item in document.deleted:
+            session.output.line(f"deleted  {item.table} {item.part}  {item.reason.detail}")
+        if document.deleted:
             would = "would be " if session.dry_run else ""
-            session.output.line(f"{counted(len(document['deleted']), 'part')} {would}deleted by TTL rules.")
-        if any(document[name] for name in ("moved", "failed", "skipped")) or not any(steps_of(document)):
+            session.output.line(f"{counted(len(document.deleted), 'part')} {would}deleted by TTL rules.")
+        if document.moved or document.failed or document.skipped or not any(document.steps):
             print_report(session.output, document)
-        for report in document["gc"]:
+        for report in document.gc:
             print_gc(session, report)
-    for sentence in document["waiting"]:
+    for sentence in document.waiting:
         session.output.note(f"waits: {sentence}")
-    for problem in document["problems"]:
+    for problem in document.problems:
         session.output.note(f"not done: {problem}")
-    for kind, count in document["held"].items():
+    for kind, count in document.held.items():
         session.output.note(f"postponed ({kind}): {counted(count, 'part')}; 'frostline plan' shows until when")
-    if not any(steps_of(document)):
-        session.nothing_to_do("Nothing was done." if document["waiting"] or document["held"] else "Nothing was due.")
+    if not any(document.steps):
+        session.nothing_to_do("Nothing was done." if document.waiting or document.held else "Nothing was due.")
     fail_as_the_pass_did(document, () if session.dry_run else session.store().context.faults)
 
 
-def _pass(session: Session, only: "TickStep | None") -> dict[str, Any]:
-    document = tick_document(session.store(Freshness.CHANGES).tick(only=only))
+def _pass(session: Session, only: "TickStep | None") -> "PassDocument":
+    from tiering.facts.moves import pass_document
+
+    report = session.store(Freshness.CHANGES).tick(only=only)
     delete = session.loaded.config.daemon.gc_delete
-    return {**document, "gc": _collect(session, delete=delete) if only == "gc" else []}
+    return pass_document(report, _collect(session, delete=delete) if only == "gc" else [])
 
 
-def _preview(session: Session, only: str | None) -> dict[str, Any]:
+def _preview(session: Session, only: str | None) -> "PassDocument":
     """What a pass would begin with: merges that come before moves may change what moves."""
-    from tiering.cli.reports.moves import merge_plan_document
-    from tiering.facts.moves import plan_document
+    from tiering.facts.merges import MergeRow
+    from tiering.facts.moves import PassDocument, plan_document, would_move
     from tiering.merge.request import MergeRequest
+    from tiering.policy.plan import Plan
 
     store = session.store()
-    document: dict[str, Any] = {"moved": [], "failed": [], "skipped": [], "merges": [], "deleted": [], "snapshots": {}}
-    document.update(problems=[], waiting=[], held={}, gc=_collect(session, delete=False) if only == "gc" else [])
-    if only in (None, "moves"):
-        planned = plan_document(store, store.plan(rest="none"))
-        document["moved"] = [{**item, "seconds": 0, "requests": 0} for item in planned["moves"]]
-        document["deleted"] = planned["deletes"]
-    if only in (None, "merges"):
-        document["merges"] = [
-            merge_plan_document(definition.full_name, plan.parts)
+    gc = _collect(session, delete=False) if only == "gc" else []
+    plan = store.plan(rest="none") if only in (None, "moves") else Plan(now=store.context.clock())
+    merges = (
+        [
+            MergeRow.planned(definition.full_name, plan.parts)
             for definition in store.definitions()
             if "merges" not in store.context.journal.overrides.paused(definition.uuid)
             for plan in store.plan_merges(definition.uuid, MergeRequest())
         ]
-    return document
+        if only in (None, "merges")
+        else []
+    )
+    return PassDocument(
+        moved=would_move(plan_document(store, plan).moves), deleted=plan.deletes, merges=merges, gc=gc, dry_run=True
+    )
 
 
-def _collect(session: Session, *, delete: bool) -> list[dict[str, Any]]:
+def _collect(session: Session, *, delete: bool) -> "list[GcRow]":
     """What the daemon's own collection does: of every bucket, with the default guard and caps."""
     from disks.garbage.rules import GcRules
 
     store = session.store()
     return [
-        gc_document(store.gc(disk.name, GcRules(delete=delete)))
+        store.gc(disk.name, GcRules(delete=delete)).row
         for disk in store.context.disks.values()
         if disk.capabilities.remote and not disk.read_only
     ]

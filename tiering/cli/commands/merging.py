@@ -13,15 +13,7 @@ from tiering.cli.frame.remote_work import Master, SparkWork
 from tiering.cli.frame.remote_work import wanted as spark_wanted
 from tiering.cli.frame.session import Session, fail_if_partly
 from tiering.cli.frame.verb import verb
-from tiering.cli.reports.merges import (
-    done_document,
-    failures_document,
-    plan_document,
-    report_merges,
-    size_of,
-    summary_document,
-)
-from tiering.cli.reports.moves import merge_document, merge_plan_document
+from tiering.cli.reports.merges import report_merges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,6 +92,7 @@ def merge(
 
 
 def _merge_here(session: Session, table: str, request: "MergeRequest") -> None:
+    from tiering.facts.merges import MergeRow, MergesDocument, failed_groups
     from tiering.facts.replicas import replica_trouble
 
     store, waits = session.store(), ""
@@ -107,17 +100,18 @@ def _merge_here(session: Session, table: str, request: "MergeRequest") -> None:
     if session.dry_run:
         adoptions = store.plan_adoptions(table, request) if request.adopt else []
         plans = [*adoptions, *store.plan_merges(table, request)]
-        documents = [merge_plan_document(table, plan.parts) for plan in plans]
+        rows = [MergeRow.planned(table, plan.parts) for plan in plans]
     else:
         plans = []
-        documents = [merge_document(result) for result in store.merge(table, request, failures)]
+        rows = [MergeRow.of(result) for result in store.merge(table, request, failures)]
         _note_failures(session, failures)
         waits = replica_trouble(store.context.config, store.context.journal, store.definition(table)).error
         if waits:
             session.output.note(f"recorded, and waiting: {waits}; 'frostline replica queue {table}' shows all")
     stays = store.explain_merges(table, plans, request) if not waits else ()
-    report_merges(session, documents, stays, failures_document(failures), waits=bool(waits))
-    fail_if_partly(len(failures), len(documents), "merges", [failure.error.kind for failure in failures])
+    document = MergesDocument(merges=rows, not_merged=stays, failed=failed_groups(failures), dry_run=session.dry_run)
+    report_merges(session, document, waits=bool(waits))
+    fail_if_partly(len(failures), len(rows), "merges", [failure.error.kind for failure in failures])
 
 
 @dataclass(frozen=True)
@@ -157,6 +151,9 @@ def _merge_cold(
     start: "Callable[[], SparkWork] | None",
     groups_in_flight: int | None,
 ) -> None:
+    from msgspec import UNSET
+
+    from tiering.facts.merges import MergeRow, MergesDocument, cold_document, done_cold, planned_cold, size_of
     from tiering.merge.cold.job import ColdMergeReport
 
     assert request.cold is not None
@@ -165,17 +162,18 @@ def _merge_cold(
     plans = store.plan_merges(table, request)
     if session.dry_run:
         shard_bytes = request.cold.shard_bytes
-        documents = [
-            *(merge_plan_document(table, plan.parts) for plan in adoptions),
-            *(plan_document(store, table, plan, shard_bytes=shard_bytes) for plan in plans),
+        rows = [
+            *(MergeRow.planned(table, plan.parts) for plan in adoptions),
+            *(planned_cold(store, table, plan, shard_bytes=shard_bytes) for plan in plans),
         ]
-        report_merges(session, documents, store.explain_merges(table, [*adoptions, *plans], request), {})
+        stays = store.explain_merges(table, [*adoptions, *plans], request)
+        report_merges(session, MergesDocument(merges=rows, not_merged=stays, dry_run=True))
         return
     before = size_of(store, table, request.partition)
     if not plans and not adoptions:  # what scripts read is there, whether there was something to do or not
-        summary = summary_document(store, ColdMergeReport(), before, before)
-        nobody = {"spark": None} if start is not None else {}
-        report_merges(session, [], store.explain_merges(table, plans, request), {**summary, **nobody})
+        stays = store.explain_merges(table, plans, request)
+        spark = None if start is not None else UNSET
+        report_merges(session, cold_document([], stays, ColdMergeReport(), (before, before), spark=spark))
         return
     work = start() if start is not None else None
     workers = _spark_workers(work, store, groups_in_flight) if work else _own_workers(store)
@@ -183,11 +181,12 @@ def _merge_cold(
     if work is not None:
         work.report()
     stays = store.explain_merges(table, report.left(), request)
-    summary = summary_document(store, report, before, size_of(store, table, request.partition))
+    after = size_of(store, table, request.partition)
     _note_failures(session, report.failures)
     if report.not_begun:
         session.output.note(f"not begun: {counted(len(report.not_begun), 'group')}")
-    report_merges(session, [done_document(store, result) for result in report.merges], stays, summary)
+    rows = [done_cold(store, result) for result in report.merges]
+    report_merges(session, cold_document(rows, stays, report, (before, after)))
     failed, kinds = len(report.failures) + len(report.not_begun), [failure.error.kind for failure in report.failures]
     fail_if_partly(failed, len(report.merges), "groups", kinds)
 

@@ -1,7 +1,7 @@
 """`metrics`: the store as numbers, once; and the server of the daemon."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,6 +12,7 @@ from tiering.cli.reports.backups import newest_backups
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
+    from tiering.facts.backups import BackupsStatus
     from tiering.facts.metrics.watching import Metrics
 
 
@@ -35,7 +36,7 @@ def metrics(session: Session) -> None:
     process = collect.process(known, rows_of(records, session.config, is_running=known.running))
     found = families(seen, process, version=version())
     if session.options.json:
-        session.output.document({"metrics": exposition.document(found)})
+        session.output.document({"metrics": exposition.rows(found)})
         return
     text = exposition.text(found)
     sys.stdout.buffer.write(text) if hasattr(sys.stdout, "buffer") else print(text.decode(), end="")
@@ -52,9 +53,9 @@ def metrics_server(session: Session, store: "Store") -> "Metrics | None":
     return Metrics(store, port, version=version(), limiter=session.limiter(), backups=lambda: _backups(session, store))
 
 
-def _backups(session: Session, store: "Store") -> dict[str, Any] | None:
+def _backups(session: Session, store: "Store") -> "BackupsStatus | None":
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
-    return newest_backups().status_document(session.config, names)
+    return newest_backups().backups_status(session.config, names)
 
 
 def version() -> str:

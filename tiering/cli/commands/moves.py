@@ -15,6 +15,7 @@ from tiering.cli.frame.verb import new_app, verb
 from tiering.cli.reports.moves import move_report, print_moves
 
 if TYPE_CHECKING:
+    from tiering.facts.moves import PlanDocument
     from tiering.policy.decide import Move
     from tiering.policy.plan import Plan, Stay
 
@@ -88,7 +89,7 @@ def plan(
     if session.options.json:
         session.output.document(document)
     else:
-        print_moves(session.output, document["moves"])
+        print_moves(session.output, document.moves)
         if planned.deletes:
             size = format_size(sum(item.bytes for item in planned.deletes))
             session.output.line(
@@ -96,8 +97,8 @@ def plan(
             )
         session.output.line(
             f"{counted(len(planned.moves), 'move')}, {format_size(planned.bytes)}, about"
-            f" {counted(document['requests'], 'write request')};"
-            f" {counted(document['stays'], 'part')} {'stays' if document['stays'] == 1 else 'stay'}."
+            f" {counted(document.requests, 'write request')};"
+            f" {counted(document.stays, 'part')} {'stays' if document.stays == 1 else 'stay'}."
         )
         for sentence in _held(planned):
             session.output.line(sentence)
@@ -293,15 +294,15 @@ def unpin(session: Session, table: TableName, partition: Partition = None, part:
 
 
 def _carry_out(session: Session, moves: "list[Move]", *, nothing: str) -> None:
-    from tiering.facts.moves import would_move
+    from tiering.facts.moves import MovesDocument, would_move
 
     store = session.store()
     if session.dry_run or not moves:
-        document = {**would_move(moves), "dry_run": session.dry_run}
+        rows = would_move(moves)
         if session.options.json:
-            session.output.document(document)
+            session.output.document(MovesDocument(moved=rows, dry_run=session.dry_run))
         else:
-            print_moves(session.output, document["moved"])
+            print_moves(session.output, rows)
             if moves:
                 session.output.line(f"Dry run: {counted(len(moves), 'part')} would move; nothing was changed.")
         if not moves:
@@ -333,7 +334,7 @@ def _hint_at_next(session: Session, planned: Any) -> None:
         session.output.note(f"The next part is due at {when}; preview with --at TIME.")
 
 
-def _write(path: Path, document: dict[str, Any]) -> None:
+def _write(path: Path, document: "PlanDocument") -> None:
     from disks.effects import replace_file
     from tiering.cli.frame.output import encode
 
@@ -367,7 +368,7 @@ def _kinds(moves: bool, merges: bool, gc: bool) -> list[str]:
     return chosen or ["moves", "merges", "gc"]
 
 
-def _say(session: Session, document: dict[str, Any], text: str) -> None:
+def _say(session: Session, document: dict[str, object], text: str) -> None:
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})
     else:

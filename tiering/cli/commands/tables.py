@@ -1,5 +1,6 @@
 """`table create | list | show | alter | rename | drop`."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -471,11 +472,11 @@ def _ttl_texts(definition: Any) -> list[str]:
     return [ttl_text(rule) for rule in definition.ttl]
 
 
-def _settings(definition: Any) -> dict[str, Any]:
+def _settings(definition: Any) -> Mapping[str, object]:
     """Those that differ from the defaults."""
     import msgspec
 
-    plain: dict[str, Any] = msgspec.to_builtins(definition.settings)
+    plain: Mapping[str, object] = msgspec.to_builtins(definition.settings)
     return plain
 
 

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import quote
 
 from tiering.cli.completion.store_paths import Places, read_places
@@ -24,6 +24,23 @@ _PART = re.compile(r"(?P<partition>[A-Za-z0-9.=-]+)(?:_\d+){3,4}\Z", re.ASCII)
 _LAST = "\U0010ffff"
 
 
+class ColumnWords(TypedDict):
+    """A column of a `table.json`."""
+
+    name: str
+
+
+class TableWords(TypedDict):
+    """What of a `table.json` a name is made of. It is read without msgspec, which takes its time to import."""
+
+    uuid: str
+    version: int
+    database: str
+    name: str
+    policy: str
+    columns: list[ColumnWords]
+
+
 class Names:
     """Those that fit what was typed, and what else stands in the line."""
 
@@ -34,7 +51,7 @@ class Names:
 
     def of(self, kind: str) -> list[str]:
         """All of one kind, sorted."""
-        found: dict[str, Any] = {
+        found: dict[str, Callable[[], Iterable[str]]] = {
             "table": self._tables,
             "disk": lambda: self._places.disks,
             "disk or table": lambda: [*self._places.disks, *self._tables()],
@@ -58,9 +75,9 @@ class Names:
     # -- tables ----------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _definitions(self) -> dict[str, dict[str, Any]]:
+    def _definitions(self) -> dict[str, TableWords]:
         """The newest that any disk has of each table, by uuid."""
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, TableWords] = {}
         for text in (*self._local_definitions(), *self._kept_definitions()):
             try:
                 definition = json.loads(text)
@@ -92,7 +109,7 @@ class Names:
     def _tables(self) -> list[str]:
         return [f"{table['database']}.{table['name']}" for table in self._definitions.values()]
 
-    def _chosen(self) -> list[dict[str, Any]]:
+    def _chosen(self) -> list[TableWords]:
         """The table that the line names; all where it names none."""
         named = self._given.get("table")
         return [
@@ -143,7 +160,7 @@ class Names:
         )
         return [name for (name,) in found]
 
-    def _local(self, table: dict[str, Any]) -> Iterator[str]:
+    def _local(self, table: TableWords) -> Iterator[str]:
         for directory in self._places.directories.values():
             yield from map(os.path.basename, _listed(os.path.join(directory, _place(table["uuid"]))))
 

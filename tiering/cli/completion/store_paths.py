@@ -76,7 +76,7 @@ def _read(given: str | None, environment: Mapping[str, str]) -> Places:
     )
 
 
-def _keep(path: Path, document: dict[str, Any]) -> None:
+def _keep(path: Path, document: Mapping[str, object]) -> None:
     """Where it cannot be kept it is read again."""
     from disks.effects import make_directory, replace_file
     from oplog.errors import FrostlineError

@@ -3,7 +3,7 @@
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 FILE = os.path.join(os.path.dirname(__file__), "verbs.json")
 """Every verb: its options, its arguments, what each names. Written by `make generate`."""
@@ -30,12 +30,33 @@ class Wanted:
     """Parameter -> what was said for it."""
 
 
+class WordKind(TypedDict):
+    """An argument or an option."""
+
+    name: str
+    kind: str
+    help: str
+    values: int
+    """How many words follow an option."""
+    many: bool
+    """Of the last argument: it may be repeated."""
+
+
+class VerbWords(TypedDict, total=False):
+    """A verb or a group, as the generated file has it."""
+
+    help: str
+    options: dict[str, WordKind]
+    arguments: list[WordKind]
+    verbs: list[str]
+
+
 class Words:
     """The verbs and their options."""
 
     def __init__(self) -> None:
         with open(FILE, encoding="utf-8") as stream:
-            self._verbs: dict[str, Any] = json.load(stream)
+            self._verbs: dict[str, VerbWords] = json.load(stream)
 
     def verbs(self, group: str) -> list[tuple[str, str]]:
         """Those of a group, with what each does."""
@@ -88,8 +109,8 @@ class Words:
         return Wanted(argument["kind"] if argument else "", verb, word, given=given)
 
 
-def _argument(verb: dict[str, Any], position: int) -> dict[str, Any] | None:
-    arguments: list[dict[str, Any]] = verb["arguments"]
+def _argument(verb: VerbWords, position: int) -> WordKind | None:
+    arguments = verb["arguments"]
     if position < len(arguments):
         return arguments[position]
     return arguments[-1] if arguments and arguments[-1]["many"] else None

@@ -2,14 +2,17 @@
 
 import logging
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from oplog.errors import FrostlineError
 from tiering.config.escaping import visible, visible_json
 from tiering.config.log_lines import LogStream
 from tiering.config.secrets import without_passwords
 from tiering.config.units import counted as counted  # verbs take it from here
+
+if TYPE_CHECKING:
+    from msgspec import Struct
 
 SENTENCES = ("reason", "on disks")
 """Columns that may fold."""
@@ -34,7 +37,9 @@ class Output:
 
     def document(self, data: Any, *, indent: int = 2) -> None:
         """The one JSON document."""
-        text = encode({**data, **self.beside} if isinstance(data, dict) else data, indent=indent)
+        if self.beside:
+            data = {**(data if isinstance(data, dict) else fields_of(data)), **self.beside}
+        text = encode(data, indent=indent)
         sys.stdout.buffer.write(text + b"\n") if hasattr(sys.stdout, "buffer") else print(text.decode())
         sys.stdout.flush()
 
@@ -83,6 +88,15 @@ def encode(data: Any, *, indent: int = 2) -> bytes:
         text = msgspec.json.encode(_spelled(msgspec.to_builtins(data, enc_hook=_plain, str_keys=True)))
     text = msgspec.json.format(text, indent=indent) if indent else text
     return text if text.isascii() and b"\x7f" not in text else visible_json(text.decode()).encode()
+
+
+def fields_of(row: "Struct") -> Mapping[str, Any]:
+    """The fields that its JSON has, by the names that they have there."""
+    from msgspec import UNSET
+    from msgspec.structs import fields
+
+    values = ((field.encode_name, getattr(row, field.name)) for field in fields(row))
+    return {name: value for name, value in values if value is not UNSET}
 
 
 def _spelled(data: Any) -> Any:

@@ -1,6 +1,6 @@
 """Work on buckets that a verb gives to others, such as the executors of Spark (`--spark`)."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -38,13 +38,12 @@ class SparkWork:
     def report(self) -> None:
         """Put what Spark did beside the document, and into a remark for people."""
         figures = self.runner.figures
-        document: dict[str, Any] = {
+        self._session.output.beside["spark"] = {
             "master": self.runner.master,
             "tasks": figures.tasks,
             "retried_tasks": figures.retried_tasks,
             "seconds": round(figures.seconds, 3),
         }
-        self._session.output.beside["spark"] = document
         if not self._session.options.json:
             again = f", {figures.retried_tasks} made again" if figures.retried_tasks else ""
             self._session.output.note(f"Spark on {self.runner.master}: {figures.tasks} tasks{again}")

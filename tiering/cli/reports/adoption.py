@@ -1,7 +1,7 @@
 """What a disk that is to be adopted holds, and which of its parts cannot stay where they are."""
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oplog.errors import DiskUnreachable, FrostlineError, Transient
 from tiering.cli.frame.session import Session, actor
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tiering.catalog.catalog import Catalog
     from tiering.catalog.copies.doubled import Compared
     from tiering.catalog.identities.identity import Identities
+    from tiering.facts.disk_decisions import HeldTable
     from tiering.journal.journal import Journal
 
 
@@ -21,7 +22,7 @@ class Adoption:
         self,
         disk: "Disk",
         journal: "Journal",
-        tables: list[dict[str, Any]],
+        tables: "list[HeldTable]",
         compared: "Compared",
         levels: dict[str, int],
         unlisted: list[tuple[str, str]] | None,
@@ -72,9 +73,10 @@ class Adoption:
         from tiering.catalog.copies.copying import had_by_buckets
         from tiering.catalog.copies.doubled import compare_parts, levels_given
         from tiering.catalog.reachability import holdings
+        from tiering.facts.disk_decisions import HeldTable
 
         held = holdings(catalog).get(name, {})
-        found = [{"table": one.table, "uuid": uuid, "parts": one.parts, "rows": one.rows} for uuid, one in held.items()]
+        found = [HeldTable(holding.table, uuid, holding.parts, holding.rows) for uuid, holding in held.items()]
         made = {table.uuid: levels_given(journal.work.merged_parts(table.uuid)[1]) for table in catalog.tables()}
         levels = {uuid: level for uuid, level in made.items() if level}
         unlisted = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from tiering.daemon.jobs.row import JobRow
     from tiering.daemon.status import DaemonStatus
     from tiering.engine.store import Store
+    from tiering.facts.backups import BackupsStatus
 
 
 _DAY = timedelta(days=1)
 
 
-def look(store: Store, backups: Mapping[str, Any] | None = None) -> Seen:
+def look(store: Store, backups: BackupsStatus | None = None) -> Seen:
     """The store now, as its catalog knows it. `backups` is what `status` says of them."""
     context = store.context
     now = context.clock()
@@ -182,16 +183,16 @@ def _traffic(store: Store) -> list[Traffic]:
     return found
 
 
-def _backups(document: Mapping[str, Any] | None) -> tuple[dict[str, dict[str, datetime]] | None, int]:
-    if document is None:
+def _backups(status: BackupsStatus | None) -> tuple[dict[str, dict[str, datetime]] | None, int]:
+    if status is None:
         return None, 0
     known: dict[str, dict[str, datetime]] = {}
     failed = 0
-    for item in document["tables"]:
-        times = known.setdefault(item["table"], {})
-        if item["taken"] is not None:
-            times["taken"] = datetime.fromisoformat(item["taken"])
-        proofs = [(word, item[word]) for word in ("verified", "drilled") if item[word] is not None]
-        times.update({word: datetime.fromisoformat(proof["time"]) for word, proof in proofs})
-        failed += any(not proof["ok"] for _, proof in proofs)
+    for row in status.tables:
+        times = known.setdefault(row.table, {})
+        if row.taken is not None:
+            times["taken"] = datetime.fromisoformat(row.taken)
+        proofs = [(word, proof) for word, proof in (("verified", row.verified), ("drilled", row.drilled)) if proof]
+        times.update({word: datetime.fromisoformat(proof.time) for word, proof in proofs})
+        failed += any(not proof.ok for _, proof in proofs)
     return known, failed

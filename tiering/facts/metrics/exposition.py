@@ -7,7 +7,9 @@ not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from oplog.errors import UsageError
 from tiering.facts.metrics.family import Family
@@ -34,18 +36,31 @@ def text(families: Sequence[Family]) -> bytes:
     return bytes(generate_latest(_Collected(families)))  # all that it asks of a registry
 
 
-def document(families: Iterable[Family]) -> list[dict[str, Any]]:
+class MetricSample(msgspec.Struct, frozen=True):
+    """A value with its labels."""
+
+    labels: dict[str, str]
+    value: float
+
+
+class MetricRow(msgspec.Struct, frozen=True):
+    """A metric of `metrics --json`."""
+
+    name: str
+    kind: str
+    help: str
+    samples: list[MetricSample]
+
+
+def rows(families: Iterable[Family]) -> list[MetricRow]:
     """The same for `--json`."""
     return [
-        {
-            "name": family.name,
-            "kind": family.kind,
-            "help": family.help,
-            "samples": [
-                {"labels": dict(zip(family.labels, labels, strict=True)), "value": value}
-                for labels, value in family.samples
-            ],
-        }
+        MetricRow(
+            family.name,
+            family.kind,
+            family.help,
+            [MetricSample(dict(zip(family.labels, labels, strict=True)), value) for labels, value in family.samples],
+        )
         for family in families
     ]
 

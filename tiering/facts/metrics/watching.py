@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tiering.daemon.jobs.status import job_rows
 from tiering.facts.metrics import collect
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from disks.stores.wrappers.limit import Limiter
     from tiering.daemon.status import DaemonStatus
     from tiering.engine.store import Store
+    from tiering.facts.backups import BackupsStatus
 
 log = logging.getLogger("frostline.daemon")
 
@@ -32,7 +33,7 @@ class Metrics:
         *,
         version: str,
         limiter: Limiter | None = None,
-        backups: Callable[[], Mapping[str, Any] | None] = lambda: None,
+        backups: Callable[[], BackupsStatus | None] = lambda: None,
     ) -> None:
         self._store, self._port, self._version = store, port, version
         self._limiter, self._backups = limiter, backups

@@ -15,6 +15,9 @@ from typing import Any
 from oplog.errors import NotFound, UsageError
 from tiering.query.sql.column_types import text
 
+ParsedNode = dict[str, Any]
+"""An object of the JSON that the engine writes of a statement or a plan; its keys change with the engine's version."""
+
 FILE_FUNCTIONS = frozenset(
     {
         *("parquet_scan", "read_csv", "read_csv_auto", "read_json", "read_json_auto", "read_json_objects"),
@@ -23,7 +26,7 @@ FILE_FUNCTIONS = frozenset(
 )
 
 
-def with_paths(statement: str, nodes: Iterable[dict[str, Any]]) -> tuple[str, tuple[str, ...]]:
+def with_paths(statement: str, nodes: Iterable[ParsedNode]) -> tuple[str, tuple[str, ...]]:
     """The statement with the absolute path of each file that it reads in place of names and patterns, and these paths.
     `nodes`: of the statement, as the engine's parser has them. Raises `UsageError`, and `NotFound` for files that are
     not there."""
@@ -44,7 +47,7 @@ def with_paths(statement: str, nodes: Iterable[dict[str, Any]]) -> tuple[str, tu
     return encoded.decode(), tuple(paths)
 
 
-def _names(function: str, node: dict[str, Any]) -> Iterator[str]:
+def _names(function: str, node: ParsedNode) -> Iterator[str]:
     """The names and patterns of a text, or of a list of texts."""
     if node.get("function_name") == "list_value":
         for argument in node["arguments"]:

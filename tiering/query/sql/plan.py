@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from tiering.query.sql.local_files import ParsedNode
 from tiering.table.pruning import (
     TRUE,
     And,
@@ -185,7 +186,7 @@ class _Reader:
         self.stops_early = False
         self.scans = 0
 
-    def read(self, node: dict[str, Any], above: Sequence[dict[str, Any]] = ()) -> bool:
+    def read(self, node: ParsedNode, above: Sequence[ParsedNode] = ()) -> bool:
         """Note the scans. `above` holds the conditions directly over the node. Whether there is nothing but filters."""
         kind = node["type"]
         if kind == "LOGICAL_GET":
@@ -202,7 +203,7 @@ class _Reader:
         below = [self.read(child) for child in children]
         return kind in ("LOGICAL_PROJECTION", "LOGICAL_EMPTY_RESULT") and all(below)
 
-    def _scan(self, node: dict[str, Any], above: Sequence[dict[str, Any]]) -> bool:
+    def _scan(self, node: ParsedNode, above: Sequence[ParsedNode]) -> bool:
         self.scans += 1
         table = node.get("function_data", {}).get("table")
         definition = self._definitions.get(table)
@@ -245,7 +246,7 @@ def is_exact(predicate: Predicate) -> bool:
 # ---- filters of a scan
 
 
-def _from_filter(node: dict[str, Any], column: ComparedField | None) -> Predicate:
+def _from_filter(node: ParsedNode, column: ComparedField | None) -> Predicate:
     if column is None:
         return Unknown()
     match node["filter_type"]:
@@ -277,10 +278,10 @@ def _from_filter(node: dict[str, Any], column: ComparedField | None) -> Predicat
 # ---- expressions
 
 
-def _from_expression(node: dict[str, Any], column_at: Callable[[int], ComparedField | None]) -> Predicate:
+def _from_expression(node: ParsedNode, column_at: Callable[[int], ComparedField | None]) -> Predicate:
     kind, children = node["type"], node.get("children", [])
 
-    def column(child: dict[str, Any]) -> ComparedField | None:
+    def column(child: ParsedNode) -> ComparedField | None:
         if child["type"] == "BOUND_REF":
             return column_at(child.get("index", 0))
         if _function(child) == "struct_extract" and (constant := _constant(child["children"][1])):
@@ -319,7 +320,7 @@ def _from_expression(node: dict[str, Any], column_at: Callable[[int], ComparedFi
     return Unknown()
 
 
-def _function(node: dict[str, Any]) -> str:
+def _function(node: ParsedNode) -> str:
     """The name of the function that is called; nothing where none is."""
     return str(node["qname"]["path"][-1]) if node["type"] == "BOUND_FUNCTION" and "qname" in node else ""
 
@@ -328,7 +329,7 @@ def _is_true(field: ComparedField | None) -> Predicate:
     return Compare(field.name, "=", True, field.fields) if field and field.type == "bool" else Unknown()
 
 
-def _truth(value: dict[str, Any]) -> Predicate:
+def _truth(value: ParsedNode) -> Predicate:
     if value["value"] is True:
         return TRUE
     return Or(()) if value["value"] is False else Unknown()
@@ -342,23 +343,23 @@ def _from_comparison(operator: Operator, children: Sequence[Any], column_of: _Fi
     return _compare(found, operator, constant) if found and constant else Unknown()
 
 
-def _constant(node: dict[str, Any]) -> dict[str, Any] | None:
+def _constant(node: ParsedNode) -> ParsedNode | None:
     return node["value"] if node["type"] == "VALUE_CONSTANT" else None
 
 
-def _compare(column: ComparedField, operator: Operator | None, constant: dict[str, Any]) -> Predicate:
+def _compare(column: ComparedField, operator: Operator | None, constant: ParsedNode) -> Predicate:
     value = _domain(column, constant)
     if operator is None or value is _UNCLEAR:
         return Unknown()
     return Compare(column.name, operator, value, column.fields)
 
 
-def _in(column: ComparedField, constants: Sequence[dict[str, Any]]) -> Predicate:
+def _in(column: ComparedField, constants: Sequence[ParsedNode]) -> Predicate:
     values = tuple(_domain(column, constant) for constant in constants)
     return Unknown() if _UNCLEAR in values else In(column.name, values, fields=column.fields)
 
 
-def _domain(column: ComparedField, constant: dict[str, Any]) -> Any:
+def _domain(column: ComparedField, constant: ParsedNode) -> Any:
     """The constant in the domain of `tiering.table.pruning`; None for null, `_UNCLEAR` where it cannot be compared."""
     if constant["is_null"]:
         return None

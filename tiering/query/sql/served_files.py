@@ -18,6 +18,7 @@ from fsspec.spec import AbstractFileSystem
 
 from disks.host.ranged_file import RangedFile
 from tiering.parquet.checked_file import CheckedFile
+from tiering.query.filesystem import FileInfo
 from tiering.query.sql.engine import SERVED_PREFIX, SERVED_SCHEME
 from tiering.query.sql.read_ahead import ReadAhead, ScannedFiles
 
@@ -76,7 +77,7 @@ class ServedFiles(AbstractFileSystem):  # type: ignore[misc]
         """The path alone: nothing in it stands for anything else."""
         return [path]
 
-    def info(self, path: str, **options: Any) -> dict[str, Any]:
+    def info(self, path: str, **options: Any) -> FileInfo:
         return {"name": path, "size": self._find(path).size(), "type": "file"}
 
     def modified(self, path: str) -> datetime:

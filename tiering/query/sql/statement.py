@@ -17,7 +17,7 @@ import duckdb
 
 from oplog.errors import NotFound, UsageError
 from tiering.query.sql.errors import READ_ONLY_HINT, sql_error
-from tiering.query.sql.local_files import FILE_FUNCTIONS, with_paths
+from tiering.query.sql.local_files import FILE_FUNCTIONS, ParsedNode, with_paths
 from tiering.table.names import folded
 
 _TABLE_FUNCTIONS = {"generate_series", "json_each", "json_tree", "range", "repeat", "unnest"}
@@ -121,7 +121,7 @@ def _explained(sql: str) -> str | None:
     return None if rest.startswith("(") or rest[:7].lower() == "analyze" else rest
 
 
-def _tables(nodes: list[dict[str, Any]], *, allow_files: bool) -> tuple[str, ...]:
+def _tables(nodes: list[ParsedNode], *, allow_files: bool) -> tuple[str, ...]:
     """The tables that it reads. In the nodes, those that need it get the engine's name for their database."""
     named_within = {entry["key"].lower() for node in nodes for entry in _common_tables(node)}
     found: dict[str, None] = {}
@@ -139,7 +139,7 @@ def _tables(nodes: list[dict[str, Any]], *, allow_files: bool) -> tuple[str, ...
     return tuple(found)
 
 
-def _means_unnamed(nodes: list[dict[str, Any]]) -> bool:
+def _means_unnamed(nodes: list[ParsedNode]) -> bool:
     """Whether it may be about columns that it does not name: all of them by a `*`, those at a place, those by which a
     kind of join compares, or those of a row of a table, which is taken for a value."""
     tables = {
@@ -158,7 +158,7 @@ def _means_unnamed(nodes: list[dict[str, Any]]) -> bool:
     )
 
 
-def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+def _nodes(value: Any) -> Iterator[ParsedNode]:
     stack = [value]
     while stack:
         item = stack.pop()
@@ -169,13 +169,13 @@ def _nodes(value: Any) -> Iterator[dict[str, Any]]:
             stack.extend(item)
 
 
-def _common_tables(node: dict[str, Any]) -> list[dict[str, Any]]:
+def _common_tables(node: ParsedNode) -> list[ParsedNode]:
     named = node.get("cte_map")
     found = list(named["map"]) if isinstance(named, dict) else []
     return [*found, {"key": node["cte_name"]}] if "cte_name" in node else found
 
 
-def _check_node(node: dict[str, Any], *, allow_files: bool) -> None:
+def _check_node(node: ParsedNode, *, allow_files: bool) -> None:
     kind = node.get("type")
     if not isinstance(kind, str):
         return

@@ -51,12 +51,12 @@ def test_lost_inserts_are_exported_to_detached(tmp_path: Path) -> None:
     done = export(disk, tmp_path / "out")
     assert names(tmp_path / "out") == WHOLE
     assert not [path for path in (tmp_path / "out").rglob("*") if path.name.startswith("tmp_")]
-    assert [part["to"] for part in done["lost_parts"]] == [
+    assert [part.target for part in done.lost_parts] == [
         f"{TABLE}/detached/lost_1_all_1_1_0",
         f"{TABLE}/detached/lost_2_all_1_1_0",
     ]
     again = export(disk, tmp_path / "out")
-    assert (again["written"], again["unchanged"]) == (0, done["files"])
+    assert (again.written, again.unchanged) == (0, done.files)
 
 
 def test_they_are_so_after_a_restore_into_a_disk_of_ours(tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def test_what_is_not_whole_stays_where_it_is_and_is_named(tmp_path: Path) -> Non
     server.part(f"{TABLE}/tmp_insert_all_3_3_0", "k.bin", checksums={"k.bin": 11})
     server.insert("all_1_1_0")
     done = export(ClickHouseDisk("ch", server.store(), tmp_path / "state", read_only=True), tmp_path / "out")
-    assert done["lost_parts"] == []
-    assert done["deleted_at_start"] == [f"{TABLE}/tmp_insert_all_3_3_0", f"{TABLE}/tmp_merge_all_1_2_1"]
+    assert done.lost_parts == []
+    assert done.deleted_at_start == [f"{TABLE}/tmp_insert_all_3_3_0", f"{TABLE}/tmp_merge_all_1_2_1"]
 
 
 def test_a_name_in_detached_is_not_given_twice(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_name_in_detached_is_not_given_twice(tmp_path: Path) -> None:
     server.host = "later"
     server.part(f"{TABLE}/detached/lost_1_all_1_1_0", "k.bin")
     done = export(ClickHouseDisk("ch", server.store(), tmp_path / "state", read_only=True), tmp_path / "out")
-    assert [part["to"] for part in done["lost_parts"]] == [f"{TABLE}/detached/lost_2_all_1_1_0"]
+    assert [part.target for part in done.lost_parts] == [f"{TABLE}/detached/lost_2_all_1_1_0"]
 
 
 def incomplete() -> ClickHouse:

@@ -135,7 +135,7 @@ def test_a_plan_reads_the_partitions_of_which_something_is_due(config: Config, l
         plan = store.plan(at=due + timedelta(days=5), rest="next")
         assert [move.part for move in plan.moves] == ["202601_1_1_0", "202601_2_2_0"]
         assert (plan.staying, plan.next_due) == (1, due + timedelta(days=39))
-        assert plan_document(store, plan)["requests"] == 3
+        assert plan_document(store, plan).requests == 3
         assert looked_into == ["rows of 202601"]
         for partition, count in (("202512", 0), ("202601", 2), ("202602", 1), ("202603", 0)):
             assert len(store.parts(TABLE)) == 3  # all are read by now

@@ -158,3 +158,20 @@ def test_what_is_no_plan_policy_or_disk(frostline: Frostline, tmp_path: Path) ->
     write_configuration(tmp_path, disks={"hdx": 1.0})
     frostline("cost", code=2)
     assert "did you mean 'hdd'?" in frostline.error
+
+
+def test_a_table_by_its_uuid_costs_the_same(frostline: Frostline) -> None:
+    """With its past moves, and those alone; under a new name, too."""
+    columns = ("--column", "ts:timestamp[us, UTC]", "--column", "id:int64", "--order-by", "ts", "--policy", "hot_cold")
+    frostline("table", "create", "db.other", *columns)
+    frostline("insert", "db.other", "rows.csv")
+    uuid = frostline.json("table", "show", "db.t")["uuid"]
+    frostline("move", "db.t", "--partition", "202001", "--to-volume", "cold")
+    frostline("move", "db.other", "--partition", "all", "--to-volume", "cold")
+    cost = frostline.json("cost", "db.t")
+    assert [month["tries"] for month in cost["moves"]["by_month"]] == [1]
+    assert frostline.json("cost", uuid) == cost
+    frostline("table", "rename", "db.t", "db.renamed")
+    renamed = frostline.json("cost", "db.renamed")
+    assert renamed["moves"] == cost["moves"]
+    assert {row["table"] for row in renamed["storage"]} == {"db.renamed"}

@@ -12,6 +12,7 @@ from tiering.cli.frame.terminal_progress import LINE_EVERY_SECONDS, Lines
 from tiering.cli.reports.moves import print_report
 from tiering.daemon import status
 from tiering.daemon.status import DaemonStatus, StatusRecord, read_status
+from tiering.move.report import MovedPart, MoveReport
 
 
 @pytest.fixture
@@ -54,9 +55,10 @@ def test_a_pass_that_deleted_says_that_alone(tmp_path: Path, capsys: pytest.Capt
 def test_a_move_without_a_byte_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     from tiering.cli.frame.output import Output
 
-    moved = {"table": "d.t", "part": "all_1_1_0", "from": "ssd", "to": "s3", "bytes": 4800, "seconds": 0.1}
-    document = {"moved": [{**moved, "copied": False}], "skipped": [], "failed": []}
-    print_report(Output(), document)
+    moved = MovedPart(
+        table="d.t", part="all_1_1_0", source="ssd", target="s3", bytes=4800, seconds=0.1, requests=0, copied=False
+    )
+    print_report(Output(), MoveReport(moved=(moved,)))
     out = capsys.readouterr().out
     assert "without a byte" in out
     assert "1 part moved (0 B)" in out

@@ -36,7 +36,7 @@ from tiering.daemon.status import STATUS_FILE, DaemonStatus, StatusRecord, read_
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
 from tiering.facts.metrics.collect import look
-from tiering.facts.status import daemon_document, status_document
+from tiering.facts.status import daemon_row, store_status
 from tiering.journal.locks import daemon_lock
 from tiering.table.definitions import define_table
 
@@ -115,12 +115,12 @@ def test_a_daemon_that_can_write_nothing_down_says_what_it_does(store: Store, mo
         assert known.unkept == f"no space left on device: {state / STATUS_FILE}"
         until(lambda: live_status(state)[0].ticks > read_status(state).ticks + 1)
         assert (read_status(state).unkept, jobs.keys()) == ("", kinds().keys())
-        assert daemon_document(store.context.config)["unkept"] == known.unkept, "all who look are told the same"
+        assert daemon_row(store.context.config).unkept == known.unkept, "all who look are told the same"
         full.clear()
         until(lambda: live_status(state)[0].problem == "")
         (state / SOCKET_FILE).unlink()
         assert live_status(state)[0].running, "without an answer what is written down is shown"
-        assert daemon_document(store.context.config)["pid"] == os.getpid()
+        assert daemon_row(store.context.config).pid == os.getpid()
     finally:
         stop.set()
         thread.join(60)
@@ -245,7 +245,7 @@ def test_a_part_that_fails_is_trouble_until_it_is_mended(
     kept: list[dict[str, int]] = []
     for _ in range(2):
         told.append(daemon.run(store, FAST, threading.Event(), once=True).trouble)
-        kept.append(status_document(store)["waiting_moves"])
+        kept.append(store_status(store).waiting_moves)
         if kept_by == "a pause":
             store.context.journal.overrides.pause(None, ["moves"], actor="test")
         elif kept_by == "a disk that is away":
@@ -288,10 +288,10 @@ def test_a_move_of_a_part_that_is_gone_fails_no_more(store: Store, clock: Clock)
     file.write_bytes(b"x" + file.read_bytes()[1:])
     clock.now = datetime.now(UTC)
     assert daemon.run(store, FAST, threading.Event(), once=True).trouble
-    assert (status_document(store)["failed_moves"], look(store).failing_moves) == (1, 1)
+    assert (store_status(store).failed_moves, look(store).failing_moves) == (1, 1)
     tables.drop_parts(store.context, store.parts("d.t"), reason="test")
     assert daemon.run(store, FAST, threading.Event(), once=True).trouble == ""
-    assert (status_document(store)["failed_moves"], look(store).failing_moves) == (0, 0)
+    assert (store_status(store).failed_moves, look(store).failing_moves) == (0, 0)
 
 
 def test_the_guard_of_its_gc_is_set_and_a_pause_is_kept(store: Store) -> None:

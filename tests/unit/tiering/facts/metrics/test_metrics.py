@@ -354,9 +354,9 @@ class TestFamilies:
     def test_the_document_says_the_same(self) -> None:
         known = values(exposition.text(all_of()))
         listed = {
-            (family["name"], tuple(sorted(sample["labels"].items()))): sample["value"]
-            for family in exposition.document(all_of())
-            for sample in family["samples"]
+            (row.name, tuple(sorted(sample.labels.items()))): sample.value
+            for row in exposition.rows(all_of())
+            for sample in row.samples
         }
         assert listed == known
 
