@@ -28,7 +28,7 @@ import pyarrow as pa
 from benchmarks.bench_catalog import COLUMNS, FIRST, TABLE, fill, part
 from benchmarks.bench_daemon import resident_bytes
 from benchmarks.measure import Figure, bound_figure, ratio_figure, report, scratch
-from disks.base import BucketDisk
+from disks.bucket_disk import BucketDisk
 from disks.config import ObjectDiskConfig
 from disks.registry import LOOK_SECONDS
 from disks.stores.wrappers.metered import MeteredStore

@@ -26,7 +26,9 @@ from msgspec.structs import replace
 from benchmarks.bench_replicas import NAMES, TABLE, Node, definition, rows
 from benchmarks.bench_replicas import config as plain_config
 from benchmarks.measure import Figure, bound_figure, paired, ratio_figure, report, scratch, timed
+from disks.bucket_disk import BucketDisk
 from disks.config import ObjectDiskConfig
+from disks.kinds import as_disk
 from disks.stores.wrappers.metered import MeteredStore
 from tests.servers import Server, rclone, zookeeper
 from tiering.config.settings import Config, KeeperConfig, PolicyConfig, VolumeConfig
@@ -84,7 +86,7 @@ def counts(*given: Node) -> dict[str, int]:
     """Requests to the bucket so far."""
     found: dict[str, int] = {}
     for node in given:
-        store = node.store.disk("s3").bucket.store  # type: ignore[union-attr]
+        store = as_disk(node.store.disk("s3"), BucketDisk).store  # type: ignore[union-attr]
         assert isinstance(store, MeteredStore)
         for verb, count in store.counts().items():
             found[verb] = found.get(verb, 0) + count

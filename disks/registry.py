@@ -10,8 +10,6 @@ import msgspec
 
 from disks.base import Disk
 from disks.config import DiskConfig, LocalDiskConfig, ObjectDiskConfig
-from disks.local.disk import LocalDisk
-from disks.object_disk.disk import ObjectDisk
 
 if TYPE_CHECKING:
     from disks.stores.wrappers.limit import Limiter
@@ -45,6 +43,8 @@ def open_disk(name: str, config: DiskConfig, state_directory: Path, *, limiter: 
 
 
 def _open_local(opening: Opening, config: LocalDiskConfig) -> Disk:
+    from disks.local.disk import LocalDisk  # here, so that the table of types needs no database
+
     return LocalDisk(
         opening.name,
         Path(config.path),
@@ -60,6 +60,7 @@ def _open_in_bucket(opening: Opening, config: ObjectDiskConfig) -> Disk:
 
 
 def _open_object_disk(opening: Opening, config: ObjectDiskConfig) -> Disk:
+    from disks.object_disk.disk import ObjectDisk
     from disks.stores.open import open_store  # here, so that a store of local disks loads no S3 client
 
     return ObjectDisk(

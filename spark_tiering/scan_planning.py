@@ -18,8 +18,10 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from msgspec.structs import replace
 
-from disks.base import LoggedDisk
+from disks.bucket_disk import LoggedDisk
+from disks.directory_disk import DirectoryDisk
 from disks.host.processes import nearest_ancestor
+from disks.kinds import as_disk
 from disks.stores.address import StoreAddress
 from oplog import pins
 from oplog.errors import Refused, UsageError
@@ -331,8 +333,7 @@ def _held(context: Context, chosen: Sequence[_Chosen], pieces: Sequence[Piece], 
     # Spark plans in helpers of the driver's JVM that come and go; as long as the JVM runs somebody may read.
     driver = nearest_ancestor("java") or os.getpid()
     for name in sorted({stored.disk for stored, _ in chosen}):
-        disk = context.disk(name)
-        if not disk.capabilities.remote:
+        if (disk := as_disk(context.disk(name), DirectoryDisk)) is not None:
             paths = [piece.path for piece in pieces if piece.path and piece.label == f"{name}:{piece.path}"]
             held = disk.hold(paths, until=until, process=driver)
             names |= {f"{name}:{path}": str(file) for path, file in zip(paths, held, strict=True)}

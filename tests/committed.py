@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disks.base import BucketDisk
+from disks.bucket_disk import BucketDisk
 from oplog.kinds import Dropped, Inserted
 
 

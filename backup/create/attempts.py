@@ -19,9 +19,11 @@ import msgspec
 from backup.format import names
 from backup.format.header import UnfinishedBackup
 from backup.storage import Storage
+from disks.bucket_disk import LoggedDisk
 from disks.effects import fsync_directory, remove_tree, replace_file
 from disks.host.clean_up import clean_up_owed
 from disks.host.locks import OwnedDirectory, abandoned, sweep
+from disks.kinds import as_disk
 from oplog import pins
 from oplog.documents import Document
 from oplog.errors import FrostlineError
@@ -87,8 +89,8 @@ def _settle(storage: Storage, context: Context, made: BackupAttempt) -> None:
     if not storage.is_complete(made.key):
         for name in made.disks:
             disk = context.disks.get(name)
-            if disk is not None and disk.logged is not None:
-                pins.release(disk.logged.store, pin_name(made.id))
+            if disk is not None and (logged := as_disk(disk, LoggedDisk)) is not None:
+                pins.release(logged.store, pin_name(made.id))
     storage.forget_mark(made.id)
 
 

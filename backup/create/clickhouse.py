@@ -21,8 +21,9 @@ from backup.create.tree import PlacedFile, TreePart, listed_parts
 from backup.format import packs
 from backup.format.lists import TreeList
 from backup.scope import Scope
-from disks.base import Disk
+from disks.bucket_disk import BucketDisk
 from disks.effects import op, remove_file
+from disks.kinds import as_disk
 from disks.stores.base import ByteRange
 from disks.workers.parallel import in_parallel
 from oplog.clickhouse.replay import is_leftover
@@ -62,8 +63,8 @@ def trees_of(context: Context, scope: Scope | None = None) -> list[Tree]:
     """The directories that ClickHouse wrote, on all disks that lie in a bucket; those of the scope."""
     found: list[Tree] = []
     for name, disk in context.disks.items():
-        if disk.bucket is not None and disk.broken is None:
-            for directory, rows in _directories(disk):
+        if (bucket := as_disk(disk, BucketDisk)) is not None and disk.broken is None:
+            for directory, rows in _directories(bucket):
                 tree = Tree(name, directory, rows)
                 found += [tree] if scope is None or scope.has_tree(tree.name) else []
     return found
@@ -74,13 +75,12 @@ def with_trees(scope: Scope, trees: Sequence[Tree]) -> Scope:
     return replace(scope, others=tuple(tree.name for tree in trees))
 
 
-def _directories(disk: Disk) -> Iterator[tuple[str, tuple[FileRow, ...]]]:
+def _directories(disk: BucketDisk) -> Iterator[tuple[str, tuple[FileRow, ...]]]:
     """What a table's directory, or another one at the top, holds; without what is ours."""
-    assert disk.bucket is not None
-    if not disk.bucket.file_table.has_named(_THEIRS):
+    if not disk.file_table.has_named(_THEIRS):
         return
     found: dict[str, list[FileRow]] = {}
-    for row in disk.bucket.file_table.rows():
+    for row in disk.file_table.rows():
         if is_leftover(row.path):  # what a server had begun to delete: no replay of the log brings it back
             continue
         found.setdefault(_directory_of(row.path), []).append(row)
@@ -110,7 +110,9 @@ class SentTree:
     ) -> None:
         self._context, self._tree, self._stored = context, tree, stored
         self._places, self._sender, self._scratch = places, sender, scratch
-        self._disk = context.disk(tree.disk)
+        bucket = as_disk(context.disk(tree.disk), BucketDisk)
+        assert bucket is not None
+        self._disk = bucket
         self._contents: dict[str, tuple[str, int]] = {}
         """Path -> SHA-256 and size."""
 
@@ -211,8 +213,10 @@ class SentTree:
 def unknown_content(context: Context, tree: Tree, stored: Known) -> dict[tuple[str, str | int], int]:
     """What of it the repository lacks, with its size; files whose digest nobody knows count one by one."""
     lacking: dict[tuple[str, str | int], int] = {}
+    bucket = as_disk(context.disk(tree.disk), BucketDisk)
+    assert bucket is not None
     for row in tree.rows:
-        content = _content(context.disk(tree.disk), row, stored)
+        content = _content(bucket, row, stored)
         if content is None:
             lacking[tree.disk, row.path] = row.size_bytes
         elif content not in stored.files:
@@ -220,7 +224,7 @@ def unknown_content(context: Context, tree: Tree, stored: Known) -> dict[tuple[s
     return lacking
 
 
-def _content(disk: Disk, row: FileRow, stored: Known) -> tuple[str, int] | None:
+def _content(disk: BucketDisk, row: FileRow, stored: Known) -> tuple[str, int] | None:
     """What is in the file, where that is known without reading an object."""
     if row.sha256:
         return row.sha256, row.size_bytes
@@ -230,10 +234,9 @@ def _content(disk: Disk, row: FileRow, stored: Known) -> tuple[str, int] | None:
     return hashlib.sha256(row.inline or b"").hexdigest(), len(row.inline or b"")
 
 
-def _source(disk: Disk, row: FileRow) -> str:
+def _source(disk: BucketDisk, row: FileRow) -> str:
     """The names of the file's objects as one digest; empty where it has none."""
-    assert disk.bucket is not None
-    named = [disk.bucket.store.name, *(f"{key} {size}" for key, size in row.blobs)]
+    named = [disk.store.name, *(f"{key} {size}" for key, size in row.blobs)]
     return hashlib.sha256("\n".join(named).encode()).hexdigest() if row.blobs else ""
 
 

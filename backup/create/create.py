@@ -53,9 +53,11 @@ from backup.format.header import (
 from backup.format.lists import BlockRange, KeptPolicy, PartitionEntry, PartitionList, PinnedPart, TableList, TreeList
 from backup.format.names import Ref
 from backup.storage import Storage
+from disks.bucket_disk import BucketDisk, LoggedDisk
 from disks.config import ObjectDiskConfig
 from disks.effects import make_directory
 from disks.host.locks import try_file_lock
+from disks.kinds import as_disk, identity_of
 from disks.object_disk.sharing.prefix import log_url
 from oplog import pins
 from oplog.entry import now
@@ -105,7 +107,7 @@ def create(
 def _pinned_disks(context: Context, request: CreateRequest) -> tuple[str, ...]:
     if request.cold != "pin":
         return ()
-    return tuple(name for name, disk in context.disks.items() if disk.logged is not None)
+    return tuple(name for name, disk in context.disks.items() if as_disk(disk, LoggedDisk) is not None)
 
 
 class _Making:
@@ -131,7 +133,11 @@ class _Making:
         with one_instant(self._context, self._request.scope, self._stored.files) as instant:
             check_not_empty(instant.tables, self._headers, self._mark.machine, self._request)
             plan = planned(self._context, instant, self._stored, self._request.cold)
-            buckets = {name: disk.bucket.store for name, disk in self._context.disks.items() if disk.bucket is not None}
+            buckets = {
+                name: bucket.store
+                for name, disk in self._context.disks.items()
+                if (bucket := as_disk(disk, BucketDisk)) is not None
+            }
             sender = Sender(self._storage, buckets, self._scratch)
             sent = sender.send(plan.new, self._workers, self._context.progress)
             plan.places.update(sent.places)
@@ -232,7 +238,7 @@ class _Making:
 
     def _pin(self, header: BackupHeader) -> None:
         for pinned in header.pinned:
-            disk = self._context.disk(pinned.disk).logged
+            disk = as_disk(self._context.disk(pinned.disk), LoggedDisk)
             assert disk is not None
             holder = f"backup {header.name} ({header.id}) in {self._storage.name}"
             pins.create(disk.store, pinned.pin, pinned.revision, holder=holder, reason="a backup names its files")
@@ -316,7 +322,7 @@ def _disks(context: Context, tables: Sequence[TableNow]) -> tuple[DiskEntry, ...
     return tuple(
         DiskEntry(
             name=name,
-            identity=context.disk(name).identity(),
+            identity=identity_of(context.disk(name)),
             remote=context.disk(name).capabilities.remote,
             parts=counts[name],
         )

@@ -21,9 +21,12 @@ from msgspec.structs import replace
 
 from backup.format.header import LeftOut
 from backup.scope import Scope
-from disks.base import Disk, LoggedDisk
+from disks.base import Disk, list_each, read_each
+from disks.bucket_disk import BucketDisk, LoggedDisk
+from disks.directory_disk import DirectoryDisk
 from disks.effects import remove_tree
-from oplog.errors import Conflict, NotFound
+from disks.kinds import as_disk
+from oplog.errors import Conflict, NotFound, Refused
 from restore.rebuild.held_revision import HeldRevision, pinned
 from tiering.catalog import reachability
 from tiering.catalog.catalog import StoredPart
@@ -126,15 +129,14 @@ class Instant(msgspec.Struct):
         path = stored.path(PART_FILE)
         directory = stored.definition.directory
         if (stored.disk, directory) not in self._described:
-            described = self._then(context, stored.disk).small_files(directory, PART_FILE)
-            self._described[stored.disk, directory] = {path: data for path, data, _ in described}
+            self._described[stored.disk, directory] = read_each(self._then(context, stored.disk), directory, PART_FILE)
         data = self._described[stored.disk, directory].get(path)
         return self._then(context, stored.disk).read(path) if data is None else data
 
     def files(self, context: Context, stored: StoredPart, document: PartDocument) -> list[SourceFile]:
         """The part's data files, as its document names them."""
         disk, directory = stored.disk, stored.directory
-        keys = None if context.disk(disk).bucket is None else self._keys(context, stored)
+        keys = None if as_disk(context.disk(disk), BucketDisk) is None else self._keys(context, stored)
         found: list[SourceFile] = []
         for file in document.files:
             path = f"{directory}/{file.name}"
@@ -161,11 +163,11 @@ class Instant(msgspec.Struct):
     def _then(self, context: Context, name: str) -> Disk:
         """The disk as it was at the instant: others commit while the backup is made; what they took away is held."""
         disk = context.disk(name)
-        revision = self.revisions.get(name)
-        if disk.logged is None or revision is None or disk.revision == revision:
+        revision, logged = self.revisions.get(name), as_disk(disk, LoggedDisk)
+        if logged is None or revision is None or disk.revision == revision:
             return disk
         if name not in self._past:
-            self._past[name] = self.held_open.enter_context(closing(disk.logged.at(revision)))
+            self._past[name] = self.held_open.enter_context(closing(logged.at(revision)))
         return self._past[name]
 
 
@@ -179,7 +181,7 @@ def one_instant(context: Context, scope: Scope, has: Container[tuple[str, int]] 
             with ExitStack() as still:
                 if attempt >= _PATIENT_LOOKS:
                     for disk in context.disks.values():
-                        if disk.bucket is None:
+                        if as_disk(disk, BucketDisk) is None:
                             still.enter_context(disk.steady())
                 instant = _looked(context, scope, has, stack)
             if instant is not None:
@@ -253,7 +255,7 @@ def _unreadable(context: Context, scope: Scope) -> list[UnreadableTable]:
 def _buckets(context: Context, tables: list[TableNow]) -> list[LoggedDisk]:
     """The disks with a log of commits that hold parts of the tables."""
     names = sorted({stored.disk for table in tables for stored in table.parts})
-    return [logged for name in names if (logged := context.disk(name).logged) is not None]
+    return [logged for name in names if (logged := as_disk(context.disk(name), LoggedDisk)) is not None]
 
 
 def _pinned(context: Context, disk: LoggedDisk, stack: ExitStack) -> HeldRevision | None:
@@ -272,7 +274,7 @@ def _documents(
             disk, path = stored.disk, stored.path(PART_FILE)
             if isinstance(stored.described, LazyPart):
                 kept.append(((disk, path), stored.described))
-            elif context.disk(disk).bucket is None:
+            elif as_disk(context.disk(disk), BucketDisk) is None:
                 data = context.disk(disk).read(path)
                 found[disk, path] = PartDocument.of(data, files_of(data, path=f"{disk}:{path}"), has)
     documents = LazyPart.documents([part for _, part in kept])
@@ -292,12 +294,12 @@ def _held(
     local: dict[str, list[StoredPart]] = defaultdict(list)
     for table in tables:
         for stored in table.parts:
-            if context.disk(stored.disk).bucket is None:
+            if as_disk(context.disk(stored.disk), BucketDisk) is None:
                 local[stored.disk].append(stored)
     wanted: dict[str, list[str]] = {}
     for name, parts in local.items():
         disk, paths = context.disk(name), wanted.setdefault(name, [])
-        for stored, found in zip(parts, disk.list_each([stored.directory for stored in parts]), strict=True):
+        for stored, found in zip(parts, list_each(disk, [stored.directory for stored in parts]), strict=True):
             files = documents[name, stored.path(PART_FILE)].files
             _check_names(disk, stored, files, found)
             paths += [stored.path(file.name) for file in files if (file.sha256, file.size_bytes) not in has]
@@ -307,18 +309,19 @@ def _held(
             continue
         disk = context.disk(name)
         if disk.read_only:
-            held.update({(name, path): _own_path(disk, path) for path in paths})
+            held.update({(name, path): _in_directory(disk).local_path(path) for path in paths})
             continue
-        names = disk.hold(paths, until=context.clock() + _HELD, process=os.getpid())
+        names = _in_directory(disk).hold(paths, until=context.clock() + _HELD, process=os.getpid())
         stack.callback(remove_tree, names[0].parent)
         held.update({(name, path): second for path, second in zip(paths, names, strict=True)})
     return held
 
 
-def _own_path(disk: Disk, path: str) -> Path:
-    found = disk.local_path(path)
-    assert found is not None
-    return found
+def _in_directory(disk: Disk) -> DirectoryDisk:
+    directory = as_disk(disk, DirectoryDisk)
+    if directory is None:
+        raise Refused(f"the files of disk {disk.name} are in no directory", hint="read them through the disk")
+    return directory
 
 
 def _check_names(disk: Disk, stored: StoredPart, files: Sequence[PartFile], names: Sequence[str]) -> None:

@@ -21,6 +21,8 @@ from backup.create.request import (
     table_words,
 )
 from backup.storage import Storage
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from tiering.catalog.context import Context
 from tiering.table.part import PART_FILE
 
@@ -41,7 +43,7 @@ def preview(storage: Storage, context: Context, request: CreateRequest, began: f
         for stored in table.parts:
             data = context.disk(stored.disk).read(stored.path(PART_FILE))
             contents = [(hashlib.sha256(data).hexdigest(), len(data))]
-            in_place = request.cold == "pin" and context.disk(stored.disk).logged is not None
+            in_place = request.cold == "pin" and as_disk(context.disk(stored.disk), LoggedDisk) is not None
             pinned_bytes += stored.facts.size_bytes if in_place else 0
             contents += [] if in_place else [(file.sha256, file.size_bytes) for file in stored.part.files]
             new.update({content: content[1] for content in contents if content not in known.files})

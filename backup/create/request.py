@@ -13,6 +13,8 @@ from backup.format import names
 from backup.format.header import BackupHeader, Cold, LeftOut, NotHeld, UnfinishedBackup
 from backup.scope import Scope
 from backup.storage import Storage
+from disks.bucket_disk import ClickHouseLogDisk
+from disks.kinds import as_disk
 from oplog.entry import now
 from oplog.errors import AlreadyExists, NotFound, Refused
 from tiering.catalog import blocks
@@ -96,7 +98,7 @@ def _words(context: Context, scope: Scope) -> set[str]:
 def check_tiers(context: Context, request: CreateRequest) -> None:
     """Raise `Refused` for what cannot be pinned: a bucket with ClickHouse's log has no pins."""
     for name, disk in context.disks.items() if request.cold == "pin" else ():
-        if disk.clickhouse is not None:
+        if as_disk(disk, ClickHouseLogDisk) is not None:
             raise Refused(
                 f"disk {name} has ClickHouse's log, which knows no pins: nothing would keep its objects",
                 hint="copy them: --cold copy",

@@ -13,6 +13,8 @@ from backup.format.lists import FileEntry, InBucket
 from backup.recover.plan import PlacedEntry, TablePlan
 from backup.recover.reading import BackupReader
 from disks.base import Disk, Transaction
+from disks.bucket_disk import BucketTransaction, LoggedDisk
+from disks.kinds import as_disk
 from disks.stores.wrappers.wrapped import unwrapped
 from disks.workers.parallel import in_parallel
 from disks.workers.progress import Task
@@ -109,8 +111,9 @@ def _bring_batch(
     files = [(item, file) for item in wanted for file in item.placed.entry.files]
     kind = Restored(source=source)
     with disk.transaction(kind, reason=f"restore from {source}", actor=context.actor) as transaction:
-        here = ((item, file) for item, file in files if not _is_in_this_bucket(reader, disk, item.placed, file))
-        transaction.reserve({f"{item.directory}/{file.name}": file.size_bytes for item, file in here})
+        if isinstance(transaction, BucketTransaction):
+            here = ((item, file) for item, file in files if not _is_in_this_bucket(reader, disk, item.placed, file))
+            transaction.reserve({f"{item.directory}/{file.name}": file.size_bytes for item, file in here})
 
         def work(number: int) -> None:
             item, file = files[number]
@@ -131,6 +134,7 @@ def _create(
         transaction.create(path, staged.part_bytes)
     elif _is_in_this_bucket(reader, disk, placed, file):
         assert isinstance(file.at, InBucket)
+        assert isinstance(transaction, BucketTransaction)
         transaction.adopt(FileRow(path, file.size_bytes, file.sha256, file.at.key, None, None, 0))
     elif file.size_bytes <= _IN_MEMORY_BYTES:
         transaction.create(path, reader.read(placed.header, placed.partition, file), sha256=file.sha256)
@@ -145,7 +149,7 @@ def _create(
 def _is_in_this_bucket(reader: BackupReader, disk: Disk, placed: PlacedEntry, file: FileEntry) -> bool:
     """Whether the object of a pinned file is one of the disk's own bucket, there and kept: then nothing is copied."""
     bucket = reader.bucket_of(placed.header, file)
-    logged = disk.logged
+    logged = as_disk(disk, LoggedDisk)
     if bucket is None or logged is None:
         return False
     return unwrapped(bucket).name == unwrapped(logged.store).name and reader.is_kept(placed.header, file)

@@ -13,6 +13,8 @@ from backup.recover.reading import BackupReader
 from backup.recover.request import RestoredTable, RestoreRequest
 from backup.storage import Storage
 from disks.base import Disk, Transaction
+from disks.bucket_disk import BucketDisk
+from disks.kinds import as_disk
 from disks.workers.parallel import in_parallel
 from oplog.errors import AlreadyExists, NotFound
 from oplog.kinds import Restored
@@ -46,7 +48,7 @@ def check_trees(context: Context, trees: Sequence[tuple[BackupHeader, TreeEntry]
     """Raise `NotFound` for a disk that is not configured, `AlreadyExists` for a directory that is there."""
     for _, tree in trees:
         disk = context.disks.get(tree.disk)
-        if disk is None or disk.bucket is None:
+        if disk is None or as_disk(disk, BucketDisk) is None:
             raise NotFound(
                 f"{tree.directory} is ClickHouse's and was on disk {tree.disk}, which is no bucket here",
                 hint=f"configure an empty bucket as disk {tree.disk} (log_format: 1), or leave it out (-t)",

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from disks.base import Disk, LoggedDisk
+from disks.base import Disk
+from disks.bucket_disk import BucketDisk, LoggedDisk
 from disks.effects import remove_file
 from disks.host import locks
+from disks.kinds import as_disk
 from oplog.documents import Document
 from oplog.errors import FrostlineError, Locked
 from oplog.kinds import Tidied
@@ -116,9 +118,9 @@ def take_away(context: Context, note: Unrevealed) -> bool:
 
 def _is_ours(disk: Disk, directory: str, note: Unrevealed) -> bool:
     """Whether all of it was brought by that restore: another machine may restore the same backup to the same bucket."""
-    if disk.bucket is None:
+    if as_disk(disk, BucketDisk) is None:
         return True
-    log = disk.logged
+    log = as_disk(disk, LoggedDisk)
     if log is None:
         return False
     revisions = {info.revision for info in log.walk(directory)}

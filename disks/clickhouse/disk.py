@@ -25,7 +25,8 @@ from pathlib import Path
 
 import msgspec
 
-from disks.base import ClickHouseLogDisk, DiskCapabilities, Transaction
+from disks.base import DiskCapabilities
+from disks.bucket_disk import BucketTransaction, ClickHouseLogDisk
 from disks.clickhouse.log import ClickHouseLog, LoggedTransaction
 from disks.clickhouse.plan import blobs_below, plan
 from disks.clickhouse.transaction import ClickHouseTransaction
@@ -121,7 +122,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
             return table
 
     @property
-    def revision(self) -> int:
+    def revision(self) -> int:  # type: ignore[override]
         """The number of the newest operation of ours. Numbers grow and have gaps: files bear them too."""
         return self.file_table.head()[0]
 
@@ -225,7 +226,9 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
         aside = set_database_aside(self.table_path)
         self._notes.append(f"disk {self.name}: {error.message}; set aside as {aside.name}")
 
-    def recover(self) -> builtins.list[str]:
+    def recover(self, *, only_here: bool = False) -> builtins.list[str]:
+        if only_here:
+            return []
         notes, self._notes = self._notes, []
         if self.local_state_exists() and not self.read_only:
             table = self._open()
@@ -265,7 +268,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
 
     # Writing
 
-    def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> Transaction:
+    def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> BucketTransaction:
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
 

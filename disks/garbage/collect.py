@@ -14,7 +14,8 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from disks.base import Disk, LoggedDisk, with_commits
+from disks.base import Disk
+from disks.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
 from disks.garbage.announcements import BATCH_KEYS, Announced, check_clocks, delete_announced, remove_stale
 from disks.garbage.clickhouse import collect_clickhouse
 from disks.garbage.kept_revisions import tables_at
@@ -23,6 +24,7 @@ from disks.garbage.live_references import LiveReferences, check_start
 from disks.garbage.reference_sources import References, ReferenceSources
 from disks.garbage.report import GcReport, SafetyStop
 from disks.garbage.rules import GcRules, check_caps, count_verdict, is_root, out_of_quarantine, within_limit
+from disks.kinds import as_disk, with_commits
 from disks.object_disk.history import TableAsOf
 from disks.object_disk.references import (
     INTENTS_PREFIX,
@@ -86,7 +88,7 @@ def collect(
             "garbage",
             hint=f"use at least {GUARD_FLOOR_SECONDS} s",
         )
-    bucket = disk.bucket or with_commits(disk)
+    bucket = as_disk(disk, BucketDisk) or with_commits(disk)
     if rules.delete and disk.read_only:
         raise Refused(f"disk {disk.name} is read-only", hint="collect without --delete to get a report")
     if rules.delete and not rules.allow_bucket_root and is_root(whole_prefix(bucket.store).name):
@@ -97,7 +99,7 @@ def collect(
     if short:
         logger.warning("disk %s: collecting with a guard interval of only %g s", disk.name, rules.guard.total_seconds())
     report = GcReport(disk.name, delete=rules.delete)
-    if (clickhouse := disk.clickhouse) is None:
+    if (clickhouse := as_disk(disk, ClickHouseLogDisk)) is None:
         _Collection(with_commits(disk), rules, report, now=now, remote=remote, references=references).run()
         return report
     if remote is not None:

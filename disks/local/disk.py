@@ -28,7 +28,6 @@ from operator import attrgetter
 from pathlib import Path
 
 from disks.base import (
-    Disk,
     DiskCapabilities,
     DiskUsage,
     FileInfo,
@@ -38,9 +37,11 @@ from disks.base import (
     SmallFile,
     Transaction,
 )
+from disks.directory_disk import DirectoryDisk
 from disks.effects import nearest_directory, remove_file, why_not_writable
 from disks.host.locks import abandoned, file_lock, sweep, try_file_lock
 from disks.host.reserve import Reserve
+from disks.identified_disk import IdentifiedDisk
 from disks.identity import DISK_FILE, IdentityGuard, read_file, write_file
 from disks.local.commits import LocalCommits
 from disks.local.held_files import hold_files, let_go
@@ -55,15 +56,13 @@ from oplog.stamps import CommitStamp, KeptStamp, WriterState
 
 logger = logging.getLogger(__name__)
 
-_LISTED_AT_ONCE = 200
-"""Directories, while a commit waits."""
 SETTLED_NS = 2_000_000_000
 """A file that was changed more recently has no fingerprint: another change may leave the same coarse times."""
 UNCHANGED_NS = 2_000_000_000
 """A directory that was changed more recently has a state only where a commit gave it a time of its own."""
 
 
-class LocalDisk(Disk):
+class LocalDisk(DirectoryDisk, IdentifiedDisk):
     """Files of one directory tree, shared by the processes of one machine."""
 
     kind = "local"
@@ -139,13 +138,6 @@ class LocalDisk(Disk):
             names = tree.file_names(directory, self._hidden.inodes())
         return [name for name in names if name.startswith(begin)]
 
-    def list_each(self, directories: Sequence[str]) -> Iterator[builtins.list[str]]:
-        for start in range(0, len(directories), _LISTED_AT_ONCE):
-            with self._commits.view() as tree:
-                hidden = self._hidden.inodes()
-                found = [tree.names(directory, hidden) for directory in directories[start : start + _LISTED_AT_ONCE]]
-            yield from found
-
     def walk(self, directory: str = "") -> Iterator[FileInfo]:
         with self._commits.view() as tree:
             files = tree.files(directory, self._hidden.inodes())
@@ -181,19 +173,6 @@ class LocalDisk(Disk):
             return read_range(descriptor, os.fstat(descriptor).st_size, byte_range, file)
 
         return read
-
-    def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
-        files: builtins.list[tuple[str, bytes]] = []
-        with self._commits.view() as tree:
-            hidden = self._hidden.inodes()
-            for entry, is_directory in tree.scan(directory):
-                path = f"{join(directory, entry.name)}/{name}"
-                if not is_directory:
-                    continue
-                with suppress(NotFound):
-                    files.append((path, read_whole(*tree.open(path, hidden))))
-        for path, data in sorted(files, key=lambda file: file[0].encode()):
-            yield path, data, None
 
     def look_over(
         self, directory: str, name: str, fingerprints: Mapping[str, Fingerprint], among: Collection[str] | None = None
@@ -317,10 +296,7 @@ class LocalDisk(Disk):
             found += [Leftover(path, what) for path in sorted(directory.iterdir() if directory.is_dir() else ())]
         return found
 
-    def tidy(self) -> builtins.list[str]:
-        return self.recover()
-
-    def recover(self) -> builtins.list[str]:
+    def recover(self, *, only_here: bool = False) -> builtins.list[str]:
         if self.read_only or not self._own.is_dir():
             return []
         self._commits.prepare()

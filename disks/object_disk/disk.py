@@ -19,7 +19,8 @@ from typing import TypeVar
 
 import msgspec
 
-from disks.base import DiskCapabilities, Fingerprint, Leftover, Location, LoggedDisk, Transaction
+from disks.base import DiskCapabilities, Fingerprint, Leftover, Location
+from disks.bucket_disk import BucketTransaction, LoggedDisk
 from disks.file_table.commits import Commits
 from disks.file_table.gone_rows import names_changed
 from disks.file_table.table import FileTable, TableDamaged
@@ -205,7 +206,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
         return self._looked
 
     @property
-    def unreachable(self) -> str:
+    def unreachable(self) -> str:  # type: ignore[override]
         return self._offline.message if self._offline is not None else ""
 
     def remember(self) -> None:
@@ -228,16 +229,17 @@ class ObjectDisk(TableDisk, LoggedDisk):
         if self._offline is not None:
             raise self._offline.afresh()
 
-    def recover(self) -> builtins.list[str]:
+    def recover(self, *, only_here: bool = False) -> builtins.list[str]:
+        if only_here:
+            return [
+                f"disk {self.name}: removed the scratch directory {name} of a crash" for name in sweep(self._scratch)
+            ]
         notes = self.cache.recover()
         swept = sweep(self._scratch)
         return notes + [f"removed the scratch directory {name} of a transaction that never ended" for name in swept]
 
     def leftovers(self) -> builtins.list[Leftover]:
         return [Leftover(path) for path in abandoned(self._scratch)]
-
-    def tidy(self) -> builtins.list[str]:
-        return [f"disk {self.name}: removed the scratch directory {name} of a crash" for name in sweep(self._scratch)]
 
     @property
     def _scratch(self) -> Path:
@@ -280,7 +282,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
 
     # Writing
 
-    def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> Transaction:
+    def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> BucketTransaction:
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
         self._check_reachable()
@@ -568,7 +570,7 @@ class DiskAsOf(ObjectDisk):
     def refresh(self) -> None:
         return  # the past does not change
 
-    def recover(self) -> list[str]:
+    def recover(self, *, only_here: bool = False) -> list[str]:
         return []
 
     def close(self) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from disks.base import BucketDisk, DiskUsage, FileInfo, Fingerprint, Location, SmallFile
+from disks.base import DiskUsage, FileInfo, Fingerprint, Location, SmallFile
+from disks.bucket_disk import BucketDisk
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
 from disks.stores.base import ByteRange
@@ -32,7 +33,7 @@ class TableDisk(BucketDisk):
         return self.state_path / "files.db"
 
     @property
-    def revision(self) -> int:
+    def revision(self) -> int:  # type: ignore[override]
         return self.file_table.head()[0]
 
     def local_state_exists(self) -> bool:
@@ -51,9 +52,6 @@ class TableDisk(BucketDisk):
         if self.max_size_bytes is None:
             return DiskUsage(None, None, used)
         return DiskUsage(self.max_size_bytes, max(self.max_size_bytes - used, 0), used)
-
-    def stored_bytes(self) -> int:
-        return self.usage().used_bytes
 
     def list(self, directory: str = "") -> builtins.list[str]:
         return self._children(directory)
@@ -77,25 +75,11 @@ class TableDisk(BucketDisk):
     def exists(self, path: str) -> bool:
         return self.file_table.exists(path)
 
-    def existing(self, paths: Iterable[str]) -> set[str]:
-        with self.file_table.read() as view:
-            return {path for path in paths if view.exists(path)}
-
     def read(self, path: str, byte_range: ByteRange | None = None) -> bytes:
         return self._content(self._row(path), byte_range)
 
     def reader(self, path: str) -> Callable[[ByteRange], bytes]:
         return partial(self._content, self._row(path))
-
-    def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
-        def named(table: FileTable) -> builtins.list[FileRow]:
-            with table.read() as view:
-                return builtins.list(view.named(directory, name))
-
-        rows = self._reading(named)
-        contents = self._contents(rows)
-        for row in rows:
-            yield row.path, contents[row.path], row.revision
 
     def look_over(
         self, directory: str, name: str, fingerprints: Mapping[str, Fingerprint], among: Collection[str] | None = None

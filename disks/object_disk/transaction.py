@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from disks.base import INLINE_LIMIT_BYTES, FileInfo, Transaction, check_path
+from disks.base import INLINE_LIMIT_BYTES, FileInfo, check_path
+from disks.bucket_disk import BucketTransaction
 from disks.file_table.blob_sets import BlobMarks, BlobReference
 from disks.host.locks import OwnedDirectory
 from disks.host.moment import Moment
@@ -45,7 +46,7 @@ class Target(msgspec.Struct, frozen=True):
     """Where they learn that this one does."""
 
 
-class ObjectTransaction(Transaction):
+class ObjectTransaction(BucketTransaction):
     """Changes of an object disk. Blobs of an abandoned transaction stay until gc: nothing names them."""
 
     inline_limit_bytes = INLINE_LIMIT_BYTES

@@ -27,11 +27,11 @@ class BrokenDisk(Disk):
         self.reason = reason
 
     @property
-    def broken(self) -> FrostlineError:
+    def broken(self) -> FrostlineError:  # type: ignore[override]
         return self.reason
 
     @property
-    def unreachable(self) -> str:
+    def unreachable(self) -> str:  # type: ignore[override]
         return self.reason.message
 
     def usage(self) -> DiskUsage:

@@ -15,6 +15,9 @@ from functools import partial
 from msgspec.structs import replace
 
 from disks.base import Disk
+from disks.bucket_disk import ClickHouseLogDisk, LoggedDisk
+from disks.directory_disk import DirectoryDisk
+from disks.kinds import as_disk
 from disks.workers.progress import SILENT, Progress
 from oplog.errors import Damaged
 from oplog.kinds import Repaired
@@ -96,8 +99,8 @@ def _with_table_name(problem: Problem, survey: Survey) -> Problem:
 
 def _tree(disk: Disk, findings: Findings, result: CheckResult, how: CheckOptions, progress: Progress) -> FileTree:
     if how.repair and not how.dry_run:
-        result.repaired += disk.tidy()
-    if (logged := disk.logged) is not None:
+        result.repaired += disk.recover(only_here=True)
+    if (logged := as_disk(disk, LoggedDisk)) is not None:
         if how.repair and (wrong := logged.settle(actor=how.actor, dry_run=how.dry_run)) is not None:
             verb = "would commit" if how.dry_run else "committed"
             result.repaired.append(
@@ -105,7 +108,7 @@ def _tree(disk: Disk, findings: Findings, result: CheckResult, how: CheckOptions
             )
         _report_leftovers(disk, findings)
         return check_bucket(logged, findings, result, how, progress)
-    if (clickhouse := disk.clickhouse) is not None:
+    if (clickhouse := as_disk(disk, ClickHouseLogDisk)) is not None:
         return clickhouse_files(clickhouse, findings, result.checked)
     return _listed_tree(disk, findings)
 
@@ -208,7 +211,8 @@ def _is_behind(disks: Mapping[str, Disk], survey: Survey, uuid: str, name: str) 
 def _listed_tree(disk: Disk, findings: Findings) -> ListedTree:
     """The files as the disk lists them."""
     try:
-        files, strange = disk.inspect()
+        directory = as_disk(disk, DirectoryDisk)
+        files, strange = directory.inspect() if directory is not None else (list(disk.walk()), [])
     except Damaged as error:
         findings.add(Problem("I15", error.message, disk.name))
         return ListedTree(disk.name, (), disk.read)

@@ -9,6 +9,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import Damaged, FrostlineError, NotFound
 from oplog.kinds import CommitKind, Moved
 from restore.check.findings import FileTree, Findings, Problem
@@ -70,7 +72,7 @@ class _Arrivals:
         """Whether the copies, of one part, are those that `move --keep-source` leaves. One on a local disk is, unless
         the log of a bucket says that it was to go. Of a bucket's part the log says so, as far as it goes back: a copy
         outlives the entry that tells of it."""
-        buckets = [copy for copy in copies if self._disks[copy.disk].logged is not None]
+        buckets = [copy for copy in copies if as_disk(self._disks[copy.disk], LoggedDisk) is not None]
         local = {copy.disk for copy in copies} - {copy.disk for copy in buckets}
         unexplained = 0
         for copy in buckets:
@@ -85,7 +87,7 @@ class _Arrivals:
     def _kind(self, copy: StoredPart) -> CommitKind | None:
         """What brought the part to the bucket; None where its log does not go back that far, or cannot be read: that is
         a fault of its own."""
-        key, logged = (copy.disk, copy.revision), self._disks[copy.disk].logged
+        key, logged = (copy.disk, copy.revision), as_disk(self._disks[copy.disk], LoggedDisk)
         if key not in self._kinds:
             self._kinds[key] = None
             if logged is not None and copy.revision is not None:

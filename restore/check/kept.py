@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from disks.base import Disk, Fingerprint, SmallFile
+from disks.bucket_disk import BucketDisk
+from disks.kinds import as_disk
 from oplog.errors import Damaged, FrostlineError
 from restore.check.findings import CheckResult, Findings, Problem
 from restore.check.options import CheckOptions
@@ -69,7 +71,7 @@ def _believed(table: DiskTable, parts: Mapping[str, AuditedPart], disk: Disk) ->
     """Those that would be used: their rows have their checksums, and their files the fingerprints that they had, or
     none had one. In a bucket all."""
     intact = {name: part for name, part in parts.items() if part.facts.crc32(part.state) == part.crc32}
-    if disk.bucket is not None:
+    if as_disk(disk, BucketDisk) is not None:
         yield from intact.values()
         return
     for file in disk.look_over(table.directory, PART_FILE, _fingerprints(table, intact)):
@@ -83,7 +85,7 @@ def _is_wrong(kept: Audit, part: AuditedPart, table: DiskTable, disk: Disk) -> b
     try:
         if data is None or zlib.crc32(data) != part.facts.data_crc32:
             return False  # nobody uses it: the file is read
-        if disk.bucket is not None:
+        if as_disk(disk, BucketDisk) is not None:
             is_same = part.fingerprint == UNSETTLED or hashlib.sha256(data).hexdigest() == part.fingerprint[-1]
         else:
             is_same = disk.read(path) == data

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from disks.base import BucketDisk, Disk
+from disks.base import Disk
+from disks.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
 from disks.file_table.row_bytes import read_row
+from disks.kinds import as_disk
 from disks.workers.parallel import HERE, Askers
 from oplog.clickhouse.metadata import VERSIONS
 from oplog.clickhouse.replay import LogProblem
@@ -77,7 +79,7 @@ def export(
     """
     if version is not None and version not in VERSIONS:
         raise UsageError(f"there is no metadata version {version}", hint="versions are 1 to 5")
-    bucket = disk.bucket
+    bucket = as_disk(disk, BucketDisk)
     if bucket is None:
         raise UsageError(f"disk {disk.name} is {disk.kind}: its files are no objects", hint="name a disk in a bucket")
     rows, at, findings = _rows(bucket, revision, askers)
@@ -105,7 +107,7 @@ def export(
 
 def _rows(disk: BucketDisk, revision: int | None, askers: Askers) -> tuple[list[FileRow], int | None, list[LogProblem]]:
     """The files, their revision, and what is wrong with them."""
-    clickhouse, logged = disk.clickhouse, disk.logged
+    clickhouse, logged = as_disk(disk, ClickHouseLogDisk), as_disk(disk, LoggedDisk)
     if logged is not None:
         try:
             if revision is None:

@@ -12,8 +12,10 @@ from datetime import datetime
 
 import msgspec
 
+from disks.bucket_disk import LoggedDisk
 from disks.file_table.commit_index import touched
 from disks.file_table.commits import Commits
+from disks.kinds import as_disk
 from oplog.entry import Commit, Create
 from oplog.errors import Damaged, NotFound
 from tiering.catalog.catalog import StoredPart
@@ -79,7 +81,7 @@ def blame(context: Context, table: str, part: str, *, reading: Callable[[int], N
     Raises `NotFound` when neither a disk, nor a log, nor the journal knows the table or the part.
     """
     PartName.parse(part)
-    disks = [logged for disk in context.disks.values() if (logged := disk.logged) is not None]
+    disks = [logged for disk in context.disks.values() if (logged := as_disk(disk, LoggedDisk)) is not None]
     logs = {disk.name: disk.commits(reading) for disk in disks}
     for identity in identities(context, logs, table):
         told = _Inquiry(context, logs, identity).history_of(part)

@@ -13,6 +13,8 @@ from contextlib import suppress
 import msgspec
 
 from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import Damaged, NotFound, PartlyDone, Refused
 from oplog.kinds import SetAside
@@ -304,14 +306,14 @@ def _aside(uuid: str, name: str) -> str:
 
 def _revisions(context: Context) -> dict[str, int]:
     """Of each disk with a log."""
-    return {name: disk.revision or 0 for name, disk in context.disks.items() if disk.logged is not None}
+    return {name: disk.revision or 0 for name, disk in context.disks.items() if as_disk(disk, LoggedDisk) is not None}
 
 
 def _changed(context: Context, before: Mapping[str, int], why: str) -> dict[str, int]:
     """Of each disk with a log the newest revision since that was made by this machine and for this reason."""
     found: dict[str, int] = {}
     for name, since in before.items():
-        logged = context.disk(name).logged
+        logged = as_disk(context.disk(name), LoggedDisk)
         for entry in logged.entries(since) if logged is not None and (logged.revision or 0) > since else ():
             if (entry.commit.actor, entry.commit.reason) == (context.actor, why):
                 found[name] = entry.commit.revision

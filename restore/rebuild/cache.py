@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 
 import msgspec
 
-from disks.base import LoggedDisk
+from disks.bucket_disk import LoggedDisk
 from disks.file_table.views import TableReader
 from disks.host.database_copy import for_reading
 

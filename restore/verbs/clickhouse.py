@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from disks.bucket_disk import ClickHouseLogDisk
+from disks.kinds import as_disk
 from oplog.errors import UsageError
 from restore.verbs import convert
 from tiering.cli.frame.location import open_read_only
@@ -143,7 +145,7 @@ def import_metadata(
 
     if apply:
         session.begin()
-    chosen = session.disk(disk).clickhouse
+    chosen = as_disk(session.disk(disk), ClickHouseLogDisk)
     if chosen is None:
         raise UsageError(f"disk {disk} has no log of ClickHouse's", hint=f"set log_format: 1 for disk {disk}")
     wanted = apply and not session.dry_run

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from disks.bucket_disk import BucketDisk, LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import Refused, UsageError
 from restore.verbs.listers import lister
 from tiering.cli.frame.output import counted
@@ -142,8 +144,8 @@ def _listers(session: Session, disks: "Iterable[Disk]") -> "dict[str, Remote]":
 
 def _disks_for_spark(disks: "Mapping[str, Disk]", *, reading: bool) -> list[str]:
     """Those that Spark can do something for. Raises `UsageError` when there is none."""
-    names = [name for name, disk in disks.items() if disk.bucket is not None]
-    listed = [name for name in names if reading or disks[name].logged is not None]
+    names = [name for name, disk in disks.items() if as_disk(disk, BucketDisk) is not None]
+    listed = [name for name in names if reading or as_disk(disks[name], LoggedDisk) is not None]
     if not names:
         raise UsageError(f"--spark checks buckets, and {', '.join(disks)} is none", hint="check it without --spark")
     if not listed:
@@ -309,7 +311,7 @@ def _say_without_marks(session: Session, disk: "Disk") -> None:
             "this machine has `keeper:`, and holds objects by marks there",
             hint="leave --without-marks out; 'frostline replica audit' shows whether gc may collect",
         )
-    logged = disk.logged
+    logged = as_disk(disk, LoggedDisk)
     if logged is None or logged.log_name is None:
         raise UsageError(f"disk {disk.name} has its prefix for itself", hint="leave --without-marks out")
     record_without_marks(whole_prefix(logged.store))
@@ -327,7 +329,7 @@ def _remote(session: Session, work: SparkWork | None, disk: "Disk") -> "Remote |
 def _collected_with_spark(store: "Store", names: list[str]) -> bool:
     """Whether there is a disk to collect. Raises `UsageError` for one that Spark does nothing for."""
     for name in names:
-        if store.disk(name).logged is None:
+        if as_disk(store.disk(name), LoggedDisk) is None:
             raise UsageError(
                 f"disk {name} has no log of ours in a bucket: Spark does nothing for its collection",
                 hint="leave --spark out for it",

@@ -4,6 +4,8 @@ import os
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from tiering.cli.frame.remote_work import remote
 from tiering.cli.frame.session import Session
 
@@ -23,7 +25,7 @@ def lister(session: Session, disk: "Disk", *, shown: bool = False) -> "Remote | 
 
     config = session.loaded.config.buckets().get(disk.name)
     processes = min(os.cpu_count() or 1, _MOST_PROCESSES)
-    logged = disk.logged
+    logged = as_disk(disk, LoggedDisk)
     if logged is None or config is None or not config.url.startswith("s3:") or processes < 2:
         return None
     with closing(CachedTable(logged)) as cache:

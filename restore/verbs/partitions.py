@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import UsageError
 from tiering.cli.commands.tables import TableName
 from tiering.cli.frame.output import counted
@@ -74,7 +76,9 @@ def drop(session: Session, table: TableName, partition: Partition) -> None:
     definition = store.definition(table)
     parts = parts_of(store.context, definition, partition)
     lasting = [
-        stored for stored in parts if store.disk(stored.disk).logged is not None and not definition.is_replicated
+        stored
+        for stored in parts
+        if as_disk(store.disk(stored.disk), LoggedDisk) is not None and not definition.is_replicated
     ]
     local = sorted({stored.disk for stored in parts} - {stored.disk for stored in lasting})
     rows = sum(stored.facts.rows for stored in parts if stored.state == "active")

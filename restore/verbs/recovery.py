@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from disks.bucket_disk import ClickHouseLogDisk
+from disks.kinds import as_disk
 from oplog.errors import PartlyDone, UsageError
 from tiering.cli.frame.location import location, open_read_only
 from tiering.cli.frame.output import counted
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from disks.base import ClickHouseLogDisk, LoggedDisk
+    from disks.bucket_disk import ClickHouseLogDisk, LoggedDisk
     from restore.rebuild.duplicates import Look
     from restore.rebuild.request import RebuildRequest
     from restore.rebuild.result import RebuildResult
@@ -50,7 +52,7 @@ def restore(
     A preview unless --apply. Asks for confirmation before deleting files. Run an interrupted restore again to continue
     it. Exit 3: parts were left out because their rows exist elsewhere. Exit 4: objects are missing.
     """
-    from disks.base import with_commits
+    from disks.kinds import with_commits
     from restore.rebuild.request import RebuildRequest
 
     if revision is not None and time is not None:
@@ -69,7 +71,7 @@ def restore(
     if apply:
         session.begin()
     opened = session.disk(disk)
-    if (clickhouse := opened.clickhouse) is not None:
+    if (clickhouse := as_disk(opened, ClickHouseLogDisk)) is not None:
         if path or source or partition:
             raise UsageError(f"disk {disk} has ClickHouse's log, which is restored as a whole and in place")
         if time is not None or table:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from msgspec.structs import replace
 
-from disks.base import LoggedDisk
+from disks.bucket_disk import LoggedDisk
 from oplog.errors import NotFound, Refused
 from spark_tiering.changes.added_commits import ArrivedPart, arrivals, check_kept
 from spark_tiering.read_options import ReadOptions

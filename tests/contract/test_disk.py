@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from disks.base import Disk, FileInfo
+from disks.base import Disk, FileInfo, list_each, read_each
+from disks.bucket_disk import BucketDisk, BucketTransaction, ClickHouseLogDisk, LoggedDisk
+from disks.directory_disk import DirectoryDisk
+from disks.kinds import as_disk
 from disks.stores.base import ByteRange
 from disks.wrappers.wrapped import WrappedDisk
 from oplog.errors import Damaged, FrostlineError, NotFound, Refused, UsageError
@@ -43,8 +46,8 @@ def test_listing_is_one_level_sorted_with_slashes(disk: Disk) -> None:
 def test_many_directories_are_listed_as_one_is(disk: Disk) -> None:
     put(disk, {"t/a/x": b"", "t/a/b/y": b"", **{f"t/p{number}/{number}": b"" for number in range(450)}})
     asked = ["t/a", "t/none", *(f"t/p{number}" for number in range(450)), "t"]
-    assert list(disk.list_each(asked)) == [disk.list(directory) for directory in asked]
-    assert list(disk.list_each([])) == []
+    assert list(list_each(disk, asked)) == [disk.list(directory) for directory in asked]
+    assert list(list_each(disk, [])) == []
 
 
 def test_all_directories_are_among_those_that_may_show_something(disk: Disk) -> None:
@@ -97,9 +100,8 @@ def test_small_files_one_directory_down(disk: Disk) -> None:
             "t0/p1/part.json": b"beside",
         },
     )
-    found = {path: data for path, data, _ in disk.small_files("t", "part.json")}
-    assert found == {"t/p1/part.json": b"1", "t/p2/part.json": b"2" * 10_000}
-    assert [path for path, _, _ in disk.small_files("t", "x")] == ["t/p2/x", "t/p3/x"]
+    assert read_each(disk, "t", "part.json") == {"t/p1/part.json": b"1", "t/p2/part.json": b"2" * 10_000}
+    assert list(read_each(disk, "t", "x")) == ["t/p2/x", "t/p3/x"]
 
 
 def test_of_small_files_that_are_known_none_is_read(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +110,7 @@ def test_of_small_files_that_are_known_none_is_read(disk: Disk, monkeypatch: pyt
     put(disk, {"t/p1/part.json": b"1", "t/p2/part.json": b"2", "t/p3/x": b"", "t/p1/deep/part.json": b"below"})
     first = disk.look_over("t", "part.json", {})
     assert [(file.path, file.data) for file in first] == [("t/p1/part.json", b"1"), ("t/p2/part.json", b"2")]
-    assert [file.revision for file in first] == [revision for _, _, revision in disk.small_files("t", "part.json")]
+    assert [file.revision for file in first] == [disk.stat(file.path).revision for file in first]
     known = {file.path: file.fingerprint for file in first if file.fingerprint is not None}
     assert len(known) in (0, 2)
     with disk.transaction(Merged()) as transaction:
@@ -214,7 +216,8 @@ def test_usage_adds_up(disk: Disk) -> None:
     put(disk, {"a": b"x" * 10_000, "b.json": b"y" * 100})
     usage = disk.usage()
     assert usage.used_bytes >= 10_100
-    assert disk.stored_bytes() == 10_100
+    directory = as_disk(disk, DirectoryDisk)
+    assert (usage.used_bytes if directory is None else directory.stored_bytes()) == 10_100
     assert usage.free_bytes is None or usage.total_bytes is not None
 
 
@@ -232,19 +235,19 @@ def test_info_tells_blob_and_digest_where_there_is_one(disk: Disk) -> None:
 def test_what_a_disk_has_besides_is_the_same_disk(disk: Disk) -> None:
     """Its views show the tree that it shows, and write to it: a wrapper's stand for the wrapper."""
     put(disk, {"t/a": b"1" * 9_000})
-    bucket = disk.bucket
-    assert bucket is (disk.logged if disk.logged is not None else disk.clickhouse)
+    bucket = as_disk(disk, BucketDisk)
+    assert bucket is (as_disk(disk, LoggedDisk) or as_disk(disk, ClickHouseLogDisk))
     assert (bucket is not None) == disk.capabilities.remote
     if bucket is None:
         return
-    assert bucket.bucket is bucket
+    assert as_disk(bucket, BucketDisk) is bucket
     assert (bucket.name, bucket.kind, bucket.capabilities) == (disk.name, disk.kind, disk.capabilities)
     put(bucket, {"t/b": b"2"})
     assert content(bucket) == content(disk) == {"t/a": b"1" * 9_000, "t/b": b"2"}
     assert bucket.revision == disk.revision
     assert {row.path for row in bucket.file_table.rows()} == {"t/a", "t/b"}
     assert bucket.local_state_exists()
-    if (logged := disk.logged) is not None:
+    if (logged := as_disk(disk, LoggedDisk)) is not None:
         past = logged.at(1)
         assert content(past) == {"t/a": b"1" * 9_000}
         assert type(past).__name__ == ("WrappedDisk" if isinstance(disk, WrappedDisk) else "DiskAsOf")
@@ -254,14 +257,14 @@ def test_what_a_disk_has_besides_is_the_same_disk(disk: Disk) -> None:
 
 def test_a_local_path_is_where_the_file_lies(disk: Disk) -> None:
     put(disk, {"t/a": b"1"})
-    place = disk.local_path("t/a")
-    assert (place is not None) == (disk.kind == "local")
-    if place is None:
-        with pytest.raises(Refused):
-            disk.hold(["t/a"], until=datetime.now(UTC) + timedelta(hours=1), process=os.getpid())
+    directory = as_disk(disk, DirectoryDisk)
+    assert (directory is not None) == (disk.kind == "local")
+    if directory is None:
         return
-    assert place.read_bytes() == b"1"
-    [held] = disk.hold(["t/a"], until=datetime.now(UTC) + timedelta(hours=1), process=os.getpid())
+    assert directory.local_path("t/a").read_bytes() == b"1"
+    files, strange = directory.inspect()
+    assert ([info.path for info in files], strange) == (["t/a"], [])
+    [held] = directory.hold(["t/a"], until=datetime.now(UTC) + timedelta(hours=1), process=os.getpid())
     with disk.transaction(Dropped()) as transaction:
         transaction.remove("t/a")
         transaction.commit()
@@ -273,7 +276,10 @@ def test_only_disks_of_objects_take_objects_over(disk: Disk) -> None:
     known = disk.stat("t/a")
     row = FileRow("t/b", 9_000, hashlib.sha256(b"1" * 9_000).hexdigest(), known.key, None, None, 0)
     with disk.transaction(Restored()) as transaction:
-        if disk.logged is None:
+        assert isinstance(transaction, BucketTransaction) == (as_disk(disk, BucketDisk) is not None)
+        if not isinstance(transaction, BucketTransaction):
+            return
+        if as_disk(disk, LoggedDisk) is None:
             with pytest.raises(Refused):
                 transaction.adopt(row)
             return
@@ -288,7 +294,5 @@ def test_nothing_is_left_over_by_what_ended(disk: Disk) -> None:
         transaction.create("t/b", b"2")
         transaction.scratch()
     assert disk.leftovers() == []
-    assert disk.tidy() == []
-    files, strange = disk.inspect()
-    assert [info.path for info in files] == ["t/a"]
-    assert strange == []
+    assert disk.recover(only_here=True) == []
+    assert content(disk) == {"t/a": b"1"}

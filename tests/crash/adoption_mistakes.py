@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk, identity_of
 from tests.crash.seeding import nothing, replaced
 
 _ORDER = "tests/integration/test_adoption_order.py"
@@ -17,7 +19,7 @@ def _by_name(stored: Any) -> tuple[int, int]:
 
 def _everything_seen(context: Any, definition: Any) -> dict[str, int]:
     disks = map(context.disk, context.catalog.policy_disks(definition))
-    return {identity: 10**9 for disk in disks if (identity := disk.identity()) is not None}
+    return {identity: 10**9 for disk in disks if (identity := identity_of(disk)) is not None}
 
 
 def _any_kind_took_it(disk: Any, path: str) -> int | None:
@@ -46,7 +48,7 @@ def _any_mark_speaks(self: Any, index: int) -> dict[str, int]:
     from tiering.catalog import blocks
 
     disks = [self._context.disk(name) for name in self._context.catalog.policy_disks(self._definition)]
-    names = {disk.identity(): disk.name for disk in disks if disk.logged is not None}
+    names = {identity_of(disk): disk.name for disk in disks if as_disk(disk, LoggedDisk) is not None}
     marks = (blocks.read_mark(disk, self._definition, index) for disk in disks)
     return {names[one]: revision for said in marks if said for one, revision in said.seen.items() if one in names}
 

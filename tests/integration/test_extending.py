@@ -5,6 +5,7 @@ Its store and its disk pass the contract suites (`tests/contract`); here is what
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.documented import blocks, documented
 from tiering.plugins import PLUGINS
 
 ROWS = 500
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -70,6 +72,16 @@ def test_a_disk_type_by_its_row(tmp_path: Path) -> None:
     assert isinstance(disk, page.OneFileDisk)
     assert (disk.name, disk.kind, disk.read_only) == ("one", "one_file", True)
     assert not (tmp_path / "one").exists()
+
+
+def test_a_disk_type_needs_no_database_and_no_log() -> None:
+    """What a new disk type imports: the contract, and nothing of the disks that are there."""
+    program = "from tests.documented import documented\ndocumented('disk')\nimport sys\nprint(*sys.modules, sep='\\n')"
+    shown = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True)
+    loaded = set(shown.stdout.split())
+    assert "disks.base" in loaded
+    assert not loaded & {"sqlite3", "oplog.log", "oplog.entry"}
+    assert not [name for name in loaded if name.startswith(("disks.file_table", "disks.object_disk", "disks.wrappers"))]
 
 
 def test_a_wrapper_counts_what_passes_through_it() -> None:

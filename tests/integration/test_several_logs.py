@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from disks.bucket_disk import LoggedDisk
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
+from disks.kinds import as_disk
 from disks.object_disk.sharing import retiring
 from disks.object_disk.sharing.other_log import OtherLog
 from tests import worm
@@ -214,7 +216,7 @@ def test_the_log_of_a_machine_that_is_gone(machines: tuple[Home, Home], tmp_path
     assert "lives" in a.error
     age(tmp_path, "b", 25)
     with Store.open(a.configuration) as store:  # a collection's fences in the log are no sign of life
-        logged = store.disk("s3").logged
+        logged = as_disk(store.disk("s3"), LoggedDisk)
         assert logged is not None
         with closing(OtherLog(logged, "b")) as log:
             log.fence("gc/some.json")

@@ -20,7 +20,7 @@ import pyarrow.parquet
 import pytest
 
 from disks import registry
-from disks.base import Disk, LoggedDisk
+from disks.base import Disk
 from disks.registry import DiskType
 from disks.wrappers.wrapped import WrappedDisk
 from tests.command_line import Frostline
@@ -194,8 +194,8 @@ class ForgetsTheLog(WrappedDisk):
     """What the next mistake would look like: a wrapper that passes on files and nothing else."""
 
     @property
-    def logged(self) -> LoggedDisk | None:  # type: ignore[override]
-        return None
+    def view(self) -> Disk:  # type: ignore[override]
+        return self
 
 
 def test_a_wrapper_that_forgets_what_is_inside_is_found(

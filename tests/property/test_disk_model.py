@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from disks import effects
-from disks.base import Disk
+from disks.base import Disk, read_each
 from disks.local.disk import LocalDisk
 from disks.memory import MemoryDisk
 from disks.object_disk.disk import ObjectDisk
@@ -145,8 +145,9 @@ class DiskMachine(RuleBasedStateMachine):
         for directory in ["", *NAMES]:
             assert self.disk.list(directory) == self.model.list(directory)
             assert self.disk.exists(directory or "a") == self.model.exists(directory or "a")
-            found = {path: data for path, data, _ in self.disk.small_files(directory, "f.json")}
-            assert found == {path: data for path, data, _ in self.model.small_files(directory, "f.json")}
+            found = read_each(self.disk, directory, "f.json")
+            assert found == read_each(self.model, directory, "f.json")
+            assert list(found) == sorted(found)
 
 
 class LocalMachine(DiskMachine):

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from disks.base import Disk, LoggedDisk
+from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused
 from restore.history.undo import preview, undo

@@ -12,7 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from disks.bucket_disk import LoggedDisk
 from disks.config import LocalDiskConfig, ObjectDiskConfig
+from disks.kinds import as_disk
 from oplog.revision import BLOBS_PREFIX, is_blob_key
 from tests.crash.harness import Failpoints, Mode, hooked
 from tests.replicas.zero_copy import damaged_marks
@@ -491,7 +493,7 @@ def _not_shared(store: Store) -> Iterator[str]:
     for stored in store.parts(TABLE, include_outdated=True):
         if stored.disk != "own":
             yield f"{stored.part.name} is on {stored.disk}"
-    disk = store.disk("own").logged
+    disk = as_disk(store.disk("own"), LoggedDisk)
     assert disk is not None
     objects = {info.key for info in disk.store.list(BLOBS_PREFIX) if is_blob_key(info.key)}
     if objects != {info.key for info in disk.walk() if info.key is not None}:

@@ -22,7 +22,9 @@ from contextlib import suppress
 
 import msgspec
 
-from disks.base import Disk, LoggedDisk
+from disks.base import Disk, existing
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk, identity_of
 from oplog import bounds
 from oplog.documents import Document
 from oplog.entry import Create, Remove
@@ -212,7 +214,7 @@ def is_shared(context: Context, definition: TableDefinition) -> bool:
     following = range(max(own, default=0) + _NEXT_RANGES)
     marks = [mark_path(definition, index) for index in following if index not in own]
     shared = (disk for disk in _disks(context, definition) if disk.capabilities.shared)
-    return bool(others) or any(disk.existing(marks) for disk in shared)
+    return bool(others) or any(existing(disk, marks) for disk in shared)
 
 
 class Vanished:
@@ -277,7 +279,7 @@ class Vanished:
 
     def _logs(self) -> Iterator[LoggedDisk]:
         for disk in _disks(self._context, self._definition):
-            if (logged := disk.logged) is not None and disk.broken is None:
+            if (logged := as_disk(disk, LoggedDisk)) is not None and disk.broken is None:
                 yield logged
 
 
@@ -316,7 +318,7 @@ def prove_own(context: Context, definition: TableDefinition) -> list[str]:
             if not _is_own(context, definition, disk, index):
                 context.journal.forget_block_range(definition.uuid, index)
                 done.append(f"{begins} are another machine's: disk {disk.name} was set back, and they were taken again")
-        elif (identity := disk.identity()) is not None:
+        elif (identity := identity_of(disk)) is not None:
             try:
                 _write_mark(context, definition, disk, index, {identity: 0})
             except Conflict:  # somebody was faster, or the table goes: the next opening looks again
@@ -400,11 +402,11 @@ def _seen(context: Context, definition: TableDefinition) -> dict[str, int]:
     """Up to which revision this machine has seen each bucket of the table now."""
     seen = {}
     for disk in _disks(context, definition):
-        if disk.logged is not None and disk.broken is None:
+        if (logged := as_disk(disk, LoggedDisk)) is not None and disk.broken is None:
             with suppress(Transient):  # then nothing is said of it
-                disk.refresh()
-                if (identity := disk.identity()) is not None:
-                    seen[identity] = disk.logged.revision
+                logged.refresh()
+                if (identity := logged.identity()) is not None:
+                    seen[identity] = logged.revision
     return seen
 
 

@@ -14,6 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from disks.stores.time_budget import time_budget
 from disks.workers.progress import SILENT, Progress
 from oplog.errors import Conflict, Damaged, DiskUnreachable, NotFound, Transient
@@ -366,12 +368,15 @@ def _unproved(cover: StoredPart, *hidden: StoredPart) -> str:
 
 def _ask(disk: Disk, *, when_due: bool = False) -> bool:
     """Take in what others committed. False when the disk was not asked, or does not answer."""
+    logged = as_disk(disk, LoggedDisk)
     try:
         with time_budget(_PATIENCE_SECONDS):
-            if when_due:
-                return disk.refresh_when_due() and disk.broken is None
+            if when_due and logged is not None:
+                return logged.refresh_when_due()
             disk.refresh()
             return disk.broken is None
     except Transient as error:
-        disk.work_offline(error)
+        if logged is None:
+            raise
+        logged.work_offline(error)
         return False

@@ -17,6 +17,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from disks.stores.time_budget import time_budget
 from oplog.errors import FrostlineError
 
@@ -115,7 +117,7 @@ class Clocks:
 
     def _skew(self, name: str, disk: Disk) -> timedelta | None:
         """How far the store's clock is ahead of ours; None when it cannot be known now."""
-        logged = disk.logged
+        logged = as_disk(disk, LoggedDisk)
         if logged is None or disk.unreachable:
             return None
         asked, skew = self._skews.get(name, (-_ASK_AGAIN_SECONDS, None))

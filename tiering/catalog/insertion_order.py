@@ -13,7 +13,8 @@ from itertools import groupby
 
 import msgspec
 
-from disks.base import LoggedDisk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import FrostlineError
 from oplog.kinds import BlocksAllocated
 from tiering.catalog import blocks
@@ -91,7 +92,7 @@ class InsertionOrder:
 
     def came_before(self, stored: StoredPart, index: int) -> bool:
         """Whether the part was in a bucket already when somebody took this range of numbers, for certain."""
-        disk = self._context.disk(stored.disk).logged
+        disk = as_disk(self._context.disk(stored.disk), LoggedDisk)
         if disk is None or stored.revision is None or (seen := self._seen_by(index).get(disk.name)) is None:
             return False
         return stored.revision <= seen or _appeared(disk, stored.directory, stored.revision) <= seen
@@ -108,10 +109,10 @@ class InsertionOrder:
         found: dict[str, int] = {}
         path = blocks.mark_path(self._definition, index)
         for disk in map(self._context.disk, self._context.catalog.policy_disks(self._definition)):
-            said = blocks.read_mark(disk, self._definition, index) if disk.logged is not None else None
-            if said is None or disk.logged is None:
+            logged = as_disk(disk, LoggedDisk)
+            if logged is None or (said := blocks.read_mark(logged, self._definition, index)) is None:
                 continue
-            revision = _seen_here(disk.logged, said, path) if said.seen else _taken(disk.logged, path)
+            revision = _seen_here(logged, said, path) if said.seen else _taken(logged, path)
             if revision is not None:
                 found[disk.name] = revision
         return found

@@ -16,7 +16,9 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from disks.base import Disk, LoggedDisk
+from disks.base import Disk
+from disks.bucket_disk import BucketDisk, LoggedDisk
+from disks.kinds import as_disk
 from oplog.entry import Commit, Create, Remove
 from oplog.errors import FrostlineError
 from oplog.kinds import Merged
@@ -69,7 +71,7 @@ class Lineage:
         window = cover.definition.settings.deduplication_window
         if not claims(cover, hidden) or not cover.part.may_hold(hidden.part, window=window):
             return False
-        if self._disks[cover.disk].bucket is None:
+        if as_disk(self._disks[cover.disk], BucketDisk) is None:
             return True
         what = (cover.disk, cover.revision, cover.directory, hidden.directory, content_digest(hidden.part))
         if what not in self._proved and not self._is_proved(cover, hidden):
@@ -80,7 +82,7 @@ class Lineage:
     def _is_proved(self, cover: StoredPart, hidden: StoredPart) -> bool:
         if self._journal_names(cover, hidden):
             return True
-        logged = self._disks[cover.disk].logged
+        logged = as_disk(self._disks[cover.disk], LoggedDisk)
         if logged is None or logged.unreachable:
             return False
         try:

@@ -10,6 +10,7 @@ from itertools import combinations
 from pathlib import Path
 
 from disks.base import Disk, Transaction
+from disks.bucket_disk import BucketTransaction
 from oplog.errors import Locked, Transient
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
@@ -62,8 +63,9 @@ def stage_part(
     transaction.require(present=(definition.path,), absent=definition.barred_by)
     target = target or definition.part_directory(part.name)
     description = parts_format.encode(part)
-    sizes = {f"{target}/{file.name}": file.size_bytes for file in part.files}
-    transaction.reserve({**sizes, f"{target}/{PART_FILE}": len(description)})
+    if isinstance(transaction, BucketTransaction):
+        sizes = {f"{target}/{file.name}": file.size_bytes for file in part.files}
+        transaction.reserve({**sizes, f"{target}/{PART_FILE}": len(description)})
     for file in part.files:
         sha256 = None if is_compared else file.sha256
         transaction.create(f"{target}/{file.name}", directory / file.name, sha256=sha256)

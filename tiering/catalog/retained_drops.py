@@ -16,7 +16,9 @@ from datetime import datetime
 
 import msgspec
 
-from disks.base import Disk
+from disks.base import Disk, list_each
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import Conflict, FrostlineError, NotFound
 from oplog.kinds import Tidied
@@ -55,7 +57,7 @@ def place_for(disk: Disk, directory: str, now: datetime) -> str:
 
 def keeps(disk: Disk) -> bool:
     """Whether the disk keeps dropped parts aside: one with a log has them anyway."""
-    return disk.logged is None
+    return as_disk(disk, LoggedDisk) is None
 
 
 def let_go(
@@ -92,7 +94,7 @@ def _kept(disk: Disk, tables: Iterable[str]) -> list[RetainedDrop]:
     places = [f"{table}/{DETACHED_DIRECTORY}" for table in tables]
     return sorted(
         RetainedDrop(int(match[1]), f"{place}/{name.rstrip('/')}")
-        for place, names in zip(places, disk.list_each(places), strict=True)
+        for place, names in zip(places, list_each(disk, places), strict=True)
         for name in names
         if kept_part(name) is not None and (match := _NAME.fullmatch(name))
     )

@@ -15,7 +15,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from disks.base import Disk
+from disks.base import Disk, DiskUsage
+from disks.directory_disk import DirectoryDisk
+from disks.kinds import as_disk
 from oplog.errors import FrostlineError
 from tiering.catalog.catalog import Catalog, PartState, StoredPart
 from tiering.catalog.context import Context
@@ -220,6 +222,12 @@ def disk_rows(context: Context, *, for_query: bool = False) -> Iterator[DiskRow]
         yield row if broken is not None else _measured(disk, row, with_files=not for_query)
 
 
+def _stored_bytes(disk: Disk, usage: DiskUsage) -> int:
+    """The sizes of the disk's own files."""
+    directory = as_disk(disk, DirectoryDisk)
+    return usage.used_bytes if directory is None else directory.stored_bytes()
+
+
 def _measured(disk: Disk, row: DiskRow, *, with_files: bool) -> DiskRow:
     """The same with its room and revision, as far as the disk says them."""
     try:
@@ -228,7 +236,7 @@ def _measured(disk: Disk, row: DiskRow, *, with_files: bool) -> DiskRow:
             row,
             total_bytes=usage.total_bytes,
             free_bytes=usage.free_bytes,
-            used_bytes=disk.stored_bytes() if with_files else None,
+            used_bytes=_stored_bytes(disk, usage) if with_files else None,
         )
         return replace(row, revision=disk.revision)
     except FrostlineError as error:

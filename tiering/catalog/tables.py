@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from disks.base import Disk, Transaction
+from disks.kinds import identity_of
 from oplog.errors import AlreadyExists, Conflict, Damaged, NotFound, ReadOnly, Refused, Transient, UsageError
 from oplog.kinds import Dropped, TableAltered, TableCreated
 from tiering.catalog import blocks, reachability, retained_drops
@@ -82,7 +83,7 @@ def _create(context: Context, definition: TableDefinition) -> bool:
             owner = table_names.owner_of(arbiter, definition.full_name) if arbiter is not None else None
             if owner not in (None, definition.uuid):
                 return False
-            shown = [identity for name in disks if (identity := context.disk(name).identity()) is not None]
+            shown = [identity for name in disks if (identity := identity_of(context.disk(name))) is not None]
             if len({*shown}) < len(shown):
                 raise  # two names of one place: what is there is this process's own
             if attempt == _ATTEMPTS:

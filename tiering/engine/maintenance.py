@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import FrostlineError, Locked, NoSpace, NotFound
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import StoredPart
@@ -390,7 +392,7 @@ def _write_snapshots(context: Context, report: TickReport, *, forced: bool) -> N
     if not forced:
         return
     for disk in context.disks.values():
-        logged = disk.logged
+        logged = as_disk(disk, LoggedDisk)
         if logged is None or disk.read_only:
             continue
         if disk.unreachable:

@@ -15,6 +15,8 @@ from functools import partial
 from typing import Protocol
 
 from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Locked, NoSpace, ReadOnly
 from oplog.kinds import TableAltered
 from tiering.catalog import blocks, reachability, retained_drops, tables
@@ -68,7 +70,7 @@ def recover(context: Context, freshness: Freshness = Freshness.EVERY_FILE) -> li
             context.catalog.refresh()
         note_seen(context, unseen)
         for disk in context.disks.values():
-            if disk.logged is not None:  # what was found while its log was read
+            if as_disk(disk, LoggedDisk) is not None:  # what was found while its log was read
                 done += [f"disk {disk.name}: {sentence}" for sentence in _unless_full(disk.recover)]
         reachability.compare(context)
         if context.identities is not None:

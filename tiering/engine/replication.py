@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 
-from disks.base import Disk, LoggedDisk
+from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
 from disks.file_table.blob_sets import BlobMarks
+from disks.kinds import as_disk
 from disks.object_disk.sharing.marks import LateMarks
 from oplog.errors import FrostlineError, Refused, UsageError
 from tiering.catalog import reachability
@@ -259,7 +261,7 @@ def before_a_disk_goes(context: Context, definition: TableDefinition) -> None:
 
 def _is_marked(disk: Disk) -> bool:
     """Whether replicas share its objects by marks."""
-    logged = disk.logged
+    logged = as_disk(disk, LoggedDisk)
     return logged is not None and logged.marks is not None
 
 
@@ -282,7 +284,7 @@ def serve(context: Context, beside: Callable[[], OpenStore], pass_due: Callable[
 def references(context: Context, disk: Disk) -> References | None:
     """What replicas hold, beside their logs, of the objects of a disk that has one of several logs; None where that
     cannot be: without Keeper, and on a disk that has its prefix for itself."""
-    logged = disk.logged
+    logged = as_disk(disk, LoggedDisk)
     if logged is None or logged.log_name is None or not context.config.keeper.hosts:
         return None
     return work().references(context, logged)
@@ -300,7 +302,7 @@ def put_marks(disks: Iterable[Disk], config: Config, context: Context | None = N
         return opened[0].of(logged)
 
     for disk in disks if config.keeper.hosts else ():
-        logged = disk.logged
+        logged = as_disk(disk, LoggedDisk)
         if logged is not None and logged.log_name is not None and disk.broken is None:
             logged.marks = LateMarks(partial(marks_of, logged))
 

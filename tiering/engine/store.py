@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from disks.base import Disk, LoggedDisk, with_commits
+from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk, with_commits
 from disks.stores.wrappers.limit import Limiter
 from disks.workers.progress import Progress
 from oplog.errors import UsageError
@@ -121,7 +123,8 @@ class Store:
         bucket is asked that did not answer a moment ago, too."""
         if again:
             for disk in self.context.disks.values():
-                disk.ask_again()
+                if (logged := as_disk(disk, LoggedDisk)) is not None:
+                    logged.ask_again()
         if self.context.identities is not None:
             self.context.identities.look()
         unseen = self.context.journal.unseen()
@@ -235,7 +238,7 @@ class Store:
 
     def object_disks(self) -> list[LoggedDisk]:
         """All disks that have an operations log."""
-        return [logged for disk in self.context.disks.values() if (logged := disk.logged) is not None]
+        return [logged for disk in self.context.disks.values() if (logged := as_disk(disk, LoggedDisk)) is not None]
 
     def query(
         self,

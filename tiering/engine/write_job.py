@@ -21,7 +21,8 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
-from disks.base import LoggedDisk, with_commits
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk, with_commits
 from disks.stores.address import StoreAddress
 from oplog.errors import Conflict, NotFound, Refused
 from oplog.kinds import Inserted
@@ -188,7 +189,7 @@ def target(context: Context, definition: TableDefinition, options: WriteOptions)
     problems, silent = [], []
     for volume in ordered_volumes(context.config.policy(definition.policy)):
         for name in volume.disks:
-            disk = context.disk(name).logged
+            disk = as_disk(context.disk(name), LoggedDisk)
             if disk is None:
                 problems.append(f"{name} is no bucket with a log of ours")
             elif disk.read_only:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import asdict, replace
 
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from disks.object_disk.sharing.shared_bytes import shared_bytes
 from oplog.errors import FrostlineError
 from tiering.facts.moves import plan_cost
@@ -18,7 +20,7 @@ from tiering.policy.pacing import price_of
 from tiering.policy.placement import ordered_volumes
 
 if TYPE_CHECKING:
-    from disks.base import LoggedDisk
+    from disks.bucket_disk import LoggedDisk
     from tiering.engine.store import Store
     from tiering.policy.plan import Move, TtlDelete
     from tiering.table.schema import TableDefinition
@@ -282,7 +284,7 @@ class Bill:
         return [
             logged
             for disk in self._store.context.disks.values()
-            if (logged := disk.logged) is not None and logged.log_name is not None and disk.broken is None
+            if (logged := as_disk(disk, LoggedDisk)) is not None and logged.log_name is not None and disk.broken is None
         ]
 
     def _moved(self, table: str | None) -> PastMoves:

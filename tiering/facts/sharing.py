@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from disks.object_disk.sharing.shared_bytes import shared_bytes
 from oplog.errors import FrostlineError
 from tiering.policy.cost import price_of_storage
@@ -44,7 +46,7 @@ def sharing_rows(store: Store, table: str | None = None) -> list[SharingRow | Un
     directory = store.definition(table).directory if table is not None else ""
     rows: list[SharingRow | UnknownSharing] = []
     for disk in store.context.disks.values():
-        logged = disk.logged
+        logged = as_disk(disk, LoggedDisk)
         if logged is None or logged.log_name is None or disk.broken is not None:
             continue
         try:

@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
@@ -357,7 +359,7 @@ def _late_parts(context: Context, definition: TableDefinition, parts: Sequence[S
 
 def _not_cold(options: ColdOptions, disk: Disk, stored: StoredPart) -> Reason | None:
     """Why a cold merge leaves the part alone."""
-    if disk.logged is None:
+    if as_disk(disk, LoggedDisk) is None:
         return Reason("not_in_bucket", f"disk {stored.disk} is no bucket with a log: merge without --cold or --spark")
     if options.target_bytes is not None and stored.facts.size_bytes >= LARGE_ENOUGH * options.target_bytes:
         size, target = format_size(stored.facts.size_bytes), format_size(options.target_bytes)
@@ -372,7 +374,7 @@ def _largest_merge(context: Context, definition: TableDefinition, rules: MergeRu
         volume for volume in context.config.policy(definition.policy).volumes if volume.name not in rules.resting
     ]
     if rules.cold is not None:
-        volumes = [v for v in volumes if all(context.disk(name).logged is not None for name in v.disks)]
+        volumes = [v for v in volumes if all(as_disk(context.disk(name), LoggedDisk) is not None for name in v.disks)]
     limits = [limit for volume in volumes if (limit := size_limit(volume, states)) is not None]
     free = [
         state.unreserved_bytes

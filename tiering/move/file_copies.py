@@ -6,6 +6,7 @@ import time
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 from disks.base import Transaction
+from disks.bucket_disk import BucketTransaction
 from oplog.errors import FrostlineError
 from tiering.catalog.context import Context
 from tiering.catalog.copies import copying
@@ -36,11 +37,11 @@ class FileCopies:
         Without a read lease: the claims keep the files in place, and one that a drop of its table takes away fails its
         part. A lease would make the removals of every other batch wait for this one.
         """
-        sizes = {
-            f"{moving.directory}/{file.name}": file.size_bytes for moving in items for file in part_of(moving).files
-        }
-        sizes |= {f"{moving.directory}/{PART_FILE}": len(moving.part_bytes) for moving in items}
-        transaction.reserve(sizes)
+        if isinstance(transaction, BucketTransaction):
+            sizes = {
+                f"{moving.directory}/{file.name}": file.size_bytes for moving in items for file in part_of(moving).files
+            }
+            transaction.reserve(sizes | {f"{moving.directory}/{PART_FILE}": len(moving.part_bytes) for moving in items})
         work = [(moving, number) for moving in items for number in range(len(part_of(moving).files))]
         queue = Queue(work)
         if self._pool is None:

@@ -19,7 +19,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-from disks.base import Disk, Transaction
+from disks.base import Disk, Transaction, existing
+from disks.bucket_disk import BucketDisk, LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import Conflict, FrostlineError, LeaseExpired, Locked, NotFound, Refused
 from oplog.kinds import Moved
 from tiering.catalog import blocks, reachability
@@ -176,7 +178,7 @@ class _BatchMover:
             for name in sorted({moving.move.source for moving in items}):
                 views.enter_context(self.context.disk(name).steady())
             try:
-                there = self.context.disk(items[0].move.target).existing(moving.directory for moving in items)
+                there = existing(self.context.disk(items[0].move.target), (moving.directory for moving in items))
             except (FrostlineError, OSError) as error:
                 for moving in items:
                     self.outcomes.fail(moving, error)
@@ -193,7 +195,7 @@ class _BatchMover:
             why = f"the part is not on {source.name} any more: merged, moved or dropped meanwhile"
             raise Stopped("abandoned", why) from None
         claim = self.context.catalog.claims_unproved(source.name, moving.directory)
-        if claim is not None and target.bucket is None:
+        if claim is not None and as_disk(target, BucketDisk) is None:
             raise Refused(f"on {target.name} its claim would be believed: {claim}", hint="it stays where it is")
         moving.on_target = on_target and copying.is_complete(target, moving.directory, moving.part_bytes, proof=True)
         if not moving.on_target:
@@ -301,7 +303,8 @@ class _BatchMover:
             raise
         except (FrostlineError, OSError):
             target.refresh()
-            target.remember()
+            if (logged := as_disk(target, LoggedDisk)) is not None:
+                logged.remember()
             if all(copying.is_complete(target, item.directory, item.part_bytes) for item in items):
                 return target.revision
             raise

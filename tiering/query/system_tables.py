@@ -15,6 +15,8 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 import pyarrow as pa
 
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from tiering.catalog.context import Context
 from tiering.catalog.rows import DiskRow, PartRow, TableRow, disk_rows, part_rows, table_rows
 from tiering.journal.records import MoveRecord
@@ -107,9 +109,9 @@ def _columns(context: Context) -> Iterator[_ColumnRow]:
 def _log(context: Context) -> Iterator[_LogRow]:
     """As far as the disk is looked at."""
     for name, disk in context.disks.items():
-        if disk.logged is None:
+        if (logged := as_disk(disk, LoggedDisk)) is None:
             continue
-        for entry in disk.logged.commits().between(until=disk.revision):
+        for entry in logged.commits().between(until=disk.revision):
             commit = entry.commit
             said = (commit.revision, commit.time, commit.kind.word, commit.actor, commit.reason)
             yield _LogRow(name, *said, len(commit.operations), commit.size_bytes)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from tiering.catalog.rows import DiskRow, UsageRow, disk_rows, part_row, table_rows, time_column, usage
 from tiering.config.units import counted
 from tiering.facts.status import garbage
@@ -279,12 +281,12 @@ def _orphans(store: Store) -> str:
 def bucket_lines(store: Store, name: str) -> list[str]:
     """What these screens asked of the disk's bucket, its pins, and who tells what nothing names. Of a local disk
     nothing."""
-    from disks.base import BucketDisk
+    from disks.bucket_disk import BucketDisk
     from disks.stores.wrappers.metered import MeteredStore
     from oplog import pins
 
     disk = store.disk(name)
-    bucket = disk if isinstance(disk, BucketDisk) else disk.bucket
+    bucket = as_disk(disk, BucketDisk)
     if bucket is None or disk.broken is not None:
         return []
     lines = []
@@ -297,12 +299,12 @@ def bucket_lines(store: Store, name: str) -> list[str]:
         failed, throttled = sum(one.failed for one in answered), sum(one.throttled for one in answered)
         calls = sum(one.calls for one in answered)
         lines.append(f"calls of these screens to all buckets: {calls:,}, {failed:,} failed, {throttled:,} throttled")
-    if disk.logged is not None:
+    if (logged := as_disk(disk, LoggedDisk)) is not None:
         held = pins.list_pins(bucket.store)
         lines.append(
             f"pins: {len(held):,}" + "".join(f"; {pin.name} keeps revision {pin.revision:,}" for pin in held[:5])
         )
     lines.append(f"orphans: {_orphans(store)}; c lists the bucket and shows them before deleting any")
-    if disk.logged is not None and disk.logged.log_name is not None:
-        lines.append(f"marks: {marks(store, disk.logged)}; m compares them with all logs")
+    if logged is not None and logged.log_name is not None:
+        lines.append(f"marks: {marks(store, logged)}; m compares them with all logs")
     return lines

@@ -15,6 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from disks.directory_disk import DirectoryDisk
+from disks.kinds import as_disk
 from oplog.errors import AlreadyExists, FrostlineError, Locked, Transient
 from restore.history import partitions
 from restore.history.partitions import DetachedPart
@@ -63,11 +65,11 @@ def attach(context: Context, definition: TableDefinition, partition: str, how: H
 
 def _files(context: Context, definition: TableDefinition, detached: DetachedPart) -> Iterator[FittingFile]:
     """Its files as what they bring."""
-    disk = context.disk(detached.disk)
+    disk = as_disk(context.disk(detached.disk), DirectoryDisk)
+    if disk is None:
+        raise Locked(f"{detached.path} of disk {detached.disk} is in no directory", hint="drain it to a local disk")
     for number, file in enumerate(detached.part.files, 1):
         path = disk.local_path(f"{detached.path}/{file.name}")
-        if path is None:
-            raise Locked(f"{detached.path} of disk {detached.disk} is in no directory", hint="drain it to a local disk")
         yield attach_files.taken_back(attach_files.look_at(path, definition), detached.part, number)
 
 

@@ -18,9 +18,10 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from disks.base import LoggedDisk
+from disks.bucket_disk import LoggedDisk
 from disks.file_table.blob_sets import BlobReference
 from disks.garbage.rules import GcRules
+from disks.kinds import as_disk
 from disks.object_disk.pending_deletes import announced
 from disks.object_disk.sharing import recorded_keeper
 from disks.object_disk.sharing.other_log import OtherLog, other_logs
@@ -86,7 +87,7 @@ class Audited(msgspec.Struct):
 def disks(context: Context, name: str | None) -> Iterator[LoggedDisk]:
     """The disks with one of several logs, or the one of this name. Raises `UsageError` when it has none of several."""
     for disk in [context.disk(name)] if name is not None else context.disks.values():
-        logged = disk.logged
+        logged = as_disk(disk, LoggedDisk)
         if logged is not None and logged.log_name is not None and disk.broken is None:
             yield logged
         elif name is not None:

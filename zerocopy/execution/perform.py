@@ -15,6 +15,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Literal
 
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import FrostlineError
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.freshness import Freshness
@@ -177,7 +179,7 @@ class _QueueRun:
         with self.steps.turn:
             self.steps.order.land(queued)
         # What goes to a bucket goes up while it is staged: side by side, each by a commit of its own.
-        is_local = self.steps.replica.context.disk(landed.disk).logged is None
+        is_local = as_disk(self.steps.replica.context.disk(landed.disk), LoggedDisk) is None
         self._commits.add(queued, landed, alone=not is_local or queued.node in self._alone)
 
     def _commit(self, group: list[tuple[Queued, Landed]]) -> None:

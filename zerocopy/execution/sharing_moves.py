@@ -20,7 +20,8 @@ from contextlib import suppress
 
 import msgspec
 
-from disks.base import LoggedDisk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from disks.object_disk.sharing.prefix import store_identity
 from oplog.documents import Document
 from oplog.errors import AlreadyExists, Conflict, Damaged, FrostlineError, Locked, NotFound, OutcomeUnknown, Transient
@@ -83,7 +84,7 @@ def execute(replica: Replica, moves: Sequence[Move]) -> MoveReport:
     for move in moves:
         by_target[move.target].append(move)
     for target, group in by_target.items():
-        logged = replica.context.disk(target).logged
+        logged = as_disk(replica.context.disk(target), LoggedDisk)
         assert logged is not None
         try:
             report += _to_disk(replica, logged, group)

@@ -14,7 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from disks.base import LoggedDisk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import AlreadyExists, Conflict, FrostlineError, Locked, Transient
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.lineage import content_digest
@@ -278,7 +279,7 @@ class Steps(msgspec.Struct):
     def _bucket_of(self, entry: Merge) -> LoggedDisk | None:
         """The disk on which all inputs are, if others share its objects."""
         names = {stored.disk for stored in self._inputs(entry)}
-        logged = self.replica.context.disk(names.pop()).logged if len(names) == 1 else None
+        logged = as_disk(self.replica.context.disk(names.pop()), LoggedDisk) if len(names) == 1 else None
         return logged if logged is not None and logged.marks is not None else None
 
     def _merge_in_bucket(self, queued: Queued, entry: Merge, name: PartName, disk: LoggedDisk) -> None:

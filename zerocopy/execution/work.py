@@ -10,6 +10,8 @@ from functools import partial
 import msgspec
 
 from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import Locked, Refused, Transient
 from tiering.catalog.context import Context
 from tiering.catalog.freshness import Freshness
@@ -142,7 +144,7 @@ def spread_identity(context: Context, definition: TableDefinition) -> None:
 
 def has_several_logs(disk: Disk) -> bool:
     """Whether the disk's log is one of several, so that others may share its objects."""
-    logged = disk.logged
+    logged = as_disk(disk, LoggedDisk)
     return logged is not None and logged.log_name is not None
 
 

@@ -23,7 +23,10 @@ from typing import Any, NamedTuple
 import msgspec
 from aiohttp import web
 
-from disks.base import Disk, LoggedDisk
+from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.directory_disk import DirectoryDisk
+from disks.kinds import as_disk
 from disks.object_disk.sharing.prefix import store_identity
 from disks.stores.base import ByteRange
 from disks.workers.listener import Listener
@@ -218,9 +221,9 @@ class PartServer:
                 return await _in_pieces(request, partial(self._paced, data), wanted.size_bytes)
             first, *_ = await asyncio.to_thread(self._places, first.definition, part.name)  # where it has come by now
             path = f"{first.directory}/{wanted.name}"
-        local, limiter = first.disk.local_path(path), self._context.limiter
-        if local is not None and not (limiter is not None and limiter.limits_bytes):
-            return web.FileResponse(local)
+        directory, limiter = as_disk(first.disk, DirectoryDisk), self._context.limiter
+        if directory is not None and not (limiter is not None and limiter.limits_bytes):
+            return web.FileResponse(directory.local_path(path))
         read = first.disk.reader(path)
 
         def paced(piece: ByteRange) -> bytes:
@@ -263,7 +266,7 @@ class PartServer:
         """Of the places of a part, the one that lies in one of the stores."""
         why = offer.ON_OWN_DISK
         for location in locations:
-            logged = location.disk.logged
+            logged = as_disk(location.disk, LoggedDisk)
             if logged is None or logged.log_name is None:
                 continue
             store = self._identity(logged)
@@ -311,7 +314,7 @@ class PartServer:
         locations = [location for location, _ in self._copies(definition, directory)]
         if not locations:
             raise NotFound(f"there is no part {name} here")
-        return sorted(locations, key=lambda location: location.disk.local_path(directory) is None)
+        return sorted(locations, key=lambda location: as_disk(location.disk, DirectoryDisk) is None)
 
     def _copies(self, definition: TableDefinition, directory: str) -> Iterator[tuple[_Place, Part]]:
         """Of a part in the directory, on this machine's own disks."""

@@ -19,7 +19,9 @@ from collections.abc import Iterator
 import msgspec
 
 from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
 from disks.host.processes import boot_id
+from disks.kinds import as_disk
 from oplog.documents import Document
 from oplog.errors import Damaged, ReadOnly
 from oplog.kinds import TableAltered
@@ -184,6 +186,6 @@ def check_home(context: Context, definition: TableDefinition, keeper: Keeper, ow
 def _way_to_keep_both(context: Context, definition: TableDefinition) -> str:
     table = definition.full_name
     join = f"'frostline table create {table} --replicated --replica NAME'"
-    if any(context.disk(name).logged for name in context.catalog.policy_disks(definition)):
+    if any(as_disk(context.disk(name), LoggedDisk) for name in context.catalog.policy_disks(definition)):
         return f"To keep both, delete this home, and let an empty one join by a name of its own: {join}"
     return f"To keep both, let this one join by a name of its own: 'frostline table drop {table}', then {join}"

@@ -14,6 +14,8 @@ from contextlib import suppress
 import msgspec
 
 from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import AlreadyExists, Conflict, NotFound, ReadOnly, Refused, UsageError
 from oplog.kinds import TableAltered
 from tiering.catalog import tables
@@ -132,7 +134,7 @@ def _leave(
             identity.check_owner(context, definition, own_replica.replica, active)
             identity.check_home(context, definition, keeper, own)
         except ReadOnly:
-            if any(context.disk(name).logged for name in context.catalog.policy_disks(definition)):
+            if any(as_disk(context.disk(name), LoggedDisk) for name in context.catalog.policy_disks(definition)):
                 raise  # what it would drop in a bucket is the living one's
             return
     if active is None:
@@ -245,7 +247,7 @@ def _check_shared(
                 f"{what} has cold parts in a bucket that its replicas write by one log, and policy {definition.policy}"
             )
             hint = "give it a policy with the same bucket and prefix: --policy P"
-            found = (context.disk(name).logged for name in context.catalog.policy_disks(definition))
+            found = (as_disk(context.disk(name), LoggedDisk) for name in context.catalog.policy_disks(definition))
             if own := next((one for one in found if one is not None and one.log_name is not None), None):
                 why += f" has {own.name}, where each machine has its own (`log: {own.log_name}`)"
                 raise Refused(why, hint=f"{hint}, without `log:`")

@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import Conflict, FrostlineError, Locked, Refused, Transient
 from oplog.kinds import Moved
 from tiering.catalog import reachability
@@ -36,7 +38,7 @@ def check_policy(context: Context, policy: str) -> Disk | None:
     """The shared disk of a policy that a replicated table may have. Raises `Refused` for one that it may not."""
     disks = [context.disk(name) for volume in ordered_volumes(context.config.policy(policy)) for name in volume.disks]
     remote = [disk for disk in disks if disk.capabilities.remote]
-    shared = [disk for disk in remote if disk.logged is None or disk.logged.log_name is None]
+    shared = [disk for disk in remote if (logged := as_disk(disk, LoggedDisk)) is None or logged.log_name is None]
     if not remote:
         return None
     reachability.require(remote, f"a replicated table of policy {policy}")
@@ -53,7 +55,7 @@ def check_policy(context: Context, policy: str) -> Disk | None:
         raise Refused(
             f"{what}: new parts come to disks of the machine, and {disk.name} is not the last of several", hint=hint
         )
-    logged = disk.logged
+    logged = as_disk(disk, LoggedDisk)
     if logged is None or not logged.store.capabilities.conditional_put or disk.capabilities.writers != "many":
         raise Refused(
             f"{what}: on {disk.name} one machine at a time may write, and replicas on several machines do", hint=hint
@@ -67,7 +69,7 @@ def refresh(context: Context, *, looked_since: float = -math.inf, freshness: Fre
     since then (seconds since 1970), to see whether it is still the one that is known."""
     asked = []
     for name, disk in context.disks.items():
-        logged = disk.logged
+        logged = as_disk(disk, LoggedDisk)
         if logged is None or logged.log_name is None or disk.unreachable or (logged.looked or -math.inf) < looked_since:
             asked.append(name)
     context.catalog.refresh(freshness, disks=asked)

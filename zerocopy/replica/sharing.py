@@ -25,8 +25,9 @@ from contextlib import suppress
 
 import msgspec
 
-from disks.base import LoggedDisk
+from disks.bucket_disk import LoggedDisk
 from disks.file_table.blob_sets import BlobMarks, BlobReference
+from disks.kinds import as_disk
 from disks.object_disk.sharing.marks import directory_of
 from disks.object_disk.sharing.other_log import OtherLog
 from disks.object_disk.sharing.prefix import store_identity
@@ -67,7 +68,7 @@ def stores(context: Context, definition: TableDefinition) -> dict[str, LoggedDis
     drained, known = context.journal.overrides.drained(), connections(context)
     for name in context.catalog.policy_disks(definition):
         disk = context.disk(name)
-        logged = disk.logged
+        logged = as_disk(disk, LoggedDisk)
         if logged is None or logged.marks is None or disk.read_only or disk.unreachable or disk.broken is not None:
             continue
         if name in drained:

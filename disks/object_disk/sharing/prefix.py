@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from disks.base import LoggedDisk
+from disks.bucket_disk import LoggedDisk
 from disks.config import ObjectDiskConfig
 from disks.identity import put_object, read_object
 from disks.object_disk.sharing.recorded_keeper import recorded_keepers, say

@@ -12,8 +12,10 @@ import msgspec
 import pytest
 import yaml
 
+from disks.bucket_disk import LoggedDisk
 from disks.file_table.blob_sets import NewSet
 from disks.garbage.announcements import announce, withdraw
+from disks.kinds import as_disk
 from disks.object_disk.blobs import put_blob
 from disks.object_disk.sharing import recorded_keeper
 from disks.object_disk.sharing.recorded_keeper import MarksKeeper
@@ -65,7 +67,7 @@ def cold(a: Machine, b: Machine) -> tuple[Machine, Machine]:
 def held(cold: tuple[Machine, Machine], keeper: Keeper, bucket: str, s3_environment: Server) -> Callable[[], bool]:
     """Whether an object is still there that no log names: only a mark holds it."""
     with Store.open(cold[0].configuration) as store:
-        disk = store.disk("s3").logged
+        disk = as_disk(store.disk("s3"), LoggedDisk)
         assert disk is not None
         digest = hashlib.sha256(b"test").hexdigest()
         key = put_blob(disk.store, "t/p/x", b"test", digest, revision=0)
@@ -213,7 +215,7 @@ def test_a_collection_that_began_before_anybody_marked(
     a.create("--policy", "cold")
     a.insert(1)
     with Store.open(a.configuration) as store:
-        disk = store.disk("s3").logged
+        disk = as_disk(store.disk("s3"), LoggedDisk)
         assert disk is not None
         intent = announce(disk.store, ["r" + "0" * 64 + "-file-" + "a" * 32], datetime.now(UTC))
         failed = a.move(FIRST, code=1)["failed"]
@@ -255,7 +257,7 @@ def test_the_store_of_a_log_is_not_where_it_is_said(machine: Machines) -> None:
     """It is of the prefix, and every log sees it."""
     c = without_keeper(machine, "c")
     with Store.open(c.configuration) as store:
-        disk = store.disk("s3").logged
+        disk = as_disk(store.disk("s3"), LoggedDisk)
         assert disk is not None
         recorded = recorded_keeper.recorded_keepers
         assert recorded(whole_prefix(disk.store)) == recorded(disk.store)

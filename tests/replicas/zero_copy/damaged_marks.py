@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disks.base import LoggedDisk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from disks.object_disk.sharing.prefix import store_identity
 from oplog.revision import BLOBS_PREFIX, is_blob_key
 from tiering.engine.store import Store
@@ -15,7 +16,7 @@ from zerocopy.replica.connections import connections
 
 
 def _disk(store: Store) -> LoggedDisk:
-    disk = store.disk("own").logged
+    disk = as_disk(store.disk("own"), LoggedDisk)
     assert disk is not None
     return disk
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from disks.bucket_disk import LoggedDisk
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
+from disks.kinds import as_disk
 from tests.replicas.machines import Machine, Machines
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
@@ -67,8 +69,8 @@ def collected(one: Machine) -> int:
     one.json("replica", "audit")
     with Store.open(one.configuration) as store:
         disk = store.disk("s3")
-        assert disk.logged is not None
-        marks = auditing.references(store.context, disk.logged)
+        assert as_disk(disk, LoggedDisk) is not None
+        marks = auditing.references(store.context, as_disk(disk, LoggedDisk))
         rules = GcRules(delete=True, max_delete_fraction=1.0)
         report = collect(disk, rules, now=datetime.now(UTC) + timedelta(days=3), references=marks)
         assert report.refused is None

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from disks.bucket_disk import LoggedDisk
 from disks.file_table.blob_sets import BlobReference, NewSet
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.rules import GcRules
+from disks.kinds import as_disk
 from tests.homes import Home
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
@@ -77,8 +79,8 @@ def gc(home: Home, *, now: datetime = LATER, **options: Any) -> GcReport:
     """As `gc --delete` in three days."""
     with Store.open(home.configuration) as store:
         disk = store.disk("s3")
-        assert disk.logged is not None
-        marks = auditing.references(store.context, disk.logged)
+        assert as_disk(disk, LoggedDisk) is not None
+        marks = auditing.references(store.context, as_disk(disk, LoggedDisk))
         rules = GcRules(delete=True, max_delete_fraction=1.0, **options)
         return collect(disk, rules, now=now, references=marks)
 
@@ -88,7 +90,7 @@ def unnamed(home: Home, keeper: Keeper, log: str) -> tuple[str, Marks, NewSet]:
     from disks.object_disk.blobs import put_blob
 
     with Store.open(home.configuration) as store:
-        disk = store.disk("s3").logged
+        disk = as_disk(store.disk("s3"), LoggedDisk)
         assert disk is not None
         sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
         key = put_blob(disk.store, "t/p/x", b"test", sha256, revision=0)

@@ -27,8 +27,10 @@ from typing import Any
 
 import pytest
 
+from disks.bucket_disk import LoggedDisk
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.rules import GcRules
+from disks.kinds import as_disk
 from disks.object_disk import transaction as transactions
 from oplog.errors import OutcomeUnknown
 from oplog.log import OperationsLog
@@ -59,8 +61,8 @@ def gc(one: Machine | Marked) -> GcReport:
     """As `gc --delete` in three days."""
     with Store.open(one.configuration) as store:
         disk = store.disk("s3")
-        assert disk.logged is not None
-        marks = auditing.references(store.context, disk.logged)
+        assert as_disk(disk, LoggedDisk) is not None
+        marks = auditing.references(store.context, as_disk(disk, LoggedDisk))
         rules = GcRules(delete=True, max_delete_fraction=1.0)
         return collect(disk, rules, now=datetime.now(UTC) + LATER, references=marks)
 
@@ -302,7 +304,7 @@ def test_72933_no_node_says_nothing(
 def test_95597_every_file_is_counted(home: Marked, keeper: Keeper, tmp_path: Path) -> None:
     """A directory is renamed while a link to one of its files comes: each file is looked at by its own row."""
     with Store.open(home.configuration) as store:
-        logged = store.disk("s3").logged
+        logged = as_disk(store.disk("s3"), LoggedDisk)
         assert logged is not None
         with disk_transaction(store) as transaction:
             transaction.reserve({"x/p/one": 5, "x/p/two": 6})

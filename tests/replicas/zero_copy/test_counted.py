@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from disks.base import with_commits
+from disks.kinds import with_commits
 from disks.stores.wrappers.metered import MeteredStore
 from tests.replicas.machines import Machine
 from tests.replicas.zero_copy.sharing import FIRST, cold_on_a

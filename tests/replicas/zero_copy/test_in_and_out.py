@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from disks.bucket_disk import LoggedDisk
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
+from disks.kinds import as_disk
 from tests.replicas.machines import Machine, blobs_in
 from tests.replicas.zero_copy.sharing import machine as machine
 from tests.servers import Server
@@ -41,8 +43,8 @@ def collected(one: Machine, name: str) -> int:
     one.json("replica", "audit", name)
     with Store.open(one.configuration) as store:
         disk = store.disk(name)
-        assert disk.logged is not None
-        marks = auditing.references(store.context, disk.logged)
+        assert as_disk(disk, LoggedDisk) is not None
+        marks = auditing.references(store.context, as_disk(disk, LoggedDisk))
         rules = GcRules(delete=True, max_delete_fraction=1.0)
         report = collect(disk, rules, now=datetime.now(UTC) + timedelta(days=3), references=marks)
         assert report.refused is None

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from disks.bucket_disk import LoggedDisk
 from disks.file_table.blob_sets import BlobReference
+from disks.kinds import as_disk
 from tests.replicas.machines import Machine
 from tests.tui.pilot import Driver, drive
 from tiering.config.settings import KeeperConfig
@@ -56,7 +58,7 @@ def test_marks_are_compared_and_put_back_before_gc_may_collect(machines: tuple[M
     (part,) = a.disks()
     a.move(part)
     with Store.open(a.configuration) as store:
-        disk = store.disk("s3").logged
+        disk = as_disk(store.disk("s3"), LoggedDisk)
         assert disk is not None
         assert disk.marks is not None
         used = {BlobReference(i.blob_set, i.path.rpartition("/")[0]) for i in disk.walk() if i.key and i.blob_set}

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from disks import effects
-from disks.base import with_commits
+from disks.kinds import with_commits
 from disks.object_disk.history import TableAsOf
 from disks.object_disk.sharing.prefix import log_in
 from disks.stores.directory import DirectoryStore

@@ -7,7 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from disks.base import Disk, LoggedDisk, Transaction
+from disks.base import Disk, Transaction
+from disks.bucket_disk import LoggedDisk
+from disks.directory_disk import DirectoryDisk
+from disks.kinds import as_disk
 from disks.stores.base import ByteRange
 from oplog.errors import Conflict, Damaged, NotFound
 from oplog.kinds import Moved, Tidied
@@ -33,7 +36,7 @@ def read_part(disk: Disk, directory: str) -> tuple[Part, bytes]:
 
 def moved_from(disk: Disk, copy: StoredPart) -> tuple[str, bool] | None:
     """From the commit that created the copy: the disk it was moved from, and whether that one was to keep it."""
-    logged = disk.logged
+    logged = as_disk(disk, LoggedDisk)
     if copy.revision is None or logged is None:
         return None
     for entry in logged.entries(copy.revision - 1, copy.revision):
@@ -52,8 +55,8 @@ def had_by_buckets(
         parts = catalog.parts(definition, include_outdated=True)
         here = {stored.directory: stored.label for stored in parts if not disks[stored.disk].capabilities.shared}
         for disk in disks.values():
-            if disk.logged is not None and catalog.copies.follows(definition):
-                known = disk.logged.commits().directories(f"{definition.directory}/")
+            if (logged := as_disk(disk, LoggedDisk)) is not None and catalog.copies.follows(definition):
+                known = logged.commits().directories(f"{definition.directory}/")
                 found += [(definition.uuid, here[directory]) for directory in known if directory in here]
     return found
 
@@ -116,9 +119,8 @@ def is_complete(disk: Disk, directory: str, part_bytes: bytes, *, proof: bool = 
             hint="run 'frostline fsck'; nothing was overwritten",
         )
     check_files(disk, directory, part)
-    if proof:
-        disk.remember()
-    if proof and (logged := disk.logged) is not None:
+    if proof and (logged := as_disk(disk, LoggedDisk)) is not None:
+        logged.remember()
         _check_objects(logged, directory)
     elif proof:
         for file in part.files:
@@ -197,8 +199,8 @@ def _download(source: Disk, path: str, file: DataFile, scratch: Path, checkpoint
 
 def local_directory(disk: Disk, directory: str) -> str | None:
     """Where a part of a local disk lies in the file system: its files are read there, without asking for each."""
-    path = disk.local_path(directory)
-    return None if path is None else str(path)
+    local = as_disk(disk, DirectoryDisk)
+    return None if local is None else str(local.local_path(directory))
 
 
 def _check_digest(disk: Disk, path: str, file: DataFile) -> None:

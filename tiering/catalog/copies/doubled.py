@@ -8,7 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from disks.base import Disk, LoggedDisk
+from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.entry import Create
 from oplog.errors import FrostlineError, Transient
@@ -118,7 +120,7 @@ def _gone(definition: TableDefinition, alone: Sequence[StoredPart], disks: Mappi
     buckets = [
         logged
         for disk in disks.values()
-        if (logged := disk.logged) is not None and logged.broken is None and disk.name != alone[0].disk
+        if (logged := as_disk(disk, LoggedDisk)) is not None and logged.broken is None and disk.name != alone[0].disk
     ]
     places = {stored.directory: {stored.directory} for stored in alone}
     for bucket in buckets:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from disks.base import Disk
+from disks.base import Disk, read_each
 from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import FrostlineError
 from tiering.catalog.catalog import StoredPart
@@ -80,7 +80,7 @@ def _readable(disk: Disk, directory: str) -> dict[str, Part]:
     """The `part.json` of those that have one that can be read, by the part's directory."""
     parts: dict[str, Part] = {}
     try:
-        for path, data, _ in disk.small_files(directory, PART_FILE):
+        for path, data in read_each(disk, directory, PART_FILE).items():
             try:
                 parts[path.rpartition("/")[0]] = parts_format.decode(data, path=f"{disk.name}:{path}")
             except FrostlineError:

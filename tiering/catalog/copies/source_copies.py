@@ -13,7 +13,9 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from disks.base import Disk, LoggedDisk
+from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from oplog.entry import Commit, Rename
 from oplog.errors import DiskUnreachable, FrostlineError, Transient
 from oplog.kinds import Moved, SetAside, Tidied, Undone
@@ -101,7 +103,7 @@ class SourceCopies:
 
     def state(self, definition: TableDefinition, part: str) -> CopyState:
         """Of a part that no bucket here has."""
-        buckets = [logged for disk in self._disks.values() if (logged := disk.logged) is not None]
+        buckets = [logged for disk in self._disks.values() if (logged := as_disk(disk, LoggedDisk)) is not None]
         directory = definition.part_directory(part)
         revisions = tuple(bucket.revision if bucket.broken is None else None for bucket in buckets)
         known = self._states.get(directory)

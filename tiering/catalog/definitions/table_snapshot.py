@@ -7,7 +7,9 @@ from contextlib import suppress
 
 import msgspec
 
-from disks.base import Disk
+from disks.base import Disk, existing, read_each
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import Damaged, FrostlineError
 from tiering.catalog.definitions.unreadable import UnreadableCopy, UnreadableTable, unreadable
 from tiering.catalog.index.table import IndexedTable
@@ -63,7 +65,7 @@ def read_tables(disks: Mapping[str, Disk], dropping: frozenset[str]) -> Snapshot
 
 def _read_tables(disk: Disk, snapshot: Snapshot, copies: dict[str, list[UnreadableCopy]]) -> None:
     for shard in disk.list(STORE_DIRECTORY):
-        for path, data, _ in disk.small_files(f"{STORE_DIRECTORY}/{shard.rstrip('/')}", TABLE_FILE):
+        for path, data in read_each(disk, f"{STORE_DIRECTORY}/{shard.rstrip('/')}", TABLE_FILE).items():
             try:
                 definition = schema.decode(data, path=f"{disk.name}:{path}")
                 if definition.directory != path.rpartition("/")[0]:
@@ -93,7 +95,7 @@ def _take_copy(disk: Disk, snapshot: Snapshot, definition: TableDefinition, othe
         return
     others = " and ".join(sorted(holders))
     differing = [disk.name]
-    if disk.logged is not None:
+    if as_disk(disk, LoggedDisk) is not None:
         differing, snapshot.tables[uuid], snapshot.copies[uuid] = sorted(holders), definition, {disk.name}
         others = disk.name
     for name in differing:
@@ -143,7 +145,7 @@ def _take_out_dropped(disks: Mapping[str, Disk], snapshot: Snapshot) -> None:
             for uuid, table in snapshot.tables.items()
             if disk.name not in snapshot.holders[uuid]
         }
-        for path in sorted(disk.existing(lacking)):
+        for path in sorted(existing(disk, lacking)):
             table = lacking[path]
             try:
                 tombstone = tombstones.decode(disk.read(path), path=f"{disk.name}:{path}")

@@ -16,6 +16,9 @@ from typing import NamedTuple
 import msgspec
 
 from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.identified_disk import IdentifiedDisk
+from disks.kinds import as_disk, stamps_of
 from oplog.errors import FrostlineError
 from oplog.stamps import CommitStamp, KeptStamp, SeenStates, WriterState, is_older
 from tiering.journal.journal import Journal
@@ -59,7 +62,7 @@ class Ages:
 
     def note(self, disk: Disk) -> Sequence[KeptStamp]:
         """Remember what the stamps of the disk say of others. The stamps."""
-        kept = disk.stamps()
+        kept = stamps_of(disk)
         for one in kept:
             self._seen = self._seen.beside(one.state)
         return kept
@@ -80,7 +83,8 @@ class Ages:
         readable: dict[str, Disk] = {}
         for name, disk in disks.items():
             try:
-                self._seen = self._seen.joined(disk.seen())
+                identified = as_disk(disk, IdentifiedDisk)
+                self._seen = self._seen.joined(identified.seen() if identified is not None else SeenStates())
             except FrostlineError:  # the command that needs it reports it; its end of log is unknown
                 continue
             readable[name] = disk
@@ -88,7 +92,9 @@ class Ages:
         for name, disk in readable.items():
             if (identity := shown.get(name)) is None:
                 continue
-            older = self._bucket(disk, identity) if disk.logged is not None else self._local(disk, identity)
+            older = (
+                self._bucket(disk, identity) if as_disk(disk, LoggedDisk) is not None else self._local(disk, identity)
+            )
             if older is not None:
                 found[name] = older
         return found
@@ -97,14 +103,14 @@ class Ages:
         seen = self._seen.disks.get(identity)
         if seen is None or seen.number <= self._accepted.get(identity, 0):
             return None
-        stamps = [one.stamp for one in disk.stamps()]
+        stamps = [one.stamp for one in stamps_of(disk)]
         if not is_older(stamps, seen):
             return None
         return Older(_why(stamps, seen, "the log in a bucket"), is_clone=_has_another(stamps, seen), may_be_clone=True)
 
     def _bucket(self, disk: Disk, identity: str) -> Older | None:
         seen = self._seen.buckets.get(identity, 0)
-        logged = disk.logged
+        logged = as_disk(disk, LoggedDisk)
         if logged is None or seen <= self._accepted.get(identity, 0) or logged.revision >= seen:
             return None
         # Another log may name a revision that came after this bucket was looked at, and a power cut may have taken what
@@ -131,12 +137,12 @@ class Ages:
         stamps: dict[str, CommitStamp] = {}
         buckets: dict[str, int] = {}
         for name, identity in identities.items():
-            logged = disks[name].logged
+            logged = as_disk(disks[name], LoggedDisk)
             try:
                 if logged is not None:
                     if revision := logged.revision_at_hand():
                         buckets[identity] = revision
-                elif kept := disks[name].stamps():
+                elif kept := stamps_of(disks[name]):
                     stamps[identity] = kept[-1].stamp
             except (FrostlineError, OSError):  # the command that needs it reports it
                 continue

@@ -12,6 +12,8 @@ from contextlib import nullcontext
 import msgspec
 
 from disks.base import Disk
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from disks.stores.time_budget import time_budget
 from oplog.documents import Document
 from oplog.errors import AlreadyExists, Conflict, FrostlineError
@@ -33,7 +35,7 @@ def is_noted(disks: Iterable[Disk], identity: str) -> bool | None:
     """Whether one of the disks says that this one was given up; None when none does and some cannot be asked."""
     unsure = False
     for disk in disks:
-        is_known = disk.logged is None or disk.logged.local_state_exists()
+        is_known = (logged := as_disk(disk, LoggedDisk)) is None or logged.local_state_exists()
         try:
             with time_budget(_PATIENCE_SECONDS) if is_known else nullcontext():
                 if disk.exists(given_up_path(identity)):

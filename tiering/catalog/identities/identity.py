@@ -16,7 +16,10 @@ from functools import partial
 import msgspec
 
 from disks.base import Disk
+from disks.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
+from disks.identified_disk import IdentifiedDisk
 from disks.identity import not_there, read_object
+from disks.kinds import as_disk, identity_of, stamps_of
 from disks.object_disk.sharing.writers import take_over
 from disks.stores.time_budget import time_budget
 from disks.wrappers.broken import BrokenDisk
@@ -138,7 +141,7 @@ class Identities:
 
     def at_place(self, name: str) -> str | None:
         """The id that the place itself has now: what this machine keeps of a bucket is not asked."""
-        logged = self._real[name].logged
+        logged = as_disk(self._real[name], LoggedDisk)
         return self.shown(name) if logged is None else read_object(logged.store)
 
     @property
@@ -152,8 +155,8 @@ class Identities:
 
     def kept(self, name: str) -> Mapping[str, Disk]:
         """The disks with this one as this machine keeps it, not as it is now; none where it keeps nothing."""
-        disk = self._real.get(name)
-        if disk is None or disk.kind == "local":
+        disk = as_disk(self._real[name], LoggedDisk) if name in self._real else None
+        if disk is None:
             return {}
         disk.work_offline(DiskUnreachable(f"disk {name} is not asked"))
         return {**self.disks, name: disk}
@@ -169,16 +172,16 @@ class Identities:
     def is_empty(self, name: str) -> bool:
         """Whether the place of a disk without an id holds nothing either."""
         disk = self._real[name]
-        if (logged := disk.logged) is not None:
+        if (logged := as_disk(disk, LoggedDisk)) is not None:
             return logged.log.first_revision() is None
-        if (bucket := disk.bucket) is not None:
+        if (bucket := as_disk(disk, BucketDisk)) is not None:
             return next(iter(bucket.store.list()), None) is None
         return not disk.list("")
 
     def has_tables(self, name: str) -> bool:
         """Whether tables lie at its place, with an id or without one: a copy of a disk's files may lack that."""
         disk = self._real[name]
-        if (logged := disk.logged) is not None:
+        if (logged := as_disk(disk, LoggedDisk)) is not None:
             return logged.log.first_revision() is not None
         return bool(disk.list(STORE_DIRECTORY))
 
@@ -199,17 +202,17 @@ class Identities:
         """Note what a person says of the disk; the next `look` goes by it. What this machine keeps of a bucket that is
         given up goes first: it would be taken for what the bucket has. In sentences, which disks could not be told that
         another one was given up, or was adopted."""
-        if verb == "replace" and (logged := self._real[name].logged) is not None:
+        if verb == "replace" and (logged := as_disk(self._real[name], LoggedDisk)) is not None:
             logged.replace_cache(tuple, 0, GENESIS_DIGEST, table_digest=TableDigest().hex, proved=True)
             self._shown.pop(name, None)
-        if verb == "adopt" and (logged := self._real[name].logged) is not None:
+        if verb == "adopt" and (logged := as_disk(self._real[name], LoggedDisk)) is not None:
             take_over(logged)
         failures, former = list[str](), ""
         if verb == "adopt" and any(fault.disk == name and fault.needs_new_identity for fault in self.faults):
             failures, former = self.mark_clones(actor), self._shown[name]
             # The journal first: after the disk has another id nothing shows any more that the journal is a clone's.
             self._journal.renew()
-            self._shown[name] = self._real[name].renew_identity()
+            self._shown[name] = self._identified(name).renew_identity()
         known, shown = self.record(name), self._shown.get(name)
         if known is None:
             known = KnownDisk(name=name, id=shown or "", kind=self._real[name].kind, location=self.location(name))
@@ -219,12 +222,15 @@ class Identities:
         others = [
             disk
             for other, disk in self._real.items()
-            if other != name and other in self._shown and _can_be_told(self.disks[other]) and disk.clickhouse is None
+            if other != name
+            and other in self._shown
+            and _can_be_told(self.disks[other])
+            and as_disk(disk, ClickHouseLogDisk) is None
         ]
         stamp, furthest = None, 0
         if verb == "adopt" and shown is not None:
             furthest = self._ages.furthest(shown)
-            disk = self._real[name]
+            disk = self._identified(name)
             self._ages.note(disk)  # its stamps go, and with them what they say of others
             disk.stamp_commits(self._state_for(disk), lambda stamp: None)
             stamp = disk.restamp(furthest) or next((one.stamp for one in reversed(disk.stamps())), None)
@@ -233,6 +239,12 @@ class Identities:
         for identity in {known.id, former} - {"", shown}:
             failures += given_up.note(others, identity, actor)
         return failures
+
+    def _identified(self, name: str) -> IdentifiedDisk:
+        """A disk that shows an id."""
+        disk = as_disk(self._real[name], IdentifiedDisk)
+        assert disk is not None
+        return disk
 
     def is_fresh(self, name: str) -> bool:
         """Whether nobody has written to the disk yet, as far as can be told."""
@@ -252,7 +264,7 @@ class Identities:
         self._shown.pop(name, None)
         try:
             with time_budget(_PATIENCE_SECONDS):
-                shown = disk.identity()
+                shown = identity_of(disk)
         except Transient:  # what cannot be reached is answered for by what is known of it
             return None
         except FrostlineError as error:
@@ -310,11 +322,11 @@ class Identities:
 
     def _cloned(self, usable: Mapping[str, Disk]) -> Iterator[tuple[str, Older]]:
         """The disks that have a mark of another home which goes by their id."""
-        logged = [disk for disk in usable.values() if disk.logged is not None]
+        logged = [disk for disk in usable.values() if as_disk(disk, LoggedDisk) is not None]
         for name, disk in usable.items():
-            if name not in self._shown or disk.logged is not None:
+            if name not in self._shown or as_disk(disk, LoggedDisk) is not None:
                 continue
-            if by := clones.is_marked(logged, self._shown[name], disk.stamps()):
+            if by := clones.is_marked(logged, self._shown[name], stamps_of(disk)):
                 yield name, Older(f"has a mark of another home on disk {by}", is_clone=True)
 
     def _is_noted(self, name: str, usable: Mapping[str, Disk]) -> bool:
@@ -345,8 +357,10 @@ class Identities:
         """Let other homes that use the id of a disk here find it out. In sentences, which disks have no mark."""
         failures: list[str] = []
         for fault in self.faults:
-            if fault.kind == "cloned" and (stamps := self._real[fault.disk].stamps()):
-                logged = [disk for disk in self.disks.values() if disk.logged is not None and _can_be_told(disk)]
+            if fault.kind == "cloned" and (stamps := stamps_of(self._real[fault.disk])):
+                logged = [
+                    disk for disk in self.disks.values() if as_disk(disk, LoggedDisk) is not None and _can_be_told(disk)
+                ]
                 failures += clones.mark(logged, self._shown[fault.disk], stamps[-1].stamp.token, actor)
         return failures
 
@@ -406,11 +420,12 @@ class Identities:
             known = known or KnownDisk(name=name, id=shown, kind=disk.kind, location=place)
             known = self._records[name] = msgspec.structs.replace(known, id=shown, location=place)
             self._try(partial(self._journal.disks.note, name, shown, disk.kind, place))
-        if shown is not None and (stamps := disk.stamps()):
+        if shown is not None and (stamps := stamps_of(disk)):
             self._try(partial(self._journal.disks.note_stamp, shown, stamps[-1].stamp))
         expected = known.id or None if known is not None else None
-        disk.watch(expected, partial(self._begin, name, disk.kind, place))
-        disk.stamp_commits(self._state_for(disk), partial(self._committed, name))
+        if (identified := as_disk(disk, IdentifiedDisk)) is not None:
+            identified.watch(expected, partial(self._begin, name, disk.kind, place))
+            identified.stamp_commits(self._state_for(disk), partial(self._committed, name))
 
     def _begin(self, name: str, kind: str, location: str, identity: str) -> None:
         self._written[name] = identity
@@ -421,7 +436,7 @@ class Identities:
             self._try(partial(self._journal.disks.note_stamp, identity, stamp))
 
     def _state_for(self, disk: Disk) -> Callable[[], WriterState]:
-        if disk.logged is not None:
+        if as_disk(disk, LoggedDisk) is not None:
             return self._state
         identities = {*self._shown.values(), *(known.id for known in self._records.values())}
         return lambda: self._ages.state_to_keep(self._state(), identities)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import FrostlineError, NotFound, PartlyDone, Refused, UsageError
 from tiering.catalog.freshness import Freshness
 from tiering.cli.frame.output import counted
@@ -97,7 +99,7 @@ def retire_log(session: Session, disk: Name, log: LogName, give_up: GiveUp = Fal
     from tiering.engine.retiring import look
 
     context = session.store().context
-    logged = context.disk(disk).logged
+    logged = as_disk(context.disk(disk), LoggedDisk)
     if logged is None:
         raise UsageError(f"disk {disk} has no log of commits")
     found = look(context, logged, log)

@@ -21,7 +21,8 @@ from tiering.plugins import Plug
 if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from collections.abc import Sequence
 
-    from disks.base import Disk, LoggedDisk
+    from disks.base import Disk
+    from disks.bucket_disk import LoggedDisk
     from disks.stores.wrappers.limit import Limiter
     from disks.workers.progress import Progress
     from disks.workers.runner import ClusterRunner
@@ -253,7 +254,7 @@ class Session:
 
     def object_disk(self, name: str) -> "LoggedDisk":
         """The same for a disk that must have an operations log."""
-        from disks.base import with_commits
+        from disks.kinds import with_commits
 
         return with_commits(self.disk(name))
 

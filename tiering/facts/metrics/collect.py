@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import astuple
 
-from disks.base import BucketDisk
+from disks.bucket_disk import BucketDisk, LoggedDisk
+from disks.kinds import as_disk
 from disks.stores.wrappers.metered import MeteredStore
 from oplog.errors import FrostlineError
 from tiering.daemon.inbox import records, table_inbox
@@ -146,7 +147,7 @@ def _disk(disk: Disk) -> DiskSeen:
             usage.free_bytes,
             usage.total_bytes,
             disk.revision,
-            disk.looked,
+            logged.looked if (logged := as_disk(disk, LoggedDisk)) is not None else None,
         )
     except (FrostlineError, OSError):
         return DiskSeen(disk.name, disk.kind, up=False)
@@ -176,7 +177,7 @@ def _landed(table: table_inbox.TableInbox) -> InboxSeen:
 def _traffic(store: Store) -> list[Traffic]:
     found = []
     for disk in store.context.disks.values():
-        bucket = disk if isinstance(disk, BucketDisk) else disk.bucket
+        bucket = as_disk(disk, BucketDisk)
         if bucket is not None and disk.broken is None and isinstance(bucket.store, MeteredStore):
             metered = bucket.store
             found.append(Traffic(disk.name, metered.counts(), metered.bytes_sent, metered.bytes_received))

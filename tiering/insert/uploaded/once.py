@@ -15,7 +15,8 @@ from datetime import datetime
 import msgspec
 from msgspec.structs import replace
 
-from disks.base import LoggedDisk, Transaction
+from disks.base import Transaction
+from disks.bucket_disk import LoggedDisk
 from oplog.documents import Document
 from oplog.errors import Refused
 from tiering.table.schema import TableDefinition

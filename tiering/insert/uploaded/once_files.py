@@ -15,7 +15,8 @@ from datetime import datetime
 
 import msgspec
 
-from disks.base import LoggedDisk, Transaction
+from disks.base import Transaction
+from disks.bucket_disk import LoggedDisk
 from oplog.documents import Document
 from oplog.errors import Refused
 from tiering.config.units import counted

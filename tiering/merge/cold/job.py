@@ -26,7 +26,8 @@ from contextlib import ExitStack
 
 import msgspec
 
-from disks.base import LoggedDisk, Transaction
+from disks.bucket_disk import BucketTransaction, LoggedDisk
+from disks.kinds import as_disk
 from disks.stores.base import ObjectStore
 from disks.workers.progress import Task
 from disks.workers.runner import LocalRunner, OpensStore, Runner
@@ -253,7 +254,7 @@ class _ColdMerge(msgspec.Struct):
         plan: MergePlan,
         inputs: list[StoredPart],
         output: PartName,
-        transaction: Transaction,
+        transaction: BucketTransaction,
         shards: list[ShardResult],
         level: int,
         started: float,
@@ -318,7 +319,7 @@ def _check_keys(
 
 def _disk_of(context: Context, inputs: Sequence[StoredPart]) -> LoggedDisk:
     names = {stored.disk for stored in inputs}
-    disk = context.disk(min(names)).logged
+    disk = as_disk(context.disk(min(names)), LoggedDisk)
     if len(names) > 1 or disk is None:
         raise UsageError(
             f"not all in one bucket: the parts are on {', '.join(sorted(names))}",

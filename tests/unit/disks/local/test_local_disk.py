@@ -294,7 +294,7 @@ def test_only_paths_within_the_root(disk: LocalDisk) -> None:
         with pytest.raises(UsageError):
             disk.list(path)
         with pytest.raises(UsageError):
-            list(disk.small_files(path, "x"))
+            disk.look_over(path, "x", {})
 
 
 def test_a_held_commit_lock_is_said_after_the_timeout(tmp_path: Path) -> None:

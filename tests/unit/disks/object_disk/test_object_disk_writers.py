@@ -96,7 +96,7 @@ def test_two_processes_on_one_prefix(tmp_path: Path, shared: bool) -> None:
     disk = open_disk("s3", config, tmp_path / "fresh")
     assert len(list(disk.walk())) == 90
     for name in ("a", "b", "c"):
-        assert len(list(disk.small_files(name, "part.json"))) == 15
+        assert len(disk.look_over(name, "part.json", {})) == 15
 
 
 def test_a_change_is_checked_again_after_a_lost_race(store: MemoryStore, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
 from oplog.errors import FrostlineError, NotFound, UsageError
 from spark_tiering.read_options import ReadOptions
 from spark_tiering.scan_planning import choose_files, definition_of, places
@@ -169,8 +171,8 @@ def test_a_past_that_was_let_go_of_never_shows_the_present(store: Store, before:
         lambda: then.exists("store"),
         lambda: [*then.walk()],
         lambda: past.catalog.refresh(),
-        lambda: then.logged.file_table,
-        lambda: then.logged.revision,
+        lambda: as_disk(then, LoggedDisk).file_table,
+        lambda: as_disk(then, LoggedDisk).revision,
     ):
         with pytest.raises(UsageError, match="was closed"):
             ask()

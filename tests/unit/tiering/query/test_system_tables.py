@@ -11,7 +11,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from disks.bucket_disk import LoggedDisk
 from disks.config import LocalDiskConfig, ObjectDiskConfig
+from disks.kinds import as_disk
 from oplog.errors import NotFound
 from tests.tiers import define, make_context, put_part, put_table, resolver
 from tiering.catalog.catalog import Catalog
@@ -98,7 +100,7 @@ def test_the_log_has_every_revision_of_a_bucket(context: Context) -> None:
 
 def test_the_past_knows_nothing_of_what_came_after(context: Context) -> None:
     filled(context)
-    logged = context.disk("cold").logged
+    logged = as_disk(context.disk("cold"), LoggedDisk)
     assert logged is not None
     disks = {"cold": logged.at(logged.revision - 1)}
     catalog = Catalog(context.config, disks)

@@ -310,7 +310,7 @@ class TestSeen:
         with pytest.raises(Transient):
             disk.refresh()
         assert disk.looked == before
-        assert store.disk("ssd").looked is None
+        assert [one.looked for one in collect.look(store).disks if one.name == "ssd"] == [None]
         found = values(exposition.text(all_of()))
         assert one(found, "frostline_disk_looked_timestamp_seconds", disk="s3") == OLD.timestamp()
         assert one(found, "frostline_replica_synced_timestamp_seconds", table="d.t") == OLD.timestamp()
