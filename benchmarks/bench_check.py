@@ -27,7 +27,7 @@ from disks.stores.address import StoreAddress
 from disks.stores.base import ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.open import open_store
-from disks.workers.process_runner import ProcessRunner
+from disks.workers.process_runner import processes
 from disks.workers.runner import Remote
 from oplog import entry, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create
@@ -62,7 +62,7 @@ from pathlib import Path
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
-from disks.workers.process_runner import ProcessRunner
+from disks.workers.process_runner import processes
 from disks.workers.runner import Remote
 from disks.stores.directory import DirectoryStore
 from restore.check.check import CheckOptions, check
@@ -169,7 +169,7 @@ def _list(store: ObjectStore) -> None:
 
 
 def _lister(config: ObjectDiskConfig | None) -> Remote | None:
-    return Remote(ProcessRunner(os.cpu_count() or 1), StoreAddress.of(config)) if config is not None else None
+    return Remote(processes(os.cpu_count() or 1), StoreAddress.of(config)) if config is not None else None
 
 
 def _fsck(disk: ObjectDisk, lister: Remote | None) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from disks.workers.elapsed import Elapsed
-from disks.workers.runner import Figures, check_stop
+from disks.workers.runner import ClusterRunner, Figures, Run, check_stop
 from oplog.errors import FrostlineError, Transient
 
 if TYPE_CHECKING:
@@ -43,11 +43,12 @@ _CAUSE = re.compile(r"^(?:: |Caused by: )[\w.$]+(?:Exception|Error): (.+)$", re.
 """A failure of Java, and what it was caused by."""
 
 
-class SparkRunner:
+class SparkRunner(ClusterRunner):
     """Runs the pieces as tasks of jobs of one session. Several jobs may run at once, from several threads."""
 
     def __init__(self, session: SparkSession, *, log: str = "") -> None:
         """`log` names the file that Spark writes to, for messages."""
+        super().__init__()
         self.session = session
         self._log = log
         # Asked now: a Java process that has died answers nothing, and the end of a verb tells these.
@@ -55,9 +56,8 @@ class SparkRunner:
         """Where the tasks run."""
         self.last_attempt = _last_attempt(getattr(session, "_sc", None), session)
         """The number of a task's last attempt: what it raises ends the job."""
-        self._told = False
+        self._told = threading.Event()
         self._telling = threading.Lock()
-        self.figures = Figures()
         self._elapsed = Elapsed()
 
     @property
@@ -72,21 +72,14 @@ class SparkRunner:
         except (Py4JError, ConnectionError) as error:
             raise _failed("Spark", error, self._log) from error
 
-    def run(
-        self,
-        function: Callable[[T], R],
-        items: Sequence[T],
-        *,
-        title: str,
-        on_done: Callable[[int, R], None],
-        stop: threading.Event | None = None,
-    ) -> None:
-        """As `Runner.run`. The first error, and `stop`, cancel the tasks that run. A cluster that gives no executor is
-        waited for, with a warning."""
-        if not items:
+    def work(self, run: Run, stop: threading.Event | None) -> None:
+        """The first error, and `stop`, cancel the tasks that run. It waits for a cluster that gives no executor, with a
+        warning."""
+        if not run.items:
             return
-        job = _SparkJob(self.session, function, items, title, self.last_attempt)
-        answers = _Answers(on_done, self.figures)
+        title = run.title
+        job = _SparkJob(self.session, run.function, run.items, title, self.last_attempt)
+        answers = _Answers(run.on_done, self.figures)
         look_at = time.monotonic() + WITHOUT_EXECUTOR_SECONDS
         with self._at_work():
             try:
@@ -99,8 +92,8 @@ class SparkRunner:
                         self._warn_without_executor(title)
                 answers.take(job.early())
                 answers.take(job.result(self._log))
-                if answers.count != len(items):
-                    raise FrostlineError(f"{title}: Spark answered {answers.count} of {len(items)} pieces of work")
+                if answers.count != len(run.items):
+                    raise FrostlineError(f"{title}: Spark answered {answers.count} of {len(run.items)} pieces of work")
             except BaseException:
                 job.cancel()
                 raise
@@ -164,9 +157,9 @@ class SparkRunner:
                 executors = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the driver is one
             except Exception:  # noqa: BLE001  Spark is ending, and the job's end will say why
                 return
-            if executors or self._told:
+            if executors or self._told.is_set():
                 return
-            self._told = True
+            self._told.set()
         logger.warning(
             "%s: waiting for an executor: %s has given none for %.0f s. Has it a worker that is free, with as much "
             "memory and as many cores as spark.executor.memory and spark.executor.cores ask? Ctrl-C ends the wait",

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from disks.config import ObjectDiskConfig
-from disks.workers.runner import LocalRunner
+from disks.workers.runner import threads
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
@@ -50,7 +50,7 @@ def cold_merge(
     """The groups merged one after the other, shard by shard; `merge` may do something else beside."""
     context = store.context
     own = Workers.of_this_process(context)
-    workers = Workers(LocalRunner(1), own.store_of, groups_in_flight=1, merge=merge)
+    workers = Workers(threads(1), own.store_of, groups_in_flight=1, merge=merge)
     report = ColdMergeReport()
     definition = plans[0].parts[0].definition
     request = MergeRequest(drop_deleted=drop_deleted, cold=ColdOptions(shard_bytes=shard_bytes))

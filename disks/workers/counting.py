@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from disks.stores.wrappers.metered import MeteredStore
-from disks.workers.runner import OpensStore, Runner
+from disks.workers.runner import OpensStore, Run
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class CountingRunner:
-    """Runs pieces as another runner does, and sums up the requests that they send to these buckets, by verb."""
+class RequestCount:
+    """A hook of a runner that sums up the requests that its pieces send to these buckets, by verb. What a piece sent
+    that was lost is not known."""
 
-    def __init__(self, runner: Runner, *stores: OpensStore) -> None:
-        self._runner, self._stores = runner, stores
+    def __init__(self, *stores: OpensStore) -> None:
+        self._stores = stores
         self.requests: Counter[str] = Counter()
 
-    def run(
-        self,
-        function: Callable[[T], R],
-        items: Sequence[T],
-        *,
-        title: str,
-        on_done: Callable[[int, R], None],
-        stop: threading.Event | None = None,
-    ) -> None:
-        """As `Runner.run`. What a piece sent that was lost is not known."""
-
-        def done(index: int, answer: tuple[R, dict[str, int]]) -> None:
+    @contextmanager
+    def __call__(self, run: Run) -> Iterator[Run]:
+        def done(index: int, answer: tuple[Any, dict[str, int]]) -> None:
             result, requests = answer
             self.requests.update(requests)
-            on_done(index, result)
+            run.on_done(index, result)
 
-        self._runner.run(CountedPiece(function, self._stores), items, title=title, on_done=done, stop=stop)
+        yield run._replace(function=CountedPiece(run.function, self._stores), on_done=done)
 
 
 class CountedPiece(msgspec.Struct, Generic[T, R], frozen=True):

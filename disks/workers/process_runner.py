@@ -6,43 +6,23 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 
 from disks.workers.python_gc import collect_seldom
-from disks.workers.runner import PoolRunner, R, T
-from oplog.errors import FrostlineError
+from disks.workers.runner import Runner
 
 
-class ProcessRunner(PoolRunner):
+def processes(workers: int) -> Runner:
     """Runs the pieces in so many processes, which start now, while the pieces are cut, and end with this process.
 
     The program's main module must do nothing when it is imported: each process imports it.
     """
-
-    def __init__(self, workers: int) -> None:
-        super().__init__(ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin))
-        for _ in range(workers):
-            self._pool.submit(_nothing)
-
-    def run(
-        self,
-        function: Callable[[T], R],
-        items: Sequence[T],
-        *,
-        title: str,
-        on_done: Callable[[int, R], None],
-        stop: threading.Event | None = None,
-    ) -> None:
-        """As `Runner.run`. Raises `FrostlineError` when one of the processes is killed."""
-        try:
-            super().run(function, items, title=title, on_done=on_done, stop=stop)
-        except BrokenExecutor as error:
-            raise FrostlineError(
-                f"{title}: a process that worked on it died; for lack of memory, perhaps", hint="run it again"
-            ) from error
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin)
+    for _ in range(workers):
+        pool.submit(_nothing)
+    return Runner(pool)
 
 
 def _nothing() -> None:

@@ -7,22 +7,49 @@ small result; the caller, on the driver, is the only one that commits anything.
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed, wait
-from typing import Protocol, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 
 from disks.stores.base import ObjectStore
-from oplog.errors import Transient
+from disks.workers.progress import Progress
+from oplog.errors import FrostlineError, Transient
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Runner(Protocol):
-    """Runs independent pieces of work."""
+class Run(NamedTuple):
+    """One call of `Runner.run`: what hooks see, and may change."""
+
+    title: str
+    function: Callable[[Any], Any]
+    items: Sequence[Any]
+    on_done: Callable[[int, Any], None]
+
+
+Hook = Callable[[Run], AbstractContextManager[Run]]
+"""Entered around each run of a runner: it gives the run back, with a function, items or an `on_done` of its own."""
+
+
+class Runner:
+    """Runs independent pieces of work in a pool: never more at once than it has workers, however many callers."""
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
+        self._hooks: tuple[Hook, ...] = ()
+
+    def hooked(self, *hooks: Hook) -> Self:
+        """The same runner with these hooks around its runs, the last one outermost."""
+        runner = copy.copy(self)
+        runner._hooks = (*self._hooks, *hooks)
+        return runner
 
     def run(
         self,
@@ -36,9 +63,56 @@ class Runner(Protocol):
         """Do `function(item)` for every item, in any order; hand each result with the item's index to `on_done`, one
         after the other. `title` names the work for people. A piece may run more than once; one result of it counts.
 
-        Raises the first error of a piece after those in work have ended; no new ones begin then. Another thread may
-        set `stop`: then it is `Transient` that is raised, soon.
+        Raises the first error of a piece after the running ones have ended; no new ones begin then. Another thread may
+        set `stop`: then it raises `Transient`, soon.
         """
+        with ExitStack() as stack:
+            run = Run(title, function, items, on_done)
+            for hook in self._hooks:
+                run = stack.enter_context(hook(run))
+            self.work(run, stop)
+
+    def work(self, run: Run, stop: threading.Event | None) -> None:
+        """Do the run. A runner that has no pool of this machine overrides this."""
+        running: dict[Future[Any], int] = {}
+        try:
+            running |= {self._pool.submit(run.function, item): index for index, item in enumerate(run.items)}
+            for future in as_completed(running):
+                check_stop(stop, run.title)
+                run.on_done(running[future], future.result())
+        except BrokenExecutor as error:
+            raise FrostlineError(
+                f"{run.title}: a process that worked on it died; for lack of memory, perhaps", hint="run it again"
+            ) from error
+        finally:
+            wait([future for future in running if not future.cancel()])
+
+
+def threads(workers: int = 1) -> Runner:
+    """Runs the pieces in threads of this process."""
+    return Runner(ThreadPoolExecutor(max(1, workers), thread_name_prefix="run"))
+
+
+def shown(progress: Progress) -> Hook:
+    """Gives each run a task of the progress."""
+
+    @contextmanager
+    def hook(run: Run) -> Iterator[Run]:
+        with progress.task(run.title, items=len(run.items)) as task:
+
+            def done(index: int, result: Any) -> None:
+                run.on_done(index, result)
+                task.advance(items=1)
+
+            yield run._replace(on_done=done)
+
+    return hook
+
+
+def check_stop(stop: threading.Event | None, title: str) -> None:
+    """Raises `Transient` when somebody wants the work to end."""
+    if stop is not None and stop.is_set():
+        raise Transient(f"{title}: stopped", hint="what is done stays done; run it again to go on")
 
 
 class Figures(msgspec.Struct):
@@ -51,54 +125,23 @@ class Figures(msgspec.Struct):
     """In which at least one job ran: those that run side by side count once."""
 
 
-class ClusterRunner(Runner, Protocol):
+class ClusterRunner(Runner):
     """A runner on machines elsewhere, such as Spark's."""
 
     master: str
     """Where it runs, for people."""
-    figures: Figures
+
+    def __init__(self) -> None:
+        self._hooks = ()
+        self.figures = Figures()
 
     @property
+    @abstractmethod
     def slots(self) -> int:
         """How many pieces run at once."""
 
-
-def check_stop(stop: threading.Event | None, title: str) -> None:
-    """Raises `Transient` when somebody wants the work to end."""
-    if stop is not None and stop.is_set():
-        raise Transient(f"{title}: stopped", hint="what is done stays done; run it again to go on")
-
-
-class PoolRunner:
-    """Runs the pieces in a pool: never more at once than it has workers, however many callers."""
-
-    def __init__(self, pool: Executor) -> None:
-        self._pool = pool
-
-    def run(
-        self,
-        function: Callable[[T], R],
-        items: Sequence[T],
-        *,
-        title: str,
-        on_done: Callable[[int, R], None],
-        stop: threading.Event | None = None,
-    ) -> None:
-        """As `Runner.run`."""
-        running = {self._pool.submit(function, argument): index for index, argument in enumerate(items)}
-        try:
-            for future in as_completed(running):
-                check_stop(stop, title)
-                on_done(running[future], future.result())
-        finally:
-            wait([future for future in running if not future.cancel()])
-
-
-class LocalRunner(PoolRunner):
-    """Runs the pieces in threads of this process."""
-
-    def __init__(self, workers: int = 1) -> None:
-        super().__init__(ThreadPoolExecutor(max(1, workers), thread_name_prefix="run"))
+    @abstractmethod
+    def work(self, run: Run, stop: threading.Event | None) -> None: ...
 
 
 class OpensStore(Protocol):

@@ -23,7 +23,7 @@ from disks.stores.base import ByteRange
 from disks.system_errors import of_the_system
 from disks.workers.batches import cut
 from disks.workers.progress import Progress
-from disks.workers.runner import LocalRunner, OpensStore, Remote
+from disks.workers.runner import OpensStore, Remote, threads
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from restore.check.findings import FileTree, Findings, ListedTree, Problem
@@ -135,7 +135,7 @@ def read_data(
 ) -> tuple[int, int]:
     """Read the files whole, several at a time: here, or elsewhere. Returns their number and bytes."""
     source: Content = tree if remote is None else StoredFiles(remote.store, tree.disk)
-    runner = LocalRunner(workers) if remote is None else remote.runner
+    runner = threads(workers) if remote is None else remote.runner
     batches = cut_batches(source, list(files), _HERE if remote is None else _ELSEWHERE)
     count = sum(len(batch.files) for batch in batches)
     size_bytes = sum(batch.size_bytes for batch in batches)

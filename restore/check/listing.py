@@ -15,8 +15,7 @@ from disks.object_disk.history import past_at
 from disks.object_disk.references import Inventory, inventory, retained_from
 from disks.stores.base import ObjectInfo
 from disks.workers.progress import Progress
-from disks.workers.runner import OpensStore, Remote, check_stop
-from disks.workers.shown_runner import ShownRunner
+from disks.workers.runner import OpensStore, Remote, check_stop, shown
 from oplog.errors import Damaged, NotFound
 from restore.check.cache import CachedTable
 
@@ -39,9 +38,9 @@ class PrefixListing:
         if remote is None:
             self._future = self._pool.submit(self._here)
         else:
-            shown = Remote(ShownRunner(remote.runner, progress), remote.store)
+            others = Remote(remote.runner.hooked(shown(progress)), remote.store)
             # Here, not in the thread: two threads that read SQLite's rows hold each other up, row by row.
-            self._future = self._pool.submit(self._by_others, shown, self._ranges(remote.store))
+            self._future = self._pool.submit(self._by_others, others, self._ranges(remote.store))
 
     def result(self) -> Inventory:
         """What is there, when it is complete."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from disks.bucket_disk import ClickHouseLogDisk
 from disks.stores.wrappers.metered import MeteredStore
-from disks.workers.counting import CountingRunner, add_requests
+from disks.workers.counting import RequestCount, add_requests
 from disks.workers.parallel import HERE, Askers
 from disks.workers.progress import SILENT, Progress
 from disks.workers.runner import Remote
@@ -54,8 +54,8 @@ def rebuild(
     before = _requests(disk)
     counting = None
     if (remote := askers.remote) is not None:
-        counting = CountingRunner(remote.runner, remote.store)
-        askers = replace(askers, remote=Remote(counting, remote.store))
+        counting = RequestCount(remote.store)
+        askers = replace(askers, remote=Remote(remote.runner.hooked(counting), remote.store))
     if apply:
         disk.finish()
     disk.check_schema()

@@ -26,7 +26,7 @@ from disks.object_disk.history import TableAsOf, at_head, contradicted_by, past_
 from disks.object_disk.references import Inventory, inventory
 from disks.stores.base import ObjectStore
 from disks.stores.wrappers.metered import MeteredStore
-from disks.workers.counting import CountingRunner, add_requests
+from disks.workers.counting import RequestCount, add_requests
 from disks.workers.progress import SILENT, Progress, Task, watched
 from disks.workers.runner import Remote
 from oplog.errors import Conflict, Damaged, NotFound, Refused
@@ -92,9 +92,9 @@ def restore(
     request = located(disk, request)
     started = clock.monotonic()
     before = requests_so_far(disk.store)
-    counting = CountingRunner(remote.runner, remote.store) if remote is not None else None
+    counting = RequestCount(remote.store) if remote is not None else None
     if remote is not None and counting is not None:
-        remote = Remote(counting, remote.store)
+        remote = Remote(remote.runner.hooked(counting), remote.store)
     newest = request.revision is None and request.time is None
     result = _rebuild_cache(disk, request, progress, remote) if newest else _go_back(disk, request, look, remote)
     result.requests = {verb: count - before.get(verb, 0) for verb, count in requests_so_far(disk.store).items()}

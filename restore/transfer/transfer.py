@@ -25,7 +25,7 @@ from disks.host.locks import file_lock
 from disks.object_disk.history import past_at
 from disks.object_disk.pending_deletes import announced
 from disks.stores.base import ObjectStore
-from disks.workers.counting import CountingRunner, add_requests
+from disks.workers.counting import RequestCount, add_requests
 from disks.workers.parallel import Askers, ask
 from disks.workers.progress import SILENT, Progress
 from oplog.errors import Conflict, Refused
@@ -85,8 +85,8 @@ def restore_from(
     before = [requests_so_far(disk.store), requests_so_far(source)]
     counting = None
     if elsewhere is not None:
-        counting = CountingRunner(elsewhere.runner, elsewhere.target, elsewhere.source)
-        elsewhere = RemoteCopying(counting, elsewhere.target, elsewhere.source)
+        counting = RequestCount(elsewhere.target, elsewhere.source)
+        elsewhere = RemoteCopying(elsewhere.runner.hooked(counting), elsewhere.target, elsewhere.source)
     transfer = _Transfer(disk, source, request, workers, progress, elsewhere, look)
     result = transfer.carry_out() if request.apply else transfer.preview()
     for store, earlier in zip((disk.store, source), before, strict=True):

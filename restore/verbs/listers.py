@@ -20,19 +20,19 @@ _MOST_PROCESSES = 8
 
 def lister(session: Session, disk: "Disk", *, shown: bool = False) -> "Remote | None":
     """Processes that list the disk's bucket in ranges of keys, where that is worth it; else None."""
-    from disks.workers.process_runner import ProcessRunner
+    from disks.workers.process_runner import processes
     from restore.check.cache import CachedTable
 
     config = session.loaded.config.buckets().get(disk.name)
-    processes = min(os.cpu_count() or 1, _MOST_PROCESSES)
+    workers = min(os.cpu_count() or 1, _MOST_PROCESSES)
     logged = as_disk(disk, LoggedDisk)
-    if logged is None or config is None or not config.url.startswith("s3:") or processes < 2:
+    if logged is None or config is None or not config.url.startswith("s3:") or workers < 2:
         return None
     with closing(CachedTable(logged)) as cache:
         if cache.count() <= LARGE_FILES:
             return None
     try:
-        runner = ProcessRunner(processes)
+        runner = processes(workers)
     except (OSError, NotImplementedError):  # a system without shared memory: one process does it, too
         return None
-    return remote(session, runner, config, slots=processes, shown=shown)
+    return remote(session, runner, config, slots=workers, shown=shown)

@@ -19,7 +19,7 @@ from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
 from disks.stores.address import StoreAddress
-from disks.workers.runner import LocalRunner, Remote
+from disks.workers.runner import Remote, threads
 from oplog import pins
 from oplog.errors import FrostlineError, Refused
 from oplog.kinds import Dropped, Inserted
@@ -198,7 +198,7 @@ def test_a_range_that_is_not_listed_whole_deletes_nothing(
 
     with meddling(ministack, answer=answer) as server:
         try:
-            report = run(direct, remote=Remote(LocalRunner(), StoreAddress.of(config(server))))
+            report = run(direct, remote=Remote(threads(), StoreAddress.of(config(server))))
         except FrostlineError as error:
             refused: str | None = error.message
         else:
@@ -351,7 +351,7 @@ def test_ranges_of_a_shared_prefix(server: Server, opened: Opened) -> None:
         transaction.remove("t/p/0")
         transaction.commit()
     config = server.disk(url, log="a")
-    remote = Remote(LocalRunner(), StoreAddress.of(config))
+    remote = Remote(threads(), StoreAddress.of(config))
     report = collect(logs[0], GcRules(delete=True, max_delete_fraction=1.0), now=LATER, remote=remote)
     assert report.refused is None
     assert (report.deleted, report.referenced) == (1, 9)

@@ -12,7 +12,8 @@ from disks.config import ObjectDiskConfig
 from disks.garbage import listing
 from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
-from disks.workers.process_runner import ProcessRunner
+from disks.workers.process_runner import processes
+from disks.workers.runner import Runner
 from oplog.kinds import Dropped, Inserted
 from restore.verbs import listers
 from tests.damage import break_pages
@@ -69,14 +70,13 @@ def large(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every bucket is large, and a range small. How many processes were asked for, each time."""
     begun: list[int] = []
 
-    class Counted(ProcessRunner):
-        def __init__(self, workers: int) -> None:
-            begun.append(workers)
-            super().__init__(workers)
+    def counted(workers: int) -> Runner:
+        begun.append(workers)
+        return processes(workers)
 
     monkeypatch.setattr(listers, "LARGE_FILES", 0)
     monkeypatch.setattr(listers.os, "cpu_count", lambda: 3)
-    monkeypatch.setattr("disks.workers.process_runner.ProcessRunner", Counted)
+    monkeypatch.setattr("disks.workers.process_runner.processes", counted)
     monkeypatch.setitem(listing.cut_ranges.__kwdefaults__, "keys", 5)
     return begun
 

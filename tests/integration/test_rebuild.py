@@ -22,7 +22,7 @@ from disks.object_disk.references import inventory
 from disks.registry import open_disk
 from disks.stores.address import StoreAddress
 from disks.stores.wrappers.metered import MeteredStore
-from disks.workers.runner import LocalRunner, Remote
+from disks.workers.runner import Remote, threads
 from oplog.errors import UsageError
 from oplog.kinds import Moved, OtherKind, Restored
 from oplog.table_digest import TableDigest
@@ -65,7 +65,7 @@ def test_others_list_and_the_same_is_rebuilt(
     """I7, I15: every row, every loss and every count, of random histories with links; also of old revisions."""
     monkeypatch.setitem(listing.cut_ranges.__kwdefaults__, "keys", 3)
     address = StoreAddress.of(ObjectDiskConfig(url=f"file://{tmp_path}/bucket/"))
-    remote = Remote(LocalRunner(2), address)
+    remote = Remote(threads(2), address)
     dice = random.Random(5)
     work(local, dice, 15)
     local.write_snapshot()

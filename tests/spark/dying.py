@@ -1,18 +1,16 @@
-"""A runner whose every piece dies on its first attempt, as an executor that is killed in the middle of its work."""
+"""Work whose every piece dies on its first attempt, as an executor that is killed in the middle of its work."""
 
 from __future__ import annotations
 
+import itertools
 import os
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from disks.workers.runner import Runner
-
-T = TypeVar("T")
-R = TypeVar("R")
+from disks.workers.runner import Hook, Run
 
 
 @dataclass(frozen=True)
@@ -32,26 +30,17 @@ class Dying:
         return result
 
 
-class DyingRunner:
-    """Runs pieces as another runner does, each of which dies once, `every` so many."""
+def dying(notes: Path, every: int = 1) -> Hook:
+    """A hook of a runner whose pieces die once, `every` so many."""
+    runs = itertools.count(1)
 
-    def __init__(self, runner: Runner, notes: Path, every: int = 1) -> None:
-        self._runner, self._notes, self._every = runner, notes, every
-        self._runs = 0
+    @contextmanager
+    def hook(run: Run) -> Iterator[Run]:
+        of_run = notes / str(next(runs))
+        of_run.mkdir(parents=True)
+        for number in range(len(run.items)):
+            if number % every:
+                (of_run / str(number)).touch()
+        yield run._replace(function=Dying(run.function, of_run), items=list(enumerate(run.items)))
 
-    def run(
-        self,
-        function: Callable[[T], R],
-        items: Sequence[T],
-        *,
-        title: str,
-        on_done: Callable[[int, R], None],
-        stop: threading.Event | None = None,
-    ) -> None:
-        self._runs += 1
-        notes = self._notes / str(self._runs)
-        notes.mkdir(parents=True)
-        for number in range(len(items)):
-            if number % self._every:
-                (notes / str(number)).touch()
-        self._runner.run(Dying(function, notes), list(enumerate(items)), title=title, on_done=on_done, stop=stop)
+    return hook

@@ -5,9 +5,10 @@ On a real S3 server, with damage of every kind; executors have nothing but what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,7 +19,7 @@ from disks.stores.address import StoreAddress
 from disks.stores.open import open_store
 from disks.workers import parallel
 from disks.workers.parallel import Askers
-from disks.workers.runner import Remote
+from disks.workers.runner import Remote, Run
 from oplog import pins
 from oplog.errors import DiskUnreachable, FrostlineError, Transient
 from oplog.kinds import Inserted
@@ -38,7 +39,7 @@ from tests.spark.checked import PARTS, SECRET, TABLE, Site, config_of, damage
 from tests.spark.checked import server as server
 from tests.spark.checked import site as site
 from tests.spark.checked import small as small
-from tests.spark.dying import DyingRunner
+from tests.spark.dying import dying
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +104,7 @@ def test_tasks_that_die_change_nothing(site: Site, tmp_path: Path) -> None:
     here = site.check(here=True, read_data=True), site.collect(here=True)
     spark = site.runner
     assert isinstance(spark, SparkRunner)
-    site.runner = DyingRunner(spark, tmp_path / "notes", every=3)
+    site.runner = spark.hooked(dying(tmp_path / "notes", every=3))
     assert (site.check(read_data=True), site.collect()) == here
     assert spark.figures.retried_tasks >= 3
 
@@ -148,7 +149,7 @@ def test_a_cache_is_rebuilt_while_executors_list_the_bucket(site: Site, tmp_path
     damage(site)
     remote = site.remote
     if dying:
-        remote = Remote(DyingRunner(remote.runner, tmp_path / "notes", every=3), remote.store)
+        remote = Remote(remote.runner.hooked(dying(tmp_path / "notes", every=3)), remote.store)
     here, there = (open_disk("cold", site.config, tmp_path / name) for name in ("here", "there"))
     assert isinstance(here, ObjectDisk)
     assert isinstance(there, ObjectDisk)
@@ -183,11 +184,11 @@ def content(disk: ObjectDisk) -> dict[str, bytes]:
     return {info.path: disk.read(info.path) for info in disk.walk()}
 
 
-@pytest.mark.parametrize("dying", [False, True])
-def test_executors_copy_what_is_restored_from_another_bucket(site: Site, tmp_path: Path, dying: bool) -> None:
+@pytest.mark.parametrize("is_dying", [False, True])
+def test_executors_copy_what_is_restored_from_another_bucket(site: Site, tmp_path: Path, is_dying: bool) -> None:
     """I4, I7: byte for byte, and nothing is copied twice, also when tasks die with their work done."""
     source_config = config_of(site.server, site.bucket, read_only=True)
-    runner = DyingRunner(site.runner, tmp_path / "notes", every=2) if dying else site.runner
+    runner = site.runner.hooked(dying(tmp_path / "notes", every=2)) if is_dying else site.runner
     target_config = config_of(site.server, site.server.new_bucket(), "other")
     target = open_disk("target", target_config, tmp_path / "target")
     assert isinstance(target, ObjectDisk)
@@ -248,14 +249,12 @@ def test_a_disk_with_clickhouses_log_is_rebuilt_and_read(server: Server, spark: 
 def test_nothing_that_is_sent_or_said_shows_a_secret(ministack: Server, spark: SparkSession, tmp_path: Path) -> None:
     said: list[str] = []
 
-    class Overheard:
-        def run(
-            self, function: Callable[[Any], Any], items: Any, *, title: str, on_done: Any, stop: Any = None
-        ) -> None:
-            said.extend([title, repr(function), *map(repr, items), *map(str, items)])
-            SparkRunner(spark).run(function, items, title=title, on_done=on_done)
+    @contextmanager
+    def overheard(run: Run) -> Iterator[Run]:
+        said.extend([run.title, repr(run.function), *map(repr, run.items), *map(str, run.items)])
+        yield run
 
-    site = Site(ministack, tmp_path / "state", Overheard())
+    site = Site(ministack, tmp_path / "state", SparkRunner(spark).hooked(overheard))
     site.check(read_data=True)
     site.collect()
     assert len(said) > 10

@@ -21,7 +21,7 @@ from spark_tiering.spark_runner import SparkRunner
 from tests.meddling import Exchange, meddling
 from tests.servers import REPOSITORY, Server
 from tests.spark.cluster import Cluster, environment
-from tests.spark.dying import DyingRunner
+from tests.spark.dying import dying
 from tests.spark.merging import all_rows, config_of, fill, merge, part_names, write_config
 from tiering.config.settings import Config
 from tiering.engine.store import Store
@@ -69,7 +69,7 @@ def test_an_executor_that_dies_costs_time_only(spark: SparkSession, config: Conf
     """Each shard is merged and uploaded, then its process is gone before it can say so; what it wrote is garbage."""
     before = all_rows(config)
     with Store.open(config) as store:
-        report = merge(store, DyingRunner(SparkRunner(spark), tmp_path / "notes"))
+        report = merge(store, SparkRunner(spark).hooked(dying(tmp_path / "notes")))
         assert not report.failures
         wasted = len([key for key in keys(config) if "-file-" in key]) - sum(len(s.part.files) for s in store.parts())
     assert wasted >= report.shards

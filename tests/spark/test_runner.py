@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from disks.workers.runner import LocalRunner, Runner
+from disks.workers.runner import Runner, threads
 from oplog.errors import Damaged, FrostlineError, Retained, Transient
 from spark_tiering.spark_runner import SparkRunner
 from tests.spark.pieces import Attempt, Secret, length, nap, work
@@ -37,7 +37,7 @@ def answers(runner: Runner, items: list[Any], function: Any = work) -> dict[int,
 
 def test_every_item_is_answered_once_as_in_this_process(runner: SparkRunner, tmp_path: Path) -> None:
     items = [Attempt(tmp_path, number) for number in range(7)]
-    here = answers(LocalRunner(), [Attempt(tmp_path / "local", number) for number in range(7)])
+    here = answers(threads(), [Attempt(tmp_path / "local", number) for number in range(7)])
     assert answers(runner, items) == here == {number: (number, 1) for number in range(7)}
 
 

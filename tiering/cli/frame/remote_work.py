@@ -54,8 +54,7 @@ def remote(
 ) -> "Remote":
     """Work on the bucket of a disk by a runner of so many slots, which share the limits of this run."""
     from disks.stores.address import StoreAddress
-    from disks.workers.runner import Remote
-    from disks.workers.shown_runner import ShownRunner
+    from disks.workers import runner as runners
 
     limits, options = session.loaded.config.limits, session.options
     size = _size(options.bwlimit) or limits.bytes_per_second
@@ -65,7 +64,7 @@ def remote(
         bytes_per_second=size / slots if size else None,
         requests_per_second=requests / slots if requests else None,
     )
-    return Remote(ShownRunner(runner, session.progress()) if shown else runner, store)
+    return runners.Remote(runner.hooked(runners.shown(session.progress())) if shown else runner, store)
 
 
 def _size(text: str | None) -> int | None:

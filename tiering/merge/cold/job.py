@@ -30,7 +30,7 @@ from disks.bucket_disk import BucketTransaction, LoggedDisk
 from disks.kinds import as_disk
 from disks.stores.base import ObjectStore
 from disks.workers.progress import Task
-from disks.workers.runner import LocalRunner, OpensStore, Runner
+from disks.workers.runner import OpensStore, Runner, threads
 from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, UsageError
 from oplog.kinds import Merged
 from tiering.catalog.catalog import StoredPart
@@ -76,7 +76,7 @@ class Workers(msgspec.Struct, frozen=True):
         def merge(task: MergeTask) -> ShardResult:
             return merge_shard(task, stop=context.stop)
 
-        return cls(LocalRunner(2), _OpenStore, groups_in_flight=2, merge=merge)
+        return cls(threads(2), _OpenStore, groups_in_flight=2, merge=merge)
 
 
 class _OpenStore:

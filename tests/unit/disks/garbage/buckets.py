@@ -17,7 +17,7 @@ from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ObjectInfo, ObjectStore, Upload
 from disks.stores.memory import MemoryStore
-from disks.workers.runner import LocalRunner, Remote
+from disks.workers.runner import Remote, threads
 from oplog.errors import FrostlineError
 from oplog.revision import parse_blob_key
 
@@ -99,7 +99,7 @@ def _who_lists(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 def collect(disk: ObjectDisk, *, now: datetime | None = None, **options: Any) -> GcReport:
-    remote = Remote(LocalRunner(), Here(disk.store)) if in_ranges else None
+    remote = Remote(threads(), Here(disk.store)) if in_ranges else None
     return garbage.collect(disk, GcRules(**options), now=now, remote=remote)
 
 

@@ -7,6 +7,8 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +27,7 @@ from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ObjectInfo, ObjectStore
 from disks.stores.memory import MemoryStore
 from disks.workers.progress import SILENT
-from disks.workers.runner import LocalRunner, Remote, check_stop
+from disks.workers.runner import Remote, Run, Runner, check_stop, threads
 from oplog.errors import Damaged, Transient, UsageError
 from oplog.kinds import Dropped, Inserted, OtherKind
 from oplog.revision import blob_key, commit_key, snapshot_key
@@ -85,7 +87,7 @@ class Table:
 
 
 def remote(store: ObjectStore) -> Remote:
-    return Remote(LocalRunner(3), Here(store))
+    return Remote(threads(3), Here(store))
 
 
 def ranged(store: ObjectStore, table: Table, twice: bool = False, keys: int = 2, head: int = 0) -> Any:
@@ -178,14 +180,14 @@ def test_a_blob_that_a_listing_shows_twice_is_told() -> None:
 def test_a_range_that_nobody_listed_is_no_empty_range() -> None:
     """P29."""
 
-    class Forgets(LocalRunner):
-        def run(self, function: Any, items: Any, *, title: str, on_done: Any, stop: Any = None) -> None:
-            super().run(function, items[1:], title=title, on_done=on_done)
+    @contextmanager
+    def forgetful(run: Run) -> Iterator[Run]:
+        yield run._replace(items=run.items[1:])
 
     store = Listed(dict.fromkeys(KEYS, (1, 9.0)))
     ranges = list(cut_ranges(Here(store), in_key_order(Table(dict.fromkeys(KEYS, 1))), keys=2))
     with pytest.raises(Damaged, match="ranges of keys"):
-        list_ranges(Remote(Forgets(), Here(store)), ranges, title="listing")
+        list_ranges(Remote(threads().hooked(forgetful), Here(store)), ranges, title="listing")
 
 
 # gc and fsck over ranges
@@ -475,19 +477,22 @@ class Endless(MemoryStore):
         return (ObjectInfo(blob_key(1), 1, NOW) for _ in iter(int, 1))
 
 
-class Forever(LocalRunner):
+class Forever(Runner):
     """Lists no range ever, as a cluster without executors does."""
 
-    def run(self, function: Any, items: Any, *, title: str, on_done: Any, stop: Any = None) -> None:
+    def work(self, run: Run, stop: threading.Event | None) -> None:
+        assert stop is not None
         assert stop.wait(20)
-        check_stop(stop, title)
+        check_stop(stop, run.title)
 
 
 @pytest.mark.parametrize("by_others", [False, True])
 def test_a_listing_that_nobody_waits_for_is_given_up(tmp_path: Path, by_others: bool) -> None:
     """Ctrl-C ends a check of a large bucket, and does not wait for its listing."""
     disk = ObjectDisk("cold", Endless(), tmp_path / "state")
-    found = PrefixListing(disk, Remote(Forever(), Here(disk.store)) if by_others else None, SILENT, head=0)
+    found = PrefixListing(
+        disk, Remote(Forever(ThreadPoolExecutor(1)), Here(disk.store)) if by_others else None, SILENT, head=0
+    )
     found.close()
     with pytest.raises(Transient, match="listing disk cold: stopped"):
         found.result()
@@ -503,7 +508,7 @@ def test_work_in_a_pool_can_be_stopped() -> None:
         time.sleep(0.01)  # all of them would take ten seconds
 
     with pytest.raises(Transient, match="pieces: stopped"):
-        LocalRunner(1).run(piece, range(1000), title="pieces", on_done=lambda index, result: None, stop=stop)
+        threads(1).run(piece, range(1000), title="pieces", on_done=lambda index, result: None, stop=stop)
     assert len(began) < 1000
     with pytest.raises(Transient, match="pieces: stopped"):
-        LocalRunner(1).run(piece, range(1000), title="pieces", on_done=lambda index, result: None, stop=stop)
+        threads(1).run(piece, range(1000), title="pieces", on_done=lambda index, result: None, stop=stop)

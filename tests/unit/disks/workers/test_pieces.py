@@ -19,11 +19,10 @@ from disks.config import ObjectDiskConfig
 from disks.stores.address import StoreAddress
 from disks.stores.base import ObjectStore
 from disks.workers.batches import cut
-from disks.workers.counting import CountingRunner
+from disks.workers.counting import RequestCount
 from disks.workers.parallel import Askers, ask
 from disks.workers.progress import Silent
-from disks.workers.runner import LocalRunner, Remote
-from disks.workers.shown_runner import ShownRunner
+from disks.workers.runner import Remote, shown, threads
 from oplog.errors import NotFound, UsageError
 from oplog.replay import FileRow
 from restore.check.data import Expected, StoredFiles, WorkSplit, cut_batches, read_batch
@@ -148,13 +147,13 @@ def size_of(store: ObjectStore, key: str) -> int | None:
 @pytest.mark.parametrize("each", [1, 3, 100])
 def test_questions_are_answered_in_order_here_and_elsewhere(bucket: StoreAddress, each: int) -> None:
     keys = ["k3", "k1", "no", "k6", "k0", "k5", "k2"]
-    runner = CountingRunner(LocalRunner(), bucket)
+    count = RequestCount(bucket)
     found: list[list[Any]] = [
         ask(bucket.open(), size_of, keys, Askers(2, remote=remote), title="sizes", task=Silent(), each=each)
-        for remote in (None, Remote(runner, bucket))
+        for remote in (None, Remote(threads().hooked(count), bucket))
     ]
     assert found[0] == found[1] == [10, 10, None, 10, 10, 10, 10]
-    assert runner.requests["HEAD"] == len(keys)
+    assert count.requests["HEAD"] == len(keys)
     nothing: list[str] = []
     assert ask(bucket.open(), size_of, nothing, Askers(2), title="sizes", task=Silent()) == []
 
@@ -175,7 +174,7 @@ class Recorded(Silent):
 def test_a_shown_runner_tells_how_far_it_is() -> None:
     recorded = Recorded()
     answers: dict[int, str] = {}
-    ShownRunner(LocalRunner(), recorded).run(str, [7, 8, 9], title="listing disk cold", on_done=answers.__setitem__)
+    threads().hooked(shown(recorded)).run(str, [7, 8, 9], title="listing disk cold", on_done=answers.__setitem__)
     assert answers == {0: "7", 1: "8", 2: "9"}
     assert (recorded.what, recorded.items, recorded.done) == ("listing disk cold", 3, 3)
 

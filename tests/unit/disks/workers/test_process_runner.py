@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.workers.process_runner import ProcessRunner
+from disks.workers.process_runner import processes
 from oplog.errors import FrostlineError, Retained
 from tests.servers import REPOSITORY
 
@@ -38,29 +38,29 @@ def die(number: int) -> int:
 
 def test_every_answer_comes_once_from_another_process() -> None:
     answers: dict[int, tuple[int, int]] = {}
-    ProcessRunner(2).run(square, range(20), title="squares", on_done=answers.__setitem__)
+    processes(2).run(square, range(20), title="squares", on_done=answers.__setitem__)
     assert [answers[index][0] for index in range(20)] == [number * number for number in range(20)]
     assert os.getpid() not in {process for _, process in answers.values()}
 
 
 def test_an_error_arrives_whole() -> None:
     with pytest.raises(Retained, match="object 2 is kept") as caught:
-        ProcessRunner(1).run(refuse, [1, 2, 3], title="refusals", on_done=lambda index, answer: None)
+        processes(1).run(refuse, [1, 2, 3], title="refusals", on_done=lambda index, answer: None)
     assert (caught.value.until, caught.value.hint, caught.value.exit_code) == (UNTIL, "wait", 13)
 
 
 def test_a_process_that_is_killed_is_an_error_with_a_next_step() -> None:
     with pytest.raises(FrostlineError, match="sizes: a process that worked on it died") as caught:
-        ProcessRunner(2).run(die, [1, 2, 3], title="sizes", on_done=lambda index, answer: None)
+        processes(2).run(die, [1, 2, 3], title="sizes", on_done=lambda index, answer: None)
     assert caught.value.hint == "run it again"
 
 
 PROGRAM = """
 import sys
-from disks.workers.process_runner import ProcessRunner
+from disks.workers.process_runner import processes
 from tests.unit.disks.workers.lingering import linger
 if __name__ == "__main__":
-    ProcessRunner(1).run(linger, [sys.argv[1]], title="sleep", on_done=lambda index, answer: None)
+    processes(1).run(linger, [sys.argv[1]], title="sleep", on_done=lambda index, answer: None)
 """
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +16,7 @@ from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ObjectStore
 from disks.stores.memory import MemoryStore
 from disks.workers import object_copier
-from disks.workers.runner import LocalRunner, Runner
+from disks.workers.runner import Run, Runner, threads
 from oplog.errors import Damaged, Refused, Transient
 from oplog.kinds import Inserted
 from restore.rebuild.request import RebuildRequest
@@ -35,24 +35,16 @@ class Here:
         return self.store
 
 
-class Stops:
+def stops(after: int) -> Runner:
     """Runs some pieces, and then fails."""
 
-    def __init__(self, after: int) -> None:
-        self._after = after
-
-    def run(
-        self,
-        function: Callable[[Any], Any],
-        items: Sequence[Any],
-        *,
-        title: str,
-        on_done: Callable[[int, Any], None],
-        stop: threading.Event | None = None,
-    ) -> None:
-        LocalRunner().run(function, items[: self._after], title=title, on_done=on_done)
-        if len(items) > self._after:
+    @contextmanager
+    def hook(run: Run) -> Iterator[Run]:
+        yield run._replace(items=run.items[:after])
+        if len(run.items) > after:
             raise Transient("all executors are gone")
+
+    return threads().hooked(hook)
 
 
 class Copies(MemoryStore):
@@ -95,7 +87,7 @@ def restored(
     target: ObjectDisk, source: ObjectDisk, runner: Runner | None = None, seen: ObjectStore | None = None
 ) -> Any:
     """`seen`: the source as executors see it."""
-    elsewhere = RemoteCopying(runner or LocalRunner(2), Here(target.store), Here(seen or source.store))
+    elsewhere = RemoteCopying(runner or threads(2), Here(target.store), Here(seen or source.store))
     return restore_from(target, source.store, RebuildRequest(apply=True), elsewhere=elsewhere)
 
 
@@ -108,7 +100,7 @@ def test_a_restore_whose_executors_went_away_goes_on(source: ObjectDisk, tmp_pat
     store = Copies()
     target = disk_of(store, tmp_path)
     with pytest.raises(Transient):
-        restored(target, source, Stops(2))
+        restored(target, source, stops(2))
     assert len(store.copied) == 6
     assert list(target.walk()) == []
     result = restored(target, source)
@@ -133,14 +125,14 @@ def test_two_servers_that_do_not_know_each_other(
 def test_a_task_that_died_when_done_is_fine_on_a_locked_bucket(source: ObjectDisk, tmp_path: Path) -> None:
     """Done again, its objects are there and cannot be written again."""
 
-    class Twice:
-        def run(self, function: Any, items: Any, *, title: str, on_done: Any, stop: Any = None) -> None:
-            LocalRunner().run(function, items, title=title, on_done=lambda index, result: None)
-            LocalRunner().run(function, items, title=title, on_done=on_done)
+    @contextmanager
+    def twice(run: Run) -> Iterator[Run]:
+        threads().run(run.function, run.items, title=run.title, on_done=lambda index, result: None)
+        yield run
 
     for able in (True, False):
         target = ObjectDisk("target", Copies(able=able, keep_for=timedelta(days=1)), tmp_path / str(able))
-        restored(target, source, Twice())
+        restored(target, source, threads().hooked(twice))
         assert content(target) == content(source)
 
 
@@ -164,7 +156,7 @@ def test_copies_that_were_not_made_are_noticed(source: ObjectDisk, tmp_path: Pat
             self.copied.append(target_key)
 
     with pytest.raises(Damaged, match="instead of"):
-        restored(disk_of(Says(), tmp_path), source, LocalRunner())
+        restored(disk_of(Says(), tmp_path), source, threads())
 
 
 def test_an_object_the_source_collects_meanwhile_is_replanned(
