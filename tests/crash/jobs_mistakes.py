@@ -357,8 +357,8 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "log: passwords in a field",
         "what collects logs gets the password of a URL, and who reads them has it",
-        "tests/unit/tiering/config/test_log_lines.py::test_a_traceback_is_in_its_object_and_covers_secrets",
-        replaced("tiering.config.log_lines", "_covered", lambda value: value),
+        "tests/unit/tiering/daemon/test_log_lines.py::test_a_traceback_is_in_its_object_and_covers_secrets",
+        replaced("tiering.daemon.log_lines", "_covered", lambda value: value),
     ),
     (
         "spans: told from the beginning each time",

@@ -48,7 +48,7 @@ ELSEWHERE = {
     "tiering/cli/completion/store_paths.py": "a cache of the shell's completion: read again when it changed",
     "tiering/cli/frame/output.py": "output",
     "tiering/cli/frame/terminal_progress.py": "output",
-    "tiering/config/log_lines.py": "output",
+    "tiering/daemon/log_lines.py": "output",
     "tiering/config/reading.py": "a copy of the embedded configuration",
     "tiering/daemon/control.py": "requests to the daemon and its answers",
     "tiering/daemon/hooks/outbox.py": "the body of a request to a hook",

@@ -21,9 +21,9 @@ from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.session import Session
 from tiering.config.escaping import visible
-from tiering.config.log_lines import LogStream
 from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.jobs.runs import JobFiles, RunOrder, RunReport
+from tiering.daemon.log_lines import LogStream
 from tiering.journal.locks import hold_lock
 
 if TYPE_CHECKING:

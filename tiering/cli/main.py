@@ -23,7 +23,7 @@ from tiering.cli.frame.output import encode, print_error
 from tiering.cli.frame.signals import STOPPED, end_in_time, raising
 from tiering.cli.frame.verb import global_parameters, new_app, root_options, with_parameters
 from tiering.cli.frame.verb_table import VerbGroup
-from tiering.config.log_lines import LogStream
+from tiering.daemon.log_lines import LogStream
 
 HELP = """Tables of Parquet parts on fast disks and in S3, moved by policy, rebuilt from the bucket.
 

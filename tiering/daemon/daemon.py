@@ -23,7 +23,6 @@ import msgspec
 from oplog.errors import FrostlineError, Locked, PartlyDone, in_a_line
 from tiering.catalog.context import wall_clock
 from tiering.catalog.freshness import Freshness
-from tiering.config.log_lines import LogStream, fields
 from tiering.config.reading import load
 from tiering.config.settings import DaemonConfig
 from tiering.config.units import counted
@@ -35,6 +34,7 @@ from tiering.daemon.jobs.kinds import JobKind, kinds
 from tiering.daemon.jobs.runs import RunOrder, RunReport
 from tiering.daemon.jobs.timer import NoTimer, SchedulerTimer
 from tiering.daemon.lanes import Lanes
+from tiering.daemon.log_lines import LogStream, fields
 from tiering.daemon.memory import MemoryKeeping
 from tiering.daemon.reload import FileWatch, Taken, take_over
 from tiering.daemon.status import Changes, DaemonStatus, StatusRecord, Watch, with_rounds

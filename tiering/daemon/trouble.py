@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Literal
 
-from tiering.config.log_lines import fields
 from tiering.config.settings import HookEvent
+from tiering.daemon.log_lines import fields
 
 Tell = Callable[[HookEvent, str, str, Literal["begins", "ends", "once"]], None]
 

@@ -18,7 +18,7 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.signals import ends_within, raising
 from tiering.cli.frame.verb import new_app, verb
 from tiering.cli.reports.moves import fail_as_the_pass_did
-from tiering.config.log_lines import LogStream
+from tiering.daemon.log_lines import LogStream
 
 if TYPE_CHECKING:
     from datetime import datetime

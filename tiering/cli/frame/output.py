@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from oplog.errors import FrostlineError
 from tiering.config.escaping import visible, visible_json
-from tiering.config.log_lines import LogStream
 from tiering.config.secrets import without_passwords
 from tiering.config.units import counted as counted  # verbs take it from here
+from tiering.daemon.log_lines import LogStream
 
 if TYPE_CHECKING:
     from msgspec import Struct

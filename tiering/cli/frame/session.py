@@ -14,8 +14,8 @@ from tiering.cli.frame.exit_codes import FOUND_SOMETHING, NOTHING_TO_DO, Finishe
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import Output, counted
 from tiering.config.escaping import visible
-from tiering.config.log_lines import TextLines
 from tiering.config.secrets import without_passwords
+from tiering.daemon.log_lines import TextLines
 from tiering.plugins import Plug
 
 if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports

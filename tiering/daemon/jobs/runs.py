@@ -18,8 +18,8 @@ import msgspec
 
 from disks import effects
 from oplog.documents import Document
-from tiering.config.log_lines import LogFormat
 from tiering.daemon.jobs.record import Result
+from tiering.daemon.log_lines import LogFormat
 from tiering.journal.locks import lock_holder
 from tiering.plugins import JOB_PROGRAM
 

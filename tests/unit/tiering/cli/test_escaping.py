@@ -16,7 +16,7 @@ from tiering.cli.frame.output import Output, encode, print_error
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.terminal_progress import Lines
 from tiering.config.escaping import visible
-from tiering.config.log_lines import TextLines
+from tiering.daemon.log_lines import TextLines
 
 HOSTILE = "a\x1b[2Jb\rc\nd\x9b31me\u202ef\x00g\x7fh\u2028i"
 SHOWN = r"a\x1b[2Jb\rc\nd\x9b31me\u202ef\x00g\x7fh\u2028i"

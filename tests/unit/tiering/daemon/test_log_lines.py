@@ -17,7 +17,7 @@ import pytest
 
 from oplog.errors import Locked
 from tiering.cli.frame.output import Output, print_error
-from tiering.config.log_lines import JsonLines, LogFormat, LogStream, TextLines, fields
+from tiering.daemon.log_lines import JsonLines, LogFormat, LogStream, TextLines, fields
 
 HOSTILE = "a\n2026-01-01 ERROR forged\u2028\x1b[2J\udcff\x00"
 URL = "https://user:hunter2@host/bucket/key?X-Amz-Signature=abcdef01&X-Amz-Credential=AKIAX%2F2026&x=1"
