@@ -30,7 +30,8 @@ PLUGINS = {
         "tiering.cli.frame.verb_table.Verbs",
         {
             "tiering.cli.commands.tables": ("table",),
-            "tiering.cli.commands.data": ("insert", "query", "parts", "disks", "policies"),
+            "tiering.cli.commands.insert": ("insert",),
+            "tiering.cli.commands.data": ("query", "parts", "disks", "policies"),
             "tiering.cli.commands.moves": (
                 *("move", "plan", "apply", "explain", "pause", "resume", "pin", "unpin", "moves"),
             ),

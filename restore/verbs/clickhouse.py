@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from disks.bucket_disk import ClickHouseLogDisk
-from disks.kinds import as_disk
 from oplog.errors import UsageError
 from restore.verbs import convert
 from tiering.cli.frame.location import open_read_only
@@ -141,6 +139,8 @@ def import_metadata(
 
     Stop the server first. Exit 4: objects are missing or files unreadable. Exit 13: nothing was imported.
     """
+    from disks.bucket_disk import ClickHouseLogDisk
+    from disks.kinds import as_disk
     from restore.clickhouse.rebuild import import_tree
 
     if apply:

@@ -4,8 +4,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from disks.bucket_disk import BucketDisk, LoggedDisk
-from disks.kinds import as_disk
 from oplog.errors import Refused, UsageError
 from restore.verbs.listers import lister
 from tiering.cli.frame.output import counted
@@ -144,6 +142,9 @@ def _listers(session: Session, disks: "Iterable[Disk]") -> "dict[str, Remote]":
 
 def _disks_for_spark(disks: "Mapping[str, Disk]", *, reading: bool) -> list[str]:
     """Those that Spark can do something for. Raises `UsageError` when there is none."""
+    from disks.bucket_disk import BucketDisk, LoggedDisk
+    from disks.kinds import as_disk
+
     names = [name for name, disk in disks.items() if as_disk(disk, BucketDisk) is not None]
     listed = [name for name in names if reading or as_disk(disks[name], LoggedDisk) is not None]
     if not names:
@@ -303,6 +304,8 @@ def gc(
 
 
 def _say_without_marks(session: Session, disk: "Disk") -> None:
+    from disks.bucket_disk import LoggedDisk
+    from disks.kinds import as_disk
     from disks.object_disk.sharing.recorded_keeper import record_without_marks
     from disks.stores.wrappers.named_log import whole_prefix
 
@@ -328,6 +331,9 @@ def _remote(session: Session, work: SparkWork | None, disk: "Disk") -> "Remote |
 
 def _collected_with_spark(store: "Store", names: list[str]) -> bool:
     """Whether there is a disk to collect. Raises `UsageError` for one that Spark does nothing for."""
+    from disks.bucket_disk import LoggedDisk
+    from disks.kinds import as_disk
+
     for name in names:
         if as_disk(store.disk(name), LoggedDisk) is None:
             raise UsageError(

@@ -4,8 +4,6 @@ import os
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from disks.bucket_disk import LoggedDisk
-from disks.kinds import as_disk
 from tiering.cli.frame.remote_work import remote
 from tiering.cli.frame.session import Session
 
@@ -20,6 +18,8 @@ _MOST_PROCESSES = 8
 
 def lister(session: Session, disk: "Disk", *, shown: bool = False) -> "Remote | None":
     """Processes that list the disk's bucket in ranges of keys, where that is worth it; else None."""
+    from disks.bucket_disk import LoggedDisk
+    from disks.kinds import as_disk
     from disks.workers.process_runner import processes
     from restore.check.cache import CachedTable
 

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from disks.bucket_disk import LoggedDisk
-from disks.kinds import as_disk
 from oplog.errors import UsageError
 from tiering.cli.commands.tables import TableName
 from tiering.cli.frame.output import counted
@@ -69,6 +67,8 @@ def drop(session: Session, table: TableName, partition: Partition) -> None:
 
     'frostline undo' brings back parts in a bucket; parts on local disks are gone. 'partition detach' keeps both.
     """
+    from disks.bucket_disk import LoggedDisk
+    from disks.kinds import as_disk
     from restore.history.partitions import drop as drop_partition
     from restore.history.partitions import parts_of
 

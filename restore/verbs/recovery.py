@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from disks.bucket_disk import ClickHouseLogDisk
-from disks.kinds import as_disk
 from oplog.errors import PartlyDone, UsageError
 from tiering.cli.frame.location import location, open_read_only
 from tiering.cli.frame.output import counted
@@ -52,7 +50,8 @@ def restore(
     A preview unless --apply. Asks for confirmation before deleting files. Run an interrupted restore again to continue
     it. Exit 3: parts were left out because their rows exist elsewhere. Exit 4: objects are missing.
     """
-    from disks.kinds import with_commits
+    from disks.bucket_disk import ClickHouseLogDisk
+    from disks.kinds import as_disk, with_commits
     from restore.rebuild.request import RebuildRequest
 
     if revision is not None and time is not None:

@@ -1,195 +1,30 @@
-"""`insert`, `query`, `parts`, `disks`, `policies`."""
+"""`query`, `parts`, `disks`, `policies`."""
 
-from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oplog.errors import UsageError
 from tiering.catalog.freshness import Freshness
-from tiering.cli.commands.tables import TableName
-from tiering.cli.frame import process
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
-from tiering.cli.reports.inserts import tell_replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tiering.catalog.rows import PartRow
     from tiering.engine.store import Store
-    from tiering.insert.bad_rows import BadRows
-    from tiering.insert.inputs.source_files import InputSource
 
 OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
-    verb(app, changes=True)(insert)
     verb(app)(query)
     verb(app)(parts)
     verb(app)(disks)
     verb(app)(policies)
-
-
-def insert(
-    session: Session,
-    table: TableName,
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE", help="files, s3://bucket/key, globs, https://…; '-': stdin"),
-    ] = None,
-    format: Annotated[  # noqa: A002  the flag is called so
-        str | None, typer.Option(metavar="FORMAT", help="parquet, csv, json, arrow or orc; default: from the file name")
-    ] = None,
-    select: Annotated[
-        str | None,
-        typer.Option(metavar="'A,B.C as D'", help="columns and struct fields; without files: an SQL query"),
-    ] = None,
-    rename: Annotated[
-        list[str] | None,
-        typer.Option("--rename-column", "--rename", metavar="A:B", help="insert column A as B; repeatable"),
-    ] = None,
-    ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="skip columns the table does not have")
-    ] = False,
-    flatten: Annotated[
-        bool, typer.Option("--flatten", help="turn struct fields into columns such as user.name")
-    ] = False,
-    default: Annotated[
-        list[str] | None,
-        typer.Option(metavar="C=V", help="value for missing or null input; repeatable"),
-    ] = None,
-    null: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="the text that means null in CSV; repeatable"),
-    ] = None,
-    skip_bad_rows: Annotated[
-        tuple[int, str] | None,
-        typer.Option(metavar="N FILE", help="write up to N bad rows to FILE; more: exit 8"),
-    ] = None,
-    no_hive: Annotated[
-        bool, typer.Option("--no-hive", help="do not read columns from directories such as region=eu")
-    ] = False,
-    dedup_by: Annotated[
-        Literal["block", "file", "none"],
-        typer.Option(help="file: deduplicate each file on its own; none: allow duplicates"),
-    ] = "block",
-    quorum: Annotated[
-        str | None,
-        typer.Option(metavar="N|auto", help="wait until N replicas have the rows; auto: a majority"),
-    ] = None,
-    quorum_timeout: Annotated[
-        str, typer.Option(metavar="DURATION", help="how long to wait for the quorum (exit 5 on timeout)")
-    ] = "60s",
-    replace_partitions: Annotated[
-        bool,
-        typer.Option(
-            "--replace-partitions",
-            help="replace the partitions the rows belong to",
-        ),
-    ] = False,
-) -> None:
-    """Insert files, or the rows of an SQL query, into a table.
-
-    Repeating an insert skips parts that exist and counts them as duplicates. Compressed files are read directly.
-    Exit 5: the quorum was not reached. Exit 13: a partition to replace has changed or is on several disks.
-    """
-    from contextlib import nullcontext
-
-    from msgspec.structs import replace
-
-    from tiering.config.units import format_size, parse_duration
-    from tiering.engine.replication import Quorum
-    from tiering.facts.inserts import InsertDocument
-    from tiering.insert.inputs.source_files import find_sources
-    from tiering.insert.inputs.sources import read_each, total_bytes, typed_rows
-    from tiering.insert.reshaping import parse_reshaping
-
-    if not files and (select is None or format or skip_bad_rows):
-        raise UsageError("no file is named", hint="name files, or write --select 'SELECT … FROM db.table' alone")
-    if replace_partitions and quorum is not None:
-        raise UsageError("--quorum is for replicated tables, whose partitions --replace-partitions cannot replace")
-    if dedup_by != "block" and (replace_partitions or (dedup_by == "file" and not files)):
-        why = "the inserted rows replace themselves" if replace_partitions else "no file is named"
-        raise UsageError(f"--dedup-by {dedup_by} has no effect here: {why}", hint="leave it out")
-    patience = parse_duration(quorum_timeout).total_seconds()  # wrong without --quorum, too
-    wanted = Quorum.parse(quorum, patience) if quorum is not None else None
-    process.keep_freed_blocks()
-    store = session.store(Freshness.LAST_ANSWER if files else Freshness.EVERY_FILE)
-    handle = store.table(table)
-    begun = handle.begin_replacing() if replace_partitions else None  # before the rows are read: SQL may read the table
-    reshaping = parse_reshaping(
-        handle.definition,
-        select=select if files else None,
-        rename=rename or (),
-        ignore_unknown=ignore_unknown,
-        default=default or (),
-        flatten=flatten,
-        null=null,
-        hive=not no_hive,
-    )
-    sources = find_sources(files, format, session.bucket_sources()) if files else []
-    size_bytes = total_bytes(sources) if files else None
-    what = sources[0].label if len(sources) == 1 else counted(len(sources), "file")
-    bars = store.context.progress
-    reading = bars.task(f"reading {what}", size_bytes=size_bytes) if size_bytes else nullcontext()
-    with _bad_rows(session, skip_bad_rows, sources) if skip_bad_rows else nullcontext() as bad, reading as task:
-        if files:
-            streams = read_each(sources, reshaping, bad=bad, task=task)
-        else:
-            answer = store.query(select or "")
-            session.tell_set_aside(answer.set_aside)
-            streams = iter([typed_rows(answer.batches(), reshaping, label="the query")])
-        batches = chain.from_iterable(streams)
-        if begun is not None:
-            replaced = handle.replace_partitions(batches, begun=begun, dry_run=session.dry_run)
-            document = InsertDocument.of_replaced(table, replaced, dry_run=session.dry_run)
-        elif session.dry_run:
-            rows = sum(batch.num_rows for batch in batches)
-            document = InsertDocument(table=table, rows=rows, dry_run=True)
-        else:
-            each = streams if dedup_by == "file" else [batches]
-            result = handle.insert_each(each, quorum=wanted, again=dedup_by == "none")
-            document = replace(InsertDocument.of(result, dry_run=False), table=table)
-    if skip_bad_rows and bad is not None:
-        document = replace(document, bad_rows=bad.count)
-        if bad.count:
-            kept = "would be kept in" if session.dry_run else "kept in"
-            session.output.note(f"{counted(bad.count, 'row')} could not be inserted, {kept} {skip_bad_rows[1]}")
-    if session.options.json:
-        session.output.document(document)
-    elif session.dry_run:
-        session.output.line(f"Dry run: would insert {counted(document.rows, 'row')} into {table}.")
-        tell_replaced(session, document, "would replace")
-    else:
-        again = counted(document.duplicates, "part")
-        skipped = f"; skipped {again} that an earlier insert wrote" if document.duplicates else ""
-        session.output.report(
-            f"Inserted {counted(document.rows, 'row')} into {table}: {counted(len(document.parts), 'part')},"
-            f" {format_size(document.bytes)}{skipped}."
-        )
-        for name in document.parts:
-            session.output.report(f"  {name}")
-        tell_replaced(session, document, "replaced")
-    if not document.rows:
-        session.nothing_to_do("No new rows.")
-
-
-def _bad_rows(session: Session, given: tuple[int, str], sources: "list[InputSource]") -> "BadRows":
-    from pathlib import Path
-
-    from tiering.insert.bad_rows import BadRows
-
-    most, path = given
-    if most < 0:
-        raise UsageError(f"not a number of rows: {most}", hint="write --skip-bad-rows 100 bad.jsonl")
-    paths = [Path(source.path) for source in sources]
-    if Path(path).exists() and any(known.exists() and known.samefile(path) for known in paths):
-        raise UsageError(f"{path} is an input file: bad rows would overwrite it", hint="name another file")
-    return BadRows(most, None if session.dry_run else Path(path))
 
 
 def query(

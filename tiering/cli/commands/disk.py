@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from disks.bucket_disk import LoggedDisk
-from disks.kinds import as_disk
 from oplog.errors import FrostlineError, NotFound, PartlyDone, Refused, UsageError
 from tiering.catalog.freshness import Freshness
 from tiering.cli.frame.output import counted
@@ -95,6 +93,8 @@ def retire_log(session: Session, disk: Name, log: LogName, give_up: GiveUp = Fal
     Shows what only that log holds; gc collects it from 24 hours later on. Exit 13: the log was written within 24 hours,
     or holds data no other log has and --give-up is missing.
     """
+    from disks.bucket_disk import LoggedDisk
+    from disks.kinds import as_disk
     from disks.object_disk.sharing import retiring
     from tiering.engine.retiring import look
 

@@ -46,7 +46,12 @@ def root_options(**given: Any) -> GlobalOptions:
 
 
 def _with_globals(function: Verb, *, changes: bool, instead_of_dry_run: str) -> Verb:
+    """A parameter whose type is a NamedTuple stands for its fields, each an option."""
+    groups: dict[str, Any] = {}
+
     def run(context: typer.Context, **given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field: given.pop(field) for field in group._fields})
         after = {name: given.pop(name) for name in NAMES}
         before = context.find_root().obj or GlobalOptions()
         with Session(before.merged(after)) as session:
@@ -54,7 +59,14 @@ def _with_globals(function: Verb, *, changes: bool, instead_of_dry_run: str) -> 
                 raise UsageError(f"'{context.command_path}' has no dry run", hint=instead_of_dry_run)
             function(session, **given)
 
-    own = list(inspect.signature(function).parameters.values())[1:]
+    own: list[inspect.Parameter] = []
+    for parameter in list(inspect.signature(function).parameters.values())[1:]:
+        kind = parameter.annotation
+        if isinstance(kind, type) and issubclass(kind, tuple):
+            groups[parameter.name] = kind
+            own += inspect.signature(kind).parameters.values()
+        else:
+            own.append(parameter)
     parameters = [
         inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
         *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own),
