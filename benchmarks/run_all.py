@@ -13,6 +13,7 @@ BENCHMARKS = {
     "bench_steady": False,
     "bench_open": False,
     "bench_rebuild": False,
+    "bench_http": True,
     "bench_log": False,
     "bench_check": False,
     "bench_gc": False,
