@@ -143,12 +143,12 @@ def lost_of(result: RebuildResult) -> list[tuple[str, str, int | None]]:
     return [(one.key, one.path, one.found_bytes) for one in result.missing_objects]
 
 
-@pytest.mark.parametrize("dying", [False, True])
-def test_a_cache_is_rebuilt_while_executors_list_the_bucket(site: Site, tmp_path: Path, dying: bool) -> None:
+@pytest.mark.parametrize("is_dying", [False, True])
+def test_a_cache_is_rebuilt_while_executors_list_the_bucket(site: Site, tmp_path: Path, is_dying: bool) -> None:
     """I7, I15: the same rows and the same losses as in one process, from an empty state, also when tasks die."""
     damage(site)
     remote = site.remote
-    if dying:
+    if is_dying:
         remote = Remote(remote.runner.hooked(dying(tmp_path / "notes", every=3)), remote.store)
     here, there = (open_disk("cold", site.config, tmp_path / name) for name in ("here", "there"))
     assert isinstance(here, ObjectDisk)

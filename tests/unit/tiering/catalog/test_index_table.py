@@ -23,6 +23,7 @@ from tiering.catalog.lineage import Lineage
 from tiering.catalog.states import States
 from tiering.config.settings import Config
 from tiering.engine.store import Store
+from tiering.table.part import PART_FILE
 
 
 @pytest.fixture(params=[True, False])
@@ -178,7 +179,7 @@ def test_a_part_that_moves_between_two_disks_is_seen(
         look_over = TableDisk.look_over
 
         def moving(self: TableDisk, *arguments: Any) -> object:
-            if self is store.disk("s3") and not moved:
+            if self is store.disk("s3") and arguments[1] == PART_FILE and not moved:
                 moved.append(arguments)
                 move(acting, "hot")
             return look_over(self, *arguments)

@@ -16,6 +16,7 @@ from tiering.catalog.freshness import Freshness
 from tiering.catalog.index import scan
 from tiering.config.settings import Config
 from tiering.engine.store import Store
+from tiering.table.part import PART_FILE
 
 
 @pytest.fixture
@@ -42,7 +43,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def looked(self: LocalDisk, *arguments: object) -> object:
         found = look_over(self, *arguments)  # type: ignore[arg-type]
-        seen.extend(file.path.split("/")[-2] for file in found if file.data is not None)
+        if arguments[1] == PART_FILE:
+            seen.extend(file.path.split("/")[-2] for file in found if file.data is not None)
         return found
 
     monkeypatch.setattr(LocalDisk, "look_over", looked)

@@ -36,6 +36,7 @@ from tiering.facts.moves import plan_document
 from tiering.merge.request import MergeRequest
 from tiering.move.report import MoveReport
 from tiering.policy.plan import Move
+from tiering.table.part import PART_FILE
 from tiering.table.schema import MoveToVolume, TtlRule
 
 LATER = TtlRule(after_seconds=10 * 365 * 86400, column="ts", action=MoveToVolume("cold"))
@@ -64,7 +65,8 @@ def looked_into(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         def look_over(self: LocalDisk | TableDisk, *arguments: object, original: object = original) -> object:
             among = arguments[3] if len(arguments) > 3 else None
-            seen.append(self.name if among is None else f"{self.name}: {', '.join(sorted(among))}")  # type: ignore[arg-type]
+            if arguments[1] == PART_FILE:
+                seen.append(self.name if among is None else f"{self.name}: {', '.join(sorted(among))}")  # type: ignore[arg-type]
             return original(self, *arguments)  # type: ignore[operator]
 
         monkeypatch.setattr(disk, "look_over", look_over)
@@ -206,7 +208,7 @@ def test_a_look_overtaken_by_commits_is_of_the_state_before(config: Config, monk
         look_over, overtaken = TableDisk.look_over, []
 
         def overtaking(self: TableDisk, *arguments: Any) -> object:
-            if self is looking.disk("s3") and not overtaken:
+            if self is looking.disk("s3") and arguments[1] == PART_FILE and not overtaken:
                 overtaken.append(arguments)
                 move_partition(acting, "202602", "hot")
             return look_over(self, *arguments)
@@ -230,7 +232,7 @@ def test_a_part_that_moves_between_two_looks_is_seen(
         look_over, moved = TableDisk.look_over, []
 
         def moving(self: TableDisk, *arguments: Any) -> object:
-            if self is looking.disk("s3") and not moved:
+            if self is looking.disk("s3") and arguments[1] == PART_FILE and not moved:
                 moved.append(arguments)
                 move_partition(acting, "202602", "hot")
             return look_over(self, *arguments)
