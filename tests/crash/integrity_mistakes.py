@@ -18,6 +18,7 @@ _FSCK = "tests/unit/restore/check/test_check.py"
 _CHECK_REPAIRS = "tests/unit/restore/check/test_check_repairs.py"
 _CHECK_PARTS = "tests/unit/restore/check/test_check_parts.py"
 _SERVERS = "tests/integration/test_collecting.py"
+_KINDS = "tests/unit/disks/test_kinds.py"
 _REBUILD = "tests/integration/test_rebuild.py"
 _REBUILD_HINDERED = "tests/integration/test_rebuild_hindered.py"
 _PAST = "tests/property/test_past.py"
@@ -237,6 +238,18 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
 )
 
 _FSCK_MISTAKES: tuple[Mistake, ...] = (
+    (
+        "a wrapper is no disk with log",
+        "a disk in a wrapper is passed over by what needs its log: it looks like a clean one",
+        f"{_KINDS}::test_a_wrapper_is_of_the_kinds_of_its_inner_disk",
+        replaced("disks.kinds", "WrappedDisk", int),
+    ),
+    (
+        "the log of the inner disk",
+        "what needs the log of a disk gets the disk in the wrapper, and reads past the wrapper",
+        f"{_KINDS}::test_the_methods_of_a_wrapper_come_first",
+        replaced("disks.wrappers.wrapped:WrappedDisk", "view", property(lambda self: self.inner)),
+    ),
     (
         "rebuild without the digest",
         "rows of a rebuilt table are written, and the digest beside them is that of none",
