@@ -355,13 +355,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "poison: what is unpacked at once has no limit",
         "a batch of a small file takes all memory",
         f"{_POISON}::test_what_is_unpacked_at_once_has_a_limit[arrow]",
-        replaced("tiering.insert.inputs.sources", "_check_at_once", nothing),
+        replaced("tiering.insert.inputs.sources", "check_at_once", nothing),
     ),
     (
         "poison: rows count as their dictionaries do",
         "many rows of packed pages are decoded together, however wide they are",
         f"{_POISON}::test_rows_of_packed_pages_are_decoded_in_slices[parquet]",
-        replaced("tiering.insert.inputs.sources", "group_size", lambda stream, group: GroupSize(0, 0)),
+        replaced("tiering.insert.inputs.source_parquet", "group_size", lambda stream, group: GroupSize(0, 0)),
     ),
     (
         "poison: a stripe is read whole",
