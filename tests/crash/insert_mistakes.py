@@ -369,4 +369,24 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         f"{_POISON}::test_rows_of_packed_pages_are_decoded_in_slices[orc]",
         replaced("tiering.insert.inputs.sources", "_ORC_ROWS", 1 << 30),
     ),
+    (
+        "poison: a value is as long as what differs from the one before",
+        "a small file of repeated values takes all memory",
+        f"{_POISON}::test_values_that_repeat_the_one_before_are_decoded_in_slices",
+        replaced("tiering.insert.inputs.source_parquet", "_prefixed_rows", lambda stream, group: 1 << 17),
+    ),
+    (
+        "attach: a row group is decoded whole",
+        "memory is that of all that a row group unpacks to",
+        "tests/unit/tiering/insert/test_attach_files.py::test_a_row_group_is_looked_at_in_pieces[plain]",
+        replaced(
+            "tiering.insert.attach_files", "parquet_batches", lambda file, stream, run: file.iter_batches(1 << 17)
+        ),
+    ),
+    (
+        "S3: what a store does not compare has arrived",
+        "a byte altered on the way is stored, and the source deleted",
+        "tests/hostile/test_altered_on_the_way.py::test_a_data_file_is_whole_or_its_move_fails[nothing-plain]",
+        replaced("disks.stores.s3.store", "_arrived", lambda sent, answered: True),
+    ),
 )
