@@ -66,7 +66,7 @@ class _Ahead:
     def take(self, size_bytes: int | None) -> bytes:
         if size_bytes is None or size_bytes < 0:
             data, self._held = self._held + self._stream.read(), b""
-            return data
+            return bytes(data)
         if not self._held:
             return bytes(self._stream.read(size_bytes))
         if len(self._held) < size_bytes:

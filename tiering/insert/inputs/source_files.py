@@ -320,7 +320,7 @@ def open_binary(source: InputSource, stdin: IO[bytes] | None, *, seekable: bool 
             file.check_unchanged()
 
 
-class _ReadOnce(pa.PythonFile):
+class _ReadOnce(pa.PythonFile):  # type: ignore[misc]
     """Arrow takes every Python file for one that seeks."""
 
     def seekable(self) -> bool:
