@@ -208,9 +208,9 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a moment of INT96 beyond what nanoseconds reach comes as another one",
         "tests/unit/tiering/insert/test_sources.py::test_moments_of_int96_are_what_they_are_in_every_year",
         replaced(
-            "tiering.insert.inputs.sources",
-            "_parquet_batches",
-            lambda file, stream, groups: file.iter_batches(131_072, row_groups=groups),
+            "tiering.insert.inputs.source_parquet",
+            "_decoded",
+            lambda file, stream, groups, rows: file.iter_batches(rows, row_groups=groups),
         ),
     ),
     (
