@@ -230,10 +230,19 @@ class QuotaReached(NoSpace):
 
 
 def error_of_kinds(message: str, kinds: Iterable[str], *, hint: str = "") -> FrostlineError:
-    """The error that says that nothing was done: `AccessDenied` or `QuotaReached` where the store refused each item for
-    that reason, so that scripts need not read the reasons."""
-    distinct = set(kinds)
-    refusals = {error.kind: error for error in (AccessDenied, QuotaReached)}
-    if distinct and distinct <= set(refusals):
-        return refusals[min(distinct)](message, hint=hint)
-    return FrostlineError(message, hint=hint)
+    """The error that says that nothing was done: of the kind of the items' errors where all of these have one exit
+    code, so that scripts need not read the reasons."""
+    errors = {_BY_KIND.get(kind, FrostlineError) for kind in kinds}
+    if len({error.exit_code for error in errors}) != 1:
+        return FrostlineError(message, hint=hint)
+    return min(errors, key=lambda error: error.kind)(message, hint=hint)
+
+
+_BY_KIND = {Retained.kind: Refused} | {
+    error.kind: error
+    for error in (
+        *(UsageError, Transient, Throttled, DiskUnreachable, OutcomeUnknown, LimitReached, NotFound, Locked),
+        *(AccessDenied, Refused, ReadOnly, QuotaReached),
+    )
+}
+"""Those with an exit code of their own that an item may have."""

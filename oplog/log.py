@@ -364,6 +364,12 @@ class OperationsLog:
             except AlreadyExists as error:
                 winner = self.peek(commit.revision)
                 if winner.commit.writer == commit.writer:
+                    if winner.digest != checksum.hex():
+                        raise Damaged(
+                            f"log entry {self.store.name}{key} was altered on its way to the store",
+                            hint="check the network and proxies in between, then 'frostline fsck'; no command was "
+                            "acknowledged by this entry: as long as it is the last one, it can be deleted",
+                        ) from error
                     break
                 why = f"revision {commit.revision} of {self.store.name} was committed first"
                 raise RevisionTaken(why, winner=winner) from error

@@ -53,7 +53,7 @@ def meddling(
 ) -> Iterator[Server]:
     """The server as seen through the proxy. `answer` changes answers, `request` the headers of requests (names in
     lower case); a server that checks signatures refuses what was signed otherwise. `around` decides whether a request
-    is forwarded at all. `tls` makes it an https server.
+    is forwarded at all, and may change the body that is. `tls` makes it an https server.
 
     A client that has it as its HTTP proxy is served too, whatever host name it asks for: no name needs an address.
     """
@@ -81,7 +81,7 @@ def meddling(
                     target = urlsplit(self.path)
                     query = f"?{target.query}" if target.query else ""
                     path = self.path if not target.netloc else target.path + query
-                    connection.request(self.command, path, body, sent)
+                    connection.request(self.command, path, found.sent_body, sent)
                     got = connection.getresponse()
                     found.status, found.body = got.status, got.read()
                     found.headers = {name.lower(): value for name, value in got.getheaders()}

@@ -23,7 +23,8 @@ def wrong_sha256(name: str, key: str) -> Damaged:
     """The error of a store that refused a body."""
     return Damaged(
         f"{name}{key}: the bytes to write do not match their SHA-256; nothing was written",
-        hint="the source changed or was damaged while it was read: check the local disk, then try again",
+        hint="the source was damaged or changed while it was read, or the network or a proxy altered the bytes: "
+        "try again, then check the local disk and what is in between",
     )
 
 

@@ -224,6 +224,10 @@ def _fault_in(source: Content, expected: Expected) -> str | None:
     return f"{_NO_TEXT} {untold}" if untold else None
 
 
+_BATCH_ROWS = 16_384
+"""Decoded at once: a row group may unpack to any size."""
+
+
 def _rows_and_texts(file: RangedFile | io.BytesIO) -> tuple[int, str]:
     """How many rows the file has, and the first column with bytes that are no text, if any. Raises `Damaged`."""
     import pyarrow as pa  # here: a check that reads no data need not wait until it is loaded
@@ -236,9 +240,10 @@ def _rows_and_texts(file: RangedFile | io.BytesIO) -> tuple[int, str]:
         names = [field.name for field in parquet.schema_arrow if holds_text(field.type)]
         for group in range(parquet.num_row_groups if names else 0):
             for name in names:
-                columns = parquet.read_row_group(group, columns=[name]).columns  # a path may be one's name, too
-                if any(not is_sound(one) and rows_without_text(one) for column in columns for one in column.chunks):
-                    return parquet.metadata.num_rows, name
+                for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[name]):
+                    # Several columns: a path may be the name of one, too.
+                    if any(not is_sound(one) and rows_without_text(one) for one in batch.columns):
+                        return parquet.metadata.num_rows, name
         return parquet.metadata.num_rows, ""
     except (pa.ArrowException, OSError, MemoryError) as error:
         if (refused := of_the_system(error)) is not None:

@@ -208,9 +208,9 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a moment of INT96 beyond what nanoseconds reach comes as another one",
         "tests/unit/tiering/insert/test_sources.py::test_moments_of_int96_are_what_they_are_in_every_year",
         replaced(
-            "tiering.insert.inputs.sources",
-            "_parquet_batches",
-            lambda file, stream, groups: file.iter_batches(131_072, row_groups=groups),
+            "tiering.insert.inputs.source_parquet",
+            "_decoded",
+            lambda file, stream, groups, rows: file.iter_batches(rows, row_groups=groups),
         ),
     ),
     (
@@ -355,18 +355,38 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "poison: what is unpacked at once has no limit",
         "a batch of a small file takes all memory",
         f"{_POISON}::test_what_is_unpacked_at_once_has_a_limit[arrow]",
-        replaced("tiering.insert.inputs.sources", "_check_at_once", nothing),
+        replaced("tiering.insert.inputs.sources", "check_at_once", nothing),
     ),
     (
         "poison: rows count as their dictionaries do",
         "many rows of packed pages are decoded together, however wide they are",
         f"{_POISON}::test_rows_of_packed_pages_are_decoded_in_slices[parquet]",
-        replaced("tiering.insert.inputs.sources", "group_size", lambda stream, group: GroupSize(0, 0)),
+        replaced("tiering.insert.inputs.source_parquet", "group_size", lambda stream, group: GroupSize(0, 0)),
     ),
     (
         "poison: a stripe is read whole",
         "memory is that of all that a stripe of ORC unpacks to",
         f"{_POISON}::test_rows_of_packed_pages_are_decoded_in_slices[orc]",
         replaced("tiering.insert.inputs.sources", "_ORC_ROWS", 1 << 30),
+    ),
+    (
+        "poison: a value is as long as what differs from the one before",
+        "a small file of repeated values takes all memory",
+        f"{_POISON}::test_values_that_repeat_the_one_before_are_decoded_in_slices",
+        replaced("tiering.insert.inputs.source_parquet", "_prefixed_rows", lambda stream, group: 1 << 17),
+    ),
+    (
+        "attach: a row group is decoded whole",
+        "memory is that of all that a row group unpacks to",
+        "tests/unit/tiering/insert/test_attach_files.py::test_a_row_group_is_looked_at_in_pieces[plain]",
+        replaced(
+            "tiering.insert.attach_files", "parquet_batches", lambda file, stream, run: file.iter_batches(1 << 17)
+        ),
+    ),
+    (
+        "S3: what a store does not compare has arrived",
+        "a byte altered on the way is stored, and the source deleted",
+        "tests/hostile/test_altered_on_the_way.py::test_a_data_file_is_whole_or_its_move_fails[nothing-plain]",
+        replaced("disks.stores.s3.store", "_arrived", lambda sent, answered: True),
     ),
 )

@@ -5,11 +5,16 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import random
 import struct
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
@@ -18,9 +23,13 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from oplog.errors import UsageError
 from tests.command_line import Frostline
 from tiering.insert.inputs import packed_sizes
 from tiering.insert.inputs.decoded_size import MOST_DECODED_BYTES, bounded
+from tiering.insert.inputs.source_files import find_sources
+from tiering.insert.inputs.sources import read_each
+from tiering.insert.reshaping import Reshaping
 from tiering.table.definitions import define_table
 
 DEPTH = 200_000
@@ -207,6 +216,99 @@ def test_rows_of_packed_pages_are_decoded_in_slices(tmp_path: Path, monkeypatch:
     found = list(sources.open_sources([str(path)], None, definition))
     assert sum(batch.num_rows for batch in found) == 50_000
     assert max(batch.nbytes for batch in found) < 8 << 20
+
+
+def test_values_that_repeat_the_one_before_are_decoded_in_slices(
+    table: Frostline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is stored as the bytes in which it differs, and any may be as long as all of its page."""
+    from tiering.insert.inputs import decoded_size
+
+    monkeypatch.setattr(decoded_size, "MOST_DECODED_BYTES", 1_000_000)
+    asked: list[int] = []
+    decode = pq.ParquetFile.iter_batches
+
+    def iter_batches(self: pq.ParquetFile, batch_size: int, **options: Any) -> Any:
+        asked.append(batch_size)
+        return decode(self, batch_size, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", iter_batches)
+    data = pa.table({"id": range(ROWS), "v": ["x" * 10_000] * ROWS})
+    pq.write_table(data, "a.parquet", use_dictionary=False, column_encoding={"v": "DELTA_BYTE_ARRAY"})
+    assert Path("a.parquet").stat().st_size < 50_000
+    table("insert", "d.t", "a.parquet")
+    assert max(asked) <= 100
+    answer = table.json("query", "select count(*), min(length(v)), max(length(v)) from d.t")["rows"]
+    assert answer == [[ROWS, 10_000, 10_000]]
+
+
+def test_rows_of_a_stripe_that_are_too_much_at_once(table: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
+    orc.write_table(pa.table({"id": range(512), "v": ["x"] * 256 + ["x" * 100_000] * 256}), "a.orc")
+    monkeypatch.setenv("FROSTLINE_LIMITS__DECODED_BYTES", str(20 << 20))
+    table("insert", "d.t", "a.orc", code=2)
+    assert "a.orc: 256 rows from row 257 on unpack to" in table.error
+    assert "limits.decoded_bytes" in table.error
+
+
+def piped(kind: str, rows: int = 20_000) -> bytes:
+    """A stream of Arrow of two batches, each of a kilobyte a row in memory."""
+    text = pa.array(["x" * 1000] * rows)
+    columns: dict[str, Any] = {"id": pa.array([0] * rows, pa.int64()), "v": text}
+    if kind == "dictionary":
+        columns["v"] = text.dictionary_encode()
+    data = pa.table(columns)
+    sink = io.BytesIO()
+    options = ipc.IpcWriteOptions(compression="zstd" if kind == "zstd" else None)
+    with ipc.new_stream(sink, data.schema, options=options) as writer:
+        for _ in range(2):
+            writer.write_batch(data.combine_chunks().to_batches()[0])
+    return sink.getvalue()
+
+
+@contextmanager
+def pipe(data: bytes) -> Iterator[BinaryIO]:
+    """One that the data comes out of, in pieces."""
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        with suppress(BrokenPipeError), os.fdopen(writer, "wb") as sink:
+            sink.write(data)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    with os.fdopen(reader, "rb") as source:
+        yield source
+    thread.join()
+
+
+def rows_of_pipe(data: bytes, most_bytes: int = 3 * LIMIT) -> int:
+    definition = define_table("d.t", order_by="id", policy="p", columns=("id:int64", "v:string"))
+    with pipe(data) as source:
+        (found,) = find_sources(["-"], "arrow")
+        batches = read_each([replace(found, most_decoded_bytes=most_bytes)], Reshaping(definition), source)
+        return sum(batch.num_rows for batch in chain.from_iterable(batches))
+
+
+@pytest.mark.parametrize("kind", ["plain", "zstd", "dictionary"])
+def test_a_piped_stream_of_arrow_is_measured_as_it_comes(kind: str) -> None:
+    data = piped(kind)
+    assert rows_of_pipe(data) == 40_000
+    assert rows_of_pipe(gzip.compress(data, 1)) == 40_000
+    if kind != "dictionary":
+        with pytest.raises(UsageError, match="standard input: the buffers of batch or dictionary 1 unpack to 2"):
+            rows_of_pipe(data, LIMIT)
+    with pytest.raises(UsageError, match="standard input cannot be read as arrow"):
+        rows_of_pipe(data[: len(data) // 2])
+
+
+@pytest.mark.parametrize("damage", range(40))
+def test_damaged_streams_of_a_pipe_are_refused(damage: int) -> None:
+    chance = random.Random(damage)
+    data = bytearray(piped("zstd", 100))
+    for _ in range(3):
+        data[chance.randrange(len(data))] = chance.choice((0, 1, 127, 128, 255, chance.randrange(256)))
+    with suppress(UsageError):
+        rows_of_pipe(bytes(data))
 
 
 @pytest.mark.parametrize("damage", range(40))

@@ -62,7 +62,7 @@ class TestReadOnlyBucket:
     )
     def test_is_told_as_such(self, home: Path, store: Frostline, number: int, said: str, code: int) -> None:
         with hooked(_failing(home / "bucket", number)):
-            printed = store("move", "d.t", "--partition", "202602", "--to-disk", "s3", code=1)
+            printed = store("move", "d.t", "--partition", "202602", "--to-disk", "s3", code=code)
             assert said in printed
             assert "SHA-256" not in printed + store.error
             store("snapshot", "s3", code=code)

@@ -74,7 +74,7 @@ def test_a_machine_that_says_the_name_of_anothers_log(
     c.to_bucket()
     assert c.keys() == [0, 1, 2, 3, 4, 99]
     a.insert(98)
-    said = a("move", "d.t", "--partition", "all", "--to-disk", "s3", code=1)
+    said = a("move", "d.t", "--partition", "all", "--to-disk", "s3", code=13)
     assert "is written by another machine" in said
     assert "disk adopt s3" in said
 
@@ -233,7 +233,7 @@ def test_the_log_of_a_machine_that_is_gone(machines: tuple[Home, Home], tmp_path
     assert gc(a, days=0) == 0
     assert blobs(tmp_path) == 2
     b.insert(15)
-    assert "was retired by" in b("move", "d.t", "--partition", "all", "--to-disk", "s3", code=1)
+    assert "was retired by" in b("move", "d.t", "--partition", "all", "--to-disk", "s3", code=13)
     assert gc(a, days=3) == 2, "and what was sent for that move"
     assert blobs(tmp_path) == 1
     assert a.keys() == [0, 1, 2, 3, 4]
@@ -255,6 +255,7 @@ def test_a_machine_that_was_only_quiet_takes_its_log_back(machines: tuple[Home, 
     age(tmp_path, "b", 13)
     b("disk", "adopt", "s3", code=13)
     assert "was retired by" in b.error
+    assert "it is too late to take it back" in b.error
 
 
 def test_a_log_that_comes_back_while_a_collection_runs(

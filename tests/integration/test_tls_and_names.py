@@ -102,6 +102,16 @@ def test_a_bundle_that_is_missing_is_named(secure: Server, tmp_path: Path) -> No
         list(store.list())
 
 
+@pytest.mark.parametrize("content", [b"", b"no certificate", bytes(range(256))], ids=["empty", "text", "bytes"])
+def test_a_bundle_without_certificates_is_named(secure: Server, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "none.pem").write_bytes(content)
+    with (
+        open_bucket(secure, "b", ca_bundle=str(tmp_path / "none.pem")) as store,
+        pytest.raises(UsageError, match=r"none\.pem has no certificates that can be read"),
+    ):
+        list(store.list())
+
+
 def test_a_table_on_an_https_server(
     secure: Server,
     certificates: Path,

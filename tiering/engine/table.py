@@ -73,7 +73,8 @@ class Table:
         reachability.check_whole(self._context, self.definition, f"attaching files to {self.definition.full_name}")
         recovering.begin_disks(self._context)
         how = replication.inserting(self._context, self.definition, quorum)
-        files = [attach_files.look_at(path, self.definition) for path in paths]
+        most_bytes = self._context.config.limits.decoded_bytes
+        files = [attach_files.look_at(path, self.definition, most_bytes) for path in paths]
         if dry_run:
             return attach_files.to_attach(self.definition, files)
         result = attach_files.attach_files(self._context, self.definition, files, how)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
@@ -24,9 +24,10 @@ from disks.local.copied import copy_file
 from disks.system_errors import of_the_system
 from oplog.errors import Conflict, NotFound, UsageError
 from tiering.catalog.context import Context
+from tiering.insert.inputs.source_parquet import BUFFER_BYTES, parquet_batches, runs_alike
 from tiering.insert.insert import How, Inserting, InsertResult, NewPart, make_ready
 from tiering.insert.row_blocks import row_digest
-from tiering.parquet.column_ranges import FileRanges, group_ranges, key_json
+from tiering.parquet.column_ranges import FileRanges, grouped_columns, key_json
 from tiering.parquet.part_files import row_group_of
 from tiering.parquet.sections import MAGIC, crc32_of
 from tiering.parquet.sorting import is_sorted
@@ -83,11 +84,15 @@ def to_attach(definition: TableDefinition, files: Sequence[FittingFile]) -> Inse
     return InsertResult(definition.full_name, rows=rows, bytes=size_bytes)
 
 
-def look_at(path: Path, definition: TableDefinition) -> FittingFile:
-    """What part.json would say of the file. Raises `NotFound`, and `UsageError` for one that does not fit."""
+def look_at(path: Path, definition: TableDefinition, most_decoded_bytes: int) -> FittingFile:
+    """What part.json would say of the file. Raises `NotFound`, and `UsageError` for one that does not fit, or whose
+    pages take more memory than that."""
     try:
-        with path.open("rb") as opened, pq.ParquetFile(opened, page_checksum_verification=True) as file:
-            return _looked_at(path, definition, opened, file)
+        with (
+            path.open("rb") as opened,
+            pq.ParquetFile(opened, page_checksum_verification=True, pre_buffer=False, buffer_size=BUFFER_BYTES) as file,
+        ):
+            return _looked_at(path, definition, opened, file, most_decoded_bytes)
     except FileNotFoundError as error:
         raise NotFound(f"no such file: {path}", hint="give the data files of parts, or a partition") from error
     except (pa.ArrowException, OSError) as error:
@@ -96,7 +101,9 @@ def look_at(path: Path, definition: TableDefinition) -> FittingFile:
         ) from error
 
 
-def _looked_at(path: Path, definition: TableDefinition, opened: BinaryIO, file: pq.ParquetFile) -> FittingFile:
+def _looked_at(
+    path: Path, definition: TableDefinition, opened: BinaryIO, file: pq.ParquetFile, most_decoded_bytes: int
+) -> FittingFile:
     _check_columns(path, definition, file.schema_arrow)
     metadata, keys = file.metadata, definition.order_by
     if not metadata.num_rows:
@@ -105,20 +112,27 @@ def _looked_at(path: Path, definition: TableDefinition, opened: BinaryIO, file: 
     found, last = None, arrow_schema(definition).empty_table().select(keys)
     ranges, kept = FileRanges(definition), metadata.num_rows <= definition.settings.insert_block_rows
     held: list[pa.Table] = []
+    held_bytes = 0
     for number in filter(lambda number: metadata.row_group(number).num_rows, range(metadata.num_row_groups)):
-        rows = file.read_row_group(number)
-        _check_texts(path, rows)
-        _, partitions = partition_rows(rows, definition)
-        if len({one.id for one in partitions} | ({found.id} if found else set())) > 1:
-            raise _unfit(path, definition, "holds rows of several partitions")
-        found = partitions[0]
-        if not is_sorted(pa.concat_tables([last, rows.select(keys)]), keys):
-            raise _unfit(path, definition, f"is not sorted by {', '.join(keys)}")
-        last = rows.select(keys).slice(rows.num_rows - 1)
-        ranges.add(rows)
-        held += [rows] if kept else []
-        first_key = tuple(key_json(rows.column(name)[0]) for name in keys)
-        groups.append(row_group_of(metadata.row_group(number), first_key, group_ranges(rows, definition), opened))
+        first_key, of_group = None, FileRanges(definition, grouped_columns(definition))
+        for rows in _rows(path, opened, file, number, most_decoded_bytes):
+            _check_texts(path, rows)
+            _, partitions = partition_rows(rows, definition)
+            if len({one.id for one in partitions} | ({found.id} if found else set())) > 1:
+                raise _unfit(path, definition, "holds rows of several partitions")
+            found = partitions[0]
+            if not is_sorted(pa.concat_tables([last, rows.select(keys)]), keys):
+                raise _unfit(path, definition, f"is not sorted by {', '.join(keys)}")
+            last = rows.select(keys).slice(rows.num_rows - 1)
+            ranges.add(rows)
+            of_group.add(rows)
+            held_bytes += rows.nbytes
+            kept = kept and held_bytes <= most_decoded_bytes
+            held = [*held, rows] if kept else []
+            if first_key is None:
+                first_key = tuple(key_json(rows.column(name)[0]) for name in keys)
+        assert first_key is not None
+        groups.append(row_group_of(metadata.row_group(number), first_key, of_group.result(), opened))
     _check_layout(path, definition, groups)
     end, size_bytes = groups[-1].offset_bytes + groups[-1].size_bytes, os.fstat(opened.fileno()).st_size
     sha256 = _sha256(opened)
@@ -135,6 +149,15 @@ def _looked_at(path: Path, definition: TableDefinition, opened: BinaryIO, file: 
     partition = Partition(found.id, found.values, metadata.num_rows)
     digest = row_digest(pa.concat_tables(held), definition) if kept else sha256
     return FittingFile(path, partition, described, digest)
+
+
+def _rows(
+    path: Path, opened: BinaryIO, file: pq.ParquetFile, number: int, most_decoded_bytes: int
+) -> Iterator[pa.Table]:
+    """Of a row group, which may unpack to any size, in pieces that fit into memory."""
+    for run in runs_alike(str(path), file, opened, range(number, number + 1), most_decoded_bytes):
+        for batch in parquet_batches(file, opened, run):
+            yield pa.Table.from_batches([batch])
 
 
 def _check_columns(path: Path, definition: TableDefinition, schema: pa.Schema) -> None:

@@ -70,7 +70,8 @@ def _files(context: Context, definition: TableDefinition, detached: DetachedPart
         raise Locked(f"{detached.path} of disk {detached.disk} is in no directory", hint="drain it to a local disk")
     for number, file in enumerate(detached.part.files, 1):
         path = disk.local_path(f"{detached.path}/{file.name}")
-        yield attach_files.taken_back(attach_files.look_at(path, definition), detached.part, number)
+        fitting = attach_files.look_at(path, definition, context.config.limits.decoded_bytes)
+        yield attach_files.taken_back(fitting, detached.part, number)
 
 
 @contextmanager

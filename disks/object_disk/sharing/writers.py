@@ -119,15 +119,16 @@ class WriterClaim:
                 return
             found = retired(self._store)
             if newest is not None and found is not None and now() - found.since > _TAKEN_BACK_WITHIN:
-                raise self._is_retired(newest)
+                raise self._is_retired(newest, is_too_late=True)
             self._put(number + 1)
 
-    def _is_retired(self, newest: Writer) -> Refused:
+    def _is_retired(self, newest: Writer, *, is_too_late: bool = False) -> Refused:
+        way_back = f"within 12 hours 'frostline disk adopt {self._disk}' takes it back; later "
         return Refused(
             f"the log of disk {self._disk}, {self._store.name}, was retired by {newest.holder} at "
             f"{newest.time:%Y-%m-%d %H:%M} UTC: what it alone names is being collected, or will be",
-            hint=f"within 12 hours 'frostline disk adopt {self._disk}' takes it back; later give this machine another "
-            "log (`log:`), and bring back what it had from a backup",
+            hint=f"{'it is too late to take it back: ' if is_too_late else way_back}give this machine another log "
+            "(`log:`), and bring back what it had from a backup",
         )
 
     def _put(self, number: int) -> None:

@@ -149,7 +149,9 @@ class S3Store(ObjectStore):
             headers |= self._integrity(key, view, sha256)
             with op("store.put", key):
                 self._meter.add("PUT", sent=len(view))
-                self._s3.requests.put(key, view, sha256, headers)
+                answered = self._s3.requests.put(key, view, sha256, headers)
+            if not _arrived(headers, answered):
+                self._read_back(key, sha256)
 
     def put_if_absent(
         self, key: str, payload: bytes, *, sha256: bytes, metadata: Mapping[str, str] | None = None
@@ -168,11 +170,24 @@ class S3Store(ObjectStore):
             if "if-none-match" not in headers:
                 take_last_look()
             try:
-                self._s3.requests.put(key, view, sha256, headers)
+                answered = self._s3.requests.put(key, view, sha256, headers)
             except (Unreachable, Throttled):
                 raise
             except Transient as error:
                 raise outcome_unknown(self._s3.location, key, error) from error
+        if not _arrived(headers, answered):
+            try:
+                self._read_back(key, sha256)
+            except FrostlineError as error:
+                raise outcome_unknown(self._s3.location, key, error) from error
+
+    def _read_back(self, key: str, sha256: bytes) -> None:
+        """Raises `Transient` where the object is not what was sent: nobody compared it on its way."""
+        if hashlib.sha256(self.get(key)).digest() != sha256:
+            raise Transient(
+                f"{self.name}{key}: the bytes were altered on their way to the store, which does not compare them",
+                hint="check the network and proxies in between, then try again",
+            )
 
     def _exists(self, key: str) -> bool:
         try:
@@ -194,12 +209,16 @@ class S3Store(ObjectStore):
         return {"content-md5": base64.b64encode(hashlib.md5(view, usedforsecurity=False).digest()).decode()}
 
     def _put_in_parts(self, key: str, view: memoryview, sha256: bytes, metadata: Mapping[str, str]) -> None:
+        have_arrived = True
+
         def put_part(part: memoryview, digest: bytes, query: str) -> str:
+            nonlocal have_arrived
             self._meter.add("PUT", sent=len(part))
             headers = self._integrity(key, part, digest)
             answered = self._s3.requests.put(key, part, digest, headers, query=query)
             if "etag" not in answered:  # by it the parts are put together
                 raise Transient(f"{self.name}{key}: a part was taken, and the answer has no ETag")
+            have_arrived = have_arrived and _arrived(headers, answered)
             return answered["etag"]
 
         with self._client_errors(key):
@@ -209,6 +228,8 @@ class S3Store(ObjectStore):
                 self._s3.client, self._s3.bucket, self._full(key), metadata, with_checksums=with_checksums
             )
             upload.send(view, sha256, put_part, wrong_sha256(self.name, key), self._part_bytes)
+        if not have_arrived:
+            self._read_back(key, sha256)
 
     def delete(self, keys: Iterable[str]) -> dict[str, FrostlineError | None]:
         wanted = [check_key(key) for key in keys]
@@ -445,3 +466,10 @@ def _header_text(value: str) -> str:
         return value if value.isascii() else value.encode("latin-1").decode()
     except UnicodeError:
         return value
+
+
+def _arrived(sent: Mapping[str, str], answered: Mapping[str, str]) -> bool:
+    """Whether a put is known to have stored what was sent: the store compares the SHA-256, or names the MD5 as the
+    object's ETag, as most do."""
+    md5 = sent.get("content-md5")
+    return md5 is None or answered.get("etag", "").strip('"').lower() == base64.b64decode(md5).hex()

@@ -190,7 +190,7 @@ def nobody(home: Marked, settings: KeeperConfig) -> None:
 def test_without_keeper_nothing_goes_up(home: Marked, keeper: Keeper, settings: KeeperConfig, tmp_path: Path) -> None:
     home.insert(1, 2)
     nobody(home, settings)
-    (failed,) = home.json("move", "d.t", *ALL, "--to-disk", "s3", code=1)["failed"]
+    (failed,) = home.json("move", "d.t", *ALL, "--to-disk", "s3", code=5)["failed"]
     assert "Keeper" in failed["error"]
     assert not [path for path in (tmp_path / "s3").iterdir() if "-file-" in path.name]
     assert home.keys() == [1, 2]

@@ -388,7 +388,10 @@ def _print(session: Session, document: "DiskDecision") -> None:
         line(f"       {held.table}: {counted(held.parts, 'part')}, {rows} when last counted")
     if known.place and not known.counted:
         line("       and it was written to since: its parts may have changed")
-    line(f"found  {'disk ' + found.id if found.id else 'no disk'} at {found.place or 'no place'}")
+    if found.place:
+        line(f"found  {'disk ' + found.id if found.id else 'no disk'} at {found.place}")
+    else:
+        line("found  nothing: it is not in the configuration")
     for held in found.tables or ():
         line(f"       {held.table}: {counted(held.parts, 'part')}, {counted(held.rows, 'row')}")
     for one in document.set_aside or ():

@@ -144,7 +144,11 @@ def explain(
         line(f"  rule        {rule.rule}: {rule.detail}")
     if explanation.decision == "stay":
         due = explanation.next_due
-        held = {"paused": "when it is resumed", "pin": "when it is unpinned"}.get(explanation.reason.kind)
+        held = {
+            "paused": "when it is resumed",
+            "pin": "when it is unpinned",
+            "clock": "when the clock is confirmed",
+        }.get(explanation.reason.kind)
         when = format_time(due.replace(microsecond=0)) if due else held or "no rule will move it"
         line(f"  next        {when}")
 

@@ -351,8 +351,8 @@ def actor() -> str:
 
 
 def fail_if_partly(failed: int, succeeded: int, noun: str, kinds: Iterable[str] = ()) -> None:
-    """Exit 3 when some items failed and some are done, 1 when all failed; 12 when the store refused all of them, by the
-    `kinds` of their errors."""
+    """Exit 3 when some items failed and some are done; when all failed, the exit code that the `kinds` of their errors
+    share, else 1."""
     if not failed:
         return
     from oplog.errors import PartlyDone, error_of_kinds

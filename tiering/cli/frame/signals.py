@@ -31,10 +31,10 @@ STOPPED = {
     INTERRUPTED: "\nfrostline: interrupted; the next command continues the work",
 }
 _CODES: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED}
-_MOST_SECONDS = 1.0
+_MOST_SECONDS = 0.5
 """From the signal to the end of the process. What is cut off is mended by the next command, as after a kill."""
 _MOST_CLEAN_UP_SECONDS = 30.0
-"""The same while a clean-up is owed. A second after the last one it ends."""
+"""The same while a clean-up is owed. It ends soon after the last one."""
 _LOOK_SECONDS = 0.05
 _ends_within: WeakKeyDictionary[Handler, float] = WeakKeyDictionary()
 _LATER_SECONDS = 0.005

@@ -6,7 +6,7 @@ hundred gigabytes as text. So what is decoded is bounded by the widest value tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,20 @@ def bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = rows_at_once(widest)
     for first in range(0, batch.num_rows, rows):
         yield batch.slice(first, rows)
+
+
+def together(batches: Iterable[pa.RecordBatch], rows: int, size_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Batches of few rows as larger ones, of about so many rows or bytes."""
+    waiting: list[pa.RecordBatch] = []
+    waiting_rows = waiting_bytes = 0
+    for batch in batches:
+        waiting.append(batch)
+        waiting_rows, waiting_bytes = waiting_rows + batch.num_rows, waiting_bytes + batch.nbytes
+        if waiting_bytes > size_bytes or waiting_rows >= rows:
+            yield pa.concat_batches(waiting)
+            waiting, waiting_rows, waiting_bytes = [], 0, 0
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 def rows_at_once(widest_bytes: int) -> int:

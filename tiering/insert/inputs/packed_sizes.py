@@ -8,7 +8,7 @@ them. Pieces are looked at where the reader will look for them, and none is unpa
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -155,7 +155,7 @@ def batch_sizes(stream: Any) -> Iterator[int]:
     try:
         is_file = _read(stream, 0, len(_ARROW_FILE)) == _ARROW_FILE
         for at in _blocks(stream) if is_file else _messages(stream):
-            yield _message(stream, at)[0]
+            yield message_size(stream, at)[0]
     except (struct.error, OverflowError) as error:
         raise pa.ArrowInvalid(f"the metadata of a batch cannot be read: {error}") from error
 
@@ -173,13 +173,16 @@ def _blocks(stream: Any) -> Iterator[int]:
 
 def _messages(stream: Any) -> Iterator[int]:
     at = 0
-    while (size := _message(stream, at)[1]) is not None:
+    while (size := message_size(stream, at)[1]) is not None:
         yield at
         at += size
 
 
-def _message(stream: Any, at: int) -> tuple[int, int | None]:
-    """What the message there takes in memory, and its bytes in the file; None at the end."""
+def message_size(
+    stream: Any, at: int, check_body: Callable[[int], None] = lambda size_bytes: None
+) -> tuple[int, int | None]:
+    """What the message there takes in memory, and its bytes in the file; None at the end. `check_body` is called with
+    the bytes of its buffers before any of them is looked at."""
     head = _read(stream, at, 8)
     begin = 8 if head.startswith(_GOES_ON) else 4
     if len(head) < begin or not (length := struct.unpack("<i", head[begin - 4 : begin])[0]):
@@ -188,6 +191,7 @@ def _message(stream: Any, at: int) -> tuple[int, int | None]:
     body, body_bytes = at + begin + length, flat.number("<q", flat.root, 3)
     if body_bytes < 0:
         raise pa.ArrowInvalid("a batch has less than no bytes")
+    check_body(body_bytes)
     kind, header = flat.number("<B", flat.root, 1), flat.table(flat.root, 2)
     if kind == 2 and header is not None:  # a dictionary is a batch of one column
         header = flat.table(header, 1)

@@ -36,6 +36,8 @@ ARROW_FILE = b"ARROW1"
 """What an Arrow IPC file begins with; a stream does not."""
 BLOCK_BYTES = 8 * 1024 * 1024
 """Text is read and parsed in pieces of about this size."""
+BATCH_ROWS = 131_072
+"""Handed on at once."""
 MOST_RECORD_BYTES = 256 * 1024 * 1024
 """Of text, in one record: what is longer has lost its line ends, or its closing quote, and would fill the memory."""
 
@@ -70,6 +72,15 @@ def too_long(label: str, begin: int) -> UsageError:
         f"{label}: the record that begins at byte {begin:,} is longer than {MOST_RECORD_BYTES >> 20} MiB",
         hint="a line end or a closing quote is missing, or it is no text",
     )
+
+
+def check_at_once(label: str, size_bytes: int, most_bytes: int, pieces: str) -> None:
+    """Raises `UsageError` for pieces of a file that unpack to more than may be in memory."""
+    if size_bytes > most_bytes:
+        raise UsageError(
+            f"{label}: {pieces} unpack to {size_bytes:,} bytes at once, and the limit is {most_bytes:,}",
+            hint="write the file in smaller pages or batches, or set limits.decoded_bytes to more",
+        )
 
 
 def numbered_blocks(blocks: Iterable[bytes], first_line: int) -> Iterator[tuple[int, bytes]]:
@@ -304,9 +315,16 @@ def open_binary(source: InputSource, stdin: IO[bytes] | None, *, seekable: bool 
         if seekable:
             yield pa.PythonFile(stack.enter_context(_unpacked(raw, source)), mode="r")
         else:
-            yield raw if isinstance(raw, pa.NativeFile) else pa.PythonFile(raw, mode="r")
+            yield raw if isinstance(raw, pa.NativeFile) else _ReadOnce(raw, mode="r")
         if file is not None:
             file.check_unchanged()
+
+
+class _ReadOnce(pa.PythonFile):  # type: ignore[misc]
+    """Arrow takes every Python file for one that seeks."""
+
+    def seekable(self) -> bool:
+        return False
 
 
 def _unpacked(raw: Any, source: InputSource) -> IO[bytes]:

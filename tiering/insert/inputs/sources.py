@@ -24,30 +24,31 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
 from disks.workers.progress import Task
-from oplog.errors import UsageError
-from tiering.config.units import counted
 from tiering.insert.bad_rows import BadRows
 from tiering.insert.inputs.bucket_sources import BucketSources
-from tiering.insert.inputs.decoded_size import bounded, longest, rows_at_once
+from tiering.insert.inputs.decoded_size import bounded, together
 from tiering.insert.inputs.hive import path_columns, with_path_fields
 from tiering.insert.inputs.json.source import guess_schema, read_json
-from tiering.insert.inputs.packed_sizes import batch_sizes, group_size
+from tiering.insert.inputs.packed_sizes import batch_sizes
+from tiering.insert.inputs.piped_batches import CheckedStream
 from tiering.insert.inputs.source_csv import check_text, csv_head, read_csv
 from tiering.insert.inputs.source_files import (
     ARROW_FILE,
+    BATCH_ROWS,
     BLOCK_BYTES,
     STDIN,
     InputSource,
+    check_at_once,
     files_below,
     find_sources,
     open_binary,
     reading,
 )
+from tiering.insert.inputs.source_parquet import read_parquet
 from tiering.insert.reshaping import NULLS, Reshaping
 from tiering.insert.row_reader import RowReader
 from tiering.table.schema import TableDefinition
 
-_BATCH_ROWS = 131_072
 _ORC_ROWS = 256
 """Decoded at once, whatever they come to."""
 _ORC_BYTES = 64 * 1024 * 1024
@@ -180,107 +181,22 @@ def _read(
                         yield from intake.batches(some)
 
 
-def _read_parquet(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
-    source, found = intake.source, 0
-    with open_binary(source, stdin, seekable=True) as stream:
-        file = pq.ParquetFile(stream, pre_buffer=False)
-        rows = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-        groups = source.span.within(rows) if source.span is not None else range(len(rows))
-        intake.rows = sum(rows[: groups.start])
-        for some in (
-            _alike(source, file, stream, groups) if source.is_here else [(groups, _rows_by_footer(file, groups))]
-        ):
-            for batch in _parquet_batches(file, stream, *some):
-                found += batch.num_rows
-                yield batch
-        found += sum(rows) - sum(rows[groups.start : groups.stop])
-        if found != file.metadata.num_rows:
-            raise UsageError(
-                f"{source.label} holds {counted(found, 'row')}, and its footer says {file.metadata.num_rows:,}",
-                hint="the file is damaged: write it again",
-            )
+def _read_arrow(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+    source = intake.source
 
-
-def _rows_by_footer(file: pq.ParquetFile, groups: range) -> int:
-    """How many rows are decoded at once of a file whose pages would take a request each."""
-    found = (file.metadata.row_group(number) for number in groups)
-    widest = max((group.total_byte_size // max(group.num_rows, 1) for group in found), default=0)
-    return rows_at_once(widest)
-
-
-def _alike(source: InputSource, file: pq.ParquetFile, stream: Any, groups: range) -> Iterator[tuple[range, int]]:
-    """The row groups in runs, each with how many of its rows are decoded at once: rows of a small file can unpack to
-    many bytes, and name one large value of a dictionary, again and again. Raises `UsageError` where the pages of one
-    are too large."""
-    columns = [(number, file.schema.column(number)) for number in range(len(file.schema))]
-    texts = [
-        (number, column.name)
-        for number, column in columns
-        if column.physical_type == "BYTE_ARRAY" and column.path == column.name and column.max_repetition_level == 0
-        if pa.types.is_string(kind := file.schema_arrow.field(column.name).type) or pa.types.is_binary(kind)
-    ]
-    begin, before = groups.start, _BATCH_ROWS
-    for number in groups:
-        group = file.metadata.row_group(number)
-        size = group_size(stream, group)
-        _check_at_once(source, size.at_once_bytes, f"the pages of row group {number}")
-        names = [name for column, name in texts if group.column(column).has_dictionary_page]
-        rows = min(_BATCH_ROWS, rows_at_once(size.widest_row_bytes + _longest_values(file, stream, number, names)))
-        if rows != before and number > begin:
-            yield range(begin, number), before
-            begin = number
-        before = rows
-    if groups:
-        yield range(begin, groups.stop), before
-
-
-def _check_at_once(source: InputSource, size_bytes: int, pieces: str) -> None:
-    if size_bytes > source.most_decoded_bytes:
-        raise UsageError(
-            f"{source.label}: {pieces} unpack to {size_bytes:,} bytes at once, and the limit is"
-            f" {source.most_decoded_bytes:,}",
-            hint="write the file in smaller pages or batches, or set limits.decoded_bytes to more",
+    def check(number: int, size_bytes: int) -> None:
+        check_at_once(
+            source.label, size_bytes, source.most_decoded_bytes, f"the buffers of batch or dictionary {number}"
         )
 
-
-def _longest_values(file: pq.ParquetFile, stream: Any, group: int, names: Sequence[str]) -> int:
-    """The longest value of each dictionary of a row group, summed up."""
-    if not names or not file.metadata.row_group(group).num_rows:
-        return 0
-    encoded = pq.ParquetFile(stream, metadata=file.metadata, pre_buffer=False, read_dictionary=list(names))
-    first = next(encoded.iter_batches(1, row_groups=[group], columns=list(names)))
-    return sum(longest(array.dictionary) for array in first.columns if pa.types.is_dictionary(array.type))
-
-
-def _parquet_batches(file: pq.ParquetFile, stream: Any, groups: range, rows: int) -> Iterator[pa.RecordBatch]:
-    """Of these row groups. INT96 holds nanoseconds of any year, and Arrow's reach from 1677 to 2262: beyond that they
-    would come as other moments, and so come in microseconds."""
-    batches = file.iter_batches(rows, row_groups=groups)
-    if all(file.schema.column(number).physical_type != "INT96" for number in range(len(file.schema))):
-        yield from batches
-        return
-    coarse = pq.ParquetFile(stream, metadata=file.metadata, pre_buffer=False, coerce_int96_timestamp_unit="us")
-    fields = enumerate(zip(file.schema_arrow, coarse.schema_arrow, strict=True))
-    places = [number for number, (field, other) in fields if field.type != other.type]
-    names = [file.schema_arrow.names[number] for number in places]
-    again = coarse.iter_batches(rows, row_groups=groups, columns=names)
-    for batch, moments in zip(batches, again, strict=True):
-        arrays = batch.columns
-        for number, array in zip(places, moments.columns, strict=True):
-            try:
-                array.cast(arrays[number].type)
-            except pa.ArrowInvalid:
-                arrays[number] = array
-        yield pa.RecordBatch.from_arrays(arrays, batch.schema.names)
-
-
-def _read_arrow(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
-    with open_binary(intake.source, stdin, seekable=intake.source.path != STDIN) as stream:
-        if stream.seekable() and intake.source.is_here:
-            for number, size_bytes in enumerate(batch_sizes(stream)):
-                _check_at_once(intake.source, size_bytes, f"the buffers of batch or dictionary {number}")
+    with open_binary(source, stdin, seekable=source.path != STDIN) as stream:
+        if stream.seekable():
+            for number, size_bytes in enumerate(batch_sizes(stream) if source.is_here else ()):
+                check(number, size_bytes)
             stream.seek(0)
-        reader = _open_arrow(stream)
+            reader = _open_arrow(stream)
+        else:
+            reader = pa.ipc.open_stream(pa.PythonFile(CheckedStream(stream, check), mode="r"))
         if isinstance(reader, pa.RecordBatchFileReader):
             for number in range(reader.num_record_batches):
                 yield reader.get_batch(number)
@@ -290,8 +206,6 @@ def _read_arrow(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.Recor
 
 def _open_arrow(stream: Any) -> Any:
     """The IPC file format begins with ARROW1 and needs seeking; anything else is the stream format."""
-    if not stream.seekable():
-        return pa.ipc.open_stream(stream)
     magic = stream.read(6)
     stream.seek(0)
     return pa.ipc.open_file(stream) if bytes(magic) == ARROW_FILE else pa.ipc.open_stream(stream)
@@ -299,24 +213,22 @@ def _open_arrow(stream: Any) -> Any:
 
 def _read_orc(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     with open_binary(intake.source, stdin, seekable=True) as stream:
-        waiting: list[pa.RecordBatch] = []
-        rows = size_bytes = 0
-        for batch in _orc_batches(stream):
-            waiting.append(batch)
-            rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
-            if size_bytes > _ORC_BYTES or rows >= _BATCH_ROWS:
-                yield pa.concat_batches(waiting)
-                waiting, rows, size_bytes = [], 0, 0
-        if waiting:
-            yield pa.concat_batches(waiting)
+        yield from together(_orc_batches(intake.source, stream), BATCH_ROWS, _ORC_BYTES)
 
 
-def _orc_batches(stream: Any) -> Iterator[pa.RecordBatch]:
-    """In few rows each: nothing tells what a stripe unpacks to, and the reader of a data set unpacks no whole one."""
+def _orc_batches(source: InputSource, stream: Any) -> Iterator[pa.RecordBatch]:
+    """In few rows each: nothing tells what a stripe unpacks to, and the reader of a data set unpacks no whole one.
+    Raises `UsageError` for rows that came to too much: what follows needs a multiple of it."""
     import pyarrow.dataset as ds
 
     fragment = ds.OrcFileFormat().make_fragment(stream)
-    yield from fragment.to_batches(batch_size=_ORC_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False)
+    row = 0
+    for batch in fragment.to_batches(batch_size=_ORC_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False):
+        check_at_once(
+            source.label, batch.nbytes, source.most_decoded_bytes, f"{_ORC_ROWS} rows from row {row + 1:,} on"
+        )
+        row += batch.num_rows
+        yield batch
 
 
 def _open_orc(stream: Any) -> Any:
@@ -326,7 +238,7 @@ def _open_orc(stream: Any) -> Any:
 
 
 _READERS: dict[str, Callable[[RowReader, IO[bytes] | None], Iterator[pa.RecordBatch]]] = {
-    "parquet": _read_parquet,
+    "parquet": read_parquet,
     "arrow": _read_arrow,
     "orc": _read_orc,
 }

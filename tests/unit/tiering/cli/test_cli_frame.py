@@ -19,7 +19,8 @@ import yaml
 from typer.core import TyperGroup
 
 from disks.workers.progress import Silent
-from oplog.errors import AccessDenied, Damaged, FrostlineError, Refused
+from oplog import errors
+from oplog.errors import AccessDenied, Damaged, FrostlineError, PartlyDone, Refused
 from tiering.cli import main as cli
 from tiering.cli.frame.exit_codes import Terminated
 from tiering.cli.frame.options import GlobalOptions
@@ -34,6 +35,13 @@ CONTRACT_VERBS = {
     "pin", "unpin", "merge", "log", "restore", "snapshot", "fsck", "gc", "du", "status", "demo", "table", "moves",
     "config", "daemon", "cost", "doctor", "objbench", "backup", "partition",
 }  # fmt: skip
+
+ERRORS = [
+    error
+    for error in vars(errors).values()
+    if isinstance(error, type) and issubclass(error, FrostlineError) and error is not PartlyDone
+]
+"""That one of several items may fail with."""
 
 
 @pytest.fixture(autouse=True)
@@ -249,6 +257,16 @@ class TestErrors:
         for what, said in (("moves", "the move failed"), ("entries", "the entry failed")):
             with pytest.raises(FrostlineError, match=said):
                 fail_if_partly(1, 0, what)
+
+    @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
+    def test_all_failed_alike_is_the_code_of_that(self, error: type[FrostlineError]) -> None:
+        with pytest.raises(FrostlineError, match="all 2 moves failed") as caught:
+            fail_if_partly(2, 0, "moves", [error.kind, error.kind])
+        assert caught.value.exit_code == error.exit_code
+        assert caught.value.next_step
+        with pytest.raises(FrostlineError) as caught:
+            fail_if_partly(2, 0, "moves", [error.kind, FrostlineError.kind])
+        assert caught.value.exit_code == 1
 
 
 class TestConfirmation:

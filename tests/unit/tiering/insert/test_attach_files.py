@@ -15,15 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from oplog.errors import Conflict
+from oplog.errors import Conflict, UsageError
 from tests.homes import Home
 from tiering.config.reading import load
 from tiering.engine.store import Store
 from tiering.insert import attach_files
+from tiering.insert.inputs import decoded_size, source_parquet
 from tiering.parquet.part_files import write_part_files
 from tiering.table.columns.types import arrow_schema
 from tiering.table.definitions import define_table
 
+MOST_BYTES = 1 << 30
 COLUMNS = ("--column", "day:date", "--column", "k:int64")
 
 
@@ -142,7 +144,7 @@ def test_a_file_that_changes_meanwhile_is_not_taken(home: Home) -> None:
     path = Path(files(home)[0])
     with Store.open(load(home.configuration)) as store:
         definition = store.definition("d.copy")
-        looked = attach_files.look_at(path, definition)
+        looked = attach_files.look_at(path, definition, MOST_BYTES)
         path.write_bytes(Path(files(home)[1]).read_bytes())
         with pytest.raises(Conflict, match="was changed while it was attached"):
             attach_files.attach_files(store.context, definition, [looked])
@@ -168,6 +170,47 @@ def test_all_types_fit(tmp_path: Path) -> None:
     empty = [[number] if number == 0 else [None] for number in range(len(schema))]
     table = pa.table([pa.array(values, field.type) for values, field in zip(empty, schema, strict=True)], schema=schema)
     (file,) = write_part_files([table], definition, tmp_path)
-    looked = attach_files.look_at(tmp_path / file.name, definition)
+    looked = attach_files.look_at(tmp_path / file.name, definition, MOST_BYTES)
     assert looked.file == file
     assert looked.partition.rows == 1
+
+
+def of_one_group(path: Path, rows: int = 3000, **options: Any) -> Any:
+    """A file of a part with one row group, whose values are alike, and the table's definition."""
+    like = pa.schema([("k", pa.int64()), ("v", pa.string())])
+    definition = define_table("d.t", order_by="k", policy="p", like=like)
+    data = pa.table({"k": range(rows), "v": ["x" * 1000] * rows}).cast(arrow_schema(definition))
+    pq.write_table(data, path, row_group_size=rows, compression="zstd", **options)
+    return definition
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"use_dictionary": False}, {"use_dictionary": False, "column_encoding": {"v": "DELTA_BYTE_ARRAY"}}],
+    ids=["dictionary", "plain", "prefixes"],
+)
+def test_a_row_group_is_looked_at_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """I24: memory is that of some rows, whatever a row group unpacks to. What is said of the file is the same."""
+    definition = of_one_group(tmp_path / "a.parquet", **options)
+    whole = attach_files.look_at(tmp_path / "a.parquet", definition, MOST_BYTES)
+    for module in (decoded_size, source_parquet):
+        monkeypatch.setattr(module, "MOST_DECODED_BYTES", 100_000)
+    largest: list[int] = []
+    seen = attach_files._check_texts
+    monkeypatch.setattr(
+        attach_files, "_check_texts", lambda path, rows: (largest.append(rows.nbytes), seen(path, rows))
+    )
+    assert attach_files.look_at(tmp_path / "a.parquet", definition, MOST_BYTES) == whole
+    assert max(largest) <= 200_000
+    assert len(whole.file.row_groups) == 1
+
+
+def test_a_file_of_large_pages_is_refused(tmp_path: Path) -> None:
+    definition = of_one_group(
+        tmp_path / "a.parquet", 40_000, use_dictionary=False, data_page_size=1 << 30, max_rows_per_page=40_000
+    )
+    with pytest.raises(UsageError, match=r"a\.parquet: the pages of row group 0 unpack to") as refused:
+        attach_files.look_at(tmp_path / "a.parquet", definition, 20_000_000)
+    assert "limits.decoded_bytes" in str(refused.value.hint)
