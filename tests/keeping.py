@@ -17,6 +17,9 @@ ENVIRONMENT = "FROSTLINE_KEEPING"
 
 FEW = {"tiering.catalog.index.scan.AT_ONCE": 2}
 """Scans of a few parts go in batches, as those of very many do."""
+UNSETTLED = {"disks.local.disk.SETTLED_NS": 10**18, "disks.local.disk.UNCHANGED_NS": 10**18}
+"""Every file was changed just now, however long a loaded machine takes: what the index of parts writes then depends on
+no clock."""
 MANY_FILES = {
     "disks.local.unsynced.OPEN_FILES": 1,
     "disks.local.commits.MANY_ARRIVALS": 0,
@@ -58,10 +61,9 @@ def is_keeping() -> bool:
 
 def keep_where_asked() -> None:
     """As `keeping(settled=False)`, for as long as the process lives, and those that it forks, where `ENVIRONMENT` is
-    set."""
-    if os.environ.get(ENVIRONMENT):
-        for name, value in (FEW | MANY_FILES).items():
-            mock.patch(name, value).start()
+    set. In each of them all files are `UNSETTLED`."""
+    for name, value in (UNSETTLED | (FEW | MANY_FILES if os.environ.get(ENVIRONMENT) else {})).items():
+        mock.patch(name, value).start()
 
 
 @contextmanager

@@ -261,7 +261,7 @@ def planned(context: Context, instant: Instant, known_content: Known, cold: Cold
     plan = _Plan(dict(known_content.files))
     for table in instant.tables:
         for stored in table.parts:
-            document = instant.document(context, stored)
+            document = instant.document(stored)
             own = document.file
             files = instant.files(context, stored, document)
             plan.files[_key(stored)] = (*files, own)

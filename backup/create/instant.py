@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from backup.format.header import LeftOut
 from backup.scope import Scope
-from disks.base import Disk, list_each, read_each
+from disks.base import Disk, list_each
 from disks.bucket_disk import BucketDisk, LoggedDisk
 from disks.directory_disk import DirectoryDisk
 from disks.effects import remove_tree
@@ -34,7 +34,7 @@ from tiering.catalog.context import Context
 from tiering.catalog.copies import copying
 from tiering.catalog.definitions.unreadable import UnreadableTable
 from tiering.catalog.stored import LazyPart
-from tiering.table.part import PART_FILE, PartFile, PartFiles, files_of
+from tiering.table.part import PART_FILE, PartFile, PartFiles
 from tiering.table.schema import TableDefinition
 
 _LOOKS = 50
@@ -111,27 +111,11 @@ class Instant(msgspec.Struct):
     """The tables that are meant and cannot be read."""
     _past: dict[str, Disk] = msgspec.field(default_factory=dict)
     _blobs: dict[tuple[str, str], dict[str, str]] = msgspec.field(default_factory=dict)
-    """By disk and table, the key of each file; `_described` has the bytes of each `part.json` in the same way, for one
-    question about all costs less than one about each."""
-    _described: dict[tuple[str, str], dict[str, bytes]] = msgspec.field(default_factory=dict)
+    """By disk and table, the key of each file."""
 
-    def document(self, context: Context, stored: StoredPart) -> PartDocument:
+    def document(self, stored: StoredPart) -> PartDocument:
         """The part's `part.json`."""
-        path = stored.path(PART_FILE)
-        known = self.documents.get((stored.disk, path))
-        if known is None:
-            data = self.part_bytes(context, stored)
-            known = PartDocument.of(data, files_of(data, path=f"{stored.disk}:{path}"))
-        return known
-
-    def part_bytes(self, context: Context, stored: StoredPart) -> bytes:
-        """The bytes of a `part.json` in a bucket that was not read at the first look."""
-        path = stored.path(PART_FILE)
-        directory = stored.definition.directory
-        if (stored.disk, directory) not in self._described:
-            self._described[stored.disk, directory] = read_each(self._then(context, stored.disk), directory, PART_FILE)
-        data = self._described[stored.disk, directory].get(path)
-        return self._then(context, stored.disk).read(path) if data is None else data
+        return self.documents[stored.disk, stored.path(PART_FILE)]
 
     def files(self, context: Context, stored: StoredPart, document: PartDocument) -> list[SourceFile]:
         """The part's data files, as its document names them."""
@@ -200,7 +184,7 @@ def _looked(context: Context, scope: Scope, has: Container[tuple[str, int]], sta
     revisions = {disk.name: disk.revision for disk in _buckets(context, first)}
     pins = {disk.name: _pinned(context, disk, stack) for disk in _buckets(context, first)}
     try:
-        documents = _documents(context, first, has)
+        documents = _documents(first, has)
         held = _held(context, first, documents, has, stack)
     except NotFound:
         return None
@@ -262,25 +246,14 @@ def _pinned(context: Context, disk: LoggedDisk, stack: ExitStack) -> HeldRevisio
     return stack.enter_context(pinned(disk, disk.revision, context.actor, "a backup is being made"))
 
 
-def _documents(
-    context: Context, tables: list[TableNow], has: Container[tuple[str, int]]
-) -> dict[tuple[str, str], PartDocument]:
-    """Each `part.json` that is kept on this machine as the look saw it, or lies on a local disk; those of
-    a bucket are asked for at once. Raises `NotFound` when one is gone."""
-    found: dict[tuple[str, str], PartDocument] = {}
-    kept: list[tuple[tuple[str, str], LazyPart]] = []
-    for table in tables:
-        for stored in table.parts:
-            disk, path = stored.disk, stored.path(PART_FILE)
-            if isinstance(stored.described, LazyPart):
-                kept.append(((disk, path), stored.described))
-            elif as_disk(context.disk(disk), BucketDisk) is None:
-                data = context.disk(disk).read(path)
-                found[disk, path] = PartDocument.of(data, files_of(data, path=f"{disk}:{path}"), has)
-    documents = LazyPart.documents([part for _, part in kept])
-    for (where, _), (data, files) in zip(kept, documents, strict=True):
-        found[where] = PartDocument.of(data, files, has)
-    return found
+def _documents(tables: list[TableNow], has: Container[tuple[str, int]]) -> dict[tuple[str, str], PartDocument]:
+    """Each `part.json` as the scan saw it. Raises `NotFound` when one that is not kept is gone."""
+    parts = [stored for table in tables for stored in table.parts]
+    lazy = [stored.described for stored in parts if isinstance(stored.described, LazyPart)]
+    documents = zip(parts, LazyPart.documents(lazy), strict=True)
+    return {
+        (stored.disk, stored.path(PART_FILE)): PartDocument.of(data, files, has) for stored, (data, files) in documents
+    }
 
 
 def _held(

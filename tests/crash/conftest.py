@@ -45,6 +45,13 @@ def record_tally(record_property: Callable[[str, object], None]) -> RecordTally:
     return record
 
 
+@pytest.fixture(autouse=True)
+def unsettled() -> Iterator[None]:
+    """How many side effects an operation has depends on no clock."""
+    with keeping.patched(keeping.UNSETTLED):
+        yield
+
+
 @pytest.fixture
 def site() -> Iterator[Site]:
     with temporary_site() as place:

@@ -153,7 +153,7 @@ MISTAKES = (
     (
         "index: times of another boot",
         "after a power cut the indexes of times are taken as they are",
-        f"{_UNIT}::test_after_a_start_of_the_machine_times_are_indexed_once_more",
+        f"{_UNIT}::test_after_a_boot_times_are_indexed_once_more",
         replaced("tiering.catalog.index.database", "_is_ready", _is_of_this_layout),
     ),
     (

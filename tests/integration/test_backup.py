@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from backup.create import request as requests
-from backup.create.instant import Instant
+from backup.create.instant import Instant, PartDocument
 from backup.create.sending import Sender
 from backup.format import names
 from backup.recover import staging
@@ -469,20 +469,19 @@ class TestOneInstant:
     def test_what_left_the_bucket_after_the_instant_is_read_as_then(
         self, here: Machine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Another process moves it back to the SSD, and this one sees that before it has read the `part.json`."""
-        original = Instant.part_bytes
+        """Another process moves it back to the SSD before a file of it is read."""
+        original = Instant.document
         before = here.rows()
         moved: list[bool] = []
 
-        def part_bytes(self: Instant, context: Context, stored: StoredPart) -> bytes:
+        def document(self: Instant, stored: StoredPart) -> PartDocument:
             if not moved:
                 moved.append(True)
                 with here.open() as store:
                     move(store, "hot", "202601")
-                context.catalog.refresh()
-            return original(self, context, stored)
+            return original(self, stored)
 
-        monkeypatch.setattr(Instant, "part_bytes", part_bytes)
+        monkeypatch.setattr(Instant, "document", document)
         with here.open() as store:
             assert "s3" in {stored.disk for stored in store.parts(TABLE) if stored.name.partition == "202601"}
         here.create("one")

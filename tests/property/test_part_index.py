@@ -12,7 +12,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from disks import effects
 from disks.base import Disk
 from disks.registry import open_disk
 from oplog.errors import FrostlineError
 from oplog.kinds import Inserted
+from tests.index_parts import BEGIN, TABLE, dying, part
 from tests.keeping import keeping, patched
 from tests.turns import histories
 from tiering.catalog.index import scan
@@ -35,47 +35,16 @@ from tiering.catalog.index.scan import ScanTarget
 from tiering.config.settings import Config, embedded
 from tiering.policy.due import dues_of, timed_columns
 from tiering.table import part as part_format
-from tiering.table.part import PART_FILE, ColumnRange, DataFile, Part, PartName, facts_of, range_of
-from tiering.table.schema import Column, MoveToVolume, PartitionField, Recompress, TableDefinition, TtlRule
+from tiering.table.part import PART_FILE, Part, PartName, facts_of, range_of
+from tiering.table.schema import Column, MoveToVolume, Recompress, TableDefinition, TtlRule
 
 EXAMPLES, STEPS = 60, 25
 DISKS = ("ssd", "s3")
-BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 RULES: tuple[tuple[TtlRule, ...], ...] = (
     (),
     (TtlRule(3 * 86400, "ts", MoveToVolume("cold")),),
     (TtlRule(5 * 86400, "seen", MoveToVolume("cold")), TtlRule(86400, "ts", Recompress("zstd", 9))),
 )
-TABLE = TableDefinition(
-    uuid="5f0e8b1c-0000-4000-8000-000000000004",
-    database="d",
-    name="t",
-    columns=(Column(1, "ts", "timestamp[us, UTC]"), Column(2, "seen", "timestamp[us, UTC]"), Column(3, "k", "int64")),
-    order_by=("ts",),
-    partition_by=(PartitionField("day", "ts"),),
-    policy="hot_cold",
-    last_column_id=3,
-)
-
-
-def part(partition: int, block: int, level: int, rows: int, replaces: tuple[str, ...] = ()) -> Part:
-    """A part of these rows."""
-    moment = (BEGIN + timedelta(days=partition, hours=rows)).isoformat().replace("+00:00", "Z")
-    later = (BEGIN + timedelta(days=partition + rows)).isoformat().replace("+00:00", "Z")
-    ranges = {"1": ColumnRange(moment, moment), "2": ColumnRange(moment, later), "3": ColumnRange(0, rows)}
-    file = DataFile("data-0000.parquet", rows, 10 * rows, f"{rows:064x}", (), ranges)
-    return Part(
-        table=TABLE.uuid,
-        name=f"2026010{partition}_{block}_{block + level}_{level}",
-        rows=rows,
-        size_bytes=10 * rows,
-        created=BEGIN + timedelta(minutes=rows),
-        files=(file,),
-        columns=ranges,
-        digests=(f"{rows:064x}",),
-        replaces=replaces,
-        partition_values=(partition,),
-    )
 
 
 class Process:
@@ -438,22 +407,22 @@ def differing(process: Process, table: DiskTable, name: str, definition: TableDe
 
 def _differing_sums(table: DiskTable, parts: list[Part]) -> Iterator[str]:
     sums: dict[str, list[Any]] = {}
-    for part in parts:
-        one = sums.setdefault(part.part_name.partition, [0, 0, 0])
-        one[0], one[1], one[2] = one[0] + 1, one[1] + part.rows, one[2] + part.size_bytes
-        kept = table.partitions.get(part.part_name.partition)
-        block = part.part_name.max_block
+    for listed in parts:
+        one = sums.setdefault(listed.part_name.partition, [0, 0, 0])
+        one[0], one[1], one[2] = one[0] + 1, one[1] + listed.rows, one[2] + listed.size_bytes
+        kept = table.partitions.get(listed.part_name.partition)
+        block = listed.part_name.max_block
         if (
             kept is None
             or kept.highest.get(range_of(block), -1) < block
             or kept.values
             not in (
                 None,
-                [*part.partition_values],
-                part.partition_values,
+                [*listed.partition_values],
+                listed.partition_values,
             )
         ):
-            yield f"the sums of its partition do not have {part.name}"
+            yield f"the sums of its partition do not have {listed.name}"
     shown = {name: [one.parts, one.rows, one.bytes] for name, one in table.partitions.items() if one.parts}
     if shown != sums:
         yield f"the sums are {shown}, not {sums}"
@@ -466,25 +435,6 @@ def unheld() -> Iterator[None]:
     """Commits do not wait for a scan."""
     with patched({"disks.local.disk.LocalDisk.steady": lambda self: nullcontext()}):
         yield
-
-
-@contextmanager
-def dying(at: int) -> Iterator[None]:
-    """The process dies at this commit to the index, before it or after it."""
-    left = at
-
-    def hook(phase: str, name: str, arguments: tuple[object, ...]) -> None:
-        nonlocal left
-        if name == "sqlite.commit" and str(arguments[0]).endswith("index.db"):
-            left -= 1
-            if left < 0:
-                raise KeyboardInterrupt
-
-    effects.set_hook(hook)
-    try:
-        yield
-    finally:
-        effects.set_hook(None)
 
 
 def test_the_index_is_what_the_disks_say() -> None:

@@ -86,7 +86,7 @@ class Catalog:
 
     @property
     def freshness(self) -> Freshness:
-        """How much the last refresh looked at. While a bucket does not answer: its last answer."""
+        """That of the last refresh. While a bucket does not answer: `LAST_ANSWER`."""
         if not self._has_asked:
             return Freshness.LAST_ANSWER
         return Freshness.EVERY_FILE if self._has_scanned else Freshness.CHANGES
@@ -302,7 +302,7 @@ class Catalog:
         self, definition: TableDefinition, may_match: Callable[[tuple[Any, ...]], bool]
     ) -> tuple[list[StoredPart], int]:
         """The parts that answer queries, in name order, without those of partitions that may not match by what their
-        rows are partitioned by; and how many these are. Costs what is left, where the looks are kept."""
+        rows are partitioned by; and how many these are. Costs what is left."""
         table = self._now.parts.get(definition.uuid)
         return table.where(may_match) if table is not None else ([], 0)
 

@@ -116,7 +116,7 @@ class LazyPart(msgspec.Struct, eq=False, gc=False):
         return self._part or self.source.read(self.path, self.number, self.facts, cached)[0]
 
     def document(self, cached: bytes | None = None) -> tuple[bytes, PartFiles]:
-        """The bytes of its `part.json`, as they were when the disk was looked at, and the files that they name; raises
+        """The bytes of its `part.json`, as they were when the disk was scanned, and the files that they name; raises
         as `part` does. `cached`: what is kept of it, where that was asked for."""
         where = f"{self.source.disk}:{self.path}"
         if cached is not None:

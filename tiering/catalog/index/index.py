@@ -141,6 +141,8 @@ class PartIndex:
     def mixed(self, tables: Sequence[DiskTable]) -> set[str]:
         """The partitions of a table that are not settled, and in which a part may not be active: the names of two parts
         meet, or one says that it replaces others."""
+        if not unsettled(tables):
+            return set()
         with self._at(tables) as connection:
             return {partition for partition in unsettled(tables) if _may_be_mixed(connection, tables, partition)}
 

@@ -1,6 +1,6 @@
 """A table on disks of the past, by the index of now and by what commits have touched between then and now.
 
-Nothing that is found goes into the index, which stays that of now. Only the names that were touched are looked at.
+Nothing that is found goes into the index, which stays that of now. Only the names that were touched are compared.
 """
 
 from __future__ import annotations

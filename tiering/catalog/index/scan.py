@@ -40,9 +40,9 @@ from tiering.table.part import PART_FILE, Part, PartFacts, facts_of
 from tiering.table.schema import TableDefinition
 
 AT_ONCE = 4096
-"""So many names are looked at in one transaction."""
+"""So many names are compared in one transaction."""
 FOLLOWED = 2048
-"""So many names that commits touched are looked at one by one: more, and the directory is scanned as a whole."""
+"""So many names that commits touched are compared one by one: more, and the directory is scanned as a whole."""
 _TRIES = 8
 """So often a scan begins again that others overtake."""
 

@@ -1,7 +1,7 @@
 """The parts of a table on all disks, as the index of parts has them: of one moment, each with its state.
 
 States are in the index. A partition whose states do not follow from its parts alone (a log or the journal had to be
-asked, or parts are being dropped) is computed at each look, and held.
+asked, or parts are being dropped) is computed at each scan, and held.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 _ONE_BY_ONE = 1000
 """So many partitions are read one by one: more, and all parts of the table are."""
 _TRIES = 8
-"""So often disks are looked at again that change while others are looked at."""
+"""So often disks are scanned again that change while others are scanned."""
 
 
 class TableMoment(msgspec.Struct):
@@ -106,7 +106,7 @@ class IndexedTable(msgspec.Struct):
 
     @property
     def now(self) -> TableMoment:
-        """The table when it was last looked at."""
+        """The table at the last scan."""
         return self.moment or self.scan(every_file=False)
 
     def _take(self, moment: TableMoment) -> None:
@@ -208,7 +208,7 @@ class IndexedTable(msgspec.Struct):
                 yield Broken(table.disk, f"{table.directory}/{name}/{PART_FILE}", reason)
 
     def _read(self, read: Callable[[TableMoment], _T]) -> _T:
-        """What is read of the moment that was looked at; or of now, where the index has gone on."""
+        """What is read of the moment of the last scan; or of now, where the index has gone on."""
         moment = self.now
         for _ in range(_TRIES):
             try:
@@ -218,8 +218,8 @@ class IndexedTable(msgspec.Struct):
         raise Transient(f"the parts of {self.definition.full_name} change all the time", hint="try again")
 
     def _tables(self, *, every_file: bool) -> dict[str, DiskTable]:
-        """What the disks hold, all at one moment: of a part that moves to a disk which was looked at, from one which
-        was not yet, answers would lack the rows. A disk that changed meanwhile is looked at again."""
+        """What the disks hold, all at one moment: of a part that moves from a disk which was not scanned yet to
+        one that was, answers would lack the rows. A disk that changed meanwhile is scanned again."""
         tables = {
             name: self._table(disk, every_file=every_file) for name, disk in self.disks.items() if not disk.broken
         }

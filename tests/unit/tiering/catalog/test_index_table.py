@@ -120,7 +120,7 @@ def test_parts_that_are_being_dropped_are_gone(config: Config) -> None:
         assert is_as_read(reader(store, index), fresh_of(store))
 
 
-def test_who_reads_after_another_process_has_gone_on_reads_what_is_now(config: Config) -> None:
+def test_who_reads_after_others_have_gone_on_reads_now(config: Config) -> None:
     """All partitions of one question at one moment."""
     path = config.state_directory / "index.db"
     with Store.open(config) as store, closing(PartIndex(path)) as index, closing(PartIndex(path)) as other:

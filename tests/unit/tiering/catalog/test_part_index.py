@@ -15,8 +15,8 @@ import pytest
 from disks.local.disk import LocalDisk
 from disks.memory import MemoryDisk
 from oplog.kinds import Inserted
+from tests.index_parts import BEGIN, TABLE, dying, part
 from tests.keeping import keeping, patched
-from tests.property.test_part_index import BEGIN, TABLE, dying, part
 from tiering.catalog.index import scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex
@@ -231,9 +231,7 @@ def test_a_file_that_cannot_be_made_is_none(path: Path, disk: LocalDisk, monkeyp
     assert path.exists()
 
 
-def test_after_a_start_of_the_machine_times_are_indexed_once_more(
-    path: Path, disk: LocalDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_boot_times_are_indexed_once_more(path: Path, disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     index = PartIndex(path)
     look(index, disk)
     index.close()
