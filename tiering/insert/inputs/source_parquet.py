@@ -26,7 +26,7 @@ _PREFIXED = "DELTA_BYTE_ARRAY"
 """Values are stored as what differs from the one before."""
 
 
-class Run(msgspec.Struct, frozen=True):
+class RowGroupRun(msgspec.Struct, frozen=True):
     """Row groups that are read in the same way."""
 
     groups: range
@@ -59,15 +59,17 @@ def read_parquet(intake: RowReader, stdin: IO[bytes] | None) -> Iterator[pa.Reco
             )
 
 
-def _run_by_footer(file: pq.ParquetFile, groups: range) -> Run:
+def _run_by_footer(file: pq.ParquetFile, groups: range) -> RowGroupRun:
     """How a file is read whose pages would take a request each."""
     found = (file.metadata.row_group(number) for number in groups)
     widest = max((group.total_byte_size // max(group.num_rows, 1) for group in found), default=0)
     rows = rows_at_once(widest)
-    return Run(groups, rows, rows)
+    return RowGroupRun(groups, rows, rows)
 
 
-def runs_alike(label: str, file: pq.ParquetFile, stream: Any, groups: range, most_decoded_bytes: int) -> Iterator[Run]:
+def runs_alike(
+    label: str, file: pq.ParquetFile, stream: Any, groups: range, most_decoded_bytes: int
+) -> Iterator[RowGroupRun]:
     """The row groups in runs. Raises `UsageError` where the pages
     of one are too large."""
     columns = [(number, file.schema.column(number)) for number in range(len(file.schema))]
@@ -77,7 +79,7 @@ def runs_alike(label: str, file: pq.ParquetFile, stream: Any, groups: range, mos
         if column.physical_type == "BYTE_ARRAY" and column.path == column.name and column.max_repetition_level == 0
         if pa.types.is_string(kind := file.schema_arrow.field(column.name).type) or pa.types.is_binary(kind)
     ]
-    run = Run(range(groups.start, groups.start))
+    run = RowGroupRun(range(groups.start, groups.start))
     for number in groups:
         group = file.metadata.row_group(number)
         size = group_size(stream, group)
@@ -87,8 +89,8 @@ def runs_alike(label: str, file: pq.ParquetFile, stream: Any, groups: range, mos
         decoded_rows = min(rows, _prefixed_rows(stream, group))
         if run.groups and (run.rows, run.decoded_rows) != (rows, decoded_rows):
             yield run
-            run = Run(range(number, number))
-        run = Run(range(run.groups.start, number + 1), rows, decoded_rows)
+            run = RowGroupRun(range(number, number))
+        run = RowGroupRun(range(run.groups.start, number + 1), rows, decoded_rows)
     if run.groups:
         yield run
 
@@ -113,7 +115,7 @@ def _longest_values(file: pq.ParquetFile, stream: Any, group: int, names: Sequen
     return sum(longest(array.dictionary) for array in first.columns if pa.types.is_dictionary(array.type))
 
 
-def parquet_batches(file: pq.ParquetFile, stream: Any, run: Run) -> Iterator[pa.RecordBatch]:
+def parquet_batches(file: pq.ParquetFile, stream: Any, run: RowGroupRun) -> Iterator[pa.RecordBatch]:
     """The rows of a run."""
     batches = _decoded(file, stream, run.groups, run.decoded_rows)
     return batches if run.decoded_rows == run.rows else together(batches, run.rows, MOST_DECODED_BYTES)
