@@ -39,9 +39,8 @@ def move(store: Store, volume: str) -> None:
 def test_the_part_that_is_not_kept_any_more_is_not_there_either(stores: tuple[Store, Store]) -> None:
     """What it says comes from the disk then, which has it no more: that is no other error than a file that is gone."""
     asking, moving = stores
-    assert asking.context.catalog.kept is not None
     move(moving, "cold")
-    asking.context.catalog.kept.throw_away()
+    asking.context.catalog.index.throw_away()
     assert asking.query(SQL).read_all().column("k").to_pylist() == [1, 2, 40]
 
 
