@@ -175,7 +175,7 @@ def _refuse_to_be_silent(store: "Store", sql: str) -> None:
 def _print_parts(session: Session, parts: "list[PartRow]", *, with_table: bool, with_state: bool) -> None:
     from tiering.config.units import format_size
 
-    columns = ["part", "disk", "volume", "rows", "size", "from", "to", "revision"]
+    columns = ["part", "disk", "volume", "rows", "size", "level", "from", "to", "revision"]
     columns = (["table"] if with_table else []) + columns + (["state"] if with_state else [])
     shown: dict[str, Callable[[PartRow], str]] = {
         "size": lambda row: format_size(row.bytes),

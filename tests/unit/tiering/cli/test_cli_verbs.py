@@ -203,6 +203,21 @@ class TestData:
         assert parts_bytes < disks["ssd"]["used_bytes"] < parts_bytes + 100_000, "more than what lies on the disk"
         assert "PARTITION" not in store("parts", "db.t")
 
+    def test_the_level_of_parts_counts_their_merges(self, store: Frostline, data: Path) -> None:
+        """Everywhere the same: the last number of the name. One partition is merged, the other not."""
+        pyarrow.parquet.write_table(pyarrow.parquet.read_table(data).slice(0, 10), data)
+        store("insert", "db.t", str(data))
+        store("merge", "db.t", "--partition", "202001", "--final")
+        levels = {part["part"]: part["level"] for part in store.json("parts", "db.t")["parts"]}
+        assert {name.split("_")[0]: level for name, level in levels.items()} == {"202001": 1, "202002": 0}
+        assert levels == {name: int(name.rpartition("_")[2]) for name in levels}
+        queried = store.json("query", "SELECT part, level FROM system.parts WHERE state = 'active'")["rows"]
+        assert dict(queried) == levels
+        titles, *lines = (line.split() for line in store("parts", "db.t", "--disk", "ssd").splitlines())
+        assert titles[:6] == ["PART", "DISK", "VOLUME", "ROWS", "SIZE", "LEVEL"]
+        shown = {words[0]: int(words[6]) for words in lines}  # a size is two words, such as `2.0 KiB`
+        assert shown == levels
+
 
 class TestTiering:
     def test_plan_apply_and_back(self, store: Frostline, tmp_path: Path) -> None:
