@@ -154,7 +154,6 @@ class TestRepair:
     def test_on_a_local_disk_and_of_what_cannot_be_counted(self, home: Path, store: Frostline) -> None:
         (part,) = (home / "ssd" / "store").glob("*/*/202602_*")
         (part / "part.json").write_bytes(b"{")
-        store("query", COUNT, code=3)
         store("fsck", "--repair")
         (gap,) = store.json("query", COUNT)["parts_set_aside"]
         assert (gap["disk"], gap["reason"], gap["rows"]) == ("ssd", "broken", None)
