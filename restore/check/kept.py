@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from disks.base import Disk, Fingerprint, SmallFile
@@ -38,7 +39,8 @@ def check_kept(
                 for table in kept.tables():
                     disk = disks.get(table.disk)
                     if disk is not None and disk.broken is None:
-                        problems += _problems_of(kept, table, disk, path.name)
+                        with suppress(FrostlineError):  # of the disk, whose own check tells
+                            problems += [*_problems_of(kept, table, disk, path.name)]
                 kept.check_file()
     except Damaged as error:
         problems.append(Problem("I7", error.message, next(iter(disks), "")))
