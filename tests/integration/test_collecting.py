@@ -65,7 +65,7 @@ def test_other_forms_of_the_url_and_other_prefixes_delete_none(server: Server, o
     """P25: what is live under one spelling is never taken for orphaned under another."""
     bucket = server.new_bucket()
     put(opened(f"s3://{bucket}/store/a b+A/"), "a/live")
-    for number, other in enumerate(("store/a b+A/deeper/", "Store/a b+A/", "store/a b+a/", "store/a b+/")):
+    for number, other in enumerate(("Store/a b+A/", "store/a b+a/", "store/a b+/")):
         put(opened(f"s3://{bucket}/{other}", state=f"neighbour-{number}"), "b/live")
     before = keys(server, bucket)
     for number, form in enumerate(("store/a b+A", "store/a%20b+A/", "store/a b+%41//", "/store/a b+A/")):
