@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,6 @@ from tiering.catalog.freshness import Freshness
 from tiering.config.escaping import visible
 from tui.actions.action import Action, NothingToDo
 from tui.facts.overview import missing_lines
-from tui.help import help_lines
-from tui.palette import ActionElsewhere, elsewhere
 from tui.refresh_interval import OTHERS_SECONDS, RefreshInterval
 from tui.screens.dialogs import Confirm, Text
 from tui.screens.history import Backups, Log
@@ -417,3 +415,46 @@ def _note(store: Store) -> None:
     from tiering.engine import capacity
 
     capacity.note(store.context)
+
+
+_TITLES = {"list": "Rows", "grid": "Rows", "see": "Everywhere", "app": "Everywhere", "": "Cursor"}
+"""By the first word of a key's id; all others are keys of the screen. Textual's own have none."""
+
+
+def help_lines(bindings: Iterable[Binding], key_text: Callable[[Binding], str]) -> list[str]:
+    """Those of the screen, of its rows, and of all screens. Of each the id that the configuration knows it by."""
+    groups: dict[str, dict[str, str]] = {"Here": {}, "Rows": {}, "Everywhere": {}, "Cursor": {}}
+    for binding in bindings:
+        group = groups[_TITLES.get((binding.id or "").partition(".")[0], "Here")]
+        if binding.description:
+            what = f"{binding.description:<18} [{binding.id}]" if binding.id else binding.description
+            keys = group.get(what)
+            group[what] = f"{keys} {key_text(binding)}" if keys else key_text(binding)
+    return [
+        line
+        for title, group in groups.items()
+        if group
+        for line in (title, *(f"  {keys:<14} {what}" for what, keys in group.items()), "")
+    ]
+
+
+class ActionElsewhere(msgspec.Struct, frozen=True):
+    """An action of another screen: one goes there, and presses its key on the row that is meant."""
+
+    screen: str
+    title: str
+    key: str
+
+    @property
+    def remark(self) -> str:
+        """What is said on that screen."""
+        return f"{self.title}: {self.key} does it here."
+
+
+def elsewhere(views: Iterable[type[View]], here: View | None, keys: Mapping[str, str]) -> Iterator[ActionElsewhere]:
+    """The actions of all screens but `here`. `keys` are those that the configuration gives them, by the action's id."""
+    for view in views:
+        if isinstance(here, view):
+            continue
+        for choice in view.choices:
+            yield ActionElsewhere(view.name_, choice.title, keys.get(choice.id, choice.key).replace(",", " or "))

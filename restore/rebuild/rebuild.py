@@ -7,6 +7,7 @@ commit on top of it, whose creates name the old blobs, so nothing is copied and 
 from __future__ import annotations
 
 import secrets
+import sqlite3
 import time as clock
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -20,7 +21,9 @@ from disks.bucket_disk import LoggedDisk
 from disks.file_table.blobs_by_key import BlobsByKey
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
+from disks.file_table.views import TableReader
 from disks.garbage.listing import compare_blobs
+from disks.host.database_copy import for_reading
 from disks.object_disk.blobs import BlobListing
 from disks.object_disk.history import TableAsOf, at_head, contradicted_by, past_at
 from disks.object_disk.references import Inventory, inventory
@@ -43,7 +46,6 @@ from restore.rebuild.allowed import (
     check_writable,
     objection_of,
 )
-from restore.rebuild.cache import UNREADABLE, Cache, opened_cache, unreadable
 from restore.rebuild.definitions import SettledDefinition, settle
 from restore.rebuild.duplicates import Elsewhere, Look, nothing_known
 from restore.rebuild.given_since import keep_reservations, level_marks, note_levels
@@ -452,3 +454,42 @@ def _commit(
         f"disk {disk.name} changed {_COMMIT_ATTEMPTS} times while it was restored",
         hint="stop the writers, then try again",
     )
+
+
+UNREADABLE = (sqlite3.Error, ValueError, TypeError, AttributeError, msgspec.MsgspecError)
+"""What reading a damaged file may raise, at any row."""
+
+
+class Cache(msgspec.Struct):
+    """What is known of the cached table."""
+
+    exists: bool = False
+    revision: int = 0
+    digest: str = ""
+    problem: str | None = None
+    """Why it cannot be used."""
+
+
+@contextmanager
+def opened_cache(disk: LoggedDisk) -> Iterator[tuple[Cache, TableReader | None]]:
+    """The table and a view of its rows; None when there is none that can be used.
+
+    Damage may show at any row: it raises one of `UNREADABLE`, and `unreadable()` says it in a sentence.
+    """
+    if not disk.local_state_exists():
+        yield Cache(), None
+        return
+    with closing(for_reading(disk.table_path)) as connection:
+        connection.execute("BEGIN")
+        view = TableReader(connection)
+        store = view.state().get("store", disk.store.name)
+        if store != disk.store.name:
+            yield Cache(True, problem=f"the local file table is that of {store}, not of {disk.store.name}"), None
+            return
+        revision, digest = view.head()
+        yield Cache(True, revision, digest), view
+
+
+def unreadable(disk: LoggedDisk, error: BaseException) -> Cache:
+    """A table that turned out to be damaged."""
+    return Cache(True, problem=f"the local file table {disk.table_path} cannot be read: {error}")

@@ -22,9 +22,9 @@ from tiering.daemon.jobs.record import JOBS_FILE
 from tiering.daemon.status import DaemonStatus, StatusRecord
 from tiering.engine.store import Store
 from tiering.journal.locks import daemon_lock
+from tui.app import help_lines
 from tui.facts.overview import overview
-from tui.facts.throughput import Throughput, throughput
-from tui.help import help_lines
+from tui.facts.storage import Throughput, throughput
 from tui.screens.list_view import ListView
 from tui.screens.overview import Overview, overview_text
 from tui.screens.storage import Disks

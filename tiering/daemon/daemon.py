@@ -39,7 +39,6 @@ from tiering.daemon.memory import MemoryKeeping
 from tiering.daemon.reload import FileWatch, Taken, take_over
 from tiering.daemon.status import Changes, DaemonStatus, StatusRecord, Watch, with_rounds
 from tiering.daemon.supervisor import Supervisor
-from tiering.daemon.telemetry.guarded_watch import GuardedWatch
 from tiering.daemon.telemetry.spans import Spans
 from tiering.daemon.trouble import Trouble
 from tiering.engine import capacity, replication
@@ -50,6 +49,7 @@ from tiering.move import mover
 
 if TYPE_CHECKING:
     from tiering.daemon.inbox.worker import InboxWorker
+
 
 _LOOK_SECONDS = 1.0
 _JUMP_SECONDS = 5.0
@@ -458,3 +458,47 @@ class _Daemon:
 
     def _ticked(self) -> Changes:
         return {"last_tick": self.store.context.clock(), "ticks": self.status.ticks + 1}
+
+
+class GuardedWatch:
+    """Tells it of the daemon. One that cannot begin, for its port is in use, is tried again with each pass."""
+
+    def __init__(self, watch: Watch, trouble: Trouble, record: Callable[..., Any]) -> None:
+        """`record` changes the daemon's status."""
+        self._watch, self._trouble, self._record = watch, trouble, record
+        self._working: Callable[[], bool] = lambda: True
+        self._has_begun = False
+
+    def begin(self, status: DaemonStatus, working: Callable[[], bool]) -> None:
+        """The daemon begins; `working` says whether it still makes passes."""
+        self._working = working
+        self._try(status, lambda: self._begin(status))
+
+    def passed(self, status: DaemonStatus, problem: str, *, serves: bool) -> None:
+        """A pass is done; `problem` is why it failed as a whole, or empty. `serves`: of a daemon that goes on."""
+
+        def tell() -> None:
+            if serves and not self._has_begun:
+                self._begin(status)
+            self._watch.passed(status, problem)
+
+        self._try(status, tell)
+
+    def end(self) -> None:
+        """The daemon ends."""
+        self._watch.end()
+
+    def _begin(self, status: DaemonStatus) -> None:
+        self._watch.begin(status, self._working)
+        self._has_begun = True
+
+    def _try(self, status: DaemonStatus, tell: Callable[[], None]) -> None:
+        problem = ""
+        try:
+            tell()
+        except (FrostlineError, OSError) as error:
+            problem = in_a_line(error)
+        self._trouble.met("the metrics", [problem] if problem else [])
+        if problem != status.unserved:
+            failures = status.failures + 1 if problem else status.failures
+            self._record(unserved=problem, failures=failures, last_error=problem or status.last_error)

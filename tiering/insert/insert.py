@@ -43,9 +43,8 @@ from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.freshness import Freshness
-from tiering.catalog.new_parts import INSERT_CLAIM, check_plain, digests_claimed, stage_part
+from tiering.catalog.new_parts import INSERT_CLAIM, check_plain, digests_claimed, first_block_on_its_way, stage_part
 from tiering.config.units import counted
-from tiering.insert.concurrency import OtherInserts
 from tiering.insert.row_blocks import row_blocks, row_digest
 from tiering.parquet.column_ranges import column_range, combine_ranges
 from tiering.parquet.encodings import Encodings, choose_encodings
@@ -54,6 +53,33 @@ from tiering.parquet.sorting import sorted_partitions
 from tiering.table.part import DataFile, Part, PartName
 from tiering.table.schema import TableDefinition
 from tiering.table.transforms import Partition, partition_values_json
+
+
+class OtherInserts:
+    """Whether other inserts of this machine may have brought parts since: each reserves a block number in the journal,
+    under a claim, before it writes. Made before the catalog is read."""
+
+    def __init__(self, context: Context, definition: TableDefinition) -> None:
+        self._journal, self._table = context.journal, definition.uuid
+        # In this order: who reserves a number after the first question is counted; who did before it and is seen by
+        # neither question has committed, so that the catalog, which is read next, shows it.
+        self._begin = self._journal.next_block(self._table)
+        self._under_way = first_block_on_its_way(self._journal.claimed(self._table)) is not None
+        self._own = 0
+        self._lock = threading.Lock()
+
+    def reserve(self, context: Context, definition: TableDefinition, floor: int) -> int:
+        """The next block number of this insert."""
+        with self._lock:
+            number = blocks.allocate(context, definition, floor)
+            self._own += 1
+            return number
+
+    def is_possible(self) -> bool:
+        """False when every number reserved since the beginning is this insert's own, and nobody was at it before."""
+        with self._lock:
+            return self._under_way or self._journal.next_block(self._table) != self._begin + self._own
+
 
 _LOOKS = 5
 _FIRST_GUESS = 0.5

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import to_builtins
 
 from disks.bucket_disk import LoggedDisk
@@ -18,11 +19,11 @@ from tiering.journal.records import PAUSE_KINDS
 from tiering.move.policy_facts import failing_moves
 from tui.facts.listing import ListColumn, Listing, age, field, minute, number, size
 from tui.facts.replicas import marks
-from tui.facts.throughput import WINDOW_SECONDS, Throughput, throughput
 
 if TYPE_CHECKING:
     from tiering.catalog.catalog import StoredPart
     from tiering.engine.store import Store
+    from tiering.journal.records import MoveRecord
     from tiering.policy.plan import Reason
 
 
@@ -308,3 +309,39 @@ def bucket_lines(store: Store, name: str) -> list[str]:
     if logged is not None and logged.log_name is not None:
         lines.append(f"marks: {marks(store, logged)}; m compares them with all logs")
     return lines
+
+
+WINDOW_SECONDS = 10
+
+
+class Throughput(msgspec.Struct):
+    """Of one disk: the mean of the last ten seconds."""
+
+    written_per_second: float = 0.0
+    read_per_second: float = 0.0
+    requests_per_second: float = 0.0
+    """Of moves that are done: one that is copying has not told its own yet."""
+
+
+def throughput(records: Iterable[MoveRecord], now: datetime) -> dict[str, Throughput]:
+    """By disk, also for moves of other processes. A copy's bytes are taken to have gone evenly over its time."""
+    found: dict[str, Throughput] = {}
+    for record in records:
+        if record.state == "copying":
+            began, ended, size_bytes = record.updated, now, record.bytes_done
+        elif record.state in ("committed", "done"):
+            ended, size_bytes = record.updated, record.bytes
+            began = ended - timedelta(seconds=record.seconds)
+        else:
+            continue
+        since = now - timedelta(seconds=WINDOW_SECONDS)
+        within = (min(ended, now) - max(began, since)).total_seconds()
+        if ended < since or within < 0:
+            continue
+        lasted = (ended - began).total_seconds()
+        share = min(within / lasted, 1.0) if lasted > 0 else 1.0
+        target = found.setdefault(record.target, Throughput())
+        target.written_per_second += size_bytes * share / WINDOW_SECONDS
+        target.requests_per_second += record.requests * share / WINDOW_SECONDS
+        found.setdefault(record.source, Throughput()).read_per_second += size_bytes * share / WINDOW_SECONDS
+    return found

@@ -32,7 +32,9 @@ from kazoo.security import Permissions, make_digest_acl
 
 from disks.effects import op
 from oplog.errors import (
+    AccessDenied,
     AlreadyExists,
+    Conflict,
     FrostlineError,
     NotFound,
     OutcomeUnknown,
@@ -42,9 +44,7 @@ from oplog.errors import (
 from tiering.config.settings import KeeperConfig
 from zerocopy.keeper.batched import AtOnce, BatchedRequests
 from zerocopy.keeper.connecting import unconnected
-from zerocopy.keeper.deadlines import LOOK_SECONDS, Deadlines, longest_seconds
 from zerocopy.keeper.operations import ANY_VERSION, CheckNode, CreateNode, DeleteNode, Operation, Set, check_size
-from zerocopy.keeper.refusals import answer_of, refusal, silence
 
 _PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.5
@@ -429,3 +429,86 @@ class Keeper:
 
     def _silent(self, operation: str, seconds: float, *, lost: bool) -> FrostlineError:
         return silence(self._settings, operation, seconds, stopped=self._stopped(), lost=lost)
+
+
+LOOK_SECONDS = 0.2
+"""How often a waiting call checks whether the process stops."""
+_STOPPED_SECONDS = 0.5
+"""How long a call waits then."""
+
+
+_AGAIN_SECONDS = 1.0
+"""How long a call waits when those before it had no answer. The client tries to connect as often, at least."""
+
+
+def longest_seconds(timeout_seconds: float, silent_seconds: float) -> float:
+    """How long a call waits that may take `timeout_seconds`. Where nobody was heard for as long, those before it have
+    waited in vain, and the client goes on trying beside: what needs no Keeper does not wait for a call of each table.
+    Pure."""
+    return min(timeout_seconds, _AGAIN_SECONDS) if silent_seconds >= timeout_seconds else timeout_seconds
+
+
+class Deadlines(msgspec.Struct):
+    """How long one call waits: until its end, or a moment after the process begins to stop."""
+
+    end: float
+    stopped: Callable[[], bool]
+    _is_told: bool = False
+
+    @property
+    def left_seconds(self) -> float:
+        if not self._is_told and self.stopped():
+            self.end, self._is_told = min(self.end, time.monotonic() + _STOPPED_SECONDS), True
+        return max(self.end - time.monotonic(), 0)
+
+    def until(self, wait: Callable[[float], bool]) -> bool:
+        """Whether it came true in time; `wait` waits so many seconds for it."""
+        while not wait(min(self.left_seconds, LOOK_SECONDS)):
+            if self.left_seconds <= 0:
+                return False
+        return True
+
+
+def answer_of(answer: Any) -> Any:
+    """The answer; of a multi that was refused, the error that it was refused for."""
+    if isinstance(answer, list):
+        errors = [one for one in answer if isinstance(one, Exception)]
+        for error in errors:
+            if not isinstance(error, zk.RolledBackError | zk.RuntimeInconsistency):
+                raise error
+        if errors:
+            raise errors[0]
+    return answer
+
+
+def refusal(operation: str, error: zk.ZookeeperError) -> FrostlineError:
+    """What is raised for the server's no."""
+    match error:
+        case zk.NoNodeError():
+            return NotFound(f"{operation}: there is no such node in Keeper", hint="check with 'frostline keeper ls'")
+        case zk.NodeExistsError():
+            return AlreadyExists(f"{operation}: the node is there already", hint="look with 'frostline keeper get'")
+        case zk.BadVersionError() | zk.NotEmptyError():
+            return Conflict(f"{operation}: another client changed the node first", hint="check it again, then retry")
+        case zk.NoAuthError() | zk.AuthFailedError():
+            return AccessDenied(
+                f"{operation}: Keeper refuses this user",
+                hint="check keeper.user and keeper.password of the configuration",
+            )
+        case _:
+            return FrostlineError(f"{operation}: Keeper says {type(error).__name__}", hint="see the server's log")
+
+
+def silence(settings: KeeperConfig, operation: str, seconds: float, *, stopped: bool, lost: bool) -> FrostlineError:
+    """What is raised where nobody answers for so long; `lost`: a change was sent."""
+    servers = ", ".join(settings.hosts)
+    when = "when the process began to stop" if stopped else f"after {seconds:g} s"
+    if lost:
+        return OutcomeUnknown(
+            f"Keeper ({servers}) did not answer, given up {when}: whether {operation} took place is not known",
+            hint="check before you run it again: 'frostline keeper check' shows whether the servers answer",
+        )
+    return Transient(
+        f"Keeper ({servers}) cannot be reached: {operation} was given up {when}, and nothing was changed",
+        hint="'frostline keeper check' shows which server answers; queries need none",
+    )

@@ -25,8 +25,7 @@ from oplog.errors import (
 from tests.replicas.keeper.expiring import expire
 from tests.replicas.keeper.line import KeeperLine
 from tiering.config.settings import KeeperConfig
-from zerocopy.keeper.client import Keeper, Witness
-from zerocopy.keeper.deadlines import longest_seconds
+from zerocopy.keeper.client import Keeper, Witness, longest_seconds
 from zerocopy.keeper.operations import (
     MOST_BYTES,
     MOST_OPERATIONS,

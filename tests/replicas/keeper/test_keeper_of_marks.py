@@ -119,7 +119,7 @@ def test_marks_in_another_keeper_count_for_nobody(
     b.insert(7, table="own.t")
     b.write_configuration(elsewhere(settings))
     b(*COLLECT, code=13)
-    assert b.move("all_1_1_0", table="own.t", code=1)["failed"]
+    assert b.move("all_1_1_0", table="own.t", code=13)["failed"]
     (found,) = b.json("replica", "audit", code=4)["audits"]
     assert "kept in another Keeper than the configured one" in found["elsewhere"]
     assert not found["clean"]
@@ -218,7 +218,7 @@ def test_a_collection_that_began_before_anybody_marked(
         disk = as_disk(store.disk("s3"), LoggedDisk)
         assert disk is not None
         intent = announce(disk.store, ["r" + "0" * 64 + "-file-" + "a" * 32], datetime.now(UTC))
-        failed = a.move(FIRST, code=1)["failed"]
+        failed = a.move(FIRST, code=5)["failed"]
         assert "a gc that began before marks were kept in this Keeper is still running" in str(failed)
         withdraw(disk.store, intent)
         assert a.move(FIRST)["moved"]

@@ -90,7 +90,7 @@ def test_what_lay_on_the_disks_is_kept_for_a_while_with_its_gaps(
     assert len(before) == 2 * 3
     journal.capacity.note({"ssd": 1}, now - timedelta(days=30))  # a clock that was wrong
     assert journal.capacity.hours(4, now - timedelta(days=30)) == {"ssd": [None, None, None, 1]}
-    monkeypatch.setattr("tiering.journal.capacity._KEPT_SLOTS", 20)
+    monkeypatch.setattr("tiering.journal.journal._KEPT_CAPACITY_SLOTS", 20)
     for slot in range(30):
         journal.capacity.note({"ssd": slot}, now + timedelta(minutes=10 * slot))
     assert journal.file.read("SELECT count(*) AS rows FROM capacity")[0]["rows"] == 20
