@@ -226,8 +226,9 @@ class Disk(ABC):
         return partial(self.read, path)
 
     @abstractmethod
-    def location(self, path: str) -> Location:
-        """Where an engine can open the file's bytes by itself. Raises `NotFound`."""
+    def location(self, path: str) -> Location | None:
+        """Where an engine can open the file's bytes by itself; None where none can: it reads them by `reader`. Raises
+        `NotFound` when the file is missing, and only then."""
 
     @abstractmethod
     def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> Transaction:

@@ -25,10 +25,10 @@ class IdentifiedDisk(Disk):
         """From now on a transaction raises unless the disk shows the id `disk_id`. A disk without an id gets one with
         its first transaction; `begin` gets the id once, before anything else is written."""
 
-    @abstractmethod
     def stamp_commits(self, state: Callable[[], WriterState], committed: Callable[[CommitStamp], None]) -> None:
         """From now on each transaction carries what `state` says right before it; `committed` gets its stamp when it
-        is durable."""
+        is durable. Nothing where the disk keeps no stamps: an older copy of it is then recognized only where it has
+        fewer parts or rows of a table."""
 
     def stamps(self) -> Sequence[KeptStamp]:
         """Those of the newest transactions here, the oldest first; none on disks that other machines write to as well,

@@ -14,6 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,9 +23,11 @@ from disks.host.locks import OwnedDirectory
 from oplog import bounds
 from oplog.documents import Document
 from oplog.errors import AlreadyExists, Damaged, DiskUnreachable, NotFound, OutcomeUnknown, Refused
-from oplog.log_end import LogStore
 from oplog.mark import read_mark
 from oplog.revision import DISK_KEY
+
+if TYPE_CHECKING:
+    from oplog.log_end import LogStore
 
 DISK_FILE = "disk.json"
 _FORMAT = 1

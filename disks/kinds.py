@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from disks.base import Disk
-from disks.bucket_disk import ClickHouseLogDisk, LoggedDisk
+from disks.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
 from disks.identified_disk import IdentifiedDisk
 from disks.wrappers.wrapped import WrappedDisk
 from oplog.errors import UsageError
@@ -21,6 +21,16 @@ def as_disk(disk: Disk, kind: type[K]) -> K | None:
         return disk
     view = disk.view if isinstance(disk, WrappedDisk) else disk
     return view if isinstance(view, kind) else None
+
+
+def check_holds_parts(disk: Disk) -> None:
+    """Raise `UsageError` for a disk that nothing recognizes: where it is missing, its parts would be gone without a
+    word. A bucket has its log."""
+    if as_disk(disk, IdentifiedDisk) is None and as_disk(disk, BucketDisk) is None:
+        raise UsageError(
+            f"disk {disk.name} is {disk.kind}: it has no id, so that nobody could tell it from an empty one",
+            hint=f"take {disk.name} out of the configuration: parts need disks with an id",
+        )
 
 
 def with_commits(disk: Disk) -> LoggedDisk:

@@ -130,7 +130,7 @@ class _Making:
         self._workers = context.workers
 
     def run(self, began: float, made: Callable[[BackupHeader], None]) -> CreateResult:
-        with one_instant(self._context, self._request.scope, self._stored.files) as instant:
+        with one_instant(self._context, self._request.scope, self._stored.files, self._scratch) as instant:
             check_not_empty(instant.tables, self._headers, self._mark.machine, self._request)
             plan = planned(self._context, instant, self._stored, self._request.cold)
             buckets = {

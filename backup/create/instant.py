@@ -24,9 +24,10 @@ from backup.scope import Scope
 from disks.base import Disk, list_each
 from disks.bucket_disk import BucketDisk, LoggedDisk
 from disks.directory_disk import DirectoryDisk
-from disks.effects import remove_tree
+from disks.effects import make_directory, op, remove_tree
 from disks.kinds import as_disk
-from oplog.errors import Conflict, NotFound, Refused
+from disks.stores.base import ByteRange
+from oplog.errors import Conflict, NotFound
 from restore.rebuild.held_revision import HeldRevision, pinned
 from tiering.catalog import reachability
 from tiering.catalog.catalog import StoredPart
@@ -39,6 +40,7 @@ from tiering.table.schema import TableDefinition
 
 _LOOKS = 50
 _PATIENT_LOOKS = 3
+_PIECE_BYTES = 16 * 1024 * 1024
 _HELD = timedelta(days=14)
 """How long second names stay when this process neither ends nor lets go."""
 
@@ -100,7 +102,7 @@ class Instant(msgspec.Struct):
     tables: list[TableNow]
     taken: datetime
     held: Mapping[tuple[str, str], Path]
-    """(disk, path of a file) -> its second name."""
+    """(disk, path of a file) -> its second name, or a copy."""
     documents: Mapping[tuple[str, str], PartDocument]
     """(disk, path) -> each `part.json` that was read at the first look."""
     pins: Mapping[str, HeldRevision]
@@ -156,9 +158,10 @@ class Instant(msgspec.Struct):
 
 
 @contextmanager
-def one_instant(context: Context, scope: Scope, has: Container[tuple[str, int]] = ()) -> Iterator[Instant]:
+def one_instant(context: Context, scope: Scope, has: Container[tuple[str, int]], scratch: Path) -> Iterator[Instant]:
     """The chosen tables at one instant; inserts, merges, moves and drops go on. Nobody will read files with the content
-    (SHA-256 and size) that the repository `has`: local ones are not held. Raises `NotFound` for what is not
+    (SHA-256 and size) that the repository `has`: local ones are not held. `scratch` takes copies of files that only
+    their disk can read. Raises `NotFound` for what is not
     there, `Damaged` for what cannot be read, `Conflict` when the tables never stood still."""
     for attempt in range(_LOOKS):
         with ExitStack() as stack:
@@ -167,7 +170,7 @@ def one_instant(context: Context, scope: Scope, has: Container[tuple[str, int]] 
                     for disk in context.disks.values():
                         if as_disk(disk, BucketDisk) is None:
                             still.enter_context(disk.steady())
-                instant = _looked(context, scope, has, stack)
+                instant = _looked(context, scope, has, scratch, stack)
             if instant is not None:
                 yield instant
                 return
@@ -177,7 +180,9 @@ def one_instant(context: Context, scope: Scope, has: Container[tuple[str, int]] 
     )
 
 
-def _looked(context: Context, scope: Scope, has: Container[tuple[str, int]], stack: ExitStack) -> Instant | None:
+def _looked(
+    context: Context, scope: Scope, has: Container[tuple[str, int]], scratch: Path, stack: ExitStack
+) -> Instant | None:
     """What both looks saw, held by the stack; None when something changed in between."""
     first = look(context, scope)
     lacking = left_out(context, scope)
@@ -185,7 +190,7 @@ def _looked(context: Context, scope: Scope, has: Container[tuple[str, int]], sta
     pins = {disk.name: _pinned(context, disk, stack) for disk in _buckets(context, first)}
     try:
         documents = _documents(first, has)
-        held = _held(context, first, documents, has, stack)
+        held = _held(context, first, documents, has, scratch, stack)
     except NotFound:
         return None
     taken = context.clock()
@@ -261,40 +266,57 @@ def _held(
     tables: list[TableNow],
     documents: Mapping[tuple[str, str], PartDocument],
     has: Container[tuple[str, int]],
+    scratch: Path,
     stack: ExitStack,
 ) -> dict[tuple[str, str], Path]:
-    """Second names for the files of parts on local disks that are to be read. Raises `NotFound` when one is gone."""
+    """Second names for the files of parts outside buckets that are to be read, or copies where files have no names.
+    Raises `NotFound` when one is gone."""
     local: dict[str, list[StoredPart]] = defaultdict(list)
     for table in tables:
         for stored in table.parts:
             if as_disk(context.disk(stored.disk), BucketDisk) is None:
                 local[stored.disk].append(stored)
-    wanted: dict[str, list[str]] = {}
+    unsent: dict[str, dict[str, int]] = {}
     for name, parts in local.items():
-        disk, paths = context.disk(name), wanted.setdefault(name, [])
+        disk, sizes = context.disk(name), unsent.setdefault(name, {})
         for stored, found in zip(parts, list_each(disk, [stored.directory for stored in parts]), strict=True):
             files = documents[name, stored.path(PART_FILE)].files
             _check_names(disk, stored, files, found)
-            paths += [stored.path(file.name) for file in files if (file.sha256, file.size_bytes) not in has]
+            sizes |= {
+                stored.path(file.name): file.size_bytes for file in files if (file.sha256, file.size_bytes) not in has
+            }
     held: dict[tuple[str, str], Path] = {}
-    for name, paths in wanted.items():
-        if not paths:
+    for name, sizes in unsent.items():
+        if not sizes:
             continue
-        disk = context.disk(name)
+        disk, paths = context.disk(name), list(sizes)
+        directory = as_disk(disk, DirectoryDisk)
+        if directory is None:
+            copies = scratch / "copies" / name
+            stack.callback(remove_tree, copies)
+            held.update({(name, path): copy for path, copy in _copied(disk, sizes, copies).items()})
+            continue
         if disk.read_only:
-            held.update({(name, path): _in_directory(disk).local_path(path) for path in paths})
+            held.update({(name, path): directory.local_path(path) for path in paths})
             continue
-        names = _in_directory(disk).hold(paths, until=context.clock() + _HELD, process=os.getpid())
+        names = directory.hold(paths, until=context.clock() + _HELD, process=os.getpid())
         stack.callback(remove_tree, names[0].parent)
         held.update({(name, path): second for path, second in zip(paths, names, strict=True)})
     return held
 
 
-def _in_directory(disk: Disk) -> DirectoryDisk:
-    directory = as_disk(disk, DirectoryDisk)
-    if directory is None:
-        raise Refused(f"the files of disk {disk.name} are in no directory", hint="read them through the disk")
-    return directory
+def _copied(disk: Disk, sizes: Mapping[str, int], directory: Path) -> dict[str, Path]:
+    """Copies of files that only the disk can read, by their paths. Their digests are compared when they are sent."""
+    copies: dict[str, Path] = {}
+    make_directory(directory)
+    with disk.read_lease():
+        for number, (path, size_bytes) in enumerate(sizes.items()):
+            read, copy = disk.reader(path), directory / str(number)
+            with op("fs.write", copy), copy.open("wb") as output:
+                for start in range(0, size_bytes, _PIECE_BYTES):
+                    output.write(read(ByteRange(start, min(start + _PIECE_BYTES, size_bytes))))
+            copies[path] = copy
+    return copies
 
 
 def _check_names(disk: Disk, stored: StoredPart, files: Sequence[PartFile], names: Sequence[str]) -> None:

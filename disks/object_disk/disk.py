@@ -162,7 +162,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
 
         return self._reading(changed)
 
-    def location(self, path: str) -> Location:
+    def location(self, path: str) -> Location | None:
         self._check_reachable()
         return super().location(path)
 

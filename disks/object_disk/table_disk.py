@@ -108,12 +108,10 @@ class TableDisk(BucketDisk):
                 contents.update((row.path, data) for row, data in zip(uploaded, fetched, strict=True))
         return contents
 
-    def location(self, path: str) -> Location:
+    def location(self, path: str) -> Location | None:
         row = self._row(path)
-        if row.key is None:
-            raise NotFound(f"{self.name}:{path} rides inside the log and has no object of its own", hint="use read()")
-        if row.more:
-            raise NotFound(f"{self.name}:{path} is in {1 + len(row.more)} objects", hint="use read()")
+        if row.key is None or row.more:  # it rides inside the log, or is in several objects
+            return None
         return Location(self.store.url(row.key), self.store.s3_connection)
 
     def _row(self, path: str) -> FileRow:

@@ -102,7 +102,7 @@ class WrappedDisk(Disk):
     def reader(self, path: str) -> Callable[[ByteRange], bytes]:
         return self.inner.reader(path)
 
-    def location(self, path: str) -> Location:
+    def location(self, path: str) -> Location | None:
         return self.inner.location(path)
 
     def look_over(

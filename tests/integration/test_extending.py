@@ -1,6 +1,6 @@
 """`docs/extending.md`: what the page adds to Frostline works as printed.
 
-Its store and its disk pass the contract suites (`tests/contract`); here is what the suites do not see.
+Its store and its disk pass the contract suites (`tests/contract`); here is what the suites do not see. Guards I16.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 from disks.memory import MemoryDisk
-from disks.registry import open_disk
+from disks.registry import DISK_TYPES, open_disk
 from oplog.kinds import Inserted
 from tests.command_line import Frostline
-from tests.documented import blocks, documented
+from tests.documented import blocks, configure_every_type, documented
 from tiering.plugins import PLUGINS
 
 ROWS = 500
@@ -72,6 +73,96 @@ def test_a_disk_type_by_its_row(tmp_path: Path) -> None:
     assert isinstance(disk, page.OneFileDisk)
     assert (disk.name, disk.kind, disk.read_only) == ("one", "one_file", True)
     assert not (tmp_path / "one").exists()
+
+
+CONFIGURATION = """
+state_path: state
+disks:
+  ssd: {type: local, path: ssd}
+  one: {type: one_file, path: one/files}
+policies:
+  hot_one:
+    volumes:
+      - {name: hot, disks: [ssd]}
+      - {name: packed, disks: [one]}
+"""
+SUM = "SELECT count(*) AS n, sum(id) AS total FROM db.t WHERE id >= 250"
+SUMS = [250, sum(range(250, ROWS))]
+
+
+@pytest.fixture
+def with_one(frostline: Frostline, monkeypatch: pytest.MonkeyPatch) -> Frostline:
+    """A store with a table whose rows are on the disk of the page."""
+    documented("disk")
+    configure_every_type(monkeypatch)
+    Path("frostline.yaml").write_text(CONFIGURATION)
+    frostline("config", "validate")
+    insert(frostline)
+    frostline("move", "db.t", "--partition", "all", "--to-volume", "packed", "--yes")
+    return frostline
+
+
+def answer(frostline: Frostline) -> list[int]:
+    [values] = frostline("query", SUM, "--output-format", "csv").split()[1:]
+    return [int(value) for value in values.split(",")]
+
+
+def test_a_disk_type_on_the_command_line(with_one: Frostline) -> None:
+    assert [part["disk"] for part in with_one.json("parts", "db.t")["parts"]] == ["one"]
+    assert answer(with_one) == SUMS
+    assert with_one.json("fsck", "--read-data")["problems"] == []
+    with_one("insert", "db.t", "rows.parquet", "--dedup-by", "none")
+    with_one("move", "db.t", "--partition", "all", "--to-volume", "packed", "--yes")
+    with_one("merge", "db.t", "--final")
+    with_one("move", "db.t", "--partition", "all", "--to-volume", "hot", "--yes")
+    assert {part["disk"] for part in with_one.json("parts", "db.t")["parts"]} == {"ssd"}
+    assert answer(with_one) == [2 * value for value in SUMS]
+    assert with_one.json("fsck", "--read-data")["problems"] == []
+
+
+def test_a_directory_that_is_gone_is_no_empty_disk(with_one: Frostline) -> None:
+    Path("one").rename("away")
+    with_one("query", SUM, code=5)
+    assert "disk one is missing" in with_one.error
+    with_one("insert", "db.t", "rows.parquet", code=5)
+    assert not Path("one").exists()
+
+
+def test_parts_that_a_disk_of_the_right_id_lacks(with_one: Frostline) -> None:
+    """Any disk that is no bucket: its files may be older than its id."""
+    with_one("parts", "db.t")
+    Path("one/files").unlink()
+    with_one("query", SUM, code=5)
+    assert "disk one" in with_one.error
+    assert "db.t" in with_one.error
+
+
+def test_parts_there_are_backed_up_and_restored(with_one: Frostline) -> None:
+    repository = f"file://{Path.cwd()}/backups/"
+    with_one("backup", "create", "first", "--to", repository, "--yes")
+    with_one("table", "drop", "db.t", "--yes")
+    with_one("backup", "restore", "first", "--to", repository, "--yes")
+    assert answer(with_one) == SUMS
+    assert [part["disk"] for part in with_one.json("parts", "db.t")["parts"]] == ["one"]
+    assert not list(Path("state").glob("**/copies"))
+
+
+def test_disks_of_one_path_and_without_one_are_refused(with_one: Frostline) -> None:
+    Path("frostline.yaml").write_text(CONFIGURATION.replace("one/files", "ssd/files"))
+    with_one("config", "validate", code=2)
+    assert "overlaps the place of disks.ssd" in with_one.error
+    Path("frostline.yaml").write_text(CONFIGURATION.replace("one/files", "''"))
+    with_one("config", "validate", code=2)
+    assert "disks.one: a disk of type one_file needs the key 'path'" in with_one.error
+
+
+def test_a_disk_without_an_id_holds_no_parts(with_one: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = DISK_TYPES["one_file"]
+    unknown = msgspec.structs.replace(entry, open=lambda opening, config: MemoryDisk(opening.name))
+    monkeypatch.setitem(DISK_TYPES, "one_file", unknown)
+    with_one("query", SUM, code=2)
+    assert "disk one is memory: it has no id" in with_one.error
+    assert "take one out of the configuration" in with_one.error
 
 
 def test_a_disk_type_needs_no_database_and_no_log() -> None:

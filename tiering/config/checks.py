@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from disks.config import DiskConfig, LocalDiskConfig, ObjectDiskConfig
-from disks.stores.schemes import SCHEMES
-from disks.stores.wrappers.named_log import check_log_name
+from disks.config import DiskConfig
+from disks.registry import DISK_TYPES
 from oplog.errors import UsageError
 from tiering.config import jobs, macros
 from tiering.config.settings import Config, PolicyConfig
@@ -125,39 +124,8 @@ def _check_name(name: str, path: tuple[str | int, ...], complain: Complain) -> N
 
 
 def _check_disk(name: str, disk: DiskConfig, complain: Complain) -> None:
-    match disk:
-        case LocalDiskConfig() if not disk.path:
-            raise complain(("disks", name), "a disk of type local needs the key 'path'", "")
-        case ObjectDiskConfig():
-            _check_object_disk(name, disk, complain)
-
-
-def _check_object_disk(name: str, disk: ObjectDiskConfig, complain: Complain) -> None:
-    if not disk.url:
-        raise complain(("disks", name), "a disk of type object_disk needs the key 'url'", "")
-    scheme, _, rest = disk.url.partition("://")
-    if scheme not in SCHEMES or (scheme == "file" and not rest.startswith("/")):
-        raise complain(
-            ("disks", name, "url"),
-            f"unknown kind of URL: {disk.url}",
-            "s3://bucket/prefix/, file:///directory/ or file:directory/",
-        )
-    if scheme == "s3" and not rest.strip("/"):
-        raise complain(("disks", name, "url"), f"the URL names no bucket: {disk.url}", "s3://bucket/prefix/")
-    _check_log(name, disk, complain)
-    if bool(disk.access_key_id) != bool(disk.secret_access_key):
-        raise complain(("disks", name), "access_key_id and secret_access_key belong together", "")
-
-
-def _check_log(name: str, disk: ObjectDiskConfig, complain: Complain) -> None:
-    if disk.log is None:
-        return
-    try:
-        check_log_name(disk.log)
-    except UsageError as error:
-        raise complain(("disks", name, "log"), error.message, error.hint) from error
-    if disk.log_format != 2:
-        raise complain(("disks", name, "log"), "ClickHouse's log (log_format: 1) has its prefix for itself", "")
+    if (fault := DISK_TYPES[disk.type].fault(disk)) is not None:
+        raise complain(("disks", name) if fault.key is None else ("disks", name, fault.key), fault.problem, fault.hint)
 
 
 def _nearest(disk: str, config: Config) -> str:

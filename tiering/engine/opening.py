@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from datetime import datetime
 
+from disks.kinds import check_holds_parts
 from disks.registry import open_disk
 from disks.stores.wrappers.limit import Limiter
 from disks.workers.progress import SILENT, Progress
@@ -39,7 +40,9 @@ def make_context(
         requests_per_second=limits.requests_per_second,
         max_concurrency=max(workers, 16),
     )
-    disks = {name: open_disk(name, disk, state, limiter=limiter) for name, disk in config.disks.items()}
+    disks = {name: open_disk(name, keys, state, limiter=limiter) for name, keys in config.disks.items()}
+    for disk in disks.values():
+        check_holds_parts(disk)
     journal = Journal(state, reserve_bytes=limits.state_reserve_bytes)
     places = {name: place_of(disk, os.environ).text for name, disk in config.disks.items()}
     identities = Identities(disks, places, journal)

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from disks.effects import op
 from disks.stores.base import ByteRange
-from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NotFound, UsageError
+from oplog.errors import Conflict, Damaged, FrostlineError, Locked, UsageError
 from oplog.kinds import Merged
 from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
@@ -309,13 +309,8 @@ class _Merge(msgspec.Struct):
 
     def _local_path(self, stored: StoredPart, file: DataFile) -> Path | None:
         """Where the file lies on this machine; None when only its disk can read it."""
-        disk, path = self.context.disk(stored.disk), stored.path(file.name)
-        try:
-            place = disk.location(path)
-        except NotFound:
-            disk.stat(path)
-            return None
-        scheme, _, rest = place.url.partition("://")
+        location = self.context.disk(stored.disk).location(stored.path(file.name))
+        scheme, _, rest = location.url.partition("://") if location is not None else ("", "", "")
         return Path(rest) if scheme == "file" else None
 
     def _fetched(self, stored: StoredPart, file: DataFile, target: Path) -> Path:

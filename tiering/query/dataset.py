@@ -121,11 +121,11 @@ def _children(
             selected = SelectedFile(stored, file, location, stored.part.schema_version)
             if handed_out and selected.local_path is not None:
                 footers.append(local_read(selected, ()))
-            key: S3Connection | str = location.s3 or location.url.partition("://")[0]
+            scheme, _, path = location.url.partition("://") if location is not None else ("", "", "")
+            key: S3Connection | str = (location is not None and location.s3) or scheme
             if key not in systems:
-                systems[key] = ((handed_out and _filesystem(location)) or remote_files, [])
+                systems[key] = ((handed_out and location is not None and _filesystem(location)) or remote_files, [])
             system, fragments = systems[key]
-            path = location.url.partition("://")[2]
             if system is remote_files:
                 path = f"{definition.full_name}/{stored.facts.name}/{file.name}"
             fragments.append(_FORMAT.make_fragment(path, system, guarantee, file_size=file.size_bytes))

@@ -137,7 +137,8 @@ def _location(context: Context, stored: StoredPart, file: DataFile, schema_versi
     except NotFound as error:
         missing = SelectedFile(stored, file, None, schema_version)
         raise FileMissing(f"{missing} is not complete: {path} is missing", hint=missing.hint) from error
-    return location if location.s3 is not None or location.url.startswith("file://") else None
+    is_opened = location is not None and (location.s3 is not None or location.url.startswith("file://"))
+    return location if is_opened else None
 
 
 def hold_leases(context: Context, parts: Iterable[StoredPart], stack: ExitStack) -> None:

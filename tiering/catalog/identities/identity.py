@@ -94,9 +94,9 @@ class Identities:
         self.faults = tuple(faults.values())
 
     def compare(self, holdings: Mapping[str, Mapping[str, Holding]], unsure: Iterable[str]) -> None:
-        """After the catalog was read: `holdings` by disk. Fewer parts of a table than were counted on a local disk, or
-        fewer rows, are a fault; a disk without a fault is counted again. Tables in `unsure` have parts that cannot be
-        read: the fault says so."""
+        """After the catalog was read: `holdings` by disk. Fewer parts of a table than were counted on a disk that is
+        no bucket, or fewer rows, are a fault; a disk without a fault is counted again. Tables in `unsure` have parts
+        that cannot be read: the fault says so."""
         faults = [fault for fault in self.faults if fault.whole_disk]
         sceptical = set(unsure)
         lacking = {fault.disk: fault for fault in self.lacking(holdings, sceptical)}
@@ -116,11 +116,12 @@ class Identities:
         self.faults = tuple(faults)
 
     def lacking(self, holdings: Mapping[str, Mapping[str, Holding]], unsure: Collection[str]) -> Iterator[Fault]:
-        """The local disks that hold less of a table than was counted, while nobody wrote there. An older copy of a disk
-        may have as many parts, or more, that were merged since, and fewer rows."""
+        """The disks, other than buckets, that hold less of a table than was counted, while nobody wrote there. An older
+        copy of a disk may have as many parts, or more, that were merged since, and fewer rows. What left a bucket,
+        its log tells."""
         for name, known in self._records.items():
             disk = self.disks.get(name)
-            if disk is None or disk.broken is not None or disk.kind != "local" or not known.counted:
+            if disk is None or disk.broken is not None or not known.counted or as_disk(disk, BucketDisk) is not None:
                 continue
             held = holdings.get(name, {})
             lost = {
