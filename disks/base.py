@@ -271,7 +271,8 @@ class Disk(ABC):
         """Take in what other writers committed. Nothing on disks with one writer."""
 
     def recover(self, *, only_here: bool = False) -> builtins.list[str]:
-        """Finish or undo what a crash left; one sentence for each thing done. A second call returns nothing.
+        """Finish or undo what a crash left; one sentence for each thing done, without the name of the disk, which the
+        caller puts before it. A second call returns nothing.
         `only_here`: only remove what it left on this machine."""
         return []
 

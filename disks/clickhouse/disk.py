@@ -224,7 +224,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
                 self._table.close()
             self._table, self._begun = None, False
         aside = set_database_aside(self.table_path)
-        self._notes.append(f"disk {self.name}: {error.message}; set aside as {aside.name}")
+        self._notes.append(f"{error.message}; set aside as {aside.name}")
 
     def recover(self, *, only_here: bool = False) -> builtins.list[str]:
         if only_here:
@@ -235,7 +235,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
             if self._intent(table) is not None:
                 with self._exclusive():
                     finished = self._finish(table)
-                notes += [f"disk {self.name}: finished {finished}, which had been stopped"] if finished else []
+                notes += [f"finished {finished}, which had been stopped"] if finished else []
         swept = sweep(self.state_path / "scratch")
         return notes + [f"removed the scratch directory {name} of a transaction that never ended" for name in swept]
 

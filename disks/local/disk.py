@@ -313,7 +313,7 @@ class LocalDisk(DirectoryDisk, IdentifiedDisk):
             unread = self._hidden.sweep()
             self._trash.empty_soon()
         done += [f"deleted {len(unread)} removed files that no reader holds any more"] if unread else []
-        return [f"disk {self.name}: {sentence}" for sentence in done]
+        return done
 
     def identity(self) -> str | None:
         return read_file(self._own)

@@ -363,9 +363,7 @@ class TableCache:
             return
         with table.write(forgettable=True) as view:
             if known is not None:
-                self._notes.append(
-                    f"disk {self._disk_name}: the table was that of {known}; it is rebuilt from {self._store.name}"
-                )
+                self._notes.append(f"the table was that of {known}; it is rebuilt from {self._store.name}")
             self._clear(view)
 
     def _set_damaged_aside(self, error: TableDamaged) -> None:
@@ -389,8 +387,8 @@ class TableCache:
 
     def note(self, message: str) -> None:
         """Tell it: in the log of this process, and to who calls `recover` next."""
-        self._notes.append(f"disk {self._disk_name}: {message}")
-        logger.warning(self._notes[-1])
+        self._notes.append(message)
+        logger.warning("disk %s: %s", self._disk_name, message)
 
     # Catching up
 

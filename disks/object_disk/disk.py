@@ -231,9 +231,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
 
     def recover(self, *, only_here: bool = False) -> builtins.list[str]:
         if only_here:
-            return [
-                f"disk {self.name}: removed the scratch directory {name} of a crash" for name in sweep(self._scratch)
-            ]
+            return [f"removed the scratch directory {name} of a crash" for name in sweep(self._scratch)]
         notes = self.cache.recover()
         swept = sweep(self._scratch)
         return notes + [f"removed the scratch directory {name} of a transaction that never ended" for name in swept]

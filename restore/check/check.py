@@ -99,7 +99,7 @@ def _with_table_name(problem: Problem, survey: Survey) -> Problem:
 
 def _tree(disk: Disk, findings: Findings, result: CheckResult, how: CheckOptions, progress: Progress) -> FileTree:
     if how.repair and not how.dry_run:
-        result.repaired += disk.recover(only_here=True)
+        result.repaired += [f"disk {disk.name}: {sentence}" for sentence in disk.recover(only_here=True)]
     if (logged := as_disk(disk, LoggedDisk)) is not None:
         if how.repair and (wrong := logged.settle(actor=how.actor, dry_run=how.dry_run)) is not None:
             verb = "would commit" if how.dry_run else "committed"

@@ -139,6 +139,7 @@ def test_parts_that_a_disk_of_the_right_id_lacks(with_one: Frostline) -> None:
 
 def test_parts_there_are_backed_up_and_restored(with_one: Frostline) -> None:
     repository = f"file://{Path.cwd()}/backups/"
+    with_one("backup", "init", repository)
     with_one("backup", "create", "first", "--to", repository, "--yes")
     with_one("table", "drop", "db.t", "--yes")
     with_one("backup", "restore", "first", "--to", repository, "--yes")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from disks.registry import DISK_TYPES
 from oplog.errors import FrostlineError, Refused, UsageError
 from tiering.config import reading as configuration
 from tiering.config.reading import load, load_from, masked
@@ -143,6 +144,9 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 """A billion values in half a kilobyte."""
 
+TYPES = " or ".join(DISK_TYPES)
+"""What `type` of a disk may be, as messages say it."""
+
 MISTAKES = [
     ("disks: [", "line 1: not YAML", ""),
     ("- a", "a mapping of keys", ""),
@@ -156,11 +160,11 @@ MISTAKES = [
         "line 5: disks.s3.keep_free: no such key",
         "keep_free_space",
     ),
-    ("disks:\n  s3: {type: tape}", "disks.s3.type: expected local or object_disk, got 'tape'", ""),
+    ("disks:\n  s3: {type: tape}", f"disks.s3.type: expected {TYPES}, got 'tape'", ""),
     ("disks: {a: {type: local}}", "disks.a: a disk of type local needs the key 'path'", ""),
     ("disks: {a: {path: x}}", "disks.a: the key 'type' is missing", ""),
     ("disks: {a: {tpye: local, path: x}}", "disks.a.tpye: no such key", "'type'"),
-    ("disks: {a: {type: [local]}}", "disks.a.type: expected local or object_disk, got ['local']", ""),
+    ("disks: {a: {type: [local]}}", f"disks.a.type: expected {TYPES}, got ['local']", ""),
     ("disks: {a: {type: object_disk}}", "disks.a: a disk of type object_disk needs the key 'url'", ""),
     ("disks: {a: {type: local, path: ''}}", "disks.a: a disk of type local needs the key 'path'", ""),
     ("disks: {a: {type: object_disk, url: ''}}", "disks.a: a disk of type object_disk needs the key 'url'", ""),
@@ -233,7 +237,7 @@ def test_every_mistake_names_file_key_and_remedy(tmp_path: Path, text: str, mess
         ("FROSTLINE_STATE_PAHT", "no such key: state_paht"),
         ("FROSTLINE_DISKS__S3__URLL", "disks.s3.urll: no such key"),
         ("FROSTLINE_DISKS__SSD__REGION", "disks.ssd.region: a disk of type local has no 'region'"),
-        ("FROSTLINE_DISKS__SSD__TYPE", "disks.ssd.type: expected local or object_disk, got 'v'"),
+        ("FROSTLINE_DISKS__SSD__TYPE", f"disks.ssd.type: expected {TYPES}, got 'v'"),
         ("FROSTLINE_DISKS__NEW__PATH", "disks.new: the key 'type' is missing"),
         ("FROSTLINE_LIMITS__WORKERS", "limits.workers: expected `int`, got 'v'"),
         ("FROSTLINE_POLICIES__HOT_COLD__VOLUMES__7__NAME", "is a list of 2"),
