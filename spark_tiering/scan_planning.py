@@ -288,6 +288,11 @@ def _pieces(
                 if stored.disk not in stores:
                     stores[stored.disk] = shared_store(context, stored.disk)
                 yield replace(piece, store=stores[stored.disk], key=info.key)
+            elif as_disk(disk, DirectoryDisk) is None:
+                raise UsageError(
+                    f"{piece.label} is in no directory and no bucket: no executor reads it",
+                    hint="'frostline query' reads it; 'frostline move' takes it to another disk",
+                )
             else:
                 yield replace(piece, path=stored.path(file.name))
 

@@ -20,6 +20,8 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+from disks.directory_disk import DirectoryDisk
+from disks.kinds import as_disk
 from oplog.errors import Refused
 from spark_tiering.arrow_types import carried_type, has_nanoseconds, spark_schema
 from spark_tiering.queries.files import Obstacle, check_bucket, check_footers, check_reach, file_url, schema_of
@@ -123,6 +125,8 @@ def _check(session: SparkSession, store: Store, definition: TableDefinition, ask
     found = places(store, asked)
     for name in sorted(found):
         remote = context.disk(name).capabilities.remote
+        if not remote and as_disk(context.disk(name), DirectoryDisk) is None:
+            raise Obstacle(f"the files of disk {name} are in no directory and no bucket")
         url = context.config.bucket(name).url if remote else "file://"
         if url.startswith("file://") and not _shares_directories(asked):
             raise Obstacle("the executors may run on other machines (local_disks='shared' says that all see the files)")

@@ -13,6 +13,7 @@ _PLAIN = "tests/unit/tiering/cli/test_plain_answers.py"
 _FIELDS = "tests/integration/test_field_pruning.py"
 _MOVING = "tests/unit/tiering/query/test_while_parts_move.py"
 _WIDENING = "tests/integration/test_widening.py"
+_EXTENDING = "tests/integration/test_extending.py"
 
 
 def _fields_share_a_range() -> None:
@@ -94,7 +95,23 @@ def _read_for_nothing() -> None:
     planning.COLUMN_OPTIMIZERS = planning.FILTER_OPTIMIZERS | {"unused_columns"}
 
 
+def _missing_where_no_engine_opens_it() -> None:
+    from disks.memory import MemoryDisk
+    from oplog.errors import NotFound
+
+    def location(self: MemoryDisk, path: str) -> None:
+        raise NotFound(f"{self.name}:{path} is in no place that an engine opens")
+
+    MemoryDisk.location = location  # type: ignore[method-assign]
+
+
 MISTAKES: tuple[Mistake, ...] = (
+    (
+        "a file that no engine opens is missing (I15)",
+        "parts on a disk that only its reader reads are not answered",
+        f"{_EXTENDING}::test_a_disk_type_on_the_command_line",
+        _missing_where_no_engine_opens_it,
+    ),
     (
         "a name means the first of two columns",
         "SQL over columns that differ in case alone answers the first one, whichever was meant",

@@ -16,7 +16,10 @@ import pytest
 
 from disks.memory import MemoryDisk
 from disks.registry import DISK_TYPES, open_disk
+from oplog.errors import UsageError
 from oplog.kinds import Inserted
+from spark_tiering.read_options import ReadOptions
+from spark_tiering.scan_planning import plan_scan
 from tests.command_line import Frostline
 from tests.documented import blocks, configure_every_type, documented
 from tiering.plugins import PLUGINS
@@ -146,6 +149,12 @@ def test_parts_there_are_backed_up_and_restored(with_one: Frostline) -> None:
     assert answer(with_one) == SUMS
     assert [part["disk"] for part in with_one.json("parts", "db.t")["parts"]] == ["one"]
     assert not list(Path("state").glob("**/copies"))
+
+
+def test_spark_says_that_it_does_not_read_them(with_one: Frostline) -> None:
+    options = ReadOptions("db.t", Path("frostline.yaml"), local_disks="shared")
+    with pytest.raises(UsageError, match=r"one:.* is in no directory and no bucket"):
+        plan_scan(options)
 
 
 def test_disks_of_one_path_and_without_one_are_refused(with_one: Frostline) -> None:
