@@ -53,7 +53,8 @@ class DiskCapabilities(msgspec.Struct, frozen=True):
 
 class DiskUsage(msgspec.Struct, frozen=True):
     """Space in bytes. `total_bytes` and `free_bytes` are None where there is no limit (an object store). `used_bytes`
-    of a local disk without a quota is that of its file system; `DirectoryDisk.stored_bytes` is its own.
+    of a local disk without a quota is that of its file system; `DirectoryDisk.stored_bytes` is its own. A disk that
+    packs files may use fewer bytes than they have.
     """
 
     total_bytes: int | None

@@ -12,7 +12,8 @@ import pytest
 from disks.base import Disk, FileInfo, list_each, read_each
 from disks.bucket_disk import BucketDisk, BucketTransaction, ClickHouseLogDisk, LoggedDisk
 from disks.directory_disk import DirectoryDisk
-from disks.kinds import as_disk
+from disks.identified_disk import IdentifiedDisk
+from disks.kinds import as_disk, identity_of
 from disks.stores.base import ByteRange
 from disks.wrappers.wrapped import WrappedDisk
 from oplog.errors import Damaged, FrostlineError, NotFound, Refused, UsageError
@@ -211,9 +212,11 @@ def test_a_reader_reads_the_file_as_it_was(disk: Disk) -> None:
 def test_usage_adds_up(disk: Disk) -> None:
     put(disk, {"a": b"x" * 10_000, "b.json": b"y" * 100})
     usage = disk.usage()
-    assert usage.used_bytes >= 10_100
-    directory = as_disk(disk, DirectoryDisk)
-    assert (usage.used_bytes if directory is None else directory.stored_bytes()) == 10_100
+    assert usage.used_bytes > 0  # a disk that packs files may use fewer bytes than they have
+    if (directory := as_disk(disk, DirectoryDisk)) is not None:
+        assert directory.stored_bytes() == 10_100
+    if as_disk(disk, BucketDisk) is not None:
+        assert usage.used_bytes == 10_100
     assert usage.free_bytes is None or usage.total_bytes is not None
 
 
@@ -250,6 +253,24 @@ def test_what_a_disk_has_besides_is_the_same_disk(disk: Disk) -> None:
         assert type(past).__name__ == ("WrappedDisk" if isinstance(disk, WrappedDisk) else "DiskAsOf")
         past.close()
         assert content(disk) == content(bucket)
+
+
+def test_the_first_transaction_gives_an_id(disk: Disk, open_again: Open) -> None:
+    if (identified := as_disk(disk, IdentifiedDisk)) is None:
+        return
+    begun: list[str] = []
+    identified.watch(None, begun.append)
+    assert identified.identity() is None
+    put(disk, {"t/a": b"1"})
+    put(disk, {"t/b": b"2"})
+    assert begun == [identified.identity()]
+    assert identity_of(open_again()) == identified.identity()
+    again = as_disk(open_again(), IdentifiedDisk)
+    assert again is not None
+    again.watch("00000000-0000-0000-0000-000000000000", begun.append)
+    with pytest.raises(Refused, match="another one"):
+        put(again, {"t/c": b"3"})
+    assert content(disk) == {"t/a": b"1", "t/b": b"2"}
 
 
 def test_a_local_path_is_where_the_file_lies(disk: Disk) -> None:
