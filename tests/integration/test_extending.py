@@ -151,6 +151,15 @@ def test_parts_there_are_backed_up_and_restored(with_one: Frostline) -> None:
     assert not list(Path("state").glob("**/copies"))
 
 
+def test_what_recovery_did_names_each_disk_once(with_one: Frostline) -> None:
+    for own in (Path("ssd/.frostline"), Path("one/files.id")):
+        (own / "staging" / "0123456789abcdef").mkdir(parents=True)
+    with_one("parts", "db.t")
+    said = [line for line in with_one.error.splitlines() if "recovered" in line]
+    assert [line.count("disk ") for line in said] == [1, 1]
+    assert {disk for disk in ("ssd", "one") for line in said if f"disk {disk}: removed" in line} == {"ssd", "one"}
+
+
 def test_spark_says_that_it_does_not_read_them(with_one: Frostline) -> None:
     options = ReadOptions("db.t", Path("frostline.yaml"), local_disks="shared")
     with pytest.raises(UsageError, match=r"one:.* is in no directory and no bucket"):
