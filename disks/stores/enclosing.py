@@ -19,21 +19,21 @@ _SCHEMES = ("s3", "file")
 
 
 def check_no_disk_around(
-    place: ObjectDiskConfig, opened: Callable[[ObjectDiskConfig], ObjectStore], *, itself: bool, hint: str
+    location: ObjectDiskConfig, opened: Callable[[ObjectDiskConfig], ObjectStore], *, itself: bool, hint: str
 ) -> None:
-    """Raise `Refused` where a prefix or directory above the place has the mark of a disk; with `itself`, also where the
-    place has it. One request for each step of its path. What may not be asked is passed over."""
-    parts = urlsplit(place.url)
+    """Raise `Refused` where a prefix or directory above the location has the mark of a disk; with `itself`, also where
+    the location has it. One request for each step of its path. What may not be asked is passed over."""
+    parts = urlsplit(location.url)
     if parts.scheme not in _SCHEMES:
         return
     steps = [step for step in parts.path.split("/") if step]
     for count in range(len(steps) + itself):
         url = f"{parts.scheme}://{parts.netloc}/{'/'.join([*steps[:count], ''])}"
-        store = opened(replace(place, url=url, log=None, read_only=True))
+        store = opened(replace(location, url=url, log=None, read_only=True))
         try:
             store.head(DISK_KEY)
         except (NotFound, AccessDenied):
             continue
         finally:
             store.close()
-        raise Refused(f"{place.url} is within a disk: {url}{DISK_KEY} is its mark", hint=hint)
+        raise Refused(f"{location.url} is within a disk: {url}{DISK_KEY} is its mark", hint=hint)

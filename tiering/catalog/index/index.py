@@ -107,17 +107,17 @@ class PartIndex:
         with self._database.writing() as connection:
             self._apply(connection, self._now(connection, table), change, None, (0, 0))
 
-    def finish(self, table: DiskTable, found: IndexChange, state: Fingerprint | None, basis: Basis) -> DiskTable:
-        """A scan of all files has ended: `found` has what it found at last, and what all that it found adds up to. That
+    def finish(self, table: DiskTable, change: IndexChange, state: Fingerprint | None, basis: Basis) -> DiskTable:
+        """A scan of all files has ended: `change` has its last finds, and the sums of all. That
         is what the index has then, or another process has changed it meanwhile."""
-        if found.is_empty():
+        if change.is_empty():
             with self._database.reading() as connection:
                 now = self._now(connection, table)
-            if _is_what(now, found) and now.row == _ended(now.row, found, state, basis):
+            if _is_what(now, change) and now.row == _ended(now.row, change, state, basis):
                 return now
         with self._database.writing() as connection:
-            after = self._apply(connection, self._now(connection, table), found, state, basis)
-            if not _is_what(after, found):
+            after = self._apply(connection, self._now(connection, table), change, state, basis)
+            if not _is_what(after, change):
                 _count(connection, after)
                 raise OvertakenError
             return after
@@ -299,8 +299,8 @@ def _ended(row: DiskTableRow, change: IndexChange, state: Fingerprint | None, ba
     return replace(row, state=state, basis=basis, broken=tuple(change.broken))
 
 
-def _is_what(table: DiskTable, found: IndexChange) -> bool:
-    return (table.row.parts, table.row.check) == (found.parts, found.check)
+def _is_what(table: DiskTable, change: IndexChange) -> bool:
+    return (table.row.parts, table.row.check) == (change.parts, change.check)
 
 
 def _check_now(connection: sqlite3.Connection, table: DiskTable) -> None:

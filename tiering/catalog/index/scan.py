@@ -145,22 +145,24 @@ def compared(
     table: DiskTable,
     target: ScanTarget,
     basis: Basis,
-    known: Mapping[str, KnownPart],
+    known_parts: Mapping[str, KnownPart],
     among: Sequence[str] | set[str] | None,
 ) -> IndexChange:
-    """What the disk has at these names, or at all, against what is known of them."""
+    """What the disk has at these names, or at all, against the parts known there."""
     start = f"{target.directory}/"
     fingerprints = {
-        f"{start}{name}/{PART_FILE}": one.fingerprint for name, one in known.items() if one.fingerprint != UNSETTLED
+        f"{start}{name}/{PART_FILE}": one.fingerprint
+        for name, one in known_parts.items()
+        if one.fingerprint != UNSETTLED
     }
     arguments = () if among is None else (among,)
     files = target.disk.look_over(target.directory, PART_FILE, fingerprints, *arguments)
     change, seen = IndexChange([], [], {}, []), set[str]()
-    kept = _kept_documents(index, known, files, basis)
-    other = index.facts_among(table, [name for name, one in known.items() if one.rules != basis[1]])
+    kept = _kept_documents(index, known_parts, files, basis)
+    other = index.facts_among(table, [name for name, one in known_parts.items() if one.rules != basis[1]])
     for file in files:
         name = file.path.split("/")[-2]
-        before = known.get(name)
+        before = known_parts.get(name)
         fingerprint = UNSETTLED if file.fingerprint is None else file.fingerprint
         data = kept.get(before.document) if before is not None and kept else None
         is_same = before is not None and before.revision == file.revision and before.columns == basis[0]
@@ -190,18 +192,18 @@ def compared(
         change.new.append(new)
         change.parts, change.check = change.parts + 1, change.check + new.facts.crc32(0)
         seen.add(name)
-    change.gone = sorted(known.keys() - seen)
+    change.gone = sorted(known_parts.keys() - seen)
     return change
 
 
 def _kept_documents(
-    index: PartIndex, known: Mapping[str, KnownPart], files: Sequence[SmallFile], basis: Basis
+    index: PartIndex, known_parts: Mapping[str, KnownPart], files: Sequence[SmallFile], basis: Basis
 ) -> Mapping[DocumentKey, bytes]:
     """The `part.json` as they are kept, of the files that were read though they are known, and of those of which more
     has to be known now."""
     keys = []
     for file in files:
-        before = known.get(file.path.split("/")[-2])
+        before = known_parts.get(file.path.split("/")[-2])
         if before is not None and (file.data is not None or before.columns != basis[0]):
             keys.append(before.document)
     return index.documents(keys) if keys else {}
