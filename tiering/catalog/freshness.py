@@ -14,4 +14,4 @@ class Freshness(IntEnum):
     CHANGES = 1
     """Each bucket is asked. A table's directory that shows no change since it was last scanned is believed."""
     EVERY_FILE = 2
-    """Each bucket is asked, and each part's file is compared: then a file that was changed by hand shows, too."""
+    """Each bucket is asked, and each part's file is compared: this also notices a file that another program changed."""

@@ -87,7 +87,7 @@ class Store:
 
         `recover=False` changes nothing: what `--dry-run` and checks use. `partial`: answers leave out what lies on
         disks that are not what they were, and are not refused. `freshness`: with less than each file, one that was
-        changed by hand is not seen before something is deleted.
+        another program changed is not noticed before something is deleted.
         Raises `UsageError` for a bad configuration.
         """
         settings = checked(config) if isinstance(config, Config) else load(config)

@@ -1,6 +1,6 @@
 """Footers of Parquet files with fewer row groups: the engine then reads no other ones.
 
-A footer is one struct in Thrift's compact protocol. Its row groups are copied as they are, so all that has to be known
+A footer is one struct in Thrift's compact protocol. Its row groups are copied unchanged, so all that has to be known
 of them is where each one ends.
 Format: https://github.com/apache/parquet-format and Thrift's `thrift-compact-protocol.md`.
 """

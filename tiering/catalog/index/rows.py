@@ -1,8 +1,8 @@
 """What the index of parts keeps: parts, the sums of their partitions, and the tables that they are in. No I/O.
 
 Each row has a checksum. Those of the parts add up to the check of their partition, and these to that of the table. So a
-row that is lost, that is of another day, or that a page of a power cut brought back is noticed by whoever reads its
-partition, and a partition by whoever reads its table.
+row that is lost, that is of another day, or that a page of a power cut brought back is noticed when its partition is
+read, and a partition when its table is read.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def decoded_disk_table(table: int, where: str, data: bytes, crc32: int) -> DiskT
 
 
 def encoded_facts(facts: PartFacts) -> bytes:
-    """The facts as they are kept: as JSON where a number is too large for msgpack."""
+    """The encoded facts: JSON where a number is too large for msgpack."""
     try:
         return encode(facts)
     except OverflowError:

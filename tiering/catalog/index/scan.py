@@ -199,7 +199,7 @@ def compared(
 def _kept_documents(
     index: PartIndex, known_parts: Mapping[str, KnownPart], files: Sequence[SmallFile], basis: Basis
 ) -> Mapping[DocumentKey, bytes]:
-    """The `part.json` as they are kept, of the files that were read though they are known, and of those of which more
+    """The kept `part.json` of the files that were read though they are known, and of those of which more
     has to be known now."""
     keys = []
     for file in files:

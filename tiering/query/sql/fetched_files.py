@@ -14,7 +14,7 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,16 +24,14 @@ from disks.effects import op, remove_file
 from disks.workers.parallel import in_parallel
 from tiering.parquet.checked_file import CheckedFile
 from tiering.parquet.footers import with_groups
-from tiering.parquet.sections import MAGIC, Section
+from tiering.parquet.sections import MAGIC
 from tiering.query.selection import SelectedFile
+from tiering.query.sql.read_ahead import chosen_sections, joined_ranges
 
 MOST_BYTES = 512 * 1024 * 1024
 """So much is fetched for one statement; what is beyond it is read while it runs."""
 _FREE_SHARE = 0.25
 """Of what is free where the files are made."""
-_REQUEST_BYTES = 4 * 1024 * 1024
-_HOLE_BYTES = 256 * 1024
-"""Bytes that nobody reads, between two that are read, which cost less than another request."""
 _THREADS = 12
 _numbers = itertools.count()
 """Of all files that were ever fetched: an engine keeps the footers of files by their names, for later queries, too."""
@@ -92,7 +90,7 @@ class FetchedFiles:
                 if is_whole and read.groups is not None:
                     try:
                         _leave_out(descriptors[id(read)], read, self.path(read.selected))
-                    except ValueError:  # whoever opens it otherwise will say what is wrong with it
+                    except ValueError:  # it is served, and the engine says what is wrong with it
                         self._give_up(read)
 
             in_parallel(fetch, len(pieces), _THREADS)
@@ -123,28 +121,12 @@ def cold_read(
     not say where they lie."""
     if not file.sections:
         return None
-    chosen = [section for section in file.sections if _is_read(section, leaves, groups)]
+    chosen = chosen_sections(file.sections, leaves, groups)
     column_bytes = sum(section.stop - section.start for section in chosen)
-    ranges = list(joined((*chosen, file.sections[-1])))
+    ranges = joined_ranges((*chosen, file.sections[-1]))
     if groups is not None and len(groups) == len(selected.file.row_groups):
         groups = None
     return ColdRead(selected, file, ranges, column_bytes, groups)
-
-
-def joined(sections: Sequence[Section]) -> Iterator[tuple[int, int]]:
-    """Where the sections lie, neighbours together, as far as one request goes."""
-    start, stop = sections[0].start, sections[0].stop
-    for section in sections[1:]:
-        if section.start <= stop + _HOLE_BYTES and section.stop - start <= _REQUEST_BYTES:
-            stop = section.stop
-        else:
-            yield start, stop
-            start, stop = section.start, section.stop
-    yield start, stop
-
-
-def _is_read(section: Section, leaves: Collection[int], groups: Collection[int] | None) -> bool:
-    return section.column in leaves and (groups is None or section.group in groups)
 
 
 def _make(path: Path, size_bytes: int) -> int:

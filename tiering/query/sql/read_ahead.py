@@ -83,10 +83,9 @@ class ScannedFiles:
             groups = (
                 _matching_groups(file, self.access.predicate, self.definition, places) if self.is_filtered else None
             )
-            ids = (self.definition.columns[number].id for number in self.access.columns)
-            columns = {leaf for number in ids if number in places for leaf in places[number].leaves}
+            leaves = leaves_read(self.definition, self.access, places)
             first = len(self._pieces)
-            for start, stop in _wanted_ranges(file.sections, columns, groups):
+            for start, stop in joined_ranges(chosen_sections(file.sections, leaves, groups)):
                 self._pieces.append(_Piece(file, start, stop, size_bytes))
                 size_bytes += stop - start
             self._starts[file] = first, [piece.start for piece in self._pieces[first:]]
@@ -171,14 +170,23 @@ class ReadAhead:
         return None
 
 
-def _wanted_ranges(
-    sections: Sequence[Section], columns: Collection[int], groups: Collection[int] | None
-) -> list[tuple[int, int]]:
-    """Where the chunks of these columns lie, in these row groups, or in all: neighbours together."""
+def leaves_read(definition: TableDefinition, access: Access, places: Mapping[int, FilePlace]) -> list[int]:
+    """What is read of a file that has the columns at these places, in order."""
+    ids = (definition.columns[column].id for column in access.columns)
+    return sorted(leaf for number in ids if number in places for leaf in places[number].leaves)
+
+
+def chosen_sections(
+    sections: Sequence[Section], leaves: Collection[int], groups: Collection[int] | None
+) -> list[Section]:
+    """The chunks of these leaves, in these row groups, or in all."""
+    return [section for section in sections if section.column in leaves and (groups is None or section.group in groups)]
+
+
+def joined_ranges(sections: Sequence[Section]) -> list[tuple[int, int]]:
+    """Where the sections lie, neighbours together as far as one request goes."""
     joined: list[tuple[int, int]] = []
     for section in sections:
-        if section.column not in columns or not (groups is None or section.group in groups):
-            continue
         start, stop = joined[-1] if joined else (0, -_HOLE_BYTES - 1)
         if section.start <= stop + _HOLE_BYTES and section.stop - start <= _REQUEST_BYTES:
             joined[-1] = (start, section.stop)

@@ -36,7 +36,7 @@ from tiering.query.sql.fetched_files import ColdRead, FetchedFiles, cold_read
 from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
 from tiering.query.sql.planning import EmptyTables, declare, selected
-from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, FilePlace, ScannedFiles
+from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, FilePlace, ScannedFiles, leaves_read
 from tiering.table.names import alike, folded
 from tiering.table.pruning import columns_of, matching_groups
 from tiering.table.schema import TableDefinition
@@ -277,7 +277,7 @@ class SqlSession:
                 remote = [file for file in members if file.local_path is None] if access.columns else []
                 if local or (remote and self._cache is not None):
                     places = self._places(definition, version, (local or remote)[0])
-                    wanted = _leaves(definition, access, places)
+                    wanted = leaves_read(definition, access, places)
                     self._local += [(file, wanted) for file in local]
                     cached += [(file, wanted) for file in remote]
         reads = [local_read(file, wanted) for file, wanted in self._local]
@@ -301,7 +301,7 @@ class SqlSession:
             remote = [file for file in files if not _opens_itself(file) and self._kept.path(file) is None]
             for version, members in _by_version(remote if access.columns else ()).items():
                 places = self._places(definition, version, members[0])
-                leaves = _leaves(definition, access, places)
+                leaves = leaves_read(definition, access, places)
                 for file in members:
                     groups = None
                     if columns_of(access.predicate):
@@ -401,12 +401,6 @@ def _united(pieces: Sequence[str], columns: int) -> str:
     names = ", ".join(f"c{place}" for place in range(columns))
     union = " UNION ALL ".join(f"SELECT 0, * FROM ({piece})" for piece in pieces)
     return f"SELECT {names} FROM ({union}) AS united(bare, {names})"
-
-
-def _leaves(definition: TableDefinition, access: Access, places: Mapping[int, FilePlace]) -> list[int]:
-    """What is read of a file that has the columns at these places."""
-    ids = (definition.columns[column].id for column in access.columns)
-    return sorted(leaf for number in ids if number in places for leaf in places[number].leaves)
 
 
 def _by_version(files: Iterable[SelectedFile]) -> dict[int, list[SelectedFile]]:
