@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -128,7 +129,7 @@ def wrapped(wrapper: Callable[[Disk], Disk]) -> Iterator[None]:
     """Every disk that is opened meanwhile is inside a wrapper."""
     with pytest.MonkeyPatch.context() as patch:
         for name, known in registry.DISK_TYPES.items():
-            patch.setitem(registry.DISK_TYPES, name, DiskType(known.config, _inside(wrapper, known)))
+            patch.setitem(registry.DISK_TYPES, name, msgspec.structs.replace(known, open=_inside(wrapper, known)))
         yield
 
 
