@@ -13,13 +13,13 @@ import io
 import secrets
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
 from pyiceberg import manifest as avro
 from pyiceberg.conversions import to_bytes
-from pyiceberg.io import InputFile, OutputFile
+from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.partitioning import PartitionSpec as AvroSpec
@@ -35,10 +35,7 @@ from tiering.table.columns.types import from_json
 from tiering.table.part import ColumnRange, DataFile, Part
 from tiering.table.schema import Column, TableDefinition
 
-if TYPE_CHECKING:
-    from pyiceberg.avro.file import AvroOutputFile  # noqa: F401
-
-_CODEC = "deflate"
+_CODEC: Literal["deflate"] = "deflate"
 """Not zstd, which DuckDB 1.5 does not read in Avro."""
 _PARTS_A_GROUP = 64
 """On average."""
@@ -203,14 +200,21 @@ def read_entries(data: bytes, row: ManifestFile) -> Iterator[ManifestEntry]:
     yield from row.fetch_manifest_entry(_InMemoryFiles(files), discard_deleted=True)
 
 
-class _InMemoryFiles:
-    """The part of pyiceberg's FileIO that reads manifests."""
+class _InMemoryFiles(FileIO):
+    """Reads manifests that were fetched."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
+        super().__init__()
         self._files = files
 
     def new_input(self, location: str) -> InputFile:
         return _InMemoryInput(location, self._files[location])
+
+    def new_output(self, location: str) -> OutputFile:
+        raise NotImplementedError(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        raise NotImplementedError
 
 
 class _InMemoryInput(InputFile):

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,6 +32,7 @@ from oplog.errors import (
     NotFound,
     OutcomeUnknown,
     Refused,
+    UsageError,
 )
 from oplog.kinds import Fenced
 from tiering.catalog.stored import StoredPart, described
@@ -179,7 +181,6 @@ class Publication:
         `anew`, and `Conflict` when others were faster each time.
         """
         elsewhere = self.elsewhere()
-        self.disk.refresh()
         last = self._newest_or_nothing() if anew else self._last()
         for _ in range(_TRIES):
             due = self.due(None if anew else last)
@@ -219,6 +220,7 @@ class Publication:
     def _publish(
         self, revision: int, head: int, last: Published | None, elsewhere: Elsewhere, *, anew: bool
     ) -> Published:
+        _require_library()
         from tiering.iceberg import manifests
 
         before = last if last is not None and last.is_ours and not anew else None
@@ -389,6 +391,11 @@ _PROPERTIES = {
     # The first text of the sort order is stored as differences, which Iceberg for Java reads row by row only.
     "read.parquet.vectorization.enabled": "false",
 }
+
+
+def _require_library() -> None:
+    if find_spec("pyiceberg") is None:
+        raise UsageError("publications need pyiceberg", hint="pip install 'frostline[iceberg]'")
 
 
 def _checked(past: Context, mapped: Mapped, parts: Sequence[StoredPart]) -> Iterator[tuple[StoredPart, Part]]:

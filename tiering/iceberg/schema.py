@@ -116,11 +116,15 @@ def _plain(kind: pa.DataType, definition: TableDefinition, column: Column) -> st
     if pa.types.is_timestamp(kind) and kind.unit != "ns":
         zone = f", {kind.tz}" if kind.tz else ""
         hint = _WIDER.format(definition.full_name, name, f"'timestamp[us{zone}]'", name)
-        raise Refused(f"column {column.name} is {column.type}: Iceberg has microseconds, and readers mistake it", hint)
+        raise Refused(
+            f"column {column.name} is {column.type}: Iceberg has microseconds, and readers mistake it", hint=hint
+        )
     if kind == pa.uint64():
         hint = _WIDER.format(definition.full_name, name, "'decimal(20, 0)'", name)
-        raise Refused(f"column {column.name} is {column.type}, and Iceberg has no type for it", hint)
-    raise Refused(f"column {column.name} is {column.type}, and Iceberg has no type for it", _LEAVE_OUT.format(name))
+        raise Refused(f"column {column.name} is {column.type}, and Iceberg has no type for it", hint=hint)
+    raise Refused(
+        f"column {column.name} is {column.type}, and Iceberg has no type for it", hint=_LEAVE_OUT.format(name)
+    )
 
 
 def check_stored(definition: TableDefinition, columns: Collection[Column], stored: pa.Schema, part: str) -> None:

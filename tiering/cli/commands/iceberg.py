@@ -10,6 +10,8 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from tiering.table.schema import TableDefinition
 
 
@@ -63,7 +65,7 @@ def publish(
         )
         session.output.line(f"  {document.location}")
         if document.rows_elsewhere:
-            until = f"; complete before {document.complete_until}" if document.complete_until else ""
+            until = f"; complete before {_when(document.complete_until)} UTC" if document.complete_until else ""
             session.output.line(f"  {counted(document.rows_elsewhere, 'row')} on other disks are not shown{until}.")
 
 
@@ -118,7 +120,7 @@ def status(
         [
             (
                 *(row.table, row.revision or "-", row.behind, row.rows, row.files, row.rows_elsewhere),
-                *(row.complete_until or "-", row.snapshots, row.state),
+                *(_when(row.complete_until), row.snapshots, row.state),
             )
             for row in rows
         ],
@@ -148,3 +150,7 @@ def _alter(session: Session, old: "TableDefinition", new: "TableDefinition") -> 
     return session.store().alter_table(
         old, replace(new, version=old.version + 1), reason=f"publication of {old.full_name}"
     )
+
+
+def _when(moment: "datetime | None") -> str:
+    return f"{moment:%Y-%m-%d %H:%M}" if moment is not None else "-"
