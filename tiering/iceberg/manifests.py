@@ -115,30 +115,29 @@ def write_manifest(
     schema, spec = mapped.avro()
     name = f"{group.digest}-{revision}-{secrets.token_hex(4)}.avro"
     output = _InMemory(f"{url}/{name}")
+    entries = []  # before the writer, which cannot be left without an entry
+    for stored, part in described(group.parts):
+        created = stored.revision or revision
+        shown = next((number for number in published if number >= created), None)
+        values = Record(*partition_values(part, mapped.definition))
+        entries += [
+            ManifestEntry.from_args(
+                _table_format_version=2,
+                status=ManifestEntryStatus.ADDED if shown is None else ManifestEntryStatus.EXISTING,
+                snapshot_id=shown or revision,
+                sequence_number=shown or revision,
+                file_sequence_number=shown or revision,
+                data_file=_data_file(file, mapped, schema, location(stored.path(file.name)), values),
+            )
+            for file in part.files
+        ]
     with avro.write_manifest(2, spec, schema, output, revision, _CODEC) as writer:
-        for stored, part in described(group.parts):
-            created = stored.revision or revision
-            shown = next((number for number in published if number >= created), None)
-            status = ManifestEntryStatus.ADDED if shown is None else ManifestEntryStatus.EXISTING
-            values = Record(*partition_values(part, mapped.definition))
-            for file in part.files:
-                data_file = _data_file(file, stored, values, mapped, schema, location(stored.path(file.name)))
-                writer.add_entry(
-                    ManifestEntry.from_args(
-                        _table_format_version=2,
-                        status=status,
-                        snapshot_id=shown or revision,
-                        sequence_number=shown or revision,
-                        file_sequence_number=shown or revision,
-                        data_file=data_file,
-                    )
-                )
+        for entry in entries:
+            writer.add_entry(entry)
     return Manifest(name, output.data, writer.to_manifest_file())
 
 
-def _data_file(
-    file: DataFile, stored: StoredPart, values: Record, mapped: Mapped, schema: AvroSchema, url: str
-) -> IcebergFile:
+def _data_file(file: DataFile, mapped: Mapped, schema: AvroSchema, url: str, values: Record) -> IcebergFile:
     counts: dict[int, int] = {}
     nulls: dict[int, int] = {}
     low: dict[int, bytes] = {}

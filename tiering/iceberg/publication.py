@@ -193,7 +193,7 @@ class Publication:
                 self.disk.refresh()
                 continue
             self._keep(published)
-            if not self._collected_since(due[0]):
+            if not self._collected_since(due[1]):
                 return published
             last, anew = published, True
         raise Conflict(

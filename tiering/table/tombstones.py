@@ -124,11 +124,13 @@ def essence(definition: TableDefinition) -> TableDefinition:
 
 
 def succeeding(old: TableDefinition, newest: TableDefinition) -> TableDefinition:
-    """The old definition as the version after the newest one. Ids of columns that were given out are never reused."""
+    """The old definition as the version after the newest one. Ids of columns that were given out are never reused, and
+    whether the table is published is not taken back: that is about readers, and not about what they read."""
     columns = essence(newest).columns != essence(old).columns
     return msgspec.structs.replace(
         old,
         version=newest.version + 1,
         schema_version=newest.schema_version + columns,
         last_column_id=max(old.last_column_id, newest.last_column_id, *(column.id for column in newest.columns)),
+        publish=newest.publish,
     )
