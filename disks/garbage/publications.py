@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 
 from disks.stores.base import ObjectStore
 from oplog import bounds
 from oplog.errors import Damaged
+from oplog.revision import PUBLICATIONS_PREFIX
 
-DIRECTORY = "iceberg/"
-"""Where they are, each in a directory of the table's uuid."""
 _REVISION = "frostline.revision"
 _METADATA = re.compile(r"v(\d{1,18})\.metadata\.json\Z", re.ASCII)
 _BATCH_KEYS = 1_000
 
 
 class _Snapshot(msgspec.Struct, frozen=True):
-    summary: dict[str, str] = {}
+    summary: dict[str, str]
 
 
-class _Metadata(msgspec.Struct, frozen=True):
-    snapshots: tuple[_Snapshot, ...] = ()
+class _Metadata(msgspec.Struct, frozen=True, rename="kebab"):
+    format_version: Literal[2]
+    snapshots: tuple[_Snapshot, ...]
 
 
 def newest_metadata(keys: Iterable[str]) -> dict[str, tuple[int, str]]:
@@ -43,7 +44,7 @@ def newest_metadata(keys: Iterable[str]) -> dict[str, tuple[int, str]]:
 def published_revisions(store: ObjectStore) -> dict[str, frozenset[int]]:
     """The revisions that each publication shows, by the key of its newest metadata. Raises `Damaged` for metadata that
     does not say it, and what the store raises."""
-    keys = (info.key for info in store.list(DIRECTORY))
+    keys = (info.key for info in store.list(PUBLICATIONS_PREFIX))
     return {key: _revisions(store, key) for _, key in newest_metadata(keys).values()}
 
 

@@ -14,14 +14,10 @@ import msgspec
 from oplog import bounds
 from oplog.documents import Document
 from oplog.errors import Damaged
-
-DIRECTORY = "iceberg"
-"""Below the prefix of a disk: where its publications are, each in a directory of the table's uuid."""
+from oplog.revision import PUBLICATIONS_PREFIX
 
 REVISION = "frostline.revision"
-STATE = "frostline.state"
 TABLE_VERSION = "frostline.table-version"
-WITHOUT = "frostline.without"
 COMPLETE_UNTIL = "frostline.complete-until"
 ROWS_ELSEWHERE = "frostline.rows-elsewhere"
 
@@ -184,7 +180,7 @@ def decode(data: bytes, *, path: str) -> TableMetadata:
 
 def directory_of(uuid: str) -> str:
     """The directory of a table's publication, below the disk's prefix."""
-    return f"{DIRECTORY}/{uuid}"
+    return f"{PUBLICATIONS_PREFIX}{uuid}"
 
 
 def metadata_key(uuid: str, version: int) -> str:

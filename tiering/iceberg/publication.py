@@ -35,6 +35,7 @@ from oplog.errors import (
     UsageError,
 )
 from oplog.kinds import Fenced
+from oplog.revision import PUBLICATIONS_PREFIX
 from tiering.catalog.stored import StoredPart, described
 from tiering.iceberg import metadata as format_
 from tiering.iceberg.metadata import Reference, Snapshot, SnapshotLogEntry, TableMetadata
@@ -96,7 +97,7 @@ class Publication:
         self._store = store
         self._objects = self.disk.store
         self._directory = format_.directory_of(definition.uuid)
-        self._kept_at = self.disk.state_path / format_.DIRECTORY / f"{definition.uuid}.json"
+        self._kept_at = self.disk.state_path / PUBLICATIONS_PREFIX / f"{definition.uuid}.json"
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -173,15 +174,16 @@ class Publication:
             return newest.commit.revision, head
         return (head, head) if since == 0 else None
 
-    def publish(self, *, anew: bool = False) -> Published | None:
+    def publish(self, *, anew: bool = False, look: bool = False) -> Published | None:
         """Publish the table as it is now; None when there is nothing to do. Several machines may do so at once: each
-        revision is published once. A publication that was cut off is begun again by the next.
+        revision is published once. A publication that was cut off is begun again by the next. `look`: ask the bucket
+        for the newest metadata first; else what another program commits is noticed when there is something to publish.
 
         Raises `Refused` for what Iceberg cannot say, `Damaged` for metadata that cannot be read, unless it is written
         `anew`, and `Conflict` when others were faster each time.
         """
         elsewhere = self.elsewhere()
-        last = self._newest_or_nothing() if anew else self._last()
+        last = self._newest_or_nothing() if anew else self.newest() if look else self._last()
         for _ in range(_TRIES):
             due = self.due(None if anew else last)
             if due is None:

@@ -50,7 +50,7 @@ def publish(
     if not session.dry_run and changed != definition:
         definition = _alter(session, definition, changed)
         publication = Publication(store, definition)
-    published = None if session.dry_run else publication.publish(anew=anew)
+    published = None if session.dry_run else publication.publish(anew=anew, look=True)
     document = PublishedDocument.of(publication, published or publication.newest(), dry_run=session.dry_run)
     if session.options.json:
         session.output.document(document)

@@ -162,7 +162,7 @@ class Session:
 
     def publish(self) -> None:
         """Let publications follow what the verb changed. What fails is said, and tried again by the next verb."""
-        if self._store is not None and not self.dry_run and any(one.is_published for one in self._store.definitions()):
+        if self._store is not None and not self.dry_run:
             from tiering.iceberg.follow import publish_due
 
             for problem in publish_due(self._store):
