@@ -37,9 +37,9 @@ from tiering.table.schema import Column, TableDefinition
 
 _CODEC: Literal["deflate"] = "deflate"
 """Not zstd, which DuckDB 1.5 does not read in Avro."""
-_PARTS_A_GROUP = 64
+_PARTS_A_GROUP = 32
 """On average."""
-_MOST_PARTS = 512
+_MOST_PARTS = 128
 _DIGEST_LETTERS = 24
 
 

@@ -182,14 +182,14 @@ class Publication:
         Raises `Refused` for what Iceberg cannot say, `Damaged` for metadata that cannot be read, unless it is written
         `anew`, and `Conflict` when others were faster each time.
         """
-        elsewhere = self.elsewhere()
+        others = self._on_other_disks()
         last = self._newest_or_nothing() if anew else self.newest() if look else self._last()
         for _ in range(_TRIES):
             due = self.due(None if anew else last)
             if due is None:
                 return None
             try:
-                published = self._publish(*due, last, elsewhere, anew=anew)
+                published = self._publish(*due, last, others, anew=anew)
             except AlreadyExists:
                 last = self._newest_or_nothing() if anew else self.newest()
                 self.disk.refresh()
@@ -220,7 +220,7 @@ class Publication:
         return any(isinstance(entry.commit.kind, Fenced) for entry in self.disk.entries(since=revision))
 
     def _publish(
-        self, revision: int, head: int, last: Published | None, elsewhere: Elsewhere, *, anew: bool
+        self, revision: int, head: int, last: Published | None, others: Sequence[StoredPart], *, anew: bool
     ) -> Published:
         _require_library()
         from tiering.iceberg import manifests
@@ -261,7 +261,7 @@ class Publication:
             schema_id=mapped.schema.schema_id,
         )
         version = (last.version if last is not None else 0) + 1
-        metadata = self._metadata(mapped, [*kept, snapshot], before, elsewhere)
+        metadata = self._metadata(mapped, [*kept, snapshot], before, self._without(others, parts))
         self._commit(version, format_.encode(metadata))
         return Published(version, metadata, listed)
 
@@ -369,22 +369,28 @@ class Publication:
     # -- what is elsewhere -------------------------------------------------------------------------------------------
 
     def elsewhere(self) -> Elsewhere:
-        """The rows that this machine knows on other disks. Asked before the disk is: what moves there meanwhile counts
-        as missing, and not as shown."""
-        catalog = self._store.context.catalog
-        shown = {
-            part.name for part in catalog.parts(self.definition, include_outdated=True) if part.disk == self.disk.name
-        }
-        missing = [part for part in catalog.parts(self.definition) if part.name not in shown]
+        """The rows that this machine knows on other disks and that the bucket does not have."""
+        parts = self._on_other_disks()
+        return self._without(parts, self._store.context.catalog.parts(self.definition, include_outdated=True))
+
+    def _on_other_disks(self) -> list[StoredPart]:
+        """Asked before the bucket is: what moves there meanwhile counts as missing, and not as shown."""
+        return [part for part in self._store.context.catalog.parts(self.definition) if part.disk != self.disk.name]
+
+    def _without(self, parts: Sequence[StoredPart], everything: Sequence[StoredPart]) -> Elsewhere:
+        shown = {part.name for part in everything if part.disk == self.disk.name} if parts else set()
+        missing = [part for part in parts if part.name not in shown]
         column = _time_column(self.definition)
-        until: datetime | None = None
-        for _, part in described(missing) if column is not None else ():
-            known = part.columns.get(str(column.id)) if column is not None else None
-            least = known.min if known is not None else None
-            earliest = datetime.fromisoformat(least) if isinstance(least, str) else datetime.min
-            earliest = earliest if earliest.tzinfo else earliest.replace(tzinfo=UTC)
-            until = earliest if until is None else min(until, earliest)
-        return Elsewhere(sum(part.facts.rows for part in missing), until)
+        moments = [_earliest(part, column) for _, part in described(missing)] if column is not None else []
+        return Elsewhere(sum(part.facts.rows for part in missing), min(moments, default=None))
+
+
+def _earliest(part: Part, column: Column) -> datetime:
+    """The earliest moment of a part; the earliest of all where it does not say one."""
+    known = part.columns.get(str(column.id))
+    least = known.min if known is not None else None
+    moment = datetime.fromisoformat(least) if isinstance(least, str) else datetime.min
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 _PROPERTIES = {
