@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,10 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from disks import effects
+from disks.garbage.rules import GcRules
 from oplog.errors import Damaged
+from oplog.kinds import OtherKind
+from restore.history.partitions import detach
 from tests.command_line import Frostline
 from tests.crash.disk_effects import Effects, Killed
 from tiering.config.settings import embedded
@@ -27,6 +31,10 @@ from tiering.iceberg import publication as publications
 from tiering.iceberg.publication import Publication
 
 NAME = "db.t"
+EVERYTHING = GcRules(
+    delete=True, retention=timedelta(0), guard=timedelta(0), allow_short_guard=True, max_delete_fraction=1.0
+)
+"""Everything goes that nothing names, however young."""
 
 
 @pytest.fixture
@@ -233,3 +241,75 @@ def test_the_library_is_named_where_it_is_missing(
     monkeypatch.setattr(publications, "find_spec", lambda name: None)
     frostline("iceberg", "publish", NAME, code=2)
     assert "frostline[iceberg]" in frostline.error
+
+
+def test_it_says_up_to_where_it_is_complete(frostline: Frostline, tmp_path: Path) -> None:
+    """The earliest moment on the SSD: every row before it is published."""
+    (tmp_path / "rows.csv").write_text(
+        "k,ts\n" + "".join(f"{day},2026-01-{day:02d}T05:00:00Z\n" for day in range(1, 9))
+    )
+    columns = ["--column", "k:int64", "--column", "ts:timestamp[us, UTC]"]
+    frostline("table", "create", NAME, *columns, "--order-by", "k", "--partition-by", "day(ts)")
+    frostline("insert", NAME, f"{tmp_path}/rows.csv")
+    for day in (1, 2, 4):
+        frostline("move", NAME, "--partition", f"2026010{day}", "--to-volume", "cold")
+    published = frostline.json("iceberg", "publish", NAME)
+    assert (published["rows"], published["rows_elsewhere"]) == (3, 5)
+    assert published["complete_until"] == "2026-01-03T05:00:00Z"
+    properties = StaticTable.from_metadata(location(frostline)).properties
+    assert properties["frostline.complete-until"] == "2026-01-03T05:00:00+00:00"
+
+
+def test_columns_keep_their_ids(frostline: Frostline, home: Path) -> None:
+    """Of a table that has lost a column, too: files have the ids that it had."""
+    frostline("table", "alter", NAME, "--add-column", "gone:int64", "--add-column", "kept:int64")
+    frostline("table", "alter", NAME, "--drop-column", "gone", "--yes")
+    frostline("iceberg", "publish", NAME)
+    schema = StaticTable.from_metadata(location(frostline)).schema()
+    assert [(field.name, field.field_id) for field in schema.fields] == [("k", 1), ("p", 2), ("kept", 4)]
+    assert schema.highest_field_id <= StaticTable.from_metadata(location(frostline)).metadata.last_column_id
+
+
+def test_a_manifest_follows_its_parts(frostline: Frostline, home: Path, tmp_path: Path) -> None:
+    """Three parts before and after, of which one is another one."""
+    frostline("iceberg", "publish", NAME)
+    pq.write_table(pa.table({"k": [100], "p": [0]}), tmp_path / "more.parquet")
+    frostline("insert", NAME, f"{tmp_path}/more.parquet")
+    with Store.open(embedded(home)) as store:  # one publication of both changes
+        store.apply(store.plan_manual_move(NAME, partition="0", to_disk="s3"))
+        detach(store.context, store.definition(NAME), "2")
+    frostline("iceberg", "publish", NAME)
+    assert read(location(frostline)) == [*range(20), 100]
+
+
+def test_a_default_is_refused_until_a_merge(frostline: Frostline, home: Path) -> None:
+    """Other engines would read null in the parts that are older than the column."""
+    frostline("iceberg", "publish", NAME)
+    frostline("table", "alter", NAME, "--add-column", "c:int64", "--default", "7")
+    assert "default" in frostline.error
+    (row,) = frostline.json("iceberg", "status")["tables"]
+    assert (row["state"], row["behind"]) == ("behind", 1)
+    frostline("iceberg", "publish", NAME, "--without", "c")
+    assert read_columns(location(frostline)) == ["k", "p"]
+
+
+def drop_all(store: Store) -> None:
+    """The parts leave the bucket, and no directory keeps them."""
+    definition = store.definition(NAME)
+    with store.object_disk("s3").transaction(OtherKind("removed")) as transaction:
+        for part in store.parts(NAME):
+            if part.disk == "s3":
+                transaction.remove(definition.part_directory(part.label))
+        transaction.commit()
+
+
+def test_what_is_shown_is_not_collected(frostline: Frostline, home: Path) -> None:
+    """Also when the revision is older than the retention, because nobody published since."""
+    frostline("iceberg", "publish", NAME)
+    config = embedded(home)
+    with Store.open(config) as store:
+        drop_all(store)
+        store.gc("s3", EVERYTHING)
+    assert read(location(frostline)) == list(range(30))
+    frostline("iceberg", "publish", NAME)
+    assert read(location(frostline)) == []

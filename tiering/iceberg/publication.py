@@ -375,7 +375,14 @@ class Publication:
 
     def _on_other_disks(self) -> list[StoredPart]:
         """Asked before the bucket is: what moves there meanwhile counts as missing, and not as shown."""
-        return [part for part in self._store.context.catalog.parts(self.definition) if part.disk != self.disk.name]
+        catalog = self._store.context.catalog
+        if (tables := catalog.sums(self.definition)) is None:
+            parts = catalog.parts(self.definition)
+        else:
+            others = (table for name, table in tables.items() if name != self.disk.name)
+            partitions = sorted(set[str]().union(*(table.partitions for table in others)))
+            parts = [part for name in partitions for part in catalog.partition(self.definition, partition=name)]
+        return [part for part in parts if part.disk != self.disk.name and part.state == "active"]
 
     def _without(self, parts: Sequence[StoredPart], everything: Sequence[StoredPart]) -> Elsewhere:
         shown = {part.name for part in everything if part.disk == self.disk.name} if parts else set()
