@@ -70,7 +70,8 @@ def wait(replica: Replica, parts: Iterable[str], number: int, seconds: float) ->
     raise OutcomeUnknown(
         f"{counted(len(left), 'part')} inserted into {replica.definition.full_name} (the first is {left[0]}) "
         f"{'is' if len(left) == 1 else 'are'} known to be on {known}: {why}",
-        hint="the rows are in the table, and others fetch them; the same insert again waits on, and doubles nothing",
+        hint="the rows are in the table, and others fetch them; to continue waiting, repeat the "
+        "insert: it duplicates nothing",
     )
 
 
