@@ -95,7 +95,7 @@ class ClickHouseTransaction(ObjectTransaction):
         if self._in_doubt:
             raise Refused(
                 f"the upload of {self._in_doubt} failed, but its object may be there and would appear with the rest",
-                hint="nothing was changed; begin a new transaction",
+                hint="nothing was changed; try again",
             )
         return super().commit()
 

@@ -30,7 +30,7 @@ def needed(replica: Replica, quorum: Quorum) -> int:
     if number > len(others) + 1:
         raise UsageError(
             f"a quorum of {number} is not to be had: {name} has {counted(len(others) + 1, 'replica')}",
-            hint="'frostline replica status' lists them; --quorum auto asks for the majority",
+            hint="'frostline replica status' lists them; --quorum auto needs only a majority",
         )
     active = replica.keeper.find_all([replica.table.replica(other).is_active for other in others])
     silent = [other for other, node in zip(others, active, strict=True) if node is None]
