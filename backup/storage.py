@@ -50,8 +50,8 @@ _A = TypeVar("_A")
 
 
 _MARKER_HINT = (
-    "bring it back from a copy or the bucket's versioning; or 'frostline backup init' an empty place, and move the "
-    f"{names.MARKER_KEY} from there: no backup depends on which one it is"
+    "bring it back from a copy or the bucket's versioning; or run 'frostline backup init' on an empty directory or "
+    f"prefix, and move the {names.MARKER_KEY} from there: every backup works with any of them"
 )
 
 
@@ -106,7 +106,7 @@ class Storage:
                     else "name an empty directory or prefix",
                 ) from None
         else:
-            raise AlreadyExists(f"{existing.name} is a backup repository already", hint="use it unchanged")
+            raise AlreadyExists(f"{existing.name} is a backup repository already", hint="use it; it needs no init")
         put_once(store, names.MARKER_KEY, sealed(marker))
         return cls.open(store)
 

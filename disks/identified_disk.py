@@ -46,4 +46,4 @@ class IdentifiedDisk(Disk):
 
     def renew_identity(self) -> str:
         """Give a disk of which another machine has a copy another id, durably. Raises `Refused` where it cannot."""
-        raise Refused(f"disk {self.name} has no id of its own", hint="only a local disk is given another one")
+        raise Refused(f"disk {self.name} has no id of its own", hint="only local disks have one that can be replaced")

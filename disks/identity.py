@@ -193,5 +193,6 @@ def not_there(name: str, location: str, expected_id: str, actual_id: str | None)
     return Refused(
         f"disk {name} is another one: {location} holds disk {actual_id}, "
         f"and this machine knows disk {expected_id} there",
-        hint=f"mount the right one or correct the configuration; if it is meant: 'frostline disk adopt {name}'",
+        hint="mount the right one or correct the configuration; if this is the right disk: "
+        f"'frostline disk adopt {name}'",
     )

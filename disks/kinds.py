@@ -28,8 +28,8 @@ def check_holds_parts(disk: Disk) -> None:
     word. A bucket has its log."""
     if as_disk(disk, IdentifiedDisk) is None and as_disk(disk, BucketDisk) is None:
         raise UsageError(
-            f"disk {disk.name} is {disk.kind}: it has no id, so that nobody could tell it from an empty one",
-            hint=f"take {disk.name} out of the configuration: parts need disks with an id",
+            f"disk {disk.name} is {disk.kind}: it has no id, so a missing disk would look like an empty one",
+            hint=f"remove {disk.name} from the configuration: parts need disks with an id",
         )
 
 

@@ -79,7 +79,11 @@ def fault_in_digest(label: str, text: str) -> str | None:
 
 def fault_in_path(path: str) -> str | None:
     """What is wrong with the path of a file."""
-    return None if paths.is_safe(path) else f"it names an unsafe path: {path[:80]!r}: was the bucket tampered with?"
+    return (
+        None
+        if paths.is_safe(path)
+        else f"it names an unsafe path: {path[:80]!r}; something other than Frostline changed the bucket"
+    )
 
 
 def fault_in_key(path: str, key: str | None) -> str | None:

@@ -117,7 +117,7 @@ class OutcomeUnknown(FrostlineError):
 
     kind = "outcome_unknown"
     exit_code = 5
-    next_step = "look whether it took effect before you run it again"
+    next_step = "check whether it took effect before you run it again"
 
 
 class LeaseExpired(OutcomeUnknown):
@@ -130,7 +130,7 @@ class LimitReached(FrostlineError):
 
     kind = "limit"
     exit_code = 8
-    next_step = "raise the limit, or run it again to go on"
+    next_step = "raise the limit, or run it again to continue"
 
 
 class NotFound(FrostlineError):
@@ -138,7 +138,7 @@ class NotFound(FrostlineError):
 
     kind = "not_found"
     exit_code = 10
-    next_step = "check the name; 'frostline table list' and 'frostline config show' say what there is"
+    next_step = "check the name; 'frostline table list' and 'frostline config show' list the names"
 
 
 class Locked(FrostlineError):
@@ -174,7 +174,7 @@ class Retained(Refused):
     """The store's retention (Object Lock, a legal hold) keeps the object. Nothing failed: it may go later."""
 
     kind = "retained"
-    next_step = "it can be deleted when its retention ends, or the hold is taken off"
+    next_step = "it can be deleted when its retention ends, or the legal hold is removed"
 
     def __init__(self, message: str, *, until: datetime | None, hint: str = "") -> None:
         super().__init__(message, hint=hint)

@@ -367,8 +367,8 @@ class OperationsLog:
                     if winner.digest != checksum.hex():
                         raise Damaged(
                             f"log entry {self.store.name}{key} was altered on its way to the store",
-                            hint="check the network and proxies in between, then 'frostline fsck'; no command was "
-                            "acknowledged by this entry: as long as it is the last one, it can be deleted",
+                            hint="check the network and proxies in between, then run 'frostline fsck'. No command "
+                            "reported success for this entry: while it is the newest one, you may delete it",
                         ) from error
                     break
                 why = f"revision {commit.revision} of {self.store.name} was committed first"
@@ -414,7 +414,7 @@ class OperationsLog:
                 return Damaged(
                     f"{self.store.name} holds another log than the one known here: its entry {revision - 1} differs",
                     hint="was the bucket replaced, or put back to an older copy? 'frostline restore' shows the "
-                    "difference, with --apply it takes the bucket's log for the truth",
+                    "difference, with --apply it accepts what the bucket's log says",
                 )
             if intact or self.read(revision + 1).commit.previous == entry.digest:
                 return self._altered(revision - 1)

@@ -100,8 +100,9 @@ class FormatMark:
         if version == SHARED_SCHEMA_VERSION:
             return UnknownLogFormat(
                 f"{self._prefix.name} has the objects of several logs, and is opened here as if it had one",
-                hint="set `log: NAME` for the disk, and as its url the part above logs/; a restore from one of them "
-                "names it: <prefix>/logs/<NAME>/. Nothing was written here",
+                hint="set `log: NAME` for the disk, and end its url before logs/; to restore from "
+                "one of the logs, write "
+                "--from <prefix>/logs/<NAME>/. Nothing was written here",
             )
         if version == SCHEMA_VERSION:
             return UnknownLogFormat(

@@ -231,5 +231,6 @@ def _check_paths(operation: Operation, commit: Commit) -> None:
     for path in named:
         if not paths.is_safe(path):
             raise Damaged(
-                f"log entry {commit.revision} names an unsafe path: {path!r}", hint="was the bucket tampered with?"
+                f"log entry {commit.revision} names an unsafe path: {path!r}",
+                hint="something other than Frostline changed the bucket",
             )

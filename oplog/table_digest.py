@@ -70,6 +70,6 @@ def agrees(commit: Commit, digest: TableDigest) -> bool:
         raise Damaged(
             f"the file table at revision {commit.revision} is not the one that log entry {commit_key(commit.revision)} "
             "was written with: what it was begun from contradicts the log, or the entry was altered",
-            hint="run 'frostline fsck' on the disk; nothing is collected until they agree",
+            hint="run 'frostline fsck' on the disk; gc deletes nothing until they agree",
         )
     return bool(commit.table_digest)

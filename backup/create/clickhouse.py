@@ -133,7 +133,7 @@ class SentTree:
             rows = now
         raise Conflict(
             f"{self._tree.disk}:{self._tree.directory} changed again and again while it was backed up",
-            hint="stop who writes to it, then run it again",
+            hint="stop the program that writes to it, then run it again",
         )
 
     def _now(self) -> tuple[FileRow, ...]:

@@ -122,7 +122,7 @@ def check_not_empty(
         if before and before[-1].parts and not table.parts and not request.scope.partitions:
             raise Refused(
                 f"table {table.definition.full_name} has no parts, and had {before[-1].parts} in the backup before",
-                hint="look whether all disks are mounted; if its rows were meant to go, add --allow-empty",
+                hint="check that all disks are mounted; if its rows were deleted on purpose, add --allow-empty",
             )
 
 

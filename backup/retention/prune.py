@@ -164,7 +164,7 @@ def retained(where: str, locked: Mapping[str, datetime | None]) -> Retained:
     return Retained(
         f"{where} keeps {len(locked)} of the backups{when}: {', '.join(sorted(locked))}",
         until=until,
-        hint="they can be deleted when the lock is over",
+        hint="they can be deleted when the lock ends",
     )
 
 

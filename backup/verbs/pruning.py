@@ -20,7 +20,7 @@ MostBytes = Annotated[str | None, typer.Option("--max-delete-bytes", metavar="N"
 Quarantine = Annotated[str, typer.Option(metavar="0s", help="delete only what an earlier run marked this long ago")]
 ShortGuard = Annotated[
     bool,
-    typer.Option("--allow-short-guard-interval", help="allow under 1h; only if no backup runs meanwhile"),
+    typer.Option("--allow-short-guard-interval", help="allow less than 1h; only if no backup runs meanwhile"),
 ]
 
 
@@ -39,7 +39,7 @@ def prune(
     guard_interval: Guard = "24h",
     max_delete_bytes: MostBytes = None,
     max_delete_fraction: Annotated[
-        str, typer.Option(metavar="0.1", help="refuse to delete a larger share of unreferenced objects")
+        str, typer.Option(metavar="0.1", help="as in 'backup gc', besides data of the pruned backups")
     ] = "0.1",
     quarantine: Quarantine = "0s",
     allow_short_guard_interval: ShortGuard = False,
@@ -96,7 +96,7 @@ def gc(
     guard_interval: Guard = "24h",
     max_delete_bytes: MostBytes = None,
     max_delete_fraction: Annotated[
-        str, typer.Option(metavar="0.1", help="refuse to delete a larger share of the objects")
+        str, typer.Option(metavar="0.1", help="delete nothing if more than this share would go")
     ] = "0.1",
     quarantine: Quarantine = "0s",
     allow_short_guard_interval: ShortGuard = False,

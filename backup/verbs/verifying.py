@@ -29,7 +29,7 @@ def verify(
     read_data_subset: Subset = None,
     to: To = None,
 ) -> None:
-    """Check that every object of a backup exists with its size, and that its lists match their digests.
+    """Check that every object of a backup exists with its size, and that its lists of files are intact.
 
     Exit 4: something is wrong; each problem names the table, part and file, and backups that have an intact copy.
     """

@@ -49,7 +49,7 @@ class PinnedBuckets:
             if kept and not self._is_pinned(pinned):
                 raise Refused(
                     f"the pin {pinned.pin} in {pinned.url} was let go during the restore: its objects may go",
-                    hint="no table was made; run it again, and what is still there is copied",
+                    hint="no table was created; run it again to copy what is still there",
                 )
 
     def _is_pinned(self, pinned: PinnedDisk) -> bool:

@@ -359,7 +359,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
         if logged:
             raise OutcomeUnknown(
                 f"disk {self.name}: the {intent.commit.kind.word} was logged in part: {error.message}",
-                hint="it is finished when the disk is written to, or opened, again",
+                hint="the next command that uses the disk finishes it",
             ) from error
         with table.write() as view:
             view.forget("intent")

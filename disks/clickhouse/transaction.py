@@ -95,7 +95,7 @@ class ClickHouseTransaction(ObjectTransaction):
         if self._in_doubt:
             raise Refused(
                 f"the upload of {self._in_doubt} failed, but its object may be there and would appear with the rest",
-                hint="nothing was changed; begin a new transaction",
+                hint="nothing was changed; try again",
             )
         return super().commit()
 
@@ -122,7 +122,12 @@ class ClickHouseTransaction(ObjectTransaction):
 def _check(path: str) -> str:
     check_path(path)
     if is_leftover(path):
-        raise UsageError(f"unsafe path: {path!r}", hint="a replay of the log takes it for a leftover and drops it")
+        raise UsageError(
+            f"unsafe path: {path!r}", hint="names like this mark leftovers, which are dropped: choose another name"
+        )
     if not fits(path):
-        raise UsageError(f"unsafe path: {path[:80]!r}… is too long", hint="an object's metadata holds 2 KiB")
+        raise UsageError(
+            f"unsafe path: {path[:80]!r}… is too long",
+            hint="use a shorter path: it is stored in the object's metadata, which holds 2 KiB",
+        )
     return path

@@ -90,7 +90,7 @@ def collect(
         )
     bucket = as_disk(disk, BucketDisk) or with_commits(disk)
     if rules.delete and disk.read_only:
-        raise Refused(f"disk {disk.name} is read-only", hint="collect without --delete to get a report")
+        raise Refused(f"disk {disk.name} is read-only", hint="run gc without --delete for a report")
     if rules.delete and not rules.allow_bucket_root and is_root(whole_prefix(bucket.store).name):
         raise Refused(
             f"disk {disk.name} is all of {bucket.store.name}: a prefix that was forgotten looks like this",

@@ -161,7 +161,7 @@ def check_start(disk: LoggedDisk, inventory: Inventory, past: TableAsOf) -> None
     raise Damaged(
         f"{disk.store.name}{snapshot_key(past.start)} contradicts the log: from revision {older.start} on it "
         f"gives another file table at revision {past.revision}",
-        hint="run 'frostline fsck'; nothing is collected until they agree",
+        hint="run 'frostline fsck'; gc deletes nothing until they agree",
     )
 
 
@@ -180,7 +180,7 @@ def _check_present(inventory: Inventory, past: TableAsOf, name: str) -> None:
         raise Damaged(
             f"{len(missing)} objects that the file table names are not among the {len(inventory.blobs)} in the listing "
             f"of {name}, such as {min(missing)}: the listing is incomplete, or objects were lost",
-            hint="run 'frostline fsck'; nothing is collected until they are back or their parts are dropped",
+            hint="run 'frostline fsck'; gc deletes nothing until they are back or their parts are dropped",
         )
 
 

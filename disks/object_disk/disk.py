@@ -221,7 +221,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
                 ) from error
             self._offline = DiskUnreachable(
                 f"disk {self.name} cannot be reached: {error.message}",
-                hint="what is on other disks can be used; try again when the bucket answers",
+                hint="other disks still work; try again when the bucket answers",
             )
         self.cache.hold_as_it_is()
 
@@ -334,7 +334,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
                         raise WrongAnswer(
                             f"disk {self.name}: log entry {before[0] + 1} of {self.store.name} is there, and its "
                             "listings do not show it",
-                            hint="run the command again; 'frostline doctor' tries the store out",
+                            hint="run the command again; 'frostline doctor' tests the store",
                         ) from error
                     continue
                 self.cache.note_entries([*unproved.entries, entry])
@@ -531,7 +531,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
                 f"log entry {self.store.name}{commit_key(revision)} (revision {revision}) is not the one that was "
                 "written: another machine, which had stood still for longer than its lease, wrote over it",
                 hint=f"nothing was committed; 'frostline fsck {self.name}' and 'frostline restore {self.name}' show "
-                "the difference, restore --apply takes the bucket's log for the truth",
+                "the difference, restore --apply accepts what the bucket's log says",
             )
 
     def _snapshot_when_due(self, revision: int) -> None:

@@ -148,10 +148,10 @@ class Lease:
         if mine is not None:
             self._leave_word(mine, written.key)
         raise LeaseExpired(
-            f"{self._store.name} takes one writer, and this machine stood still until its turn was over: what it "
-            "wrote may have taken the place of what another machine wrote",
-            hint="run 'frostline fsck' here and there before anything else: this store has no conditional writes, "
-            "which would have prevented it",
+            f"{self._store.name} takes one writer, and this machine was suspended until its lease ended: what it "
+            "wrote may have replaced what another machine wrote",
+            hint="before anything else, run 'frostline fsck' on both machines. With several machines use a store that "
+            "has conditional writes, which prevent this",
         )
 
     def release(self) -> None:

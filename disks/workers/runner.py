@@ -112,7 +112,7 @@ def shown(progress: Progress) -> Hook:
 def check_stop(stop: threading.Event | None, title: str) -> None:
     """Raises `Transient` when somebody wants the work to end."""
     if stop is not None and stop.is_set():
-        raise Transient(f"{title}: stopped", hint="what is done stays done; run it again to go on")
+        raise Transient(f"{title}: stopped", hint="finished work is kept; run it again to continue")
 
 
 class Figures(msgspec.Struct):

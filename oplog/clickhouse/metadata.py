@@ -84,7 +84,8 @@ def decode(data: bytes, *, key_prefix: str, name: str) -> tuple[Metadata, int]:
     if not data:
         raise Damaged(
             f"{name} is empty: ClickHouse was stopped while it rewrote it",
-            hint="the part it belongs to is broken; a rebuild from the bucket knows the file",
+            hint="its part is incomplete; if the disk has send_metadata, 'frostline restore' finds "
+            "the file in the bucket",
         )
     lines = _Lines(data, name)
     version = lines.number()
@@ -97,7 +98,7 @@ def decode(data: bytes, *, key_prefix: str, name: str) -> tuple[Metadata, int]:
     if sum(size for _, size in blobs) != total:
         raise Damaged(
             f"{name}, line 2: the total is {total} bytes and the objects have {sum(size for _, size in blobs)}",
-            hint="the file was damaged; a rebuild from the bucket knows what it held",
+            hint="if the disk has send_metadata, 'frostline restore' finds the file in the bucket",
         )
     ref_count = lines.number()
     read_only = lines.number() if version >= _READ_ONLY_FROM else 0

@@ -229,7 +229,7 @@ def _apply(disk: ClickHouseLogDisk, result: ImportResult, rows: dict[str, FileRo
         raise Refused(
             f"{counted(len(result.problems), 'file')} of {result.directory} cannot be read, such as: "
             f"{result.problems[0]}",
-            hint="what they named would count as unused; repair them, or take them out of the directory",
+            hint="gc would treat the objects they name as unused; repair these files, or remove them",
         )
     disk.replace_rows(rows.values(), highest(listing), set_aside_damaged=True)
     result.applied = True

@@ -209,7 +209,7 @@ def attachable(context: Context, definition: TableDefinition, partition: str) ->
     if not fit:
         raise NotFound(
             f"all of partition {partition} of {definition.full_name} is attached already",
-            hint="what is detached of it are second copies",
+            hint="only duplicate copies of it are detached",
         )
     return fit
 

@@ -69,7 +69,7 @@ def export(
     ] = None,
     revision: Annotated[int | None, typer.Option(metavar="N", help="state at this revision")] = None,
     key_prefix: Annotated[
-        str | None, typer.Option(metavar="PREFIX", help="key prefix of versions 1 and 5; default: the URL's")
+        str | None, typer.Option(metavar="PREFIX", help="key prefix, for metadata versions 1 and 5; default: the URL's")
     ] = None,
 ) -> None:
     """Write a disk's metadata as a ClickHouse server stores it, so that a server can attach the bucket.
@@ -132,7 +132,7 @@ def import_metadata(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="the server's metadata directory of the disk")],
     apply: Annotated[bool, typer.Option("--apply", help="apply; otherwise only preview")] = False,
     key_prefix: Annotated[
-        str | None, typer.Option(metavar="PREFIX", help="key prefix of versions 1 and 5; default: the URL's")
+        str | None, typer.Option(metavar="PREFIX", help="key prefix, for metadata versions 1 and 5; default: the URL's")
     ] = None,
 ) -> None:
     """Import the local metadata of a ClickHouse server for one disk. A preview unless --apply.

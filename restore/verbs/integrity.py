@@ -49,7 +49,7 @@ def fsck(
     spark: Spark = False,
     master: Master = None,
 ) -> None:
-    """Check tables, parts, files and objects; where configured, also pins of backups and Keeper.
+    """Check tables, parts, files and objects, and if configured pins of backups and Keeper.
 
     Exit 4: problems found.
     """
@@ -237,7 +237,7 @@ def gc(
     guard_interval: Annotated[str, typer.Option(metavar="24h", help="keep younger objects")] = "24h",
     max_delete_bytes: Annotated[str | None, typer.Option(metavar="N", help="stop after N bytes")] = None,
     max_delete_fraction: Annotated[
-        str, typer.Option(metavar="0.1", help="refuse to delete a larger share of the objects")
+        str, typer.Option(metavar="0.1", help="delete nothing if more than this share would go")
     ] = "0.1",
     quarantine: Annotated[
         str, typer.Option(metavar="0s", help="delete only what an earlier run marked this long ago")
@@ -246,7 +246,7 @@ def gc(
         bool,
         typer.Option(
             "--allow-short-guard-interval",
-            help="allow under 1h; only if nothing else writes there",
+            help="allow less than 1h; only if nothing else writes there",
         ),
     ] = False,
     allow_bucket_root: Annotated[

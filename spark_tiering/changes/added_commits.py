@@ -115,7 +115,7 @@ def _took_away(
     return Refused(
         f"part {part} of {definition.full_name} was {seen.text} by revision {revision} of disk {disk.name}: that is "
         "more than new rows",
-        hint="read the table as a whole, and go on from there; option('deletes', 'skip') takes new rows only",
+        hint="read the table as a whole, and go on from there; option('deletes', 'skip') ignores removed rows",
     )
 
 

@@ -42,7 +42,7 @@ def ingest(
         bool, typer.Option("--no-hive", help="do not read columns from directories such as region=eu")
     ] = False,
     batch_bytes: Annotated[str, typer.Option("--batch-bytes", metavar="SIZE", help="input bytes per commit")] = "4GiB",
-    take_changed: Annotated[bool, typer.Option("--take-changed", help="treat changed files as new rows")] = False,
+    take_changed: Annotated[bool, typer.Option("--take-changed", help="load changed files again, as new rows")] = False,
     spark: Annotated[bool, typer.Option("--spark", help="run on Spark (required)")] = False,
     master: Master = None,
 ) -> None:

@@ -124,5 +124,5 @@ def _check_listed(file: IngestFile, source: InputSource) -> None:
     if not file.is_as_listed(facts):
         raise Refused(
             f"{source.label} was written again while it was ingested: nothing of its batch went in",
-            hint="run it again when the files are at rest",
+            hint="run it again when nothing writes to the files",
         )

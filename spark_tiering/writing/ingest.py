@@ -281,7 +281,9 @@ def _of_url(path: str, file_format: str | None, session: SparkSession | None) ->
             hint = "give Spark what reads it, such as spark.jars.packages: org.apache.hadoop:hadoop-aws:VERSION"
         raise UsageError(f"Spark cannot list {path}: {said}", hint=hint) from error
     if not statuses:
-        raise NotFound(f"no such file: {path}", hint="check the URL; quote globs so that they arrive here")
+        raise NotFound(
+            f"no such file: {path}", hint="check the URL; quote globs, so that the shell does not expand them"
+        )
     for status in sorted(statuses, key=lambda status: str(status.getPath().toString())):
         location = str(status.getPath().toString())
         source = source_of(location, file_format)

@@ -95,7 +95,7 @@ def test_next_steps_of_damage_in_a_repository_lead_out_of_it(
     marker.chmod(0o644)
     marker.write_bytes(marker.read_bytes().replace(b"created", b"creatad"))
     home("backup", "list", *to, code=1)
-    assert f"'frostline backup init' an empty place, and move the {marker.name} from there" in home.error
+    assert f"and move the {marker.name} from there" in home.error
     marker.unlink()
     home("backup", "list", *to, code=10)
     assert "backup init" in home.error

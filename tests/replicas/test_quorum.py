@@ -132,7 +132,7 @@ def test_a_keeper_that_goes_away_meanwhile_leaves_it_unknown(
     with a.serving(), b.serving():
         said = insert(a, 1, "--quorum", "2", code=5)
     assert "fewer than 2 replicas: Keeper cannot be reached" in said
-    assert "waits on, and doubles nothing" in said
+    assert "to continue waiting, repeat the insert: it duplicates nothing" in said
     assert a.keys() == [1]
 
 

@@ -151,7 +151,7 @@ def test_another_replica_that_takes_back_now_is_left_to_it(
     def meanwhile(*arguments: Any) -> Any:
         monkeypatch.setattr(attach_files, "attach_files", genuine)
         attach(b, code=11)
-        assert "another replica takes back" in b.error
+        assert "another replica is taking back" in b.error
         return genuine(*arguments)
 
     monkeypatch.setattr(attach_files, "attach_files", meanwhile)

@@ -205,7 +205,7 @@ def _carry_out(context: Context, decided: Drop, names: Iterable[str]) -> None:
     if not is_done:
         raise Transient(
             f"{decided.table} was made a replicated table meanwhile: it keeps what it has",
-            hint="look again with 'frostline parts', and drop it again if it still has to go",
+            hint="check 'frostline parts', and drop it again if you still want to",
         )
 
 

@@ -43,7 +43,11 @@ def main() -> None:
     place = JobFiles(Path(order.state), order.job)
     code = Locked.exit_code
     try:
-        with hold_lock(place.lock, resource=f"the job {order.job}", hint="it runs already"):
+        with hold_lock(
+            place.lock,
+            resource=f"the job {order.job}",
+            hint="it is running already: 'frostline daemon status' shows it",
+        ):
             report = _run(order)
             code = report.code
             if report.result != "stopped":

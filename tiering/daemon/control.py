@@ -94,7 +94,8 @@ class ControlServer:
         except OSError as error:
             self._socket.close()
             raise FrostlineError(
-                f"the daemon cannot be asked anything: {self._path}: {error}", hint="it works all the same"
+                f"the daemon cannot be asked anything: {self._path}: {error}",
+                hint="it runs, but 'frostline daemon status' and 'pause' cannot reach it",
             ) from error
         self._thread.start()
 

@@ -116,7 +116,7 @@ def run_job(
         daemon.end()
     if daemon.last_report is None:
         raise Locked(
-            f"the job {job} is being run by a process that an earlier daemon began", hint="it ends soon: try again"
+            f"the job {job} is being run by a process that an earlier daemon began", hint="try again when it has ended"
         )
     return daemon.last_report
 

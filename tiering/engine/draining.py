@@ -86,8 +86,9 @@ def plan(context: Context, name: str) -> DrainPlan:
             reachability.check_whole(context, definition, f"draining {name} of parts of {definition.full_name}")
         if own and definition.is_replicated and disk.capabilities.shared:
             raise Refused(
-                f"disk {name} holds parts of {definition.full_name} for all of its replicas: no machine takes them off",
-                hint="a part there leaves with a drop alone; with a log each (`log: NAME`) each drains its own",
+                f"disk {name} holds parts of {definition.full_name} for all of its replicas: one "
+                "machine cannot move them",
+                hint="only a drop removes them; with a log per machine (`log: NAME`) each machine drains its own parts",
             )
         parts += [policy_facts.placed(stored) for stored in own]
         for entry in _aside(disk, definition):

@@ -56,10 +56,11 @@ def look(context: Context, disk: LoggedDisk, name: str) -> Asked:
     and `Refused` for one that was written less than a day ago."""
     if disk.log_name is None:
         raise UsageError(
-            f"disk {disk.name} has its prefix for itself", hint="only a log among several is retired: `log: NAME`"
+            f"disk {disk.name} has its prefix for itself",
+            hint="only a log of several on one prefix can be retired: `log: NAME`",
         )
     if name == disk.log_name:
-        raise Refused(f"{name} is the log of this machine", hint="another machine of the prefix retires it")
+        raise Refused(f"{name} is the log of this machine", hint="run it on another machine that shares the prefix")
     others = other_logs(disk)
     if name not in others:
         raise NotFound(

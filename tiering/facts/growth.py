@@ -28,7 +28,7 @@ def of_store(store: Store) -> list[Finding]:
     config = store.context.config
     found = []
     for one in crowded(store, config.daemon.cold_merge_parts):
-        hint = f"frostline merge {one.table} --cold; the job cold_merges does it each hour, where it is on"
+        hint = f"frostline merge {one.table} --cold; the daemon's job cold_merges does it, if it is on"
         found.append(Finding(subject="tables", check="many-parts", level="warning", what=crowded_text(one), hint=hint))
     found += stranded(store)
     left = garbage(config)

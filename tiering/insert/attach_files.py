@@ -236,7 +236,7 @@ def _take_in(run: Inserting, fitting: FittingFile, number: int) -> None:
         os.close(descriptor)
         if sha256 != fitting.file.sha256:
             raise Conflict(
-                f"{fitting.path} was changed while it was attached", hint="attach it again when it is at rest"
+                f"{fitting.path} was changed while it was attached", hint="attach it again when nothing writes to it"
             )
         run.put_in([new], {disk: transaction}, number)
 

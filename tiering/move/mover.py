@@ -291,7 +291,7 @@ class _BatchMover:
             f"part {move.part} was not moved to {move.target}: {definition.full_name} was made a replicated table "
             f"meanwhile, and its replicas move its parts; run 'frostline replica sync {definition.full_name}', then the"
             " move again",
-            hint="a replica's moves are coordinated with the others",
+            hint="the replicas agree on who moves a part",
         )
 
     def _commit(self, transaction: Transaction, target: Disk, items: list[MoveItem]) -> int | None:

@@ -69,7 +69,8 @@ def manual_moves(
             turn += 1
             if choice.disk is None:
                 raise Refused(
-                    f"part {copies[0].part.name} cannot move to {destination}: {choice.why}", hint="nothing was moved"
+                    f"part {copies[0].part.name} cannot move to {destination}: {choice.why}",
+                    hint="nothing was moved; free space there, or choose another disk",
                 )
             target = choice.disk
             model[target] = less(model[target], size)

@@ -122,7 +122,7 @@ def _check_apart(selected: Iterable[SelectedFile]) -> None:
         if file.location is not None and (first := places.setdefault(file.location.url, file)) is not file:
             raise Damaged(
                 f"{first} and {file} are one object: its rows would count twice",
-                hint="run 'frostline fsck'; was the bucket tampered with?",
+                hint="run 'frostline fsck'; something other than Frostline changed the bucket",
             )
 
 

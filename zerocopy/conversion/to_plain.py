@@ -178,7 +178,7 @@ def _finish(
     if node is None or waiting is None:
         raise UsageError(
             f"{definition.full_name} is a plain table already",
-            hint=f"and {path} in Keeper has nothing that is left of it",
+            hint=f"there is nothing to do: Keeper has nothing at {path} either",
         )
     rebuilding.check_place(definition, keeper, nodes)
     if others := sorted({*waiting, *replicas(keeper, nodes)} - {name}):

@@ -54,7 +54,7 @@ def attach(context: Context, definition: TableDefinition, partition: str, how: H
             if there is None or not there.has_all_rows:
                 raise Transient(
                     f"rows of {found.part.name} of {definition.full_name} came from elsewhere meanwhile",
-                    hint="run it again: it takes back what is lacking still",
+                    hint="run it again to take back the rest",
                 )
             by_disk[found.disk].append(found.path)
         for name, paths in by_disk.items():
@@ -84,8 +84,8 @@ def _alone(replica: Replica, partition: str) -> Iterator[None]:
         keeper.create(node, uuid.uuid4().hex.encode(), ephemeral=True)
     except AlreadyExists as error:
         raise Locked(
-            f"another replica takes back partition {partition} of {replica.definition.full_name} now",
-            hint="it is fetched from there; check when that is done",
+            f"another replica is taking back partition {partition} of {replica.definition.full_name}",
+            hint="wait until that is done: this replica then fetches the parts",
         ) from error
     try:
         yield

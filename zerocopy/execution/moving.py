@@ -275,7 +275,8 @@ def _claimed(replica: Replica) -> tuple[MoveClaim, int] | None:
         return _document.decode(node.data), node.version
     except msgspec.DecodeError as error:
         raise Damaged(
-            f"{replica.table.mover} in Keeper cannot be read: {error}", hint="look with 'frostline keeper get'"
+            f"{replica.table.mover} in Keeper cannot be read: {error}",
+            hint="see its content with 'frostline keeper get'",
         ) from error
 
 

@@ -127,7 +127,7 @@ def _best(replica: Replica) -> _Other:
         raise Transient(
             f"replica {replica.name} of {replica.definition.full_name} fell behind what the log keeps, and no "
             "other one is whole",
-            hint="queries go on; 'frostline replica status' shows the others",
+            hint="queries still work; 'frostline replica status' shows the others",
         )
     other = max(candidates, key=lambda candidate: candidate.pointer)
     nodes = replica.table.replica(other.name)

@@ -322,4 +322,6 @@ def _read(data: bytes, path: str) -> Word:
     try:
         return _document.decode(data)
     except msgspec.DecodeError as error:
-        raise Damaged(f"{path} in Keeper cannot be read: {error}", hint="look with 'frostline keeper get'") from error
+        raise Damaged(
+            f"{path} in Keeper cannot be read: {error}", hint="see its content with 'frostline keeper get'"
+        ) from error

@@ -184,7 +184,7 @@ class Steps(msgspec.Struct):
         if known != {content_digest(here.part)}:
             raise Conflict(
                 f"part {here.facts.name} on {here.disk} is not the one that the replicas agreed upon",
-                hint="run 'frostline fsck --read-data'; who wrote to the bucket besides?",
+                hint="run 'frostline fsck --read-data'; something other than Frostline may have written to the bucket",
             )
 
     def _fetch(self, queued: Queued, name: PartName) -> None:
@@ -235,7 +235,9 @@ class Steps(msgspec.Struct):
         living = next((one for one in workers if self._await(table.replica(one).is_active)), None)
         if living is None or (is_made and is_shared):
             return False
-        left = LeftToAnother(f"replica {living} is to make it (replicas.merge_workers)", hint="then it is fetched")
+        left = LeftToAnother(
+            f"replica {living} is to make it (replicas.merge_workers)", hint="this replica fetches it then"
+        )
         if not is_made:
             raise left
         being_made = self._await(table.merging(str(name)))  # before the fetch: what ends meanwhile is heard of

@@ -71,7 +71,7 @@ def read_all(context: Context, definition: TableDefinition) -> None:
         raise Transient(
             f"{definition.full_name} lacks {lacking.entry.brings} here, which was inserted with a quorum: "
             + (reasons[0] if reasons else "it is being fetched"),
-            hint="run the query without --sequential for what is here, or on another replica",
+            hint="run the query without --sequential to read what is here, or run it on another replica",
         )
 
 

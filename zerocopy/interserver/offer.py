@@ -131,7 +131,9 @@ def decode(data: bytes, *, path: str) -> Offers:
     except (zlib.error, *bounds.UNREADABLE) as error:
         fault = str(error)
     if fault is not None:
-        raise Damaged(f"{path} answered what is no offer of a part: {fault}", hint="which version runs there?")
+        raise Damaged(
+            f"{path} answered what is no offer of a part: {fault}", hint="check which version of Frostline runs there"
+        )
     return answers
 
 

@@ -145,4 +145,6 @@ def _telling(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise FrostlineError(f"{target} cannot be written: {error}", hint="see the disk's health") from error
+        raise FrostlineError(
+            f"{target} cannot be written: {error}", hint="check the disk and the kernel log (dmesg)"
+        ) from error

@@ -326,7 +326,8 @@ class Keeper:
         def witnessed() -> list[str] | None:
             if witness is None:
                 raise OutcomeUnknown(
-                    "the answer to a change in Keeper was lost", hint="look whether it took place before you repeat it"
+                    "the answer to a change in Keeper was lost",
+                    hint="check whether it took effect before you repeat it",
                 )
             self.sync(witness.path)
             found = self.find(witness.path)
@@ -487,7 +488,9 @@ def refusal(operation: str, error: zk.ZookeeperError) -> FrostlineError:
         case zk.NoNodeError():
             return NotFound(f"{operation}: there is no such node in Keeper", hint="check with 'frostline keeper ls'")
         case zk.NodeExistsError():
-            return AlreadyExists(f"{operation}: the node is there already", hint="look with 'frostline keeper get'")
+            return AlreadyExists(
+                f"{operation}: the node is there already", hint="see its content with 'frostline keeper get'"
+            )
         case zk.BadVersionError() | zk.NotEmptyError():
             return Conflict(f"{operation}: another client changed the node first", hint="check it again, then retry")
         case zk.NoAuthError() | zk.AuthFailedError():

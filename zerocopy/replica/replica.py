@@ -54,17 +54,18 @@ class Replica(msgspec.Struct):
             raise ReadOnly(
                 f"{name} can only be read here: Keeper knows nothing of {what} at {table.path}",
                 hint="was it dropped, or another keeper.root configured? If Keeper lost its data: 'frostline replica "
-                f"restore {name}' puts it back out of what the replicas have",
+                f"restore {name}' rebuilds it from the replicas' parts",
             )
         if node.data == restoring_token(known.token):
             raise ReadOnly(
                 f"{name} can only be read here: its nodes are being put back into Keeper out of what the replicas have",
-                hint=f"'frostline replica restore {name}' shows which replicas are waited for",
+                hint=f"'frostline replica restore {name}' shows which replicas it waits for",
             )
         if node.data != known.token.encode():
             raise ReadOnly(
                 f"{name} can only be read here: replica {known.replica} is another machine's now",
-                hint="it was dropped and created again under this name; drop the table here, and join by another one",
+                hint="it was dropped and created again under this name; drop the table here, and "
+                "join under another name",
             )
         identity.check_alone(context, definition, keeper, own, kept)
         history.check(context, definition, keeper, table)

@@ -237,8 +237,8 @@ def restore(
 ) -> None:
     """Make this replica match Keeper and the other replicas, or restore Keeper's nodes if they are lost.
 
-    Missing parts are fetched; unknown parts move to detached/. Exit 3: unfinished, or replicas are awaited. Exit 1: all
-    of it failed. Exit 4: no replica has a part that the log lists.
+    Missing parts are fetched; unknown parts move to detached/. Exit 3: unfinished, or it waits for other replicas.
+    Exit 1: all of it failed. Exit 4: no replica has a part that the log lists.
     """
     from oplog.errors import PartlyDone
     from tiering.cli.frame.session import fail_if_partly

@@ -166,6 +166,6 @@ def record_without_marks(prefix: ObjectStore) -> None:
     if counts is not None:
         raise Refused(
             f"{prefix.name}: marks in a Keeper hold objects here ({_described(counts)})",
-            hint="collect on a machine with that `keeper:` in its configuration",
+            hint="run gc on a machine with that `keeper:` in its configuration",
         )
     say(prefix, "", "")

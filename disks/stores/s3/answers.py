@@ -155,7 +155,7 @@ def wrong_answer(asked: S3Request, fault: str) -> WrongAnswer:
     said = f"the answer of {asked.location.endpoint_url} to {asked.kind.operation}"
     return WrongAnswer(
         f"{asked.location.name}: {said} is rejected: {fault}",
-        hint=f"{NOT_THE_STORE}; 'frostline doctor' tries the store out",
+        hint=f"{NOT_THE_STORE}; 'frostline doctor' tests the store",
     )
 
 

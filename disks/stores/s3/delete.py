@@ -84,7 +84,7 @@ def retained_error(location: S3Place, key: str, headers: Mapping[str, str], *, n
     """What the headers of an object say about its lock."""
     if headers.get("x-amz-object-lock-legal-hold", "").upper() == "ON":
         return Retained(
-            f"{location.name}{key} is under a legal hold", until=None, hint="take the hold off in the bucket first"
+            f"{location.name}{key} is under a legal hold", until=None, hint="remove the legal hold in the bucket first"
         )
     given = headers.get("x-amz-object-lock-retain-until-date")
     if not given:

@@ -383,5 +383,5 @@ def _out_of_order(name: str, key: str, rule: str, last: str) -> WrongAnswer:
     why = f"is not in key order at {key!r}" if rule == "in order" else f"begins at {key!r}, not after {last!r}"
     return WrongAnswer(
         f"{name}: the listing {why}",
-        hint="a bucket that lists so (such as a directory bucket) cannot hold a disk: 'frostline doctor' tries it out",
+        hint="a bucket that lists so (such as a directory bucket) cannot hold a disk: 'frostline doctor' tests it",
     )

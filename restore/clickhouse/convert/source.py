@@ -112,7 +112,7 @@ def _refuse_what_lacks_rows(
         raise Refused(
             f"table {table.uuid} is not whole: {problems[0].what}"
             + (f" (and {len(problems) - 1} more)" if problems[1:] else ""),
-            hint="'frostline clickhouse inspect' lists what is lost; rows would be missing here without a word",
+            hint="'frostline clickhouse inspect' lists what is lost; its rows would be missing here",
         )
     for part in active:
         if part.name.startswith("patch-"):

@@ -32,7 +32,7 @@ def was_given_up(name: str, location: str, shown: str) -> Refused:
     return Refused(
         f"disk {name} was given up: {location} holds disk {shown}, which was given up here or on another machine;"
         " its rows may have been inserted again since",
-        hint=f"take it out of the configuration, or 'frostline disk adopt {name}': it sets aside what is there twice",
+        hint=f"take it out of the configuration, or 'frostline disk adopt {name}', which sets duplicate parts aside",
     )
 
 
@@ -50,7 +50,8 @@ def is_cloned(name: str, location: str, why: str) -> Refused:
     return Refused(
         f"another machine uses the identity of this machine: disk {name}, {location}, {why}; two copies of it are"
         " written to, as after a machine was cloned with its disks: both would give the same names to different rows",
-        hint=f"let only one of both work on; 'frostline disk adopt {name}' gives this one an identity of its own",
+        hint=f"continue on only one of the two machines; 'frostline disk adopt {name}' gives this "
+        "one an identity of its own",
     )
 
 

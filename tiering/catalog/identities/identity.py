@@ -379,7 +379,7 @@ class Identities:
         error = (DiskUnreachable if shown is None else Refused)(
             f"disk {name} is not at {self._places.get(name, '')}: none of {named(record.holdings.values())} is there,"
             f" which it had at {record.location}",
-            hint=f"correct the configuration; if it is meant: 'frostline disk adopt {name}'",
+            hint=f"correct the configuration; if this is the right disk: 'frostline disk adopt {name}'",
         )
         return Fault(name, "missing" if shown is None else "other", error, self._tables(name))
 

@@ -37,7 +37,7 @@ def opened(path: Path) -> Iterator[Audit | None]:
             yield Audit(connection)
     except (sqlite3.Error, OSError, msgspec.MsgspecError, ValueError) as error:
         raise _refused(error, path) or Damaged(
-            f"{path.name} cannot be read: {error}", hint="'frostline fsck --repair' throws it away"
+            f"{path.name} cannot be read: {error}", hint="'frostline fsck --repair' deletes it, and it is rebuilt"
         ) from error
 
 

@@ -80,7 +80,7 @@ def scan(index: PartIndex, target: ScanTarget, *, every_file: bool, progress: Pr
             return _scan(index, target, every_file=every_file, progress=progress)
     raise Transient(
         f"what is known of {target.definition.full_name} on {target.disk.name} is changed all the time",
-        hint="try again when other processes do less",
+        hint="try again when fewer processes change the table",
     )
 
 

@@ -102,7 +102,10 @@ class IndexedTable(msgspec.Struct):
                     every_file = False
                 else:
                     return self.now
-        raise Transient(f"the parts of {self.definition.full_name} change all the time", hint="try again")
+        raise Transient(
+            f"the parts of {self.definition.full_name} change all the time",
+            hint="try again when fewer processes change it",
+        )
 
     @property
     def now(self) -> TableMoment:
@@ -215,7 +218,10 @@ class IndexedTable(msgspec.Struct):
                 return read(moment)
             except OvertakenError:
                 moment = self.scan(every_file=False)
-        raise Transient(f"the parts of {self.definition.full_name} change all the time", hint="try again")
+        raise Transient(
+            f"the parts of {self.definition.full_name} change all the time",
+            hint="try again when fewer processes change it",
+        )
 
     def _tables(self, *, every_file: bool) -> dict[str, DiskTable]:
         """What the disks hold, all at one moment: of a part that moves from a disk which was not scanned yet to

@@ -32,7 +32,9 @@ def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="a SELECT over DB.TABLE")],
     output_format: Annotated[str, typer.Option(metavar="FORMAT", help="table, csv, json or parquet")] = "table",
     output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="write to FILE")] = None,
-    revision: Annotated[str | None, typer.Option(metavar="[DISK:]N", help="read an object disk at a revision")] = None,
+    revision: Annotated[
+        str | None, typer.Option(metavar="[DISK:]N", help="read the buckets as of this revision")
+    ] = None,
     sequential: Annotated[
         bool, typer.Option("--sequential", help="replicated: include every earlier quorum insert")
     ] = False,

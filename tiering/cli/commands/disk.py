@@ -60,7 +60,7 @@ def adopt(session: Session, name: Name) -> None:
 
 
 def replace(session: Session, name: Name) -> None:
-    """Give up the data of a disk whose path is now new and empty. Exit 13: the path is not empty."""
+    """Give up the data of a lost disk, and use its path for a new one. Exit 13: the path is not empty."""
     identities, known = _configured(session, name)
     found = identities.at_place(name)
     if found is not None or not identities.is_empty(name):
@@ -84,13 +84,13 @@ def forget(session: Session, name: Name) -> None:
 
 
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="name of the other log")]
-GiveUp = Annotated[bool, typer.Option("--give-up", help="even if it has data no other log has")]
+GiveUp = Annotated[bool, typer.Option("--give-up", help="retire it even if it has data no other log has")]
 
 
 def retire_log(session: Session, disk: Name, log: LogName, give_up: GiveUp = False) -> None:
     """Retire the log of a lost machine from a prefix that several machines share (`log:`).
 
-    Shows what only that log holds; gc collects it from 24 hours later on. Exit 13: the log was written within 24 hours,
+    Shows what only that log holds, which gc may delete after 24 hours. Exit 13: the log was written within 24 hours,
     or holds data no other log has and --give-up is missing.
     """
     from disks.bucket_disk import LoggedDisk
@@ -109,7 +109,7 @@ def retire_log(session: Session, disk: Name, log: LogName, give_up: GiveUp = Fal
     if not session.options.json:
         _print_asked(session, found)
     if refusal is not None and not session.dry_run:
-        hint = f"a machine with `log: {log}` and 'disk adopt {disk}' has it; --give-up gives it up"
+        hint = f"'disk adopt {disk}' on a machine with `log: {log}` takes it over; --give-up gives it up"
         raise Refused(refusal, hint=hint)
     if found.retired is None:
         session.confirm(f"Retire log {log} of disk {disk} for good?")

@@ -30,7 +30,7 @@ def run(
     from tiering.daemon.inbox.status import InboxFile, InboxProblem, InboxRun
 
     if not once:
-        raise UsageError("use --once", hint="'frostline daemon run' brings in files as they land")
+        raise UsageError("use --once", hint="'frostline daemon run' inserts files as they arrive")
     stop = threading.Event()
     stop_on_signals(stop)
     settings = session.loaded.config.inbox

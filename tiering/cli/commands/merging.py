@@ -40,34 +40,36 @@ def merge(
     adopt: Annotated[bool, typer.Option("--adopt", help="first take over other machines' parts in the bucket")] = False,
     adopt_as: Annotated[
         Literal["older", "newer"] | None,
-        typer.Option(help="adopt: order of their rows if it is unknown"),
+        typer.Option(help="with --adopt: their rows are older or newer than this machine's"),
     ] = None,
     cold: Annotated[
         bool, typer.Option("--cold", help="merge parts in buckets, even where merges are disabled")
     ] = False,
     spark: Annotated[bool, typer.Option("--spark", help="the same on Spark executors")] = False,
     master: Master = None,
-    where: Annotated[str | None, typer.Option(metavar="SQL", help="cold: only partitions that may match")] = None,
-    target_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="cold: leave parts near this size alone")
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="with --cold: only partitions that may match")
     ] = None,
-    min_inputs: Annotated[int, typer.Option(metavar="N", min=2, help="cold: fewest parts per merge")] = 2,
-    max_group_size: Annotated[str | None, typer.Option(metavar="SIZE", help="cold: largest output part")] = None,
-    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="cold: input bytes per task")] = "256MiB",
+    target_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="with --cold: leave parts near this size alone")
+    ] = None,
+    min_inputs: Annotated[int, typer.Option(metavar="N", min=2, help="with --cold: fewest parts per merge")] = 2,
+    max_group_size: Annotated[str | None, typer.Option(metavar="SIZE", help="with --cold: largest output part")] = None,
+    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="with --cold: input bytes per task")] = "256MiB",
     groups_in_flight: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="with --spark: concurrent merges")
     ] = None,
     max_failed_groups: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="cold: stop after more failures")
+        int | None, typer.Option(metavar="N", min=0, help="with --cold: stop after more failures")
     ] = None,
     drop_deleted: Annotated[
-        bool, typer.Option("--drop-deleted", help="drop delete markers when a complete partition merges")
+        bool, typer.Option("--drop-deleted", help="drop rows that mark deleted keys, if a whole partition merges")
     ] = False,
 ) -> None:
-    """Merge parts into larger ones. Query results do not change.
+    """Merge parts into larger ones, by the table's merge mode. Expired rows are deleted.
 
-    Other machines' parts merge only if no gap between them can hold more rows. --adopt rewrites those in the bucket as
-    this machine's own; it is refused if their order matters and is unknown (see --adopt-as).
+    Parts of other machines merge only with each other. --adopt first takes over those in the bucket; it is refused
+    (exit 13) if the merge mode depends on the order of inserts, and that is unknown (see --adopt-as).
     """
     from msgspec.structs import replace
 

@@ -50,7 +50,7 @@ def move(
     to_disk: Annotated[str | None, typer.Option(metavar="D", help="the target disk")] = None,
     keep_source: Annotated[
         bool,
-        typer.Option("--keep-source", help="keep the source copy until the part leaves the target"),
+        typer.Option("--keep-source", help="leave a read copy on the source disk"),
     ] = False,
 ) -> None:
     """Move a partition or part to a volume or disk now, overriding the policy."""

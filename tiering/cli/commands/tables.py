@@ -144,7 +144,7 @@ def _create_replica(
     from tiering.table.definitions import define_table
 
     if session.dry_run:
-        raise UsageError("a replica has no dry run", hint="'frostline keeper ls /tables' shows what there is")
+        raise UsageError("a replica has no dry run", hint="'frostline keeper ls /tables' lists the nodes")
     definition = define_table(table, **texts) if texts["columns"] or texts["like"] is not None else None
     session.begin()
     made = replication.work().create(

@@ -35,7 +35,7 @@ class GlobalOptions:
 
 BelieveClock = Annotated[
     bool,
-    typer.Option("--believe-clock", help="trust this machine's clock; you checked it"),
+    typer.Option("--believe-clock", help="trust this machine's clock, which you have checked"),
 ]
 
 NAMES = tuple(item.name for item in fields(GlobalOptions))

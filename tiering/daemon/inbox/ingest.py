@@ -125,7 +125,7 @@ class TableIngest:
             raise UsageError(
                 f"table {self._definition.full_name} has deduplication_window 0: after a crash it would be unknown"
                 " whether a file is in",
-                hint="insert its files yourself, or make the table with a window",
+                hint="insert its files yourself, or create the table with a deduplication_window",
             )
         self._deferred = True
         while self._deferred and not self._stop.is_set():
@@ -293,7 +293,8 @@ class TableIngest:
                     "failed",
                     sha256=expected.sha256,
                     error=f"the process ended while the file went in, and it is unknown whether it is in: {why}",
-                    hint="look with a query for its rows; 'frostline inbox retry' inserts them, or remove the file",
+                    hint="check with a query whether its rows are in the table; 'frostline inbox "
+                    "retry' inserts them, or remove the file",
                 )
         self._inbox.forget_batch()
 

@@ -58,7 +58,8 @@ class Readable(msgspec.Struct, frozen=True):
             check_unchanged(self.path, self.file)
         except FileChanged as error:
             raise Transient(
-                f"{self.path} changed while its rows went in: {error}", hint="do not write to a taken file"
+                f"{self.path} changed while its rows went in: {error}",
+                hint="write each file under another name, and rename it when it is complete",
             ) from error
 
 

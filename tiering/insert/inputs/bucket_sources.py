@@ -60,7 +60,9 @@ class BucketSources:
         special = _SPECIAL.search(pattern)
         keys = self._matching(bucket, pattern, pattern[: special.start()]) if special else [pattern]
         if not keys:
-            raise NotFound(f"no such object: {url}", hint="check the keys; quote globs so that they arrive here")
+            raise NotFound(
+                f"no such object: {url}", hint="check the keys; quote globs, so that the shell does not expand them"
+            )
         _check_keys(bucket, keys)
         return [(f"{SCHEME}{bucket}/{key}", partial(self._open, bucket, key)) for key in keys]
 

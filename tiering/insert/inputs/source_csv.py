@@ -276,7 +276,7 @@ def _csv_error(
 ) -> UsageError:
     """Which line is broken, found by halving the block."""
     hint = (
-        "fix the line, or let --skip-bad-rows keep it apart; rows before it may be in already, and a repeated insert "
+        "fix the line, or set it aside with --skip-bad-rows; rows before it may be in already, and a repeated insert "
         "skips them"
     )
     lines = block.splitlines(keepends=True)

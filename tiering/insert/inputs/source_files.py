@@ -193,7 +193,9 @@ def _matches(path: str) -> list[str]:
         raise UsageError(f"{path} is a directory", hint=f"name its files, such as '{path.rstrip('/')}/*.parquet'")
     matches = sorted(match for match in glob.glob(path, recursive=True) if Path(match).is_file())
     if not matches:
-        raise NotFound(f"no such file: {path}", hint="check the path; quote globs so that they arrive here")
+        raise NotFound(
+            f"no such file: {path}", hint="check the path; quote globs, so that the shell does not expand them"
+        )
     return matches
 
 

@@ -153,7 +153,7 @@ def _zone(name: str) -> str:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:  # what it raises for a bad name depends on the name
         raise UsageError(
-            f"no such time zone: {name!r}", hint="such as UTC, Europe/Berlin or +05:30; with UTC no moment is lost"
+            f"no such time zone: {name!r}", hint="use a name or an offset, such as UTC, Europe/Berlin or +05:30"
         ) from error
     return name
 

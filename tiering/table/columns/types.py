@@ -105,7 +105,7 @@ def cast_batch(
             row = first_row + far + 1
             raise UsageError(
                 f"{where}column {column.name} is {FAR} in row {row}",
-                hint="make it null there, or let --skip-bad-rows keep the row apart; lists alone hold such moments",
+                hint="make it null there, or set the row aside with --skip-bad-rows",
             )
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(definition))

@@ -72,8 +72,9 @@ def check_partitions(definition: TableDefinition, column: Column, new: pa.DataTy
     for field in definition.partition_by:
         if field.column == column.name and not _same_partitions(field, old, new):
             raise UsageError(
-                f"cannot change column {column.name} from {column.type}: {field} would call its partitions otherwise",
-                hint="years, months, days and hours stay what they are; so do whole numbers among whole numbers",
+                f"cannot change column {column.name} from {column.type}: {field} would give its partitions other ids",
+                hint="only partitions by year, month, day or hour keep their ids, and those by an "
+                "integer that stays one",
             )
 
 

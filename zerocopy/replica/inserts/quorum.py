@@ -30,7 +30,7 @@ def needed(replica: Replica, quorum: Quorum) -> int:
     if number > len(others) + 1:
         raise UsageError(
             f"a quorum of {number} is not to be had: {name} has {counted(len(others) + 1, 'replica')}",
-            hint="'frostline replica status' lists them; --quorum auto asks for the majority",
+            hint="'frostline replica status' lists them; --quorum auto needs only a majority",
         )
     active = replica.keeper.find_all([replica.table.replica(other).is_active for other in others])
     silent = [other for other, node in zip(others, active, strict=True) if node is None]
@@ -70,7 +70,8 @@ def wait(replica: Replica, parts: Iterable[str], number: int, seconds: float) ->
     raise OutcomeUnknown(
         f"{counted(len(left), 'part')} inserted into {replica.definition.full_name} (the first is {left[0]}) "
         f"{'is' if len(left) == 1 else 'are'} known to be on {known}: {why}",
-        hint="the rows are in the table, and others fetch them; the same insert again waits on, and doubles nothing",
+        hint="the rows are in the table, and others fetch them; to continue waiting, repeat the "
+        "insert: it duplicates nothing",
     )
 
 

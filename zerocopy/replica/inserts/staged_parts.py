@@ -110,9 +110,15 @@ def _settle(replica: Replica, disk: Disk, part: str) -> str:
     try:
         number = _document.decode(disk.read(path)).number
     except msgspec.DecodeError as error:
-        raise Damaged(f"{disk.name}:{path} cannot be read: {error}", hint="remove it and what it is about") from error
+        raise Damaged(
+            f"{disk.name}:{path} cannot be read: {error}",
+            hint="remove this file and the part of the same name beside it",
+        ) from error
     if not number.startswith(f"{replica.table.path}/block_numbers/") or not paths.is_safe(number[1:]):
-        raise Damaged(f"{disk.name}:{path} names a node of something else", hint="remove it and what it is about")
+        raise Damaged(
+            f"{disk.name}:{path} names a node of something else",
+            hint="remove this file and the part of the same name beside it",
+        )
     keeper.delete(number)
     keeper.sync(replica.own.path)
     if keeper.exists(replica.own.part(part)):

@@ -155,14 +155,14 @@ def test_what_wrote_over_another_machines_entry_is_no_move(context: Context, mon
 
     def late(log: OperationsLog, commit: Commit) -> str:
         append(log, commit)
-        raise LeaseExpired("this machine stood still until its turn was over")
+        raise LeaseExpired("this machine was suspended until its lease ended")
 
     with monkeypatch.context() as once:
         once.setattr(OperationsLog, "append", late)
         report = mover.execute(context, [move(made)])
     assert (report.moved, [failed.error for failed in report.failed]) == (
         (),
-        ["this machine stood still until its turn was over"],
+        ["this machine was suspended until its lease ended"],
     )
     context.disk("s3").refresh()
     assert holders(context, made) == ["s3", "ssd"]

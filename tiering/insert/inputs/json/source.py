@@ -195,7 +195,7 @@ def _json_error(source: InputSource, block: bytes, first_line: int, error: pa.Ar
         except ValueError as broken:
             return UsageError(
                 f"{source.label} line {first_line + offset} is not a JSON object: {broken}",
-                hint="fix the line, or let --skip-bad-rows keep it apart; rows before it may be in already, and a "
+                hint="fix the line, or set it aside with --skip-bad-rows; rows before it may be in already, and a "
                 "repeated insert skips them",
             )
     return UsageError(f"{source.label} near line {first_line}: {str(error).splitlines()[0]}", hint="fix the line")
