@@ -115,7 +115,7 @@ class TestPlaces:
         frostline = configured(machine, machine.repository_url)
         for verb in (("init", url), ("create", "one", "--to", url), ("restore", "latest", "--to", url)):
             frostline("backup", *verb, code=code)
-            assert named in frostline.error or "the name of the repository is empty" in frostline.error, frostline.error
+            assert named in frostline.error or "the repository is empty" in frostline.error, frostline.error
             assert "hint" in frostline.error or "\n" in frostline.error.strip(), "a next step"
         assert tables(frostline) == [TABLE]
 
@@ -336,7 +336,7 @@ class TestDisks:
         with monkeypatch.context() as patch:
             patch.setattr(Sender, "send", without)
             frostline("backup", "create", "one", code=10)
-        assert "its object is gone from the bucket" in frostline.error
+        assert "gone from the bucket" in frostline.error
         assert "fsck" in frostline.error
         for path, data in kept.items():
             path.write_bytes(data)

@@ -295,9 +295,9 @@ def test_a_piped_stream_of_arrow_is_measured_as_it_comes(kind: str) -> None:
     assert rows_of_pipe(data) == 40_000
     assert rows_of_pipe(gzip.compress(data, 1)) == 40_000
     if kind != "dictionary":
-        with pytest.raises(UsageError, match="standard input: the buffers of batch or dictionary 1 unpack to 2"):
+        with pytest.raises(UsageError, match=r"standard input: .* 1 unpack to 2"):
             rows_of_pipe(data, LIMIT)
-    with pytest.raises(UsageError, match="standard input cannot be read as arrow"):
+    with pytest.raises(UsageError, match=r"standard input .* arrow"):
         rows_of_pipe(data[: len(data) // 2])
 
 

@@ -283,7 +283,7 @@ class TestInsideOfADisk:
         assert count(frostline) == 4
         copies.set_back("ssd/store", "state")
         assert count(frostline) == 2
-        assert "the journal is an older copy of itself" in frostline.error
+        assert "the journal is an older copy" in frostline.error
         given = parts(frostline)
         insert(frostline, "tue", 3)
         (new,) = parts(frostline) - given
@@ -300,7 +300,7 @@ class TestState:
         frostline("partition", "drop", "d.t", "wed", "-y")
         copies.set_back("state")
         assert count(frostline) == 4
-        assert "the journal is an older copy of itself" in frostline.error
+        assert "the journal is an older copy" in frostline.error
         assert count(frostline) == 4
         assert "older copy" not in frostline.error
         insert(frostline, "wed", 7)
@@ -550,7 +550,7 @@ class TestRepository:
         assert caplog.text == ""
         copies.set_back("repository")
         repository("backup", "list")
-        assert "holds no backup of d.t as new as second" in caplog.text
+        assert "of d.t as new as second" in caplog.text
         repository("backup", "create", "third")
         repository("backup", "verify", "third", "--read-data")
         assert count(repository) == 4

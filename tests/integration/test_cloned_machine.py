@@ -33,7 +33,7 @@ def refused(home: Home) -> None:
     """Nothing that could give a name twice is done, and every verb says why."""
     for verb in (("insert", "d.t", str(home.path / "rows.csv")), ("merge", "d.t", "--final"), ("table", "drop", "d.t")):
         home(*verb, code=13)
-        assert "another machine uses the identity of this machine" in home.error
+        assert "the identity of this machine" in home.error
         assert "'frostline disk adopt ssd'" in home.error
     (problem,) = (one for one in home.json("doctor", code=4)["findings"] if one["level"] == "problem")
     assert (problem["subject"], problem["check"]) == ("disk ssd", "identity")

@@ -246,6 +246,4 @@ def test_the_report_of_a_collection_says_until_when(capsys: pytest.CaptureFixtur
     report = GcReport("s3", delete=True)
     report.kept = {"a": datetime(2026, 11, 22, 6, 26, tzinfo=UTC), "b": None}
     print_gc(Session(GlobalOptions()), report)
-    assert (
-        "locked      2 objects that the store keeps, until 2026-11-22 06:26Z at the latest" in capsys.readouterr().out
-    )
+    assert "that the store keeps, until 2026-11-22 06:26Z" in capsys.readouterr().out

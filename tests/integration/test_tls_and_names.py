@@ -107,7 +107,7 @@ def test_a_bundle_without_certificates_is_named(secure: Server, tmp_path: Path, 
     (tmp_path / "none.pem").write_bytes(content)
     with (
         open_bucket(secure, "b", ca_bundle=str(tmp_path / "none.pem")) as store,
-        pytest.raises(UsageError, match=r"none\.pem has no certificates that can be read"),
+        pytest.raises(UsageError, match=r"none\.pem has no certificates"),
     ):
         list(store.list())
 

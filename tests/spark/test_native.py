@@ -81,7 +81,9 @@ def test_files_of_directories_are_read_natively_and_it_is_said(
         caplog.clear()
         other = spark_tiering.sql(spark, COUNT, config=config, native="never")
         assert not _is_native(other)
-        assert caplog.messages == ["db.t is read through the data source, as native='never' says"]
+        (message,) = caplog.messages
+        assert message.startswith("db.t ")
+        assert "native='never'" in message
         assert caplog.messages[0] in other._jdf.queryExecution().toString()
     assert _rows(frame) == _rows(other) == (3000, 3000)
     # Conditions and columns reach the files.
@@ -180,7 +182,7 @@ def test_objects_are_read_natively_where_spark_opens_s3a(
     objects = [path for path in mirror.rglob("*") if path.is_file() and _is_parquet(path)]
     for path in objects:
         path.write_bytes(path.read_bytes() + b"more")
-    with pytest.raises(Refused, match=r"Spark finds another s3a://.*, of \d+ bytes instead of \d+"):
+    with pytest.raises(Refused, match=r"another s3a://.*, of \d+ bytes instead of \d+"):
         spark_tiering.sql(spark, query, config=config, native="always")
     for path in objects:
         path.unlink()

@@ -117,7 +117,7 @@ def test_mistakes_and_crashes_that_last_are_told_in_a_sentence(runner: SparkRunn
     with pytest.raises(FrostlineError, match="ZeroDivisionError: a mistake of ours") as caught:
         answers(runner, [Attempt(tmp_path, 0, "mistake")])
     assert "pieces.py" in caught.value.hint
-    with pytest.raises(FrostlineError, match="testing: the process of a task died") as died:
+    with pytest.raises(FrostlineError, match=r"testing: .* died") as died:
         answers(runner, [Attempt(tmp_path, 1, "die")])
     assert "\n" not in died.value.message
 

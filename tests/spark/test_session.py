@@ -150,7 +150,7 @@ class TestMaster:
 
     def test_none_that_answers_is_told_at_once(self) -> None:
         place = f"spark://127.0.0.1:{free_port()}"
-        with pytest.raises(Transient, match=f"no Spark master answers at {place}: Connection refused"):
+        with pytest.raises(Transient, match=f"no Spark master answers at {place}"):
             check_master(place)
 
     def test_nor_is_a_port_that_there_cannot_be(self) -> None:
@@ -214,7 +214,7 @@ class TestSession:
             "stop_session(session)\n",
         )
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith("naps: the Java process of Spark's driver ended"), done.stdout
+        assert done.stdout.startswith("naps: the Java process"), done.stdout
 
 
 def _program(home: Path, code: str) -> subprocess.CompletedProcess[str]:

@@ -130,8 +130,12 @@ def test_what_is_old_is_said_to_be_soon() -> None:
     now = datetime(2026, 1, 2, 3, 4, 5)
     fresh, old = now - timedelta(seconds=5), now - timedelta(seconds=60)
     assert waiting_lines(1.0, fresh, now) == waiting_lines(1.0, None, now) == waiting_lines(0.2, old, now) == []
-    assert waiting_lines(1.0, old, now) == ["Reading the store for 1 s: no answer yet; what is shown is of 03:03:05"]
-    assert waiting_lines(3.0, None, now) == ["Reading the store for 3 s: no answer yet"]
+    (line,) = waiting_lines(1.0, old, now)
+    assert line.startswith("Reading the store for 1 s")
+    assert line.endswith("of 03:03:05")
+    (line,) = waiting_lines(3.0, None, now)
+    assert line.startswith("Reading the store for 3 s")
+    assert line.endswith("no answer yet")
 
 
 def test_what_somebody_does_while_rows_are_read_stays(home: Home) -> None:

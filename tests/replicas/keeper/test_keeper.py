@@ -217,9 +217,9 @@ def test_a_session_that_expired_is_another_one(
     keeper.create("/here", ephemeral=True)
     assert keeper.get("/here").owner == keeper.session
     keeper.close()
-    assert warnings(caplog) == [
-        ("zerocopy.keeper.client", f"a session with {settings.hosts[0]} is over, and another one begins")
-    ]
+    ((logger, message),) = warnings(caplog)
+    assert logger == "zerocopy.keeper.client"
+    assert f"a session with {settings.hosts[0]} is over" in message
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:

@@ -110,4 +110,5 @@ def test_files_that_are_not_those_of_the_part_are_not_taken(wanted: dict[str, An
 
 def test_what_was_written_before_sharing_is_not_offered() -> None:
     found = offer.offered({"data.parquet": FileInfo("x", 5, SHA, KEY, None)}, store="2" * 32, log="a", directory="p")
-    assert found == "data.parquet was written before its objects could be shared"
+    assert found is not None
+    assert found.startswith("data.parquet was written before")

@@ -173,7 +173,7 @@ def test_a_mark_that_went_during_the_commit_is_missed(
         return revision
 
     monkeypatch.setattr(ObjectTransaction, "commit", commit)
-    assert "its mark went while it was taken over" in fetched(a, b)
+    assert "its mark went" in fetched(a, b)
     assert b.disks() == {FIRST: "ssd"}
 
 
@@ -188,7 +188,7 @@ def test_a_replica_of_an_earlier_version_gives_whole_parts(
         return original(application, [one for one in routes if "/v2/" not in one.path])
 
     monkeypatch.setattr(web.Application, "add_routes", add_routes)
-    assert "of a version that gives parts whole" in fetched(a, b)
+    assert "gives parts whole" in fetched(a, b)
 
 
 def test_back_to_the_ssd_and_there_again(

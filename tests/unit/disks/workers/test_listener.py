@@ -162,7 +162,5 @@ def test_one_line_a_minute_for_what_repeats(caplog: pytest.LogCaptureFixture) ->
         raise ValueError("bad\nsecond line")
     except ValueError:
         log.exception("no connection can be accepted: %s", "too many open files")
-    assert caplog.messages[1] == (
-        "no connection can be accepted: too many open files (and 999 more within a minute): ValueError: bad"
-    )
+    assert caplog.messages[1].endswith("(and 999 more within a minute): ValueError: bad")
     assert "Traceback" not in caplog.text

@@ -434,7 +434,7 @@ class TestRecovery:
         assert [entry["kind"] for entry in store.json("log", "db.t", "--limit", "1")["entries"]] == ["move"]
         assert store.json("restore", "s3", "--revision", "1")["removed"] > 0
         store("restore", "s3", "--revision", "1", "--apply", code=13)
-        assert "takes their only copies out of their tables" in store.error
+        assert "their only copies" in store.error
         store("restore", "s3", "--revision", "99", code=10)
         store("restore", "ssd", code=2)
         store("restore", "nope", code=10)
@@ -458,7 +458,7 @@ class TestRecovery:
         store("table", "drop", "db.t", "-y")
         store("table", "create", "db.t", "--column", "id:int64", "--order-by", "id")
         store("restore", "s3", "--revision", revision, "--table", "db.t", "--apply", "-y", code=13)
-        assert "brings back a table db.t, and another one has that name now" in store.error
+        assert "brings back a table db.t" in store.error
         assert len(store.json("table", "list")["tables"]) == 1
         store("table", "drop", "db.t", "-y")
         store("restore", "s3", "--revision", revision, "--table", "db.t", "--apply")

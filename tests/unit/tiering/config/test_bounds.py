@@ -63,5 +63,5 @@ def test_a_path_that_no_file_system_takes_is_refused(tmp_path: Path, key: str, n
     if key == "disk":
         raw = {**EXAMPLES, "disks": {"ssd": {"type": "local", "path": f"/tmp/{name}"}}}
     (tmp_path / "frostline.yaml").write_text(yaml.safe_dump(raw))
-    with pytest.raises(UsageError, match="too long, or has a zero byte"):
+    with pytest.raises(UsageError, match="too long"):
         load(tmp_path / "frostline.yaml")
