@@ -80,11 +80,11 @@ def examples(most: int) -> int:
 
 def histories(most: int, steps: int) -> settings:
     """How a state machine is tried: by `most` histories, or a share of them, of so many steps, which take their
-    time."""
+    time: of a share there is no lower bound but one."""
     from hypothesis import HealthCheck, settings
 
     return settings(
-        max_examples=examples(most),
+        max_examples=max(most // current().of, 1),
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),

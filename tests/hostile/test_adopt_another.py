@@ -56,6 +56,7 @@ def answers_whole_or_not(frostline: Frostline, rows: list[int]) -> None:
     assert code != 0 or [int(k) for k in out.split()[1:]] == rows, f"exit {code}: {out}\n{frostline.error}"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("adopted", ["ssd", "s3"])
 @pytest.mark.parametrize("older", _OLDER, ids=lambda names: "+".join(_PLACES[name] for name in names))
 def test_the_finding_of_another_disk_stays(
@@ -78,6 +79,7 @@ def test_the_finding_of_another_disk_stays(
     frostline("fsck")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("state", ["as it is", "lost"])
 def test_inserts_elsewhere_do_not_end_a_finding(
     home: Path, frostline: Frostline, monkeypatch: pytest.MonkeyPatch, state: str

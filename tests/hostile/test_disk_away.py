@@ -115,6 +115,7 @@ def test_what_was_written_since_the_last_look_is_given_up_openly(home: Path, sto
 class TestInsertsAndTheColdDisk:
     """Hot space is there in each of these. Whether an insert is a repetition, only the parts on all disks can say."""
 
+    @pytest.mark.in_turn
     def test_an_outage_stops_no_insert(
         self, frostline: Frostline, bucket: str, ministack: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:

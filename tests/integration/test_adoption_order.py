@@ -127,6 +127,7 @@ def machine(tmp_path: Path) -> Iterator[Machines]:
         one.store.close()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("hot", [False, True], ids=["cold", "hot"])
 def test_the_newer_row_stays(machine: Machines, mode: str, hot: bool) -> None:

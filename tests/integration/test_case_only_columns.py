@@ -103,6 +103,7 @@ def test_there_is_nothing_to_rename_without_a_sample(home: Home) -> None:
     assert "add --like FILE" in home.error
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "words",
     [

@@ -100,6 +100,7 @@ def test_a_part_of_the_clone_is_not_hidden_by_its_name(homes: Homes) -> None:
     assert name in problem["what"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("after_the_clone", [(), (30,)])
 def test_adoption_of_a_home_with_fewer_writes_ends(homes: Homes, after_the_clone: tuple[int, ...]) -> None:
     """The log has seen more transactions of the other home, so that this one looks like an older copy. Each home adopts

@@ -219,6 +219,7 @@ class TestMeddling:
             found = doctor(server, ministack.new_bucket(), code=4)
         assert found["read-own-write"]["level"] == "problem"
 
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         ("method", "query", "check", "level", "code"),
         [

@@ -51,6 +51,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("place", ["directory", "s3"])
 def test_a_whole_backup(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     server: Server | None = request.getfixturevalue("ministack") if place == "s3" else None
@@ -114,6 +115,7 @@ def test_what_was_restored_is_compared(here: Machine, monkeypatch: pytest.Monkey
     assert not scratch_stores(here)
 
 
+@pytest.mark.in_turn
 def test_a_share_is_another_one_each_time(here: Machine) -> None:
     here.create("one")
     sizes = {
@@ -180,6 +182,7 @@ def configure(here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("FROSTLINE_BACKUP", raising=False)
 
 
+@pytest.mark.in_turn
 def test_the_verb(
     here: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,6 +182,7 @@ class TestFromTheCommandLine:
 
         return run
 
+    @pytest.mark.in_turn
     def test_a_life_under_lock(self, frostline: Callable[..., Any], tmp_path: Path) -> None:
         count = "SELECT count(*) FROM d.t"
         frostline("table", "create", "d.t", "--like", "rows.csv", "--order-by", "k")
@@ -213,6 +214,7 @@ class TestFromTheCommandLine:
         frostline("fsck")
         assert frostline("doctor", "s3")["ok"]
 
+    @pytest.mark.in_turn
     def test_gc_reports_what_the_lock_keeps(
         self, frostline: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

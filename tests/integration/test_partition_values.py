@@ -49,6 +49,7 @@ def _answer(home: Home, sql: str) -> Any:
     return [row[0] for row in home.json("query", sql)["rows"]]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("bits", "width"), [(8, 1000), (16, 10), (32, 10), (64, 7)])
 def test_wrapped_values_are_read_right_and_mended(home: Home, bits: int, width: int) -> None:
     """Guards I21. The id of the partition is what it was, so new rows and old ones are of one partition."""
@@ -105,6 +106,7 @@ def test_decimals_are_truncated_below_their_precision(home: Home) -> None:
     assert _answer(home, "select k from d.t where v < -99") == [1]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("zone", ["", ", Europe/Berlin"])
 def test_nanoseconds_of_one_microsecond_are_one_partition(home: Home, zone: str) -> None:
     """Guards I21. What older versions said of such parts held for the first of them only, once they were merged."""

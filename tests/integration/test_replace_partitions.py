@@ -88,6 +88,7 @@ def test_the_same_again_and_an_insert_of_the_same_rows(home: Home) -> None:
     assert home.keys() == [3, 10, 11]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("block_rows", [2, 100])
 def test_the_same_file_inserted_after_a_replace_is_known(home: Home, block_rows: int) -> None:
     """I11 on one machine: what a replace brought counts as inserted, by the blocks that an insert makes, until an undo
@@ -122,6 +123,7 @@ def test_rows_that_a_replace_took_away_go_in_again(home: Home) -> None:
     assert home.json("insert", "d.t", file(home, (1, 1), (3, 2)))["rows"] == 2
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("window", "remembered"), [(0, 1), (1, 1), (2, 2), (3, 3), (1000, 3)])
 def test_of_many_blocks_those_of_the_window_are_remembered(home: Home, window: int, remembered: int) -> None:
     """Where they are not all remembered, one digest is nobody else's: no undo or restore takes some blocks for all."""

@@ -159,6 +159,7 @@ def test_a_collection_heeds_every_log(machines: tuple[Home, Home], tmp_path: Pat
     a("gc", "s3", "--delete")
 
 
+@pytest.mark.in_turn
 def test_with_keeper_nothing_goes_that_marks_may_hold(machines: tuple[Home, Home]) -> None:
     """Guards I4, P11: replicas may hold objects by marks, and this is not the version that reads them."""
     a, _ = machines

@@ -158,6 +158,7 @@ def test_detach_and_attach_here_keep_the_rows(homes: Homes) -> None:
     assert b.keys() == a.keys() == [1, 2]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("loses_journal", [False, True], ids=["journal", "no journal"])
 def test_a_part_that_moved_back_stays(homes: Homes, loses_journal: bool) -> None:
     """Also when another machine had brought it back to the bucket for a while."""
@@ -175,6 +176,7 @@ def test_a_part_that_moved_back_stays(homes: Homes, loses_journal: bool) -> None
     assert copies(b) == 1
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("loses_journal", [False, True], ids=["journal", "no journal"])
 def test_the_undo_of_the_move_leaves_the_part_here(homes: Homes, loses_journal: bool) -> None:
     """No other disk has its rows then."""
@@ -311,6 +313,7 @@ def two_buckets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Homes:
     return a, b
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("late", [-3600, 0, 3600])
 @pytest.mark.parametrize("loses_journal", [False, True], ids=["journal", "no journal"])
 def test_no_clock_decides_which_bucket_had_a_part_last(
@@ -366,6 +369,7 @@ def where(home: Home) -> list[str]:
     return [part["disk"] for part in home.json("parts", "--all")["parts"]]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("which", [("--partition", "all"), ("--part", "all_1000001_1000001_0")])
 def test_a_move_to_the_copy_makes_it_the_part(homes: Homes, which: tuple[str, str]) -> None:
     a, b = homes
@@ -385,6 +389,7 @@ def test_a_move_to_the_bucket_removes_the_copy(homes: Homes) -> None:
     assert (where(b), b.keys(), a.keys()) == (["s3"], [1, 2], [1, 2])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("target", ["s3", "s4", "ssd"])
 def test_a_move_takes_every_copy_along(tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str) -> None:
     """Whether a copy is there already or not, the part is on one disk then."""

@@ -22,6 +22,7 @@ def homes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Home, Hom
     return a, b
 
 
+@pytest.mark.in_turn
 def test_a_table_with_rows_everywhere_gets_another_name(homes: tuple[Home, Home]) -> None:
     """On both machines and in the bucket."""
     a, b = homes

@@ -46,6 +46,7 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "change",
     [
@@ -93,6 +94,7 @@ VERBS = (
 )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("where", ["home", "local"])
 def test_each_verb_names_it_and_the_next_step(where: str, request: pytest.FixtureRequest) -> None:
     """I15: also that others go on."""

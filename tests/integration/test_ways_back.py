@@ -20,6 +20,7 @@ def home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Home:
     return one
 
 
+@pytest.mark.in_turn
 def test_a_way_back_can_be_taken_back_again_and_again(home: Home) -> None:
     """Each verb in between opens the store, and writes what other disks lack."""
     before = home.head()
@@ -208,6 +209,7 @@ def again(home: Home) -> None:
     home("insert", "d.e", str(source))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("scope", [("--table", "d.e", "--partition", "all"), ("--table", "d.e"), ()])
 def test_rows_that_were_inserted_again_do_not_come_twice(home: Home, scope: tuple[str, ...]) -> None:
     """A rule deletes, the file is inserted again as the handbook says, and then the partition is restored, too: six

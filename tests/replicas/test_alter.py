@@ -37,6 +37,7 @@ def insert(one: Machine, key: int, x: str) -> None:
     one("insert", "d.t", str(source))
 
 
+@pytest.mark.in_turn
 def test_all_replicas_follow_with_inserts_in_between(a: Machine, b: Machine, machine: Machines) -> None:
     """One part in the bucket, one of the old columns after the alter, one of the new; one replica joins later."""
     a.insert(1)

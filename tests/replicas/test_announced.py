@@ -43,6 +43,7 @@ def daemon(machine: Machine, keeper: KeeperConfig) -> Iterator[None]:
         process.wait()
 
 
+@pytest.mark.in_turn
 def test_a_new_table_is_announced_and_followed_at_once(
     machine: Machines, settings: KeeperConfig, keeper: Keeper
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_new_table_is_announced_and_followed_at_once(
         assert b.keys() == [1]
 
 
+@pytest.mark.in_turn
 def test_a_converted_table_is_announced_at_once(machine: Machines, settings: KeeperConfig, keeper: Keeper) -> None:
     a = machine("a")
     with daemon(a, settings):

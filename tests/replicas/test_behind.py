@@ -114,6 +114,7 @@ def forge_part(one: Machine, name: str, another: str) -> None:
     (copy / "part.json").write_text(json.dumps({**said, "name": another}))
 
 
+@pytest.mark.in_turn
 def test_what_a_dead_replica_alone_had_is_given_up(a: Machine, b: Machine, machine: Machines) -> None:
     """Nobody waits for it."""
     c = machine("c")

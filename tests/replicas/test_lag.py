@@ -32,6 +32,7 @@ def lag(one: Machine, *, code: int = 4) -> dict[str, int]:
     return {each["replica"]: each["lag_seconds"] for each in found}
 
 
+@pytest.mark.in_turn
 def test_an_insert_waits_in_the_log_then_the_queue_then_nowhere(
     a: Machine, b: Machine, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def test_a_block_that_keeper_does_not_take_leaves_nothing(a: Machine, keeper: Ke
     assert a.keys() == []
 
 
+@pytest.mark.in_turn
 def test_an_insert_with_a_second_block_refused_leaves_nothing_in(machine: Machines) -> None:
     """Cut otherwise, the rows of a first block that is in would go in twice. Keeper does not take the second block."""
     a = in_blocks_of(MOST + 1, machine)
@@ -51,6 +52,7 @@ def test_an_insert_with_a_second_block_refused_leaves_nothing_in(machine: Machin
     assert a.keys() == sorted(rows)
 
 
+@pytest.mark.in_turn
 def test_a_refused_block_far_into_an_insert_says_which_are_in(machine: Machines) -> None:
     """All before it, and none after it: so the others can be inserted by themselves, and no row is in twice.
     It says which rows are in."""
@@ -68,12 +70,14 @@ def test_a_refused_block_far_into_an_insert_says_which_are_in(machine: Machines)
     assert a.keys() == sorted(rows)
 
 
+@pytest.mark.in_turn
 def test_the_most_go_in_and_what_is_there_already_does_not_count(a: Machine) -> None:
     assert a.insert(*range(MOST))["rows"] == MOST
     assert a.insert(*range(MOST + 1))["duplicates"] == MOST
     assert a.keys() == list(range(MOST + 1))
 
 
+@pytest.mark.in_turn
 def test_an_inbox_file_with_too_many_partitions_fails_once(a: Machine, settings: KeeperConfig, tmp_path: Path) -> None:
     """It is not tried for ever, and nothing of it is in the table. Files that have too many together go in one by one,
     each once. It keeps back no other file."""

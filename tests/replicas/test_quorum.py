@@ -53,6 +53,7 @@ def insert(machine: Machine, key: int, *more: str, code: int = 0) -> Any:
     return machine.error
 
 
+@pytest.mark.in_turn
 def test_it_ends_when_so_many_replicas_have_the_rows(a: Machine, b: Machine) -> None:
     with a.serving(), b.serving() as store, following(store):
         assert insert(a, 1, "--quorum", "2")["rows"] == 1
@@ -87,6 +88,7 @@ def test_who_waits_for_a_quorum_hears_of_it(a: Machine, b: Machine, monkeypatch:
             thread.join()
 
 
+@pytest.mark.in_turn
 def test_a_daemon_takes_in_at_once_what_another_replica_does(a: Machine, b: Machine) -> None:
     with a.serving(follows=True), b.serving(follows=True):
         for key in range(3):
@@ -110,6 +112,7 @@ def test_nothing_goes_in_while_too_few_replicas_are_heard_of(a: Machine, b: Mach
     assert "not a number of replicas" in insert(a, 1, "--quorum", "none", code=2)
 
 
+@pytest.mark.in_turn
 def test_rows_too_few_have_in_time_stay_and_the_insert_waits_on(a: Machine, b: Machine) -> None:
     """The same insert, made again."""
     with a.serving(), b.serving() as store:
@@ -122,6 +125,7 @@ def test_rows_too_few_have_in_time_stay_and_the_insert_waits_on(a: Machine, b: M
     assert b.keys() == [1]
 
 
+@pytest.mark.in_turn
 def test_a_keeper_that_goes_away_meanwhile_leaves_it_unknown(
     a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +158,7 @@ def sequential(machine: Machine, code: int = 0) -> list[int]:
     return [row[0] for row in machine.json("query", sql, "--sequential")["rows"]]
 
 
+@pytest.mark.in_turn
 def test_a_sequential_query_sees_what_a_quorum_has(a: Machine, b: Machine, c: Machine, keeper: Keeper) -> None:
     with a.serving(), b.serving() as store:
         with following(store):
@@ -168,6 +173,7 @@ def test_a_sequential_query_sees_what_a_quorum_has(a: Machine, b: Machine, c: Ma
     assert c.keys() == [1]
 
 
+@pytest.mark.in_turn
 def test_what_nobody_waited_for_keeps_no_sequential_query(a: Machine, b: Machine, c: Machine) -> None:
     insert(a, 1)
     assert sequential(b) == []
@@ -185,6 +191,7 @@ def test_who_may_only_read_knows_no_quorum(a: Machine, b: Machine) -> None:
     sequential(b, code=13)
 
 
+@pytest.mark.in_turn
 def test_sequential_is_about_now(a: Machine) -> None:
     a("query", "SELECT k FROM d.t", "--sequential", "--revision", "1", code=2)
     with Store.open(a.configuration) as store, pytest.raises(FrostlineError):

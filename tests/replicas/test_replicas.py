@@ -38,6 +38,7 @@ def b(machine: Machines, a: Machine) -> Machine:
     return made
 
 
+@pytest.mark.in_turn
 def test_what_one_inserts_the_other_fetches(a: Machine, b: Machine) -> None:
     assert a.insert(1, 2)["parts"] == ["all_0_0_0"]
     assert a.insert(3)["parts"] == ["all_1_1_0"]
@@ -186,6 +187,7 @@ def test_a_dead_replica_is_forgotten(a: Machine, b: Machine) -> None:
     assert [one["replica"] for one in a.json("replica", "status", code=4)["replicas"]] == ["a"]
 
 
+@pytest.mark.in_turn
 def test_without_keeper_inserts_are_refused_and_queries_work(a: Machine, settings: KeeperConfig) -> None:
     import msgspec
 

@@ -36,6 +36,7 @@ def set_back(one: Machine, *names: str) -> Iterator[None]:
         shutil.copytree(kept / name, one.path / name)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("names", [("ssd", "hdd"), ("ssd", "hdd", "state")], ids=["disks", "all"])
 def test_yesterdays_disks_become_what_the_others_are(a: Machine, b: Machine, names: tuple[str, ...]) -> None:
     """I9: what came since then is fetched, what was merged is replaced, what was dropped does not come back."""

@@ -19,6 +19,7 @@ from zerocopy.keeper.client import Keeper
 FIRST = "all_0_0_0"
 
 
+@pytest.mark.in_turn
 def test_one_moves_and_all_have_it_once(a: Machine, b: Machine, machine: Machines) -> None:
     """Inserted on one, moved by another, counted on three: one copy in the bucket, none left on an SSD."""
     c = machine("c")
@@ -44,6 +45,7 @@ def test_one_moves_and_all_have_it_once(a: Machine, b: Machine, machine: Machine
     assert c.keys() == [1, 2, 3]
 
 
+@pytest.mark.in_turn
 def test_own_disks_are_drained_and_the_shared_one_is_not(a: Machine, b: Machine) -> None:
     a.insert(1, 2)
     with a.serving():
@@ -83,6 +85,7 @@ def test_who_gives_up_all_its_first_disks_is_still_the_replica(a: Machine, b: Ma
     assert a.keys() == b.keys() == [1, 2]
 
 
+@pytest.mark.in_turn
 def test_what_was_merged_waits_for_every_replica(a: Machine, b: Machine) -> None:
     """Else the bucket has a part of whose inputs a replica still has its own: every row of them would count twice."""
     a.insert(1)
@@ -116,6 +119,7 @@ class Paused:
             self.report = store.apply(store.plan_manual_move("d.t", part=FIRST, to_disk="s3"))
 
 
+@pytest.mark.in_turn
 def test_a_part_that_is_moved_is_in_no_merge_and_no_other_move(
     a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +141,7 @@ def test_a_part_that_is_moved_is_in_no_merge_and_no_other_move(
         assert one.disks() == {FIRST: "s3", "all_1_2_1": "ssd"}
 
 
+@pytest.mark.in_turn
 def test_a_mover_that_was_replaced_comes_too_late(
     a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch, keeper: Keeper
 ) -> None:
@@ -162,6 +167,7 @@ def test_a_mover_that_was_replaced_comes_too_late(
         assert one.disks() == {"all_0_1_1": "ssd"}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("harm", ["object", "digest"])
 def test_without_a_proof_the_copy_on_the_ssd_stays(
     a: Machine, b: Machine, harm: str, bucket: str, s3_environment: Server, keeper: Keeper

@@ -75,6 +75,7 @@ def test_a_large_merge_is_made_once(machine: Machines, settings: KeeperConfig, k
     assert a.files() == b.files()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("is_done", [False, True], ids=["dead", "done"])
 def test_a_daemon_hears_of_it_when_who_makes_a_large_merge_ends(
     machine: Machines, settings: KeeperConfig, monkeypatch: pytest.MonkeyPatch, is_done: bool

@@ -93,6 +93,7 @@ def elsewhere(settings: KeeperConfig) -> KeeperConfig:
     return msgspec.structs.replace(settings, root=f"{settings.root}-other")
 
 
+@pytest.mark.in_turn
 def test_a_machine_without_keeper_does_not_collect_marked_blobs(
     cold: tuple[Machine, Machine], held: Callable[[], bool], machine: Machines
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_machine_without_keeper_does_not_collect_marked_blobs(
     assert held()
 
 
+@pytest.mark.in_turn
 def test_marks_in_another_keeper_count_for_nobody(
     cold: tuple[Machine, Machine], held: Callable[[], bool], settings: KeeperConfig
 ) -> None:
@@ -145,6 +147,7 @@ def test_marks_in_another_keeper_count_for_nobody(
     assert a.keys() == b.keys() == [1, 2]
 
 
+@pytest.mark.in_turn
 def test_a_bucket_that_says_nothing(
     cold: tuple[Machine, Machine], held: Callable[[], bool], machine: Machines, bucket: str, s3_environment: Server
 ) -> None:
@@ -178,6 +181,7 @@ def test_a_prefix_that_no_machine_marks_in(machine: Machines, bucket: str, s3_en
     c("gc", "ssd", "--delete", "--without-marks", code=2)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("record", [b"\x00", b'{"keeper": "x"}', b"{" * 100_000])
 def test_a_record_that_cannot_be_read(
     cold: tuple[Machine, Machine],
@@ -195,6 +199,7 @@ def test_a_record_that_cannot_be_read(
     assert held()
 
 
+@pytest.mark.in_turn
 def test_a_forged_word_that_nobody_marks_counts_for_nothing(
     cold: tuple[Machine, Machine], held: Callable[[], bool], machine: Machines, bucket: str, s3_environment: Server
 ) -> None:

@@ -36,6 +36,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
+@pytest.mark.in_turn
 def test_three_machines(
     a: Machine, b: Machine, machine: Any, bucket: str, s3_environment: Server, keeper: Keeper, given: list[str]
 ) -> None:
@@ -132,6 +133,7 @@ def test_du_says_whose_the_bytes_are(
     assert "so all count as this machine's" in a("cost")
 
 
+@pytest.mark.in_turn
 def test_a_machine_that_lost_everything_comes_back(a: Machine, b: Machine, bucket: str, s3_environment: Server) -> None:
     """Its SSD as well: what is cold, and who it is, comes by its own log; what was on the SSD from the others."""
     a.insert(1, 2)

@@ -72,6 +72,7 @@ def whole(*machines: Machine, collected: bool = False) -> None:
             one("fsck", "--read-data")
 
 
+@pytest.mark.in_turn
 def test_copies_of_their_own_become_one_and_two_again(
     a: Machine, b: Machine, bucket: str, far: str, s3_environment: Server
 ) -> None:
@@ -98,6 +99,7 @@ def test_copies_of_their_own_become_one_and_two_again(
         assert (found["differences"], found["marks"]) == ([], sum(found["logs"].values()))
 
 
+@pytest.mark.in_turn
 def test_another_bucket_and_the_old_one_drained(
     a: Machine, b: Machine, bucket: str, far: str, s3_environment: Server
 ) -> None:
@@ -119,6 +121,7 @@ def test_another_bucket_and_the_old_one_drained(
     assert (found["marks"], found["objects"], found["differences"]) == (0, 0, [])
 
 
+@pytest.mark.in_turn
 def test_a_disk_with_a_log_of_its_own_is_drained_by_each_machine(
     a: Machine, b: Machine, bucket: str, far: str, s3_environment: Server
 ) -> None:
@@ -143,6 +146,7 @@ def test_a_disk_with_a_log_of_its_own_is_drained_by_each_machine(
     assert a.keys() == b.keys() == [*ROWS, 5000]
 
 
+@pytest.mark.in_turn
 def test_a_prefix_of_several_is_not_opened_as_that_of_one(
     a: Machine, b: Machine, bucket: str, far: str, s3_environment: Server
 ) -> None:

@@ -80,6 +80,7 @@ def test_what_is_no_answer_is_refused(data: bytes) -> None:
             offer.decode(sent, path="there")
 
 
+@pytest.mark.in_turn
 def test_what_unpacks_without_end_is_refused() -> None:
     bomb = zlib.compress(b" " * (bounds.LARGEST_DOCUMENT_BYTES + 1))
     with pytest.raises(Damaged):
