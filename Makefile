@@ -58,10 +58,10 @@ AGAIN = $(if $(CI),--reruns 1)
 # give way to them.
 WORKERS ?= $(shell expr 2 \* $$(nproc))
 most-tests: $(VENV)/.dev
-	nice -n 5 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore=tests/spark $(AGAIN) $(CHOSEN)
+	nice -n 5 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore=tests/spark --durations 25 $(AGAIN) $(CHOSEN)
 
 spark-tests: $(VENV)/.dev
-	@$(BIN)/python -m pytest tests/spark $(AGAIN) $(CHOSEN) >$(VENV)/spark-tests.log 2>&1; ended=$$?; cat $(VENV)/spark-tests.log; exit $$ended
+	@$(BIN)/python -m pytest tests/spark --durations 25 $(AGAIN) $(CHOSEN) >$(VENV)/spark-tests.log 2>&1; ended=$$?; cat $(VENV)/spark-tests.log; exit $$ended
 
 nightly: export FROSTLINE_TURN =
 nightly: servers static ## everything: all crash points and examples, the slow tests, worm, mutants (hours)

@@ -28,6 +28,11 @@ def faults(source: str) -> Iterator[str]:
     yield from _faults(ast.parse(source))
 
 
+def says_what_for(source: str) -> bool:
+    """Whether a module of tests begins with a line on what they are for."""
+    return bool((ast.get_docstring(ast.parse(source)) or "").strip())
+
+
 def _faults(module: ast.Module) -> Iterator[str]:
     for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
@@ -143,9 +148,16 @@ def test_a_whole_sentence_is_seen(source: str, count: int) -> None:
     assert sum(fault.startswith("compares with ") for fault in faults(source)) == count
 
 
+def test_a_module_that_does_not_say_what_its_tests_are_for() -> None:
+    assert says_what_for('"""That parts are found (I1)."""\ndef test_one(): ...')
+    assert not says_what_for("def test_one(): ...")
+    assert not says_what_for('""" """\ndef test_one(): ...')
+
+
 def test_names_files_and_imports_of_tests_are_as_agreed() -> None:
     own = REPOSITORY / "tests/unit/test_shape_of_tests.py"  # it has the wrong ones of the tests above
     files = sorted({*(REPOSITORY / "tests").rglob("*.py")} - {own})
     assert len(files) > 500
     found = [f"{path.relative_to(REPOSITORY)}: {fault}" for path in files for fault in faults(path.read_text())]
     assert found == []
+    assert [str(path) for path in files if path.name != "__init__.py" and not says_what_for(path.read_text())] == []

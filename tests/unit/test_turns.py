@@ -30,6 +30,7 @@ def test_the_environment_names_the_turn(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv(turns.ENVIRONMENT, "2/3")
     assert turns.current() == Turn(2, 3)
     assert [turns.examples(most) for most in (300, 20, 8)] == [100, 10, 8]
+    assert [turns.histories(most, 5).max_examples for most in (30, 8, 2)] == [10, 2, 1]
     for stride in (1, 3, 9):
         assert len(turns.due("an operation", range(1, 30 * stride, stride))) == 10
 
@@ -40,7 +41,7 @@ def test_without_a_turn_everything_is_tried(monkeypatch: pytest.MonkeyPatch) -> 
         if value is not None:
             monkeypatch.setenv(turns.ENVIRONMENT, value)
         assert turns.current() == EVERYTHING
-        assert turns.examples(300) == 300
+        assert turns.examples(300) == turns.histories(300, 5).max_examples == 300
         assert turns.due("an operation", range(30)) == list(range(30))
 
 
