@@ -13,6 +13,7 @@ from tests.servers import REPOSITORY
 from tests.spark.cluster import Cluster, environment, standalone
 
 
+@pytest.mark.in_turn
 def test_executors_run_the_code_that_the_driver_sends(cluster: Cluster, tmp_path: Path) -> None:
     done = cluster.run("tests.spark.drivers", "whereabouts", str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -23,6 +23,7 @@ from tiering.insert.uploaded import once_files
 __all__ = ["home"]
 
 
+@pytest.mark.in_turn
 def test_every_format_comes_as_it_is_and_goes_in_once(home: Home) -> None:
     """The parts are in partitions and in order; the same files again are nothing to do."""
     files = [

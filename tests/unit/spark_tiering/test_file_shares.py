@@ -91,6 +91,7 @@ def test_files_split_by_row_groups_and_rows_keep_their_numbers(tmp_path: Path) -
         read(last)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("when", ["before", "within", "after"])
 @pytest.mark.parametrize("how", ["longer", "shorter", "as long"])
 def test_a_file_that_is_written_anew_is_refused(tmp_path: Path, when: str, how: str) -> None:

@@ -111,6 +111,7 @@ def test_idle_connections_make_room(served: Served) -> None:
         del idle
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("head", [b"", b"GET / HTTP/1.1\r\nHost", KEPT + b"GET /"], ids=["none", "half", "the second"])
 def test_a_head_has_its_time(served: Served, head: bytes) -> None:
     """Without a limit of the listener this test never ends."""

@@ -100,6 +100,7 @@ def test_what_one_that_was_killed_has_kept_is_not_read_again(
         assert [*index_is_as_read(store)] == []
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("number", range(3))
 def test_what_is_committed_between_two_batches_is_seen(
     config: Config, monkeypatch: pytest.MonkeyPatch, number: int

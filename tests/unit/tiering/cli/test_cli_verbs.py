@@ -220,6 +220,7 @@ class TestData:
 
 
 class TestTiering:
+    @pytest.mark.in_turn
     def test_plan_apply_and_back(self, store: Frostline, tmp_path: Path) -> None:
         before = everything(store)
         assert store.json("plan")["moves"] == []
@@ -440,6 +441,7 @@ class TestRecovery:
         store("restore", "nope", code=10)
         store("log", "ssd", code=2)
 
+    @pytest.mark.in_turn
     def test_a_dropped_table_comes_back(self, store: Frostline) -> None:
         for partition in ("202001", "202002"):
             store("move", "db.t", "--partition", partition, "--to-disk", "s3")
@@ -464,6 +466,7 @@ class TestRecovery:
         store("restore", "s3", "--revision", revision, "--table", "db.t", "--apply")
         assert [column["name"] for column in store.json("table", "show", "db.t")["columns"]] == ["ts", "id", "name"]
 
+    @pytest.mark.in_turn
     def test_fsck_finds_what_is_missing(self, store: Frostline, tmp_path: Path) -> None:
         store("move", "db.t", "--partition", "202001", "--to-disk", "s3")
         good = store.json("fsck", "--read-data")

@@ -154,6 +154,7 @@ class TestNames:
 
 
 class TestWords:
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         ("words", "expected"),
         [

@@ -26,6 +26,7 @@ def test_a_number_has_bounds(path: tuple[str, ...], number: Number) -> None:
     assert (number.le, number.lt) != (None, None), f"{path}: no greatest value"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("path", "number", "others"), NUMBERS, ids=[".".join(path) for path, _, _ in NUMBERS])
 def test_values_beyond_bounds_are_refused(
     path: tuple[str, ...], number: Number, others: list[dict[str, object]], tmp_path: Path

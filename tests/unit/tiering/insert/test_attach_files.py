@@ -61,6 +61,7 @@ def keys(home: Home, table: str) -> list[int]:
     return [row[0] for row in home.json("query", f"SELECT k FROM {table} ORDER BY k")["rows"]]
 
 
+@pytest.mark.in_turn
 def test_files_become_parts_as_they_are_and_once(home: Home) -> None:
     sources = files(home)
     dry = home.json("partition", "attach", "d.copy", *sources, "-n")
@@ -105,6 +106,7 @@ def refused(home: Home, *what: str, code: int = 2) -> str:
     return error
 
 
+@pytest.mark.in_turn
 def test_what_does_not_fit_is_named_and_changes_nothing(home: Home, tmp_path: Path) -> None:
     good = files(home)[0]
     rows = pq.read_table(good)

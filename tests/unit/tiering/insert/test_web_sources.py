@@ -152,6 +152,7 @@ def test_a_file_that_is_written_anew_meanwhile_is_an_error(
     assert everything(frostline)[0] == 0
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("status", "code", "problem"),
     [(404, 10, "404"), (403, 12, "403"), (500, 5, "500"), (400, 2, "400")],

@@ -158,6 +158,7 @@ def test_late_rows_are_merged_once_and_moved_in_the_same_pass(store: Store, cloc
     assert parts(store) == [("20260219_1_8_1", "s3", 8)]
 
 
+@pytest.mark.in_turn
 def test_late_rows_leave_few_parts_and_all_of_them_leave(tmp_path: Path) -> None:
     """One insert in five minutes for six hours, whatever else there is; nothing is left behind."""
     cold: dict[int, int] = {}

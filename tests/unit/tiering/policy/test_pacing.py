@@ -61,6 +61,7 @@ def test_a_full_disk_and_a_pin_wait_for_no_window() -> None:
     assert move.reason.kind == "pin"
 
 
+@pytest.mark.in_turn
 def test_a_batch_that_became_due_at_once_is_spread_evenly() -> None:
     """The highest to the mean rate is at most 1.3, in whatever partitions and from whatever number on."""
     definition = table(TO_COLD)

@@ -141,6 +141,7 @@ def test_nothing_else_can_be_read_or_set(context: Context, table: TableDefinitio
     assert not (tmp_path / "written.csv").exists()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "sql",
     [

@@ -85,6 +85,7 @@ STATEMENTS = (
 )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_the_answer_is_that_of_whole_tables(context: Context, statement: str) -> None:
     with connect() as whole:
@@ -101,6 +102,7 @@ def test_the_answer_is_that_of_whole_tables(context: Context, statement: str) ->
     assert [tuple(row.values()) for row in answer.to_pylist()] == [tuple(row.values()) for row in expected.to_pylist()]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("statement", "declared"),
     [
@@ -137,6 +139,7 @@ def test_names_are_compared_as_the_engine_compares_them() -> None:
     ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("sets", ["ROLLUP (far)", "CUBE (far)", "GROUPING SETS ((far), ())", "ROLLUP (far, far)"])
 def test_grouping_sets_read_only_their_columns(context: Context, sets: str) -> None:
     """P14's kind: what is asked for is read, and nothing else."""
