@@ -32,8 +32,21 @@ def context(tmp_path: Path) -> Context:
     return make_context(tmp_path, {"ssd": LocalDiskConfig(path=str(tmp_path / "ssd"))})
 
 
+@pytest.fixture(scope="module")
+def shared_context(tmp_path_factory: pytest.TempPathFactory) -> Context:
+    """With the table, for tests that read only."""
+    path = tmp_path_factory.mktemp("shared")
+    context = make_context(path, {"ssd": LocalDiskConfig(path=str(path / "ssd"))})
+    fill(context)
+    return context
+
+
 @pytest.fixture
 def table(context: Context) -> TableDefinition:
+    return fill(context)
+
+
+def fill(context: Context) -> TableDefinition:
     definition = define("u.many", {"k": "int64", "other": "int64"}, ["k"])
     put_table(context, definition)
     for block in range(1, 6):
@@ -194,14 +207,15 @@ def test_nothing_else_can_be_read_or_set(context: Context, table: TableDefinitio
         "PIVOT u.many ON k",
     ],
 )
-def test_only_a_select_from_tables_runs(context: Context, table: TableDefinition, sql: str) -> None:
-    (stored, *_) = context.catalog.parts(table)
-    path = Path(context.disk("ssd").location(stored.path("data-0000.parquet")).url.removeprefix("file://"))
+def test_only_a_select_from_tables_runs(shared_context: Context, sql: str) -> None:
+    (table,) = shared_context.catalog.tables()
+    (stored, *_) = shared_context.catalog.parts(table)
+    path = Path(shared_context.disk("ssd").location(stored.path("data-0000.parquet")).url.removeprefix("file://"))
     before = path.read_bytes()
     with pytest.raises((UsageError, NotFound)):
-        rows_of(context, sql.format(path=path))
+        rows_of(shared_context, sql.format(path=path))
     assert path.read_bytes() == before
-    assert rows_of(context, "SELECT count(*) FROM u.many") == [(5,)]
+    assert rows_of(shared_context, "SELECT count(*) FROM u.many") == [(5,)]
 
 
 def test_columns_that_differ_in_case_alone(context: Context) -> None:

@@ -3,8 +3,6 @@ says. Its answer is that of the engine over tables that have all of them."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import duckdb
 import pyarrow as pa
 import pytest
@@ -22,9 +20,11 @@ MANY = {"k": [1, 2, 3], "shared": [10, 20, 30], 'a"b': [5, 6, 7], "far": [8, 8, 
 MORE = {"shared": [20, 30, 40], "name": ["x", "y", "z"], "k2": [1, 2, 3]}
 
 
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    context = make_context(tmp_path, {"ssd": LocalDiskConfig(path=str(tmp_path / "ssd"))})
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
+    """Which all tests here read only."""
+    path = tmp_path_factory.mktemp("unnamed")
+    context = make_context(path, {"ssd": LocalDiskConfig(path=str(path / "ssd"))})
     for name, columns in (("u.many", MANY), ("u.more", MORE)):
         kinds = {column: "string" if column == "name" else "int64" for column in columns}
         definition = define(name, kinds, [next(iter(columns))])
