@@ -129,11 +129,13 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     return Machine(tmp_path_factory.mktemp("kept") / "machine", lambda words: cli.run(words))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("question", [question for question in questions() if question != REFUSED])
 def test_the_answer_is_what_it_was(machine: Machine, question: str) -> None:
     assert machine.ask(question) == said(question)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change[0])
 def test_a_change_does_what_it_did(tmp_path: Path, change: tuple[str, ...]) -> None:
     machine = Machine(tmp_path / "machine", lambda words: cli.run(words))

@@ -85,6 +85,7 @@ def test_columns_are_chosen_and_what_does_not_fit_is_an_error(home: Home) -> Non
     home("ingest", "d.t", f"file://{home.path}/*.parquet", "--spark", code=10)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("name", "text"),
     [("a.csv", "k,name,Name\n1,one,TWO\n"), ("a.json", '{"k": 1, "name": "one", "Name": "TWO"}\n')],
@@ -165,6 +166,7 @@ def test_marks_are_merged_and_an_undone_commit_can_come_again(home: Home, monkey
     assert contents(home) == expected(0, 40)
 
 
+@pytest.mark.in_turn
 def test_ranges_of_partition_and_key_leave_few_parts(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four tasks and two partitions: a part for each range, and one more where a range holds the end of a partition."""
     monkeypatch.setattr(ingest, "TASK_BYTES", 1)
@@ -177,6 +179,7 @@ def test_ranges_of_partition_and_key_leave_few_parts(home: Home, monkeypatch: py
     assert contents(home) == expected(0, 4000)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", ["parquet", "json", "orc"])
 @pytest.mark.parametrize("own", [("parquet", "orc"), ()], ids=["tasks", "Spark"])
 def test_files_of_one_batch_may_have_other_columns(
@@ -190,6 +193,7 @@ def test_files_of_one_batch_may_have_other_columns(
     assert contents(home) == [[key, day, None] for key, day, _ in expected(0, 10)] + expected(10, 10)
 
 
+@pytest.mark.in_turn
 def test_csv_is_read_as_insert_reads_it(home: Home) -> None:
     """Quotes within quotes are written twice, and a backslash is one."""
     path = home.path / "quoted.csv"

@@ -68,6 +68,7 @@ def _is_native(frame: DataFrame) -> bool:
     return "FileScan parquet" in plan
 
 
+@pytest.mark.in_turn
 def test_files_of_directories_are_read_natively_and_it_is_said(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_table_without_rows_is_read_natively(spark: SparkSession, tmp_path: Pa
     assert _rows(frame) == (0, None)
 
 
+@pytest.mark.in_turn
 def test_what_spark_cannot_read_goes_through_the_source(
     spark: SparkSession, tmp_path: Path, ministack: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -160,6 +162,7 @@ def s3a(spark: SparkSession, tmp_path: Path, ministack: Server) -> Iterator[Call
         spark.conf.unset(name)
 
 
+@pytest.mark.in_turn
 def test_objects_are_read_natively_where_spark_opens_s3a(
     spark: SparkSession, tmp_path: Path, ministack: Server, s3a: Callable[[str], Path]
 ) -> None:

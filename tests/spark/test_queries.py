@@ -167,6 +167,7 @@ QUERIES = [
 ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("query", QUERIES)
 def test_the_rows_are_those_of_duckdb(spark: SparkSession, config: Path, query: str) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
