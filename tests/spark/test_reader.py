@@ -156,6 +156,7 @@ class TestTypes:
         truncated = rows_of(read(spark, file, "db.nanos", nanoseconds="truncate"))
         assert truncated == [(1, datetime(2023, 11, 14, 22, 13, 20, 123456)), (2, None)]
 
+    @pytest.mark.in_turn
     def test_a_schema_of_the_users_own_names_the_columns(self, spark: SparkSession, config: Path) -> None:
         read(spark, config, "db.logs")
         reader = (
@@ -170,6 +171,7 @@ class TestTypes:
 
 
 class TestSelection:
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         "condition",
         [
@@ -209,6 +211,7 @@ class TestSelection:
         assert many.rdd.getNumPartitions() >= 10
         assert rows_of(many) == rows_of(one)
 
+    @pytest.mark.in_turn
     def test_nothing_leaks_from_one_query_to_the_next(self, spark: SparkSession, config: Path) -> None:
         """Spark 4.3 keeps pushed filters for all later queries of a data frame: so none may be taken."""
         for pushing in ("false", "true"):
@@ -223,6 +226,7 @@ class TestSelection:
             finally:
                 spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -245,6 +249,7 @@ class TestSelection:
 
 
 class TestThePast:
+    @pytest.mark.in_turn
     def test_a_revision_and_a_time_show_the_table_as_it_was(
         self, spark: SparkSession, ministack: Server, tmp_path: Path
     ) -> None:
@@ -366,6 +371,7 @@ class TestPlaces:
         assert rows_of(read(spark, file, "db.t", columns="a", filter="b <= 20")) == [("none",), ("none",)]
         assert rows_of(read(spark, file, "db.t", columns="a", filter="a = 'none'")) == [("none",), ("none",)]
 
+    @pytest.mark.in_turn
     def test_a_column_that_took_no_nulls_takes_them(
         self, spark: SparkSession, ministack: Server, tmp_path: Path
     ) -> None:

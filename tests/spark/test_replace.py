@@ -218,6 +218,7 @@ def test_a_job_id_replaces_once(config: Path) -> None:
     assert rows(config) == [(1, 10), (1, 11), (2, 3)]
 
 
+@pytest.mark.in_turn
 def test_spark_replaces_what_it_is_told_to(spark: SparkSession, config: Path) -> None:
     spark_tiering.register(spark)
 
@@ -246,6 +247,7 @@ def test_a_partition_is_dropped_from_a_program_and_comes_back(config: Path) -> N
         spark_tiering.drop_partition("db.days", "7", config=config)
 
 
+@pytest.mark.in_turn
 def test_threads_of_a_program_replace_partitions_at_once(spark: SparkSession, config: Path) -> None:
     """Each of a day of its own; a thread that Spark did not start has no active session but by `register`."""
     spark_tiering.register(spark)

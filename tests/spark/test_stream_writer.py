@@ -64,6 +64,7 @@ def test_a_batch_that_comes_again_goes_in_once(config: Path) -> None:
     assert counts(config)[0] == 30
 
 
+@pytest.mark.in_turn
 def test_small_batches_are_gathered_and_none_is_lost(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = replace(_stream(config), gathers=SMALL_PARTS)
     with opened(config) as store:
@@ -209,6 +210,7 @@ def test_the_stream_is_known_by_its_checkpoint(tmp_path: Path) -> None:
             stream_options(wrong)
 
 
+@pytest.mark.in_turn
 def test_a_stream_of_spark_goes_in_once_through_restarts(spark: SparkSession, config: Path, tmp_path: Path) -> None:
     spark_tiering.register(spark)
     (tmp_path / "in").mkdir()
