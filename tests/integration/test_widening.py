@@ -208,7 +208,7 @@ def test_a_partition_keeps_its_name(home: Home) -> None:
     columns = ("--column", "ts:date", "--column", "n:int32", "--order-by", "ts")
     home("table", "create", "d.t", *columns, "--partition-by", "month(ts), bucket(4, n)")
     home("table", "alter", "d.t", "--widen-column", "n:decimal(12, 0)", code=2)
-    assert "bucket(4, n) would give its partitions other ids" in home.error
+    assert "bucket(4, n) would give" in home.error
     source = home.path / "rows.csv"
     source.write_text("ts,n\n2020-01-31,7\n")
     home("insert", "d.t", str(source))
