@@ -133,6 +133,7 @@ def test_large_parts_become_several_files_with_disjoint_keys(tmp_path: Path) -> 
         assert (last["k"], last["ts"]) < (first["k"], first["ts"])
 
 
+@pytest.mark.in_turn
 def test_wide_rows_make_small_row_groups(tmp_path: Path) -> None:
     definition = table_of({"k": "int64", "blob": "binary"}, order_by="k")
     random_bytes = [hashlib.sha256(str(number).encode()).digest() * 300 for number in range(20_000)]
