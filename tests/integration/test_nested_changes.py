@@ -175,6 +175,15 @@ def test_a_table_older_than_the_ids_gets_them_by_a_change(home: Home) -> None:
     assert home.json("table", "rewrite", "d.t")["merges"] == []
 
 
+def test_ranges_are_those_of_the_field_and_not_of_its_name(home: Home) -> None:
+    """One that is dropped and added again is null in all older rows."""
+    home("table", "create", "d.t", "--column", "k:int64", "--column", f"geo:{KIND}", "--order-by", "k")
+    put(home, range(2), [{"lat": 1.5}, {"lat": 2.5}])
+    home("table", "alter", "d.t", "--drop-column", "geo.lat")
+    home("table", "alter", "d.t", "--add-column", "geo.lat:double")
+    assert home.json("query", "SELECT k FROM d.t WHERE geo.lat IS NULL ORDER BY k")["rows"] == [[0], [1]]
+
+
 def ids_in_older(path: Path) -> list[int | None]:
     return [number for field in pq.read_schema(path) for number in (field_id(field), *ids(field.type))]
 
