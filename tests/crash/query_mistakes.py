@@ -149,8 +149,8 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     (
         "an id of a nested field is given again",
-        "a field that is dropped and added again shows the values that it had",
-        f"{_CHANGES}::test_fields_are_changed_by_their_paths",
+        "a field that is dropped and added again has the values of the one before",
+        f"{_CHANGES}::test_a_file_with_other_ids_is_not_attached",
         _ids_of_dropped_fields_are_free,
     ),
     (
