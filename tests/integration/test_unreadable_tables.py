@@ -253,7 +253,7 @@ def test_of_copies_that_differ_that_of_the_log_counts(home: Home) -> None:
 def test_one_of_a_later_version_is_left_alone(local: Home) -> None:
     """I17, I23"""
     path = document(local)
-    change(path, format=2, version=3)
+    change(path, format=3, version=3)
     before = path.read_bytes()
     for verb in (("table", "show"), ("table", "drop"), ("table", "alter", "--setting", "row_group_rows=9")):
         local(*verb[:2], "d.t", *verb[2:], code=1)

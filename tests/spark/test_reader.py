@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+import spark_tiering
 from disks.garbage.rules import GcRules
 from oplog import pins
 from oplog.errors import Damaged, Refused
@@ -370,6 +371,31 @@ class TestPlaces:
         assert [field.nullable for field in frame.schema] == [True, True, True, False]
         assert rows_of(read(spark, file, "db.t", columns="a", filter="b <= 20")) == [("none",), ("none",)]
         assert rows_of(read(spark, file, "db.t", columns="a", filter="a = 'none'")) == [("none",), ("none",)]
+
+    def test_older_parts_have_todays_fields(self, spark: SparkSession, ministack: Server, tmp_path: Path) -> None:
+        """Renamed, added, dropped and added again within structs and lists; by Spark's own reader where it can."""
+        file = write_config(tmp_path, ministack, hot=False)
+        kind = "struct<a: int32, gone: string, more: list<struct<x: int32>>>"
+        old = definitions.define_table("db.t", columns=["k:int64", f"o:{kind}"], order_by="k", policy="tiers")
+        new = definitions.rename_column(old, "o.a:o.b")
+        new = definitions.add_column(definitions.drop_column(new, "o.gone"), "o.gone:int64")
+        new = definitions.add_column(new, "o.more.element.y:string")
+        with opened(file) as store:
+            policy = next(iter(store.config.policies))
+            old, new = (msgspec.structs.replace(table, policy=policy) for table in (old, new))
+            store.create_table(old)
+            insert(store, old, {"k": [1, 2], "o": [{"a": 5, "gone": "x", "more": [{"x": 1}]}, None]})
+            new = store.alter_table(old, new)
+            insert(store, new, {"k": [3], "o": [{"b": 6, "gone": 7, "more": [{"x": 2, "y": "y"}]}]})
+        first = {"b": 5, "more": [{"x": 1, "y": None}], "gone": None}
+        expected = [first, None, {"b": 6, "more": [{"x": 2, "y": "y"}], "gone": 7}]
+        for frame in (
+            read(spark, file, "db.t"),
+            spark_tiering.sql(spark, "SELECT * FROM db.t", config=file, local_disks="shared"),
+        ):
+            assert [row.asDict(recursive=True)["o"] for row in frame.orderBy("k").collect()] == expected
+        assert rows_of(read(spark, file, "db.t", columns="k", filter="o.gone > 1")) == [(3,)]
+        assert rows_of(read(spark, file, "db.t", columns="k", filter="o.b = 5")) == [(1,)]
 
     @pytest.mark.in_turn
     def test_a_column_that_took_no_nulls_takes_them(
