@@ -45,9 +45,10 @@ servers:
 test: servers ## what CI runs, with what it needs installed first
 	@$(MAKE) --no-print-directory check
 
-# A push takes the fifth of the crash points and random examples whose turn it is, `make nightly` all of them.
+# A push takes the tenth of the crash points and the fifth of random examples and costly tests whose turn it is, `make
+# nightly` all of them.
 check: export FROSTLINE_TURN ?= $(shell $(BIN)/python -m tests.turns)
-check: $(VENV)/.dev ## what CI runs at each push: format, types, layers, generated files, tests with a fifth of the crash points
+check: $(VENV)/.dev ## what CI runs at each push: format, types, layers, generated files, tests with a tenth of the crash points
 	@$(MAKE) --no-print-directory -j 3 static most-tests spark-tests CHOSEN='-m "not slow"'
 
 # In CI a test that fails is run once more, and both are told: one that fails twice fails the run. By hand none is.
@@ -58,10 +59,10 @@ AGAIN = $(if $(CI),--reruns 1)
 # give way to them.
 WORKERS ?= $(shell expr 2 \* $$(nproc))
 most-tests: $(VENV)/.dev
-	nice -n 5 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore=tests/spark $(AGAIN) $(CHOSEN)
+	nice -n 5 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore=tests/spark --durations 25 $(AGAIN) $(CHOSEN)
 
 spark-tests: $(VENV)/.dev
-	@$(BIN)/python -m pytest tests/spark $(AGAIN) $(CHOSEN) >$(VENV)/spark-tests.log 2>&1; ended=$$?; cat $(VENV)/spark-tests.log; exit $$ended
+	@$(BIN)/python -m pytest tests/spark --durations 25 $(AGAIN) $(CHOSEN) >$(VENV)/spark-tests.log 2>&1; ended=$$?; cat $(VENV)/spark-tests.log; exit $$ended
 
 nightly: export FROSTLINE_TURN =
 nightly: servers static ## everything: all crash points and examples, the slow tests, worm, mutants (hours)

@@ -29,8 +29,9 @@ from spark_tiering.scan_planning import Piece
 from tiering.parquet.checked_local import LocalRead, check_local
 from tiering.parquet.column_ranges import leaf_keys, stated_ranges
 from tiering.query.row_masks import row_mask
-from tiering.table.columns.type_texts import arrow_type, leaf_ranges
-from tiering.table.columns.types import default_array, field_ids, widened
+from tiering.table.columns.current_shape import current_values
+from tiering.table.columns.type_texts import leaf_ranges
+from tiering.table.columns.types import default_array, field_ids
 from tiering.table.pruning import TRUE, Predicate, columns_of, rows_may_match
 from tiering.table.schema import TableDefinition
 
@@ -321,8 +322,7 @@ def _as_defined(batch: pa.RecordBatch, names: dict[int, str], projection: Projec
         if column.name not in needed:
             continue
         if column.id in names:
-            array, kind = batch.column(names[column.id]), arrow_type(column.type)
-            array = widened(array, kind)
+            array = current_values(batch.column(names[column.id]), column, projection.definition)
             if not column.nullable and array.null_count:
                 raise pa.ArrowInvalid(f"column {column.name} takes no nulls, and it holds some")
         else:

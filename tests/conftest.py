@@ -12,6 +12,7 @@ from shutil import disk_usage
 import pytest
 
 from tests import servers, turns
+from tests.built_verbs import build_once
 from tests.crash import summary
 from tests.servers import Server
 
@@ -51,6 +52,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     rest = turns.left_out(item.nodeid for item in items if item.get_closest_marker("in_turn"))
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in rest])
     items[:] = [item for item in items if item.nodeid not in rest]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    build_once()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -26,6 +26,7 @@ from tiering.table.schema import Publish
 
 NAME = "d.t"
 COLUMNS = ["k:int32", "ts:timestamp[us, UTC]", "host:string", "price:decimal(9, 2)", "f:float64", "day:date", "b:bool"]
+NESTED = "o:struct<x: int32, items: list<struct<y: string>>, m: map<string, int32>>"
 PARTITIONS = ["", "day(ts)", "month(ts), bucket(3, k)", "truncate(2, host)", "identity(day), truncate(10, k)"]
 _START = dt.datetime(2025, 12, 30, tzinfo=dt.UTC)
 
@@ -36,6 +37,12 @@ def some_rows(dice: random.Random, store: Store) -> pa.Table:
     def value(kind: pa.DataType) -> Any:
         if dice.random() < 0.15:
             return None
+        if pa.types.is_struct(kind):
+            return {field.name: value(field.type) for field in kind}
+        if pa.types.is_map(kind):
+            return [(name, value(kind.item_type)) for name in ("a", "b")[: dice.randrange(3)]]
+        if pa.types.is_list(kind):
+            return [value(kind.value_type) for _ in range(dice.randrange(3))]
         number = dice.randrange(40)
         if pa.types.is_integer(kind):
             return dice.choice([number, -number, (1 << (kind.bit_width - 1)) - 1, -(1 << (kind.bit_width - 1)) + 16])
@@ -101,6 +108,10 @@ class History:
                 lambda: definitions.widen_column(old, "c1:int64"),
                 lambda: definitions.drop_column(old, "f"),
                 lambda: definitions.rename_column(old, f"host:h{self._added}"),
+                lambda: definitions.add_column(old, f"o.c{self._added}:string"),
+                lambda: definitions.add_column(old, f"o.items.element.c{self._added}:int64"),
+                lambda: definitions.rename_column(old, f"o.x:o.c{self._added}"),
+                lambda: definitions.drop_column(old, "o.items.element.y"),
             ]
         )()
         self.store.alter_table(old, new)
@@ -137,13 +148,19 @@ def rows_of(table: pa.Table) -> Counter[str]:
 
 
 def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return sorted((name, plain(inner)) for name, inner in value.items())
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
     return value.astimezone(dt.UTC).isoformat() if isinstance(value, dt.datetime) else value
 
 
 def begin(store: Store, seed: int) -> History:
     """A published table without rows."""
     partitions = PARTITIONS[seed % len(PARTITIONS)]
-    table = define_table(NAME, columns=COLUMNS, order_by="host, k", partition_by=partitions, policy="hot_cold")
+    table = define_table(
+        NAME, columns=[*COLUMNS, NESTED], order_by="host, k", partition_by=partitions, policy="hot_cold"
+    )
     store.create_table(table)
     definition = store.definition(NAME)
     store.alter_table(definition, msgspec.structs.replace(definition, version=2, publish=Publish()))

@@ -1,10 +1,10 @@
 """Which crash points, costly tests and random examples a run tries: all, or the share whose turn it is.
 
-    python -m tests.turns        print the turn of this commit, `2/5` for instance
+    python -m tests.turns        print the turn of this commit, `7/10` for instance
 
-`make check` takes that share, so that all of them come round as commits follow one another; `make nightly`,
-`make mutants` and a plain pytest take everything. A failure is repeated with the turn that its run printed:
-FROSTLINE_TURN=2/5 .venv/bin/pytest ….
+`make check` takes that share of the crash points, and twice as much of tests and examples, so that all of them come
+round as commits follow one another; `make nightly`, `make mutants` and a plain pytest take everything. A failure is
+repeated with the turn that its run printed: FROSTLINE_TURN=7/10 .venv/bin/pytest ….
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ if TYPE_CHECKING:  # who asks for the turn of a commit needs it not
     from hypothesis import settings
 
 ENVIRONMENT = "FROSTLINE_TURN"
-TURNS = 5
+TURNS = 10
+"""Of crash points: they are what takes longest."""
+TEST_TURNS = 5
+"""Of costly tests and of random examples."""
 FEWEST_EXAMPLES = 10
 
 _Point = TypeVar("_Point")
@@ -47,6 +50,10 @@ class Turn:
         """Whether this share has the `nth` point: every `of`-th, beginning elsewhere in each operation."""
         return (nth + zlib.crc32(operation.encode())) % self.of == self.number - 1
 
+    def of_tests(self) -> Turn:
+        """The share of costly tests and of examples that belongs to this one."""
+        return Turn((self.number - 1) % TEST_TURNS + 1, TEST_TURNS) if self.of == TURNS else self
+
 
 EVERYTHING = Turn(1, 1)
 
@@ -61,30 +68,30 @@ def current() -> Turn:
     return Turn(int(match[1]), int(match[2]))
 
 
-def due(operation: str, points: Iterable[_Point]) -> list[_Point]:
+def due(operation: str, points: Iterable[_Point], turn: Turn | None = None) -> list[_Point]:
     """The points of this operation whose turn it is."""
-    turn = current()
+    turn = turn or current()
     return [point for nth, point in enumerate(points) if turn.takes(operation, nth)]
 
 
 def left_out(names: Iterable[str]) -> set[str]:
     """The tests of these whose turn it is not."""
     every = sorted(names)
-    return set(every) - set(due("tests", every))
+    return set(every) - set(due("tests", every, current().of_tests()))
 
 
 def examples(most: int) -> int:
     """How many random examples a property is tried with: `most`, or a share of them."""
-    return max(most // current().of, min(most, FEWEST_EXAMPLES))
+    return max(most // current().of_tests().of, min(most, FEWEST_EXAMPLES))
 
 
 def histories(most: int, steps: int) -> settings:
     """How a state machine is tried: by `most` histories, or a share of them, of so many steps, which take their
-    time."""
+    time: of a share there is no lower bound but one."""
     from hypothesis import HealthCheck, settings
 
     return settings(
-        max_examples=examples(most),
+        max_examples=max(most // current().of_tests().of, 1),
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),

@@ -32,6 +32,7 @@ PLUGINS = {
             "tiering.cli.commands.tables": ("table",),
             "tiering.cli.commands.insert": ("insert",),
             "tiering.cli.commands.data": ("query", "parts", "disks", "policies"),
+            "tiering.cli.commands.files": ("files",),
             "tiering.cli.commands.moves": (
                 *("move", "plan", "apply", "explain", "pause", "resume", "pin", "unpin", "moves"),
             ),

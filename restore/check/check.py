@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from disks.base import Disk
@@ -72,6 +73,7 @@ def check(
         if how.read_data or how.subset is not None:
             for tree in trees.values():
                 _read(tree, findings, result, how, progress)
+    result.checked.parts_without_nested_ids = found.without_nested_ids() or UNSET
     if how.kept is not None:
         check_kept(disks, how.kept, findings, result, how)
     if how.repair:

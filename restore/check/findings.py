@@ -37,6 +37,8 @@ class Checked(msgspec.Struct):
     bytes_read: int = 0
     """Data that was read and hashed."""
     files_read: int = 0
+    parts_without_nested_ids: int | msgspec.UnsetType = msgspec.UNSET
+    """Parts with nested columns, older than the ids of their fields: other engines may not find these fields."""
 
 
 class ShareRead(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ One pass over a disk's files in path order, one part at a time: memory holds a s
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -68,12 +68,24 @@ class Survey(msgspec.Struct):
     """(uuid, disk) whose table.json is there and cannot be read: reported once, as that."""
     digests: dict[str, array[int]] = msgspec.field(default_factory=lambda: defaultdict(partial(array, "Q")))
     """uuid -> the beginnings of the digests of the blocks in all of its parts"""
+    schema_versions: dict[str, Counter[int]] = msgspec.field(default_factory=lambda: defaultdict(Counter))
+    """uuid -> how many parts have each schema version"""
     set_aside: dict[str, None] = msgspec.field(default_factory=dict)
     """`disk:path` of the directories in `detached/`."""
 
     def newest(self, uuid: str) -> TableDefinition | None:
         """The definition with the highest version."""
         return max(self.definitions.get(uuid, {}).values(), key=lambda definition: definition.version, default=None)
+
+    def without_nested_ids(self) -> int:
+        """How many parts have nested columns and are older than the ids of their fields."""
+        return sum(
+            count
+            for uuid, versions in self.schema_versions.items()
+            if (definition := self.newest(uuid)) is not None
+            for version, count in versions.items()
+            if not definition.files_have_nested_ids(version)
+        )
 
     def is_dropped(self, uuid: str) -> bool:
         """Whether a tombstone is the newest that any disk says of the table; void is one beside a `table.json`."""
@@ -183,6 +195,7 @@ def _survey_part(
     parts, rows = survey.held[tree.disk].get(uuid, (0, 0))
     survey.held[tree.disk][uuid] = parts + 1, rows + (part.rows if part is not None else 0)
     if part is not None:
+        survey.schema_versions[uuid][part.schema_version] += 1
         survey.digests[uuid].extend(int(digest[:16], 16) for digest in part.digests)
     if part is not None and part.replaces:
         survey.replaces[uuid, copy] = part.replaces

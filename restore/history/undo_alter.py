@@ -6,6 +6,9 @@ would change nothing. Ids of columns that were given out are never reused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from oplog.kinds import TableAltered
 from restore.history.undo_context import Situation, UndoPlan
 from restore.history.undo_first import undo_first_of_table
@@ -57,21 +60,27 @@ def _plan_from(situation: Situation, result: UndoPlan, path: str, old: TableDefi
 
 
 def _check_alter(situation: Situation, result: UndoPlan, current: TableDefinition, target: TableDefinition) -> None:
+    from tiering.table.columns.nested_ids import fields_by_id, nested_fields  # with Arrow, which the log does not need
+    from tiering.table.columns.type_texts import type_text
+
     now = {column.id: column for column in current.columns}
     for column in target.columns:
         current_column = now.get(column.id)
-        if current_column is not None and current_column.type != column.type:
-            result.refuse(
-                f"column {column.name} was widened to {current_column.type}: "
-                f"parts may hold values that {column.type} does not"
-            )
-        elif current_column is not None and current_column.nullable and not column.nullable:
+        if current_column is not None and current_column.nullable and not column.nullable:
             result.refuse(f"column {column.name} takes nulls since: parts may hold some")
         if current_column is None and not column.nullable and column.default is None:
             result.refuse(f"column {column.name} takes no nulls, and parts written since have no values for it")
-    if lost := [column.name for column in current.columns if column.id not in {c.id for c in target.columns}]:
+    then, since = fields_by_id(target), fields_by_id(current)
+    for number in then.keys() & since.keys():
+        (name, kind), (_, wider) = then[number], since[number]
+        if kind != wider and not nested_fields(kind):
+            result.refuse(
+                f"column {name} was widened to {type_text(wider)}: "
+                f"parts may hold values that {type_text(kind)} does not"
+            )
+    if lost := _outermost(since, then):
         result.notes.append(f"What was written to {', '.join(lost)} since is not seen any more; undoing this shows it.")
-    if back := [column.name for column in target.columns if column.id not in now]:
+    if back := _outermost(then, since):
         result.notes.append(
             f"Parts that were written since, by inserts and merges, have no values of {', '.join(back)}."
         )
@@ -84,3 +93,9 @@ def _check_alter(situation: Situation, result: UndoPlan, current: TableDefinitio
             f"policy {target.policy} does not include the disk {', '.join(stranded)}, which holds parts of the table",
             f"move them first: frostline move {target.full_name} --partition P --to-disk D",
         )
+
+
+def _outermost(fields: Mapping[int, tuple[str, Any]], others: Mapping[int, tuple[str, Any]]) -> list[str]:
+    """The paths of the fields that the others do not have, but for those within one that is named already."""
+    lacking = [path for number, (path, _) in fields.items() if number not in others]
+    return [path for path in lacking if not any(path.startswith(f"{other}.") for other in lacking)]

@@ -217,6 +217,11 @@ def _print_check(session: Session, result: "CheckResult", how: "CheckOptions") -
             f" {share.read_lately} of the {share.filled} that hold data are read in this round"
         )
     checked = result.checked
+    if checked.parts_without_nested_ids:
+        line(
+            f"{counted(checked.parts_without_nested_ids, 'part')} without ids of nested fields: Frostline reads them; "
+            "for other engines 'frostline table rewrite T' writes them again"
+        )
     size, read = format_size(checked.bytes), format_size(checked.bytes_read)
     done = "data not read"
     if how.read_data:

@@ -31,6 +31,7 @@ from spark_tiering.references import quoted
 from spark_tiering.scan_planning import Piece, choose_files, places
 from tiering.config.units import counted
 from tiering.engine.store import Store
+from tiering.table.columns.nested_ids import is_current
 from tiering.table.columns.type_texts import arrow_type, type_text
 from tiering.table.columns.types import default_scalar, field_ids
 from tiering.table.schema import Column, TableDefinition
@@ -154,6 +155,9 @@ def _groups(definition: TableDefinition, pieces: Sequence[Piece]) -> list[_Group
             stored = schema_of(group[0])
             names = field_ids(stored)
             types = {number: stored.field(name).type for number, name in names.items()}
+            for column in definition.columns:
+                if column.id in types and not is_current(types[column.id], column, definition):
+                    raise Obstacle(f"its files have other fields within column {column.name} than the table")
         lowered = [name.lower() for name in names.values()]
         if len(set(lowered)) < len(lowered):
             raise Obstacle("columns of its files differ in the case of their letters only")

@@ -91,6 +91,7 @@ def open_url(url: str) -> ObjectStore:
     return open_store(ObjectDiskConfig(url=url, read_only=True))
 
 
+@pytest.mark.in_turn
 def test_the_server_s_tree_at_its_newest_revision(captured_url: str) -> None:
     """I7, I8: the bucket alone gives the live tree, with its links."""
     check_newest(open_url(captured_url))
@@ -109,6 +110,7 @@ def test_the_capture_matches_what_its_readme_says() -> None:
     assert len(tree.replayed.being_deleted) == 32
 
 
+@pytest.mark.in_turn
 @pytest.mark.ceph
 def test_ceph_gives_names_back_with_dashes(ceph: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """`from_path` comes back as `from-path`: the same tree all the same."""

@@ -63,6 +63,7 @@ def configuration(text: str, *, adopted: bool) -> str:
     return first.replace("disks:\n", added) if adopted else first
 
 
+@pytest.mark.in_turn
 def test_every_command_prints_what_the_page_shows(tmp_path: Path, environment: dict[str, str]) -> None:
     text = DOCUMENT.read_text()
     shutil.copytree(CLICKHOUSE / "local", tmp_path / "server-metadata")
@@ -82,6 +83,7 @@ def test_every_command_prints_what_the_page_shows(tmp_path: Path, environment: d
             assert line in said, f"{command} does not print:\n{line}\nbut:\n{done.stdout}{done.stderr}"
 
 
+@pytest.mark.in_turn
 def test_rows_are_taken_over_by_the_page_s_earlier_configuration(tmp_path: Path, environment: dict[str, str]) -> None:
     """As far as it goes without chdb: the bucket is read, the columns have types, the table would be made.
     The configuration is the one that the page shows first."""

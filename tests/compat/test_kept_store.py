@@ -35,6 +35,7 @@ def rows(home: Home) -> dict[str, Any]:
     return {query: home.run("query", query)["rows"] for query in QUERIES}
 
 
+@pytest.mark.in_turn
 def test_rows_parts_and_commits_are_what_they_were(home: Home) -> None:
     assert home.facts() == ANSWERS
 
@@ -59,6 +60,7 @@ def test_a_backup_is_verified_and_restored(home: Home, backup: str) -> None:
     assert restored == ANSWERS["rows"]["SELECT * FROM demo.nested ORDER BY ALL"]
 
 
+@pytest.mark.in_turn
 def test_work_goes_on(home: Home, tmp_path: Path) -> None:
     """Inserts, merges, moves, an undo and a backup, on top of what was there."""
     late = tmp_path / "late.csv"

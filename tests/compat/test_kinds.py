@@ -288,7 +288,7 @@ class TestCommandLine:
         assert isinstance(problems, list)
         assert {problem["kind"] for problem in problems} == {"duplicate_revision", "lost_rename"}
         assert cli.run(["clickhouse", "inspect", "memory://damage"]) == 4
-        assert "tmp_insert_all_1_1_0 is a complete part under a temporary name" in capsys.readouterr().out
+        assert "tmp_insert_all_1_1_0 is a complete part" in capsys.readouterr().out
 
     @pytest.mark.parametrize("revision", ["-1", "x", "1.5"])
     def test_wrong_revisions(self, revision: str, capsys: pytest.CaptureFixture[str]) -> None:

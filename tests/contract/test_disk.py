@@ -24,6 +24,7 @@ from tests.contract.disks import disk as disk
 from tests.contract.disks import open_again as open_again
 
 
+@pytest.mark.in_turn
 def test_an_empty_disk_has_nothing(disk: Disk) -> None:
     assert disk.list() == []
     assert disk.list("no/such") == []
@@ -44,6 +45,7 @@ def test_listing_is_one_level_sorted_with_slashes(disk: Disk) -> None:
     assert disk.list("t/c") == []
 
 
+@pytest.mark.in_turn
 def test_many_directories_are_listed_as_one_is(disk: Disk) -> None:
     put(disk, {"t/a/x": b"", "t/a/b/y": b"", **{f"t/p{number}/{number}": b"" for number in range(450)}})
     asked = ["t/a", "t/none", *(f"t/p{number}" for number in range(450)), "t"]
@@ -137,6 +139,7 @@ def test_ranges_and_never_short(disk: Disk) -> None:
         disk.read("small.json", ByteRange(90, 101))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "path",
     ["", "/a", "a/", "a//b", "..", "a/../b", "./a", "a\x00b", "a\nb", "x" * 256, "d/" * 600 + "x", ".frostline/x"],
@@ -163,6 +166,7 @@ def test_names_in_any_script(disk: Disk, open_again: Open) -> None:
     assert content(open_again()) == files
 
 
+@pytest.mark.in_turn
 def test_the_same_after_opening_again(disk: Disk, open_again: Open) -> None:
     for number in range(7):
         put(disk, {f"t/p{number}/part.json": b"%d" % number})
@@ -273,6 +277,7 @@ def test_the_first_transaction_gives_an_id(disk: Disk, open_again: Open) -> None
     assert content(disk) == {"t/a": b"1", "t/b": b"2"}
 
 
+@pytest.mark.in_turn
 def test_a_local_path_is_where_the_file_lies(disk: Disk) -> None:
     put(disk, {"t/a": b"1"})
     directory = as_disk(disk, DirectoryDisk)
@@ -288,6 +293,7 @@ def test_a_local_path_is_where_the_file_lies(disk: Disk) -> None:
     assert held.read_bytes() == b"1"
 
 
+@pytest.mark.in_turn
 def test_only_disks_of_objects_take_objects_over(disk: Disk) -> None:
     put(disk, {"t/a": b"1" * 9_000})
     known = disk.stat("t/a")
@@ -305,6 +311,7 @@ def test_only_disks_of_objects_take_objects_over(disk: Disk) -> None:
     assert disk.read("t/b") == b"1" * 9_000
 
 
+@pytest.mark.in_turn
 def test_nothing_is_left_over_by_what_ended(disk: Disk) -> None:
     put(disk, {"t/a": b"1"})
     with disk.transaction(Inserted()) as transaction:

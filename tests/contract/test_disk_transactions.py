@@ -82,6 +82,7 @@ def test_a_file_in_scratch_is_taken_over(disk: Disk, tmp_path: Path) -> None:
     assert content(disk) == {"t/x": b"x" * 9_000, "t/y": b"kept" * 3_000}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("size", [10, 20_000])
 def test_other_bytes_than_announced_are_refused(disk: Disk, size: int, tmp_path: Path) -> None:
     data = b"d" * size
@@ -121,6 +122,7 @@ def test_one_transaction_creates_renames_links_removes_in_order(disk: Disk) -> N
     }
 
 
+@pytest.mark.in_turn
 def test_a_removed_path_may_be_created_again(disk: Disk) -> None:
     put(disk, {"t/p/a": b"1", "t/p/b": b"1"})
     with disk.read_lease():
@@ -172,6 +174,7 @@ CONFLICTS: dict[str, Callable[..., object]] = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("case", CONFLICTS)
 def test_conflicts_change_nothing(disk: Disk, open_again: Open, case: str) -> None:
     before = {"t/a": b"1", "t/b": b"2", "u/c": b"3"}
@@ -211,6 +214,7 @@ def test_revisions_count_commits(disk: Disk) -> None:
     assert disk.stat("a").revision == first
 
 
+@pytest.mark.in_turn
 def test_creates_from_several_threads(disk: Disk) -> None:
     errors: list[BaseException] = []
     with disk.transaction(Inserted()) as transaction:
@@ -244,6 +248,7 @@ def test_two_transactions_that_claim_one_path(disk: Disk, open_again: Open) -> N
     assert content(disk) == content(other) == {"same": b"first"}
 
 
+@pytest.mark.in_turn
 def test_concurrent_transactions_all_commit(disk: Disk, open_again: Open) -> None:
     """P40: writers race, each makes progress, none loses a commit."""
     errors: list[BaseException] = []
@@ -269,6 +274,7 @@ def test_concurrent_transactions_all_commit(disk: Disk, open_again: Open) -> Non
     assert disk.revision in (None, 15) or not disk.capabilities.dense_revisions
 
 
+@pytest.mark.in_turn
 def test_readers_see_all_or_nothing(disk: Disk, open_again: Open) -> None:
     """I2: a reader beside a writer sees a part whole, before or after, never both parts and never none."""
     put(disk, {"t/p0/a": b"", "t/p0/b": b""})

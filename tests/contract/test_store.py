@@ -260,6 +260,7 @@ UNUSUAL = [
 HOSTILE = ["", "/", "/a", "a/", "a//b", "..", "a/../b", "./a", "a/.", "a\nb", "a\0b", "\x7f", "x" * 1025]
 
 
+@pytest.mark.in_turn
 def test_unusual_keys_come_back_as_written(store: ObjectStore) -> None:
     for key in UNUSUAL:
         put(store, key, key.encode())
@@ -328,6 +329,7 @@ def test_delete_answers_for_each_key(store: ObjectStore) -> None:
     assert store.delete(iter(["a"])) == {"a": None}
 
 
+@pytest.mark.in_turn
 def test_more_than_a_page_is_listed_and_deleted(store: ObjectStore) -> None:
     count = 1100
     wanted = [f"blobs/r{number:06d}" for number in range(count)]

@@ -71,13 +71,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "no tombstone (I17)",
         "a drop leaves nothing in the bucket that says so",
         f"{_CHECKS}::test_a_drop_holds_on_a_machine_that_has_the_table_on_its_ssd",
-        replaced("tiering.catalog.tables", "_tombstone", nothing),
+        replaced("tiering.table.tombstones", "encode", nothing),
     ),
     (
         "tombstones not read (I17)",
         "a definition that a bucket lacks was not copied there yet, whatever the reason",
         f"{_CHECKS}::test_a_restore_to_before_a_table_keeps_what_only_an_ssd_has",
-        replaced("tiering.catalog.definitions.table_snapshot", "_take_out_dropped", nothing),
+        replaced("tiering.catalog.definitions.table_snapshot", "existing", lambda disk, paths: ()),
     ),
     (
         "a restored table.json as it was (I17)",

@@ -350,7 +350,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "a log is not asked how far a disk was (I16)",
         "a machine that was rolled back is of one moment, and nobody misses anything",
         f"{_SET_BACK}::TestState::test_and_the_disk_are_older_than_the_bucket",
-        replaced("tiering.catalog.identities.ages:Ages", "_local", lambda self, disk, identity: ""),
+        replaced("tiering.catalog.identities.ages", "is_older", lambda stamps, seen: False),
     ),
     (
         "a disk is not asked how far a bucket was (I16)",
@@ -380,7 +380,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "who knows a disk asks nobody (I16)",
         "a journal that knows an id does not hear that another machine gave it up",
         f"{_GIVEN_UP}::test_another_machine_that_knew_the_disk",
-        replaced("tiering.catalog.identities.identity:Identities", "_is_noted", lambda self, name, usable: False),
+        replaced("tiering.catalog.identities.given_up", "is_noted", lambda disks, identity: False),
     ),
     (
         "given up once is given up for good (I16)",
@@ -404,7 +404,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "what was merged comes back with a disk (I1)",
         "adopting a disk asks the logs for the part alone, not for those that were made from it",
         f"{_OLDER}::test_what_a_log_shows_gone_stays_gone[merged on the SSD, moved, dropped]",
-        replaced("tiering.catalog.copies.doubled", "_made_of", lambda definition, alone, bucket: ()),
+        replaced("tiering.catalog.copies.doubled", "went_into", lambda part, made, *, window: False),
     ),
     (
         "a merge takes rows away (I1)",

@@ -76,7 +76,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "names: ranges go with the table",
         "a drop frees the ranges that were taken, and a restore does not know of them",
         f"{_NAMES}::test_ranges_after_a_drop_and_a_restore",
-        replaced("tiering.catalog.tables", "_marks_below", lambda *arguments: {}),
+        replaced("tiering.catalog.tables", "is_reservation", lambda path: False),
     ),
     (
         "names: levels not kept by a restore",

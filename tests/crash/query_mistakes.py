@@ -13,6 +13,7 @@ _PLAIN = "tests/unit/tiering/cli/test_plain_answers.py"
 _FIELDS = "tests/integration/test_field_pruning.py"
 _MOVING = "tests/unit/tiering/query/test_while_parts_move.py"
 _WIDENING = "tests/integration/test_widening.py"
+_CHANGES = "tests/integration/test_nested_changes.py"
 _EXTENDING = "tests/integration/test_extending.py"
 
 
@@ -105,7 +106,65 @@ def _missing_where_no_engine_opens_it() -> None:
     MemoryDisk.location = location  # type: ignore[method-assign]
 
 
+def _ids_of_dropped_fields_are_free() -> None:
+    from tiering.table import definitions
+    from tiering.table.columns import nested_ids
+
+    def last(definition: Any) -> int:
+        return max(number for column in definition.columns for number in (column.id, *column.nested_ids))
+
+    for module in (definitions, nested_ids):
+        replaced(module.__name__, "last_id", last)()
+
+
+def _first_files_by_names() -> None:
+    from tiering.table.schema import TableDefinition
+
+    TableDefinition.first_nested_id = lambda self, column_id: None  # type: ignore[method-assign]
+
+
+def _ranges_by_names() -> None:
+    from tiering.parquet import column_ranges
+    from tiering.table import names, pruning
+
+    def key(column: Any, fields: tuple[str, ...] = ()) -> str:
+        return names.path_text(str(column.id), fields)
+
+    for module in (pruning, column_ranges):
+        replaced(module.__name__, "range_key", key)()
+
+
 MISTAKES: tuple[Mistake, ...] = (
+    (
+        "fields of older files go by their names",
+        "a renamed field is null in older rows, and one that was dropped gives its values to another of its name",
+        f"{_CHANGES}::test_fields_are_changed_by_their_paths",
+        replaced("tiering.table.columns.nested_ids", "held_type", lambda kind, column, definition: None),
+    ),
+    (
+        "fields of the first files have no ids",
+        "a table older than the ids of nested fields takes one field for another of its name",
+        f"{_CHANGES}::test_a_table_older_than_the_ids_gets_them_by_a_change",
+        _first_files_by_names,
+    ),
+    (
+        "an id of a nested field is given again",
+        "a field that is dropped and added again has the values of the one before",
+        f"{_CHANGES}::test_a_file_with_other_ids_is_not_attached",
+        _ids_of_dropped_fields_are_free,
+    ),
+    (
+        "ranges of nested fields go by their names",
+        "parts are left out by the range of a field that was dropped, and another one has its name",
+        f"{_CHANGES}::test_ranges_are_those_of_the_field_and_not_of_its_name",
+        _ranges_by_names,
+    ),
+    (
+        "a file with other ids of fields is attached",
+        "an attached file gives its values to fields of the same names",
+        f"{_CHANGES}::test_a_file_with_other_ids_is_not_attached",
+        replaced("tiering.insert.attach_files", "has_ids_of", lambda kind, column, definition: True),
+    ),
     (
         "a file that no engine opens is missing (I15)",
         "parts on a disk that only its reader reads are not answered",
@@ -240,7 +299,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "insert: null structs have fields",
         "what lies under a struct that is null is taken for its fields",
         f"{_NESTED}::test_json_and_csv_bring_nested_values",
-        replaced("tiering.table.columns.nested", "_field", lambda array, number: array.field(number)),
+        replaced("tiering.table.columns.nested", "struct_member", lambda array, number: array.field(number)),
     ),
     (
         "query: gone with what it says",

@@ -417,7 +417,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "replicas: the lost not named",
         "fsck says nothing of parts that the log brings and nobody has",
         f"{_BEHIND}::test_fsck_names_what_the_log_brings_and_nobody_has",
-        replaced("zerocopy.verbs.comparing", "_lost", lambda replica: ()),
+        replaced("zerocopy.execution.giving_up", "lost", lambda replica, **options: ()),
     ),
     (
         "conversion: numbers begin anew",
@@ -429,13 +429,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "replicas: many partitions staged",
         "a block that Keeper does not take takes numbers and is staged first",
         f"{_MANY}::test_a_block_that_keeper_does_not_take_leaves_nothing",
-        replaced("zerocopy.replica.inserts.inserting:ReplicatedInserting", "_check_word", nothing),
+        replaced("zerocopy.replica.inserts.inserting", "check_size", nothing),
     ),
     (
         "replicas: a late mover told of a file",
         "who moves when another replica has taken over hears of a file on the bucket, not of that",
         f"{_SHARED}::test_a_mover_that_was_replaced_comes_too_late",
-        replaced("zerocopy.execution.moving", "_told_why", lambda replica, disk, standing, report: report),
+        replaced("zerocopy.replica.fence", "replaced_by", lambda replica, disk, path: ""),
     ),
     (
         "conversion: what was known of nodes that are gone",

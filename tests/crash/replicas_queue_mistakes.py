@@ -317,7 +317,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "replicas: a quorum is not heard of",
         "nobody asks to be told when another replica has what was inserted",
         f"{_QUORUM}::test_who_waits_for_a_quorum_hears_of_it",
-        replaced("zerocopy.replica.inserts.quorum", "_await", nothing),
+        replaced("zerocopy.keeper.client:Keeper", "await_node", lambda self, path, changed: False),
     ),
     (
         "replicas: no certificate is asked for",
@@ -335,7 +335,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "replicas: the end of a merge is not heard of",
         "a large merge whose replica died is left to the next pass",
         f"{_WHO}::test_a_daemon_hears_of_it_when_who_makes_a_large_merge_ends",
-        replaced("zerocopy.execution.steps:Steps", "_await", lambda self, node: True),
+        replaced("zerocopy.keeper.client:Keeper", "await_node", lambda self, path, changed: True),
     ),
     (
         "replicas: whoever comes first merges",

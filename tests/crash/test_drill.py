@@ -69,7 +69,7 @@ def test_killed_at_its_effects(server: ForkServer, site: Site) -> None:
         swept += len(stores)
         assert not left(site), f"killed at {at} ({effects[at - 1]})"
         assert not (proved and abandoned), "a result is kept of what is over"
-    assert swept, "no kill left a scratch store"
+    assert swept or len(due) < len(points), "no kill left a scratch store"
     site.reset()
     assert server.run(drill, site, "kill", last // 2).kind == "killed"
     server.value(drill, site, "count", 0)

@@ -30,6 +30,7 @@ def _cold_insert_and_drop(site: Site) -> None:
         drop_january(other, site)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("intrude", [_cold_move, _cold_insert_and_drop])
 def test_gc_spares_what_is_committed_while_it_runs(
     server: ForkServer, site: Site, intrude: Callable[[Site], None]

@@ -71,6 +71,7 @@ def test_dying_and_running_again(
     assert step > 15
 
 
+@pytest.mark.in_turn
 def test_killed_for_real(tmp_path: Path) -> None:
     """The same with SIGKILL from outside, through the command line; the kill is known to have come in the middle."""
     source = ObjectDisk("source", DirectoryStore(tmp_path / "from"), tmp_path / "source")

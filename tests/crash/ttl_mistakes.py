@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.crash.seeding import nothing, replaced
+from tests.crash.seeding import replaced
 
 _ROWS = "tests/property/test_ttl_rows.py"
 _UNDATED = "tests/integration/test_undated_rows.py"
@@ -127,7 +127,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "what a doubtful merge kept stays (I13)",
         "a final merge passes over a part that is alone and has rows past their TTL",
         "tests/integration/test_clock_trust.py::test_a_final_merge_deletes_what_a_doubtful_one_kept",
-        replaced("tiering.merge.planning", "_partial_expirations", lambda *arguments: ()),
+        replaced("tiering.policy.ttl", "due_rows", lambda dues, now: None),
     ),
     (
         "copies: changed as if they were parts",
@@ -193,7 +193,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "copies: forgotten with the journal",
         "a new journal lists no copies",
         f"{_COPIES}::test_what_another_machine_takes_away_stays_away",
-        replaced("tiering.move.recovery", "_list_copies", nothing),
+        replaced("tiering.journal.source_copies:SourceCopyRecords", "are_listed", lambda self: True),
     ),
     (
         "copies: a fault without a journal",

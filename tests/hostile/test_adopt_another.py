@@ -56,6 +56,7 @@ def answers_whole_or_not(frostline: Frostline, rows: list[int]) -> None:
     assert code != 0 or [int(k) for k in out.split()[1:]] == rows, f"exit {code}: {out}\n{frostline.error}"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("adopted", ["ssd", "s3"])
 @pytest.mark.parametrize("older", _OLDER, ids=lambda names: "+".join(_PLACES[name] for name in names))
 def test_the_finding_of_another_disk_stays(
@@ -71,13 +72,14 @@ def test_the_finding_of_another_disk_stays(
             assert f"not adopted: disk {name} was set back" in frostline.error
             answers_whole_or_not(frostline, rows)
             frostline("query", "select k from d.t", code=5)
-            assert f"disk {name} was set back to an older copy" in frostline.error
+            assert f"disk {name} was set back" in frostline.error
     for name in {*older} - {""}:
         frostline.any("disk", "adopt", name, "-y")
     frostline("query", "select k from d.t")
     frostline("fsck")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("state", ["as it is", "lost"])
 def test_inserts_elsewhere_do_not_end_a_finding(
     home: Path, frostline: Frostline, monkeypatch: pytest.MonkeyPatch, state: str

@@ -147,6 +147,7 @@ def test_no_row_counts_twice_whatever_the_window(home: Path, frostline: Frostlin
     adopted(frostline, [1, 2, 3, 4])
 
 
+@pytest.mark.in_turn
 def test_nor_where_the_window_is_larger_now(home: Path, frostline: Frostline) -> None:
     filled(frostline, home, (1,), (2,), (3,), (4,), window=1)
     for command in THERE["merged on the SSD, moved"]:

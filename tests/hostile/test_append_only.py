@@ -84,6 +84,7 @@ def held_pins(server: Server, bucket: str) -> list[str]:
         return [pin.name for pin in pins.list_pins(store)]
 
 
+@pytest.mark.in_turn
 def test_backups_of_an_append_only_repository(
     table: Frostline, no_deletes: tuple[NoDeletes, Server], bucket: str
 ) -> None:
@@ -101,6 +102,7 @@ def test_backups_of_an_append_only_repository(
     table("backup", "verify", "three", "--to", repository)
 
 
+@pytest.mark.in_turn
 @DELETES
 def test_a_complete_backup_leaves_no_pin_of_its_own(
     table: Frostline, no_deletes: tuple[NoDeletes, Server], bucket: str
@@ -123,6 +125,7 @@ def test_a_complete_backup_leaves_no_pin_of_its_own(
         assert not any("+released" in item.key for item in store.list("pins/"))
 
 
+@pytest.mark.in_turn
 @DELETES
 def test_a_collection_without_the_permission_says_so(
     table: Frostline, no_deletes: tuple[NoDeletes, Server], bucket: str

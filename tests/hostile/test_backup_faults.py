@@ -124,6 +124,7 @@ def test_what_is_gone_in_the_middle(machine: Machine, faults: list[FaultyStore],
     assert tables(machine) == [COPY, TABLE]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("only", ["packs/", "blobs/", "lists/", "backups/"])
 @pytest.mark.parametrize("change", [bit_flipped, truncated])
 def test_what_changes_on_the_way_is_no_damage(

@@ -134,6 +134,7 @@ def test_a_range_that_another_machine_took_is_its_own(root: Path, frostline: Fro
     b("fsck")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("which", [["s3"], ["s3", "far"]], ids=["one bucket", "the second of two"])
 def test_a_revision_of_the_lost_log_orders_nothing(
     root: Path, frostline: Frostline, home: Path, which: list[str]

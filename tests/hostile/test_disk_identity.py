@@ -166,6 +166,7 @@ def test_a_disk_that_is_not_configured_any_more(home: Path, store: Frostline) ->
     assert count(store) == 100
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("gone", ["ssd", "s3"])
 def test_a_disk_that_was_not_counted_since_it_was_written_to(home: Path, store: Frostline, gone: str) -> None:
     """Nobody opened the store between the last write and the change of the configuration."""
@@ -224,6 +225,7 @@ class TestWithoutAnId:
         monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"file://{home}/moved/store/")
         assert count(reader) == 100
 
+    @pytest.mark.in_turn
     def test_with_clickhouses_log(self, home: Path, frostline: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its table is that of one bucket, and names objects that must be there."""
         monkeypatch.setenv("FROSTLINE_DISKS__S3__LOG_FORMAT", "1")
@@ -245,6 +247,7 @@ class TestWithoutAnId:
 
 
 class TestWithoutConditionalWrites:
+    @pytest.mark.in_turn
     def test_the_id_is_given_below_the_lease(
         self, home: Path, frostline: Frostline, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -369,6 +372,7 @@ class TestWritingAnId:
         store = Lost("bucket")
         assert put_object(store) == read_object(store)
 
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         "forged", [b"", b"{", b"[" * 100_000, b'{"format": 1, "id": "../x"}', b'{"format": 1}', b"\xff\xfe"]
     )

@@ -42,11 +42,13 @@ def files(frostline: Frostline) -> list[str]:
     return made
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("arguments", CAUSES.values(), ids=CAUSES)
 def test_what_was_no_answer(files: list[str], arguments: list[str]) -> None:
     assert verbs.wrong_with(arguments) == ""
 
 
+@pytest.mark.in_turn
 def test_every_verb_with_hostile_arguments(files: list[str]) -> None:
     every = verbs.verbs()
     assert len(every) > 90
@@ -63,6 +65,7 @@ def test_every_verb_with_many_hostile_arguments(files: list[str]) -> None:
     assert not faults
 
 
+@pytest.mark.in_turn
 def test_every_number_of_the_settings_beyond_its_bounds(files: list[str]) -> None:
     """`tests/unit/tiering/config/test_bounds.py` looks at the words."""
     import yaml

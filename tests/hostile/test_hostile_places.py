@@ -26,6 +26,7 @@ PLACES = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("place", PLACES)
 def test_disks_in_a_directory_of_this_name(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -84,6 +84,7 @@ def arrow(data: pa.Table, path: Path) -> None:
 WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {"parquet": parquet, "orc": orc.write_table, "arrow": arrow}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("compression", ["gz", "zst"])
 @pytest.mark.parametrize("kind", WRITERS)
 def test_unpacked_bytes_have_a_limit(
@@ -110,6 +111,7 @@ def repeated(rows: int, size_bytes: int) -> pa.Table:
     return pa.table({"id": pa.array(range(rows), pa.int64()), "v": values})
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_a_long_value_of_a_dictionary_is_decoded_in_slices(
     table: Frostline, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -182,6 +184,7 @@ def zeros(kind: str, path: Path, *, rows: int = 50_000, lies: bool = False) -> N
     assert path.stat().st_size < 1 << 20
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "arrows"])
 def test_what_is_unpacked_at_once_has_a_limit(table: Frostline, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     path = Path(f"zeros.{kind}")
@@ -295,9 +298,9 @@ def test_a_piped_stream_of_arrow_is_measured_as_it_comes(kind: str) -> None:
     assert rows_of_pipe(data) == 40_000
     assert rows_of_pipe(gzip.compress(data, 1)) == 40_000
     if kind != "dictionary":
-        with pytest.raises(UsageError, match="standard input: the buffers of batch or dictionary 1 unpack to 2"):
+        with pytest.raises(UsageError, match=r"standard input: .* 1 unpack to 2"):
             rows_of_pipe(data, LIMIT)
-    with pytest.raises(UsageError, match="standard input cannot be read as arrow"):
+    with pytest.raises(UsageError, match=r"standard input .* arrow"):
         rows_of_pipe(data[: len(data) // 2])
 
 

@@ -57,6 +57,7 @@ def _failing(below: Path, number: int) -> Callable[[Literal["before", "after"], 
 
 
 class TestReadOnlyBucket:
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         ("number", "said", "code"), [(errno.EROFS, "mounted read-only", 13), (errno.EIO, "Input/output error", 1)]
     )
@@ -81,6 +82,7 @@ class TestReadOnlyBucket:
         assert not left.exists()
 
 
+@pytest.mark.in_turn
 def test_a_lease_on_a_directory_bucket_keeps_others_away(
     home: Path, store: Frostline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +141,7 @@ class TestRepair:
         assert "parts_set_aside" not in store.json("query", "select count(*) from d.u")
         assert "set aside" not in store.error
 
+    @pytest.mark.in_turn
     @pytest.mark.parametrize("back", ["undo", "insert"])
     def test_a_gap_is_closed_when_the_rows_are_back(self, store: Frostline, altered: Path, back: str) -> None:
         store("fsck", "--read-data", "--repair")
@@ -192,6 +195,7 @@ class TestNoStore:
         frostline("restore", "s3")
         assert not home.exists()
 
+    @pytest.mark.in_turn
     def test_before_the_first_table(self, frostline: Frostline, home: Path) -> None:
         Path("rows.csv").write_text("n\n1\n")
         self.reads(frostline, home)
@@ -202,6 +206,7 @@ class TestNoStore:
         assert "no_store" not in frostline.json("status")
         assert frostline.json("fsck")["ok"]
 
+    @pytest.mark.in_turn
     def test_a_home_that_went_away(self, home: Path, store: Frostline) -> None:
         home.rename(home.with_name("away"))
         self.reads(store, home)

@@ -68,6 +68,7 @@ def opened(server: Server, bucket: str, **more: object) -> ObjectStore:
     return store
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("checksums", ["auto", "none"])
 def test_a_store_without_checksums_keeps_objects(
     checksums: str, older: Server, ministack: Server, caplog: pytest.LogCaptureFixture
@@ -103,6 +104,7 @@ def test_a_store_must_take_checksums_where_they_are_asked_for(older: Server, min
     assert "refused the request" in caught.value.message
 
 
+@pytest.mark.in_turn
 def test_doctor_says_what_a_store_does_not_take(doctor: Doctor, older: Server, ministack: Server) -> None:
     bucket = ministack.new_bucket()
     found = doctor(older, bucket)

@@ -127,6 +127,7 @@ def machine(tmp_path: Path) -> Iterator[Machines]:
         one.store.close()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("hot", [False, True], ids=["cold", "hot"])
 def test_the_newer_row_stays(machine: Machines, mode: str, hot: bool) -> None:
@@ -172,7 +173,7 @@ def test_what_nobody_can_order_is_refused(machine: Machines, counts_as: Any, sta
     a.insert("a", cold=True)
     a.lose()
     before = b.names
-    with pytest.raises(Refused, match="it is unknown whether rows of all_1_1_0 on s3") as refused:
+    with pytest.raises(Refused, match="unknown whether rows of all_1_1_0 on s3") as refused:
         b.merge(ADOPT)
     assert "frostline merge d.t --partition all --adopt --adopt-as older" in str(refused.value.hint)
     with pytest.raises(Refused):
@@ -322,7 +323,7 @@ def test_after_an_undo_parts_stay_apart_until_they_are_in_line(machine: Machines
     assert b.mails == ["new", "old"]
     (stay,) = b.store.explain_merges("d.t", [], FINAL)
     assert stay.reason.kind == "order"
-    with pytest.raises(Refused, match="do not follow each other in the order of inserts"):
+    with pytest.raises(Refused, match="the order of inserts"):
         merger.merge(b.store.context, b.store.definition("d.t"), b.store.parts("d.t"), reason="test")
     b.merge(ADOPT)
     assert b.mails == ["new"]

@@ -62,6 +62,7 @@ def digests(disk: str = "ch") -> dict[str, str]:
         return {info.path: hashlib.sha256(read(info.path)).hexdigest() for info in store.disk(disk).walk()}
 
 
+@pytest.mark.in_turn
 def test_an_adopted_disk_comes_back_byte_for_byte(frostline: Frostline, tmp_path: Path) -> None:
     before = digests()
     assert len(before) > 100
@@ -116,6 +117,7 @@ def test_a_second_backup_reads_and_sends_nothing(
     assert frostline.json("backup", "create", "three", "-n")["new_bytes"] == 0
 
 
+@pytest.mark.in_turn
 def test_some_of_it(frostline: Frostline, tmp_path: Path) -> None:
     before = digests()
     uuid = next(path.split("/")[2] for path in before if path.startswith("store/"))
@@ -162,6 +164,7 @@ def test_a_damaged_object_is_named_and_gc_takes_a_deleted_backup(frostline: Fros
     assert not [path for path in (tmp_path / "repository" / "packs").rglob("*") if path.is_file()]
 
 
+@pytest.mark.in_turn
 def test_a_tree_that_was_brought_to_a_disk_of_ours(frostline: Frostline, tmp_path: Path) -> None:
     frostline("restore", "s3", "--from", f"file://{tmp_path}/bucket/", "--apply")
     before = digests("s3")

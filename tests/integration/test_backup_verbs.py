@@ -91,6 +91,7 @@ def test_the_whole_way(frostline: Frostline, tmp_path: Path) -> None:
     frostline("backup", "list", "--to", (tmp_path / "nowhere").as_uri(), code=10)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -135,6 +136,7 @@ def die_before_the_header(machine: Machine) -> None:
     machine.create("one", cold="pin")
 
 
+@pytest.mark.in_turn
 def test_a_killed_backup_is_shown_and_sends_nothing_twice(frostline: Frostline, machine: Machine) -> None:
     """It is never restored."""
     machine.init()

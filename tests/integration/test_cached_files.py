@@ -133,6 +133,7 @@ def before_it_reads(monkeypatch: pytest.MonkeyPatch, harm: Callable[[], None]) -
     monkeypatch.setattr(CachedFiles, "hold", held)
 
 
+@pytest.mark.in_turn
 def test_what_is_kept_the_engine_opens(home: Home, rows: pa.Table, asked: list[str], served: list[str]) -> None:
     asked.clear()
     right(home, rows)
@@ -156,6 +157,7 @@ def test_what_is_kept_the_engine_opens(home: Home, rows: pa.Table, asked: list[s
     assert figures["again_bytes"] == figures["bytes"]
 
 
+@pytest.mark.in_turn
 def test_nothing_but_the_cache_is_left_of_it(home: Home, rows: pa.Table) -> None:
     right(home, rows)
     there = kept(home)
@@ -165,6 +167,7 @@ def test_nothing_but_the_cache_is_left_of_it(home: Home, rows: pa.Table) -> None
     assert {path.name for path in kept(home)} == {path.name for path in there}
 
 
+@pytest.mark.in_turn
 def test_what_it_reads_is_told(home: Home, rows: pa.Table) -> None:
     """As many bytes as when they were served."""
     told = [home.json("query", TEXT)["bytes_read"] for _ in range(2)]
@@ -179,6 +182,7 @@ def _target(descriptor: Path) -> str:
         return ""
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("harm", ["hole", "bit", "short", "tail", "magic"])
 def test_what_is_not_what_was_written_is_fetched(
     home: Home, rows: pa.Table, asked: list[str], served: list[str], harm: str
@@ -208,6 +212,7 @@ def test_what_is_not_what_was_written_is_fetched(
     assert bool(served) == (harm == "magic")  # nobody asks for it when it is served
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("gone", ["dropped", "another"])
 def test_a_file_that_has_to_go_meanwhile_is_read_to_its_end(
     home: Home, rows: pa.Table, served: list[str], monkeypatch: pytest.MonkeyPatch, gone: str
@@ -229,6 +234,7 @@ def test_a_file_that_has_to_go_meanwhile_is_read_to_its_end(
     assert not served
 
 
+@pytest.mark.in_turn
 def test_what_the_disk_loses_meanwhile_is_a_passing_error(
     home: Home, rows: pa.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +251,7 @@ def test_what_the_disk_loses_meanwhile_is_a_passing_error(
     right(home, rows)
 
 
+@pytest.mark.in_turn
 def test_more_than_is_compared_ahead_is_served(
     home: Home, rows: pa.Table, served: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +262,7 @@ def test_more_than_is_compared_ahead_is_served(
     assert len(served) == 2
 
 
+@pytest.mark.in_turn
 def test_of_more_files_than_may_be_open_the_others_are_served(
     home: Home, rows: pa.Table, served: list[str], asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +276,7 @@ def test_of_more_files_than_may_be_open_the_others_are_served(
     assert gets(asked) == 0
 
 
+@pytest.mark.in_turn
 def test_where_descriptors_are_no_files_all_are_served(
     home: Home, rows: pa.Table, served: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -278,6 +287,7 @@ def test_where_descriptors_are_no_files_all_are_served(
     assert len(served) == 2
 
 
+@pytest.mark.in_turn
 def test_an_older_schema_is_read_from_the_cache(
     home: Home, rows: pa.Table, asked: list[str], served: list[str]
 ) -> None:
@@ -292,6 +302,7 @@ def test_an_older_schema_is_read_from_the_cache(
     assert gets(asked) == 0
 
 
+@pytest.mark.in_turn
 def test_rows_on_the_ssd_and_in_the_cache_are_one_answer(
     home: Home, rows: pa.Table, tmp_path: Path, served: list[str]
 ) -> None:
@@ -305,6 +316,7 @@ def test_rows_on_the_ssd_and_in_the_cache_are_one_answer(
     assert not served
 
 
+@pytest.mark.in_turn
 def test_engines_of_later_queries_read_no_other_file(home: Home, tmp_path: Path, rows: pa.Table) -> None:
     """Of the cache they may read what is there; links lead there alone."""
     from tiering.config.reading import load
@@ -325,6 +337,7 @@ def test_engines_of_later_queries_read_no_other_file(home: Home, tmp_path: Path,
                 engine.connection.execute("BEGIN")
 
 
+@pytest.mark.in_turn
 def test_queries_of_either_kind_find_their_engine(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for a bucket has more threads than what computes, and both engines stay."""
     from tiering.config.reading import load

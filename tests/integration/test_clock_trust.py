@@ -61,6 +61,7 @@ def with_bucket(config: Config, bucket: str, endpoint_url: str | None = None) ->
     return msgspec.structs.replace(config, disks={**config.disks, "s3": disk})
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("confirmed", [None, TRUE], ids=["first start", "confirmed 400 days ago"])
 @pytest.mark.parametrize("bucket", ["directory", "S3 away"])
 def test_what_nobody_confirms_drops_nothing(

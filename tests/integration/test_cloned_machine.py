@@ -33,7 +33,7 @@ def refused(home: Home) -> None:
     """Nothing that could give a name twice is done, and every verb says why."""
     for verb in (("insert", "d.t", str(home.path / "rows.csv")), ("merge", "d.t", "--final"), ("table", "drop", "d.t")):
         home(*verb, code=13)
-        assert "another machine uses the identity of this machine" in home.error
+        assert "the identity of this machine" in home.error
         assert "'frostline disk adopt ssd'" in home.error
     (problem,) = (one for one in home.json("doctor", code=4)["findings"] if one["level"] == "problem")
     assert (problem["subject"], problem["check"]) == ("disk ssd", "identity")
@@ -100,6 +100,7 @@ def test_a_part_of_the_clone_is_not_hidden_by_its_name(homes: Homes) -> None:
     assert name in problem["what"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("after_the_clone", [(), (30,)])
 def test_adoption_of_a_home_with_fewer_writes_ends(homes: Homes, after_the_clone: tuple[int, ...]) -> None:
     """The log has seen more transactions of the other home, so that this one looks like an older copy. Each home adopts

@@ -119,6 +119,7 @@ WRONG = (_cut, _emptied, _each_twice)
 """Those that no listing can be: they are asked for again."""
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.strip("_"))
 @pytest.mark.parametrize("always", [True, False])
 def test_a_listing_that_is_not_whole_deletes_nothing(
@@ -169,6 +170,7 @@ def test_a_listing_that_is_not_whole_deletes_nothing(
     direct.close()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.strip("_"))
 @pytest.mark.parametrize("which", ["all", "first", "second"])
 def test_a_range_that_is_not_listed_whole_deletes_nothing(
@@ -216,6 +218,7 @@ def test_a_range_that_is_not_listed_whole_deletes_nothing(
     direct.close()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("delete_versions", [True, False])
 def test_a_versioned_bucket(server: Server, opened: Opened, delete_versions: bool) -> None:
     """P34: gc takes the version itself, or leaves a marker and says what old versions cost; a rebuild ignores both."""
@@ -302,6 +305,7 @@ def test_all_that_killed_writers_left_in_the_bucket_goes(server: Server, opened:
     assert f"p/{live}" in settled
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("conditional_put", ["auto", "no"])
 def test_logs_that_share_a_prefix(server: Server, opened: Opened, conditional_put: str) -> None:
     """P1, P13: three machines, each with its log; also where the store takes no conditional writes, and each fence

@@ -35,6 +35,7 @@ def number(text: str, pattern: str) -> int:
     return int(found)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("revision", [1, 2, 3, 4])
 @pytest.mark.parametrize("applied", [False, True])
 def test_the_files_of_a_restore(frostline: Frostline, revision: int, applied: bool) -> None:
@@ -42,7 +43,8 @@ def test_the_files_of_a_restore(frostline: Frostline, revision: int, applied: bo
     total = number(said, r"(?:created  |to create)  (\d+)") + number(said, r"unchanged  (\d+)")
     files = number(said, r"at revision \d+: (\d+) files?")
     if total != files:
-        assert f"in all     {total} files, created and unchanged; revision {revision} had {files}" in said
+        assert f"in all     {total} files, " in said
+        assert f"revision {revision} had {files}" in said
     if applied:
         assert number(frostline("restore", "s3"), r"at revision \d+: (\d+) files?") == total
 
@@ -57,6 +59,7 @@ def test_the_bytes_of_fsck(frostline: Frostline) -> None:
     assert one.startswith("Checked 3 parts, ")
 
 
+@pytest.mark.in_turn
 def test_every_section_of_the_configuration_is_described() -> None:
     titles = {title.partition(" ")[0] for title in re.findall(r"^## (.*)$", configuration(), re.MULTILINE)}
     for item in msgspec.structs.fields(Config):

@@ -59,6 +59,7 @@ def begin(state: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
         process.wait()
 
 
+@pytest.mark.in_turn
 def test_it_is_asked_killed_begun_again_and_stopped(
     state: Path, begin: Callable[[], subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,7 @@ def test_it_is_asked_killed_begun_again_and_stopped(
     assert os.path.exists(state / "jobs" / "gc.json")
 
 
+@pytest.mark.in_turn
 def test_a_changed_file_is_in_force_and_a_bad_one_is_said(
     state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +144,7 @@ def test_a_changed_file_is_in_force_and_a_bad_one_is_said(
         process.wait()
 
 
+@pytest.mark.in_turn
 def test_it_ends_within_an_endless_copy_and_the_next_one_moves(
     state: Path, begin: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
@@ -176,6 +179,7 @@ def _is_copying(state: Path) -> bool:
         return any(move.state == "copying" for move in store.context.journal.work.moves(active=True))
 
 
+@pytest.mark.in_turn
 def test_its_log_is_json_and_has_no_secret(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One object a line, whatever happens: a job and a hook that fail, a file that is not valid."""
     file = state.parent / "frostline.yaml"

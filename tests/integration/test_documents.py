@@ -66,6 +66,7 @@ def test_every_command_of_the_document_works_word_for_word(document: str, demo: 
     run_each_command(document, demo, tmp_path)
 
 
+@pytest.mark.in_turn
 def test_the_page_on_python_has_examples_that_run_in_order(demo: Path, tmp_path: Path) -> None:
     shutil.copytree(demo / ".demo", tmp_path / ".demo")
     code = "\n".join(PYTHON.findall((REPOSITORY / "docs/python.md").read_text()))

@@ -51,6 +51,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("place", ["directory", "s3"])
 def test_a_whole_backup(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     server: Server | None = request.getfixturevalue("ministack") if place == "s3" else None
@@ -114,6 +115,7 @@ def test_what_was_restored_is_compared(here: Machine, monkeypatch: pytest.Monkey
     assert not scratch_stores(here)
 
 
+@pytest.mark.in_turn
 def test_a_share_is_another_one_each_time(here: Machine) -> None:
     here.create("one")
     sizes = {
@@ -122,7 +124,7 @@ def test_a_share_is_another_one_each_time(here: Machine) -> None:
         for partition, size in ((one, table.bytes) for one in table.partitions)
     }
     assert set(sizes) == {"202601", "202602"}
-    with pytest.raises(UsageError, match="no partition of the backup is as small as"):
+    with pytest.raises(UsageError, match="no partition of the backup"):
         drill(here, max_bytes=1)
     limit = next(iter(sizes.values())) - 1
     seen: set[str] = set()
@@ -155,9 +157,7 @@ def test_too_small_a_place_is_refused_before_it_begins(here: Machine) -> None:
     here.create("one")
     with mounted(here.root / "state" / "backup", size="1m") as mount:
         mount.fill()
-        with pytest.raises(
-            NoSpace, match=r"has room for 0 B, and what is to be restored there has .* nothing was begun"
-        ):
+        with pytest.raises(NoSpace, match=r"has room for 0 B.* nothing was begun"):
             drill(here)
         assert [path.name for path in mount.path.iterdir()] == ["filler"]
     assert not records(here)
@@ -182,6 +182,7 @@ def configure(here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("FROSTLINE_BACKUP", raising=False)
 
 
+@pytest.mark.in_turn
 def test_the_verb(
     here: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,5 +228,5 @@ def test_the_newest_that_can_be_read_says_what_it_passed_over(
     drilled = frostline.json("backup", "drill", "-n")
     assert (drilled["name"], drilled["passed_over"]) == ("one", shown["passed_over"])
     frostline("backup", "show", "latest")
-    assert "cannot be read; 'latest' is the newest of the others" in frostline.error
+    assert "'latest' is the newest" in frostline.error
     assert "passed_over" not in frostline.json("backup", "show", "one")

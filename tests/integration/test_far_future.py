@@ -17,6 +17,7 @@ def far_ahead(home: Home) -> list[dict[str, Any]]:
     return [found for found in home.json("doctor")["findings"] if found["check"] == "far-future"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("newest", ["2999-01-01", "9999-12-31"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_part_its_partition_and_a_command(
@@ -36,6 +37,7 @@ def test_the_part_its_partition_and_a_command(
     assert [row[0] for row in home.json(*command[1:])["rows"]] == [1]
 
 
+@pytest.mark.in_turn
 def test_a_time_that_comes_within_a_year_is_no_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = Home(tmp_path, "a", capsys)
     home("table", "create", "d.t", "--column", "k:int64", "--column", "ts:timestamp[us, UTC]", "--order-by", "k")

@@ -74,6 +74,7 @@ def _check(home: Home, *, is_pruned: bool) -> None:
             assert found["parts_read"] == parts, condition
 
 
+@pytest.mark.in_turn
 def test_parts_are_left_out_by_fields_and_no_row_is_missed(home: Home) -> None:
     _check(home, is_pruned=True)
     said = home("query", 'EXPLAIN SELECT k FROM d.t WHERE "user".geo.lat BETWEEN 0 AND 1 AND id > 0')
@@ -91,6 +92,7 @@ def test_parts_are_left_out_by_fields_and_no_row_is_missed(home: Home) -> None:
     assert home.json("query", "SELECT count(*) FROM d.t WHERE person.id IS NULL")["rows"] == [[50]]
 
 
+@pytest.mark.in_turn
 def test_older_parts_say_nothing_of_fields_and_are_read(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside newer ones, and merged with them."""
     with monkeypatch.context() as older:

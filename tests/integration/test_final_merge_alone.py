@@ -11,6 +11,7 @@ from tests.homes import Home
 MODES = {"replacing": [[1, 3], [2, 1]], "summing:v": [[1, 5], [2, 1]], "ordinary": [[1, 2], [1, 3], [2, 1]]}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_part_alone_is_reduced_once(

@@ -129,6 +129,7 @@ def by_dataset(context: Context, stored: StoredPart) -> object:
     return table_dataset(context, stored.definition, [stored]).to_table().sort_by("k").to_pylist()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("place", ["ssd", "directory"])
 def test_a_dataset_of_local_files_shows_no_flipped_bit(
     place: str, context: Context, parts: dict[str, StoredPart]
@@ -172,6 +173,7 @@ def test_without_the_comparison_flipped_bits_are_answered(
         never_another_answer(file, lambda: ask(context, stored), errors=(Exception,))
 
 
+@pytest.mark.in_turn
 def test_the_command_line_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

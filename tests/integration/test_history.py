@@ -115,6 +115,7 @@ def to_bucket(frostline: Frostline, partition: str = "202601") -> int:
     return frostline.head()
 
 
+@pytest.mark.in_turn
 def test_who_did_this_and_how_do_i_take_it_back(frostline: Frostline, tmp_path: Path) -> None:
     first = to_bucket(frostline)
     insert(frostline, tmp_path, 1000)
@@ -168,6 +169,7 @@ def test_who_did_this_and_how_do_i_take_it_back(frostline: Frostline, tmp_path: 
     assert frostline.json("fsck", "--read-data")["ok"] is True
 
 
+@pytest.mark.in_turn
 def test_what_it_refuses(frostline: Frostline, tmp_path: Path) -> None:
     moved = to_bucket(frostline)
     error = refusal(frostline, "undo", "s3", str(moved), "--yes")
@@ -198,6 +200,7 @@ def refusal(frostline: Frostline, *arguments: str) -> Any:
     return json.loads(frostline.error)["error"]
 
 
+@pytest.mark.in_turn
 def test_a_dropped_table(frostline: Frostline) -> None:
     """P42: its history can be read, it comes back by an undo, and gc keeps what the retention promises."""
     to_bucket(frostline)
@@ -230,6 +233,7 @@ def later(frostline: Frostline, days: int) -> None:
     disk.close()
 
 
+@pytest.mark.in_turn
 def test_after_the_retention(frostline: Frostline, tmp_path: Path) -> None:
     """I15, P44: what gc has taken is said to be gone; what is left answers."""
     to_bucket(frostline)
@@ -248,6 +252,7 @@ def test_after_the_retention(frostline: Frostline, tmp_path: Path) -> None:
     assert frostline.json("diff", "s3", str(dropped + 1), str(dropped + 2))["tables"][0]["change"] == "created"
 
 
+@pytest.mark.in_turn
 def test_gc_between_the_preview_and_the_undo(frostline: Frostline) -> None:
     """P33: the blobs go after somebody looked; the undo looks again and names nothing that is gone."""
     to_bucket(frostline)

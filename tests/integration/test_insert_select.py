@@ -56,6 +56,7 @@ def test_a_preview_inserts_nothing(home: Home) -> None:
     assert home.keys("d.made") == []
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -113,6 +113,7 @@ def test_a_collection_reports_and_deletes_the_same(
     assert large == [3, 3]
 
 
+@pytest.mark.in_turn
 def test_a_cache_that_cannot_be_read_expects_nothing(site: Site, large: list[int]) -> None:
     """I7: it is found to be damaged, and everything else is checked all the same."""
     site.put(*(f"g{number:04d}" for number in range(3_000)))

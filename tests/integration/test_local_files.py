@@ -25,6 +25,7 @@ def home(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     return home
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("sql", "rows"),
     [
@@ -52,6 +53,7 @@ def test_parquet_and_the_plan(home: Home) -> None:
     )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("source", "code", "said"),
     [

@@ -118,6 +118,7 @@ def planned_bytes(site: Site) -> int:
     return int(planned["merges"][0]["bytes_in"])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -95,6 +95,7 @@ def test_every_type_comes_back_hot_merged_and_cold(home: Home) -> None:
         assert len(table.to_polars().collect()) == 120
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("is_cold", [False, True])
 def test_fields_are_filtered_as_their_rows_are(home: Home, is_cold: bool) -> None:
     if is_cold:
@@ -129,6 +130,7 @@ def test_a_field_of_a_struct_that_is_never_null_may_be_null(home: Home) -> None:
     assert home.json("query", "SELECT k FROM d.s WHERE s IS NULL")["rows"] == []
 
 
+@pytest.mark.in_turn
 def test_older_parts_are_read_after_columns_came_and_went(home: Home) -> None:
     home.to_bucket()
     home("table", "alter", "d.t", "--drop-column", "items", "--rename-column", '"user id":"wer, auch"')
@@ -149,6 +151,7 @@ def test_older_parts_are_read_after_columns_came_and_went(home: Home) -> None:
     assert _held(home)[:-1] == held
 
 
+@pytest.mark.in_turn
 def test_json_and_csv_bring_nested_values(home: Home) -> None:
     """Objects are structs and maps; in CSV they are JSON texts, as a query writes them."""
     home("query", "SELECT * FROM d.t WHERE k < 40", "-o", str(home.path / "out.csv"))
@@ -173,6 +176,7 @@ def test_json_and_csv_bring_nested_values(home: Home) -> None:
             assert here == there, name
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -196,6 +200,7 @@ def test_what_does_not_fit_is_refused_by_name(home: Home, line: dict[str, Any], 
         home("insert", "d.t", str(source), "--ignore-unknown")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -241,6 +246,7 @@ def _leaves(predicate: Any) -> list[Any]:
     return [predicate] if children is None else [leaf for child in children for leaf in _leaves(child)]
 
 
+@pytest.mark.in_turn
 def test_damage_in_any_leaf_is_found(home: Home) -> None:
     """Of a column that a query reads, wherever in it: the leaves of a file are not its columns."""
     home("merge", "d.t", "--final")

@@ -226,6 +226,7 @@ def test_threads_do_not_mix_up_their_bodies() -> None:
     assert "bytes are returned as written" in failed(Swaps())
 
 
+@pytest.mark.in_turn
 @pytest.mark.skipif(worm.ACTIVE, reason="deletes")
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 @pytest.mark.timeout(600)

@@ -182,6 +182,7 @@ class TestFromTheCommandLine:
 
         return run
 
+    @pytest.mark.in_turn
     def test_a_life_under_lock(self, frostline: Callable[..., Any], tmp_path: Path) -> None:
         count = "SELECT count(*) FROM d.t"
         frostline("table", "create", "d.t", "--like", "rows.csv", "--order-by", "k")
@@ -213,6 +214,7 @@ class TestFromTheCommandLine:
         frostline("fsck")
         assert frostline("doctor", "s3")["ok"]
 
+    @pytest.mark.in_turn
     def test_gc_reports_what_the_lock_keeps(
         self, frostline: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -246,6 +248,4 @@ def test_the_report_of_a_collection_says_until_when(capsys: pytest.CaptureFixtur
     report = GcReport("s3", delete=True)
     report.kept = {"a": datetime(2026, 11, 22, 6, 26, tzinfo=UTC), "b": None}
     print_gc(Session(GlobalOptions()), report)
-    assert (
-        "locked      2 objects that the store keeps, until 2026-11-22 06:26Z at the latest" in capsys.readouterr().out
-    )
+    assert "that the store keeps, until 2026-11-22 06:26Z" in capsys.readouterr().out

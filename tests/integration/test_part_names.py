@@ -159,6 +159,7 @@ def test_ranges_after_a_drop_and_a_restore(one: Machine, two: Machine, three: Ma
     three.insert()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("cold", [True, False])
 def test_after_a_ttl_delete_with_a_lost_state(one: Machine, cold: bool) -> None:
     """Nothing in sight tells of the numbers that went."""
@@ -223,6 +224,7 @@ def test_merges_after_the_way_back(one: Machine, back: str, lost: bool, tmp_path
     assert one.keys == [1, 2, 3]
 
 
+@pytest.mark.in_turn
 def test_after_a_partition_that_came_from_a_copy(
     one: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

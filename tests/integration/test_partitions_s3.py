@@ -10,6 +10,7 @@ import pytest
 from tests.command_line import Frostline
 
 
+@pytest.mark.in_turn
 def test_a_partition_goes_and_comes_back_without_a_copy(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,7 @@ def all_whole(machine: Machine) -> list[str]:
 
 
 class TestVerbs:
+    @pytest.mark.in_turn
     @not_locked
     def test_the_whole_way(self, frostline: Frostline, machine: Machine) -> None:
         frostline("backup", "create", "one")
@@ -113,6 +114,7 @@ class TestVerbs:
         assert all_whole(machine) == ["one", "three"]
         frostline("backup", "restore", "one", "--map-table", f"{TABLE}:demo.copy")
 
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         "arguments",
         [
@@ -240,6 +242,7 @@ class TestPrune:
 
 
 class TestLeftovers:
+    @pytest.mark.in_turn
     def test_what_a_killed_backup_left_goes_after_the_guard(self, here: Machine) -> None:
         """Its objects after the guard interval; its mark later, and then its header can never be put any more."""
         server = ForkServer()
@@ -352,6 +355,7 @@ class TestBesideABackup:
     def test_a_backup_held_up_while_all_is_collected(self, here: Machine, tmp_path: Path) -> None:
         assert self.every_point(here, tmp_path, self.make, self.take_away) > 5
 
+    @pytest.mark.in_turn
     def test_a_collection_held_up_while_a_backup_is_made(self, here: Machine, tmp_path: Path) -> None:
         assert self.every_point(here, tmp_path, self.take_away, self.make) > 5
 

@@ -278,6 +278,7 @@ def test_a_query_only_reads(context: Context, flights: TableDefinition, tmp_path
     assert not target.exists()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("disk", ["ssd", "directory", "s3", "memory"])
 @pytest.mark.parametrize(
     "sql",

@@ -88,6 +88,7 @@ def test_the_same_again_and_an_insert_of_the_same_rows(home: Home) -> None:
     assert home.keys() == [3, 10, 11]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("block_rows", [2, 100])
 def test_the_same_file_inserted_after_a_replace_is_known(home: Home, block_rows: int) -> None:
     """I11 on one machine: what a replace brought counts as inserted, by the blocks that an insert makes, until an undo
@@ -122,6 +123,7 @@ def test_rows_that_a_replace_took_away_go_in_again(home: Home) -> None:
     assert home.json("insert", "d.t", file(home, (1, 1), (3, 2)))["rows"] == 2
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("window", "remembered"), [(0, 1), (1, 1), (2, 2), (3, 3), (1000, 3)])
 def test_of_many_blocks_those_of_the_window_are_remembered(home: Home, window: int, remembered: int) -> None:
     """Where they are not all remembered, one digest is nobody else's: no undo or restore takes some blocks for all."""
@@ -207,7 +209,7 @@ def test_a_policy_without_a_bucket_is_refused(tmp_path: Path, capsys: pytest.Cap
     source = home.path / "rows.csv"
     source.write_text("k\n1\n")
     home("insert", "d.t", str(source), "--replace-partitions", code=13)
-    assert "no undo would bring back rows of d.t: policy hot_cold has no bucket for it" in home.error
+    assert "rows of d.t: policy hot_cold has no bucket" in home.error
 
 
 def test_a_table_rewritten_from_itself_loses_no_later_row(
@@ -227,7 +229,7 @@ def test_a_table_rewritten_from_itself_loses_no_later_row(
     with monkeypatch.context() as patch:
         patch.setattr(Store, "query", query)
         home(*again, code=13)
-    assert "has rows that came after this write began" in home.error
+    assert "rows that came after" in home.error
     assert home.keys() == [1, 2, 3, 99]
     home(*again)
     assert home.keys() == [3, 101, 102, 199]
@@ -238,7 +240,7 @@ def test_rows_that_come_while_the_rows_are_read_stop_it(home: Home, other: Home)
         insert_cold(other, 99, 1)
         yield from rows((10, 1))
 
-    with store_of(home) as store, pytest.raises(Refused, match=r"partition 1 of d\.t has rows that came after"):
+    with store_of(home) as store, pytest.raises(Refused, match=r"partition 1 of d\.t .* came after"):
         store.table("d.t").replace_partitions(batches())
     assert home.keys() == [1, 2, 3, 99]
 

@@ -143,6 +143,7 @@ TIME_PAST = (
 BODY_VERBS: list[Call] = [put, put_if_absent, get, get_with_info, listing, copy]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("call", BODY_VERBS)
 @pytest.mark.parametrize(
     ("reply", "error", "hint"),

@@ -36,6 +36,7 @@ def ended(pid: int) -> bool:
     return False
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", ["ministack", "rclone", pytest.param("ceph", marks=pytest.mark.ceph)])
 def test_command_gets_a_bucket_and_its_exit_code_comes_back(kind: str, request: pytest.FixtureRequest) -> None:
     if kind == "ceph":
@@ -45,6 +46,7 @@ def test_command_gets_a_bucket_and_its_exit_code_comes_back(kind: str, request: 
     assert ended.returncode == 7
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_server_ends_with_its_runner(ending: signal.Signals, tmp_path: Path) -> None:
     note = tmp_path / "endpoint"

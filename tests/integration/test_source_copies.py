@@ -158,6 +158,7 @@ def test_detach_and_attach_here_keep_the_rows(homes: Homes) -> None:
     assert b.keys() == a.keys() == [1, 2]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("loses_journal", [False, True], ids=["journal", "no journal"])
 def test_a_part_that_moved_back_stays(homes: Homes, loses_journal: bool) -> None:
     """Also when another machine had brought it back to the bucket for a while."""
@@ -175,6 +176,7 @@ def test_a_part_that_moved_back_stays(homes: Homes, loses_journal: bool) -> None
     assert copies(b) == 1
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("loses_journal", [False, True], ids=["journal", "no journal"])
 def test_the_undo_of_the_move_leaves_the_part_here(homes: Homes, loses_journal: bool) -> None:
     """No other disk has its rows then."""
@@ -311,6 +313,7 @@ def two_buckets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Homes:
     return a, b
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("late", [-3600, 0, 3600])
 @pytest.mark.parametrize("loses_journal", [False, True], ids=["journal", "no journal"])
 def test_no_clock_decides_which_bucket_had_a_part_last(
@@ -334,7 +337,7 @@ def test_where_no_log_says_what_came_last_the_copy_counts(
     dropped(a)
     monkeypatch.setattr("tiering.catalog.copies.source_copies.CopyHistory.is_before", lambda word, other: False)
     assert b.keys() == [1]
-    assert "the logs do not say what came last" in b.error
+    assert "the logs do not say" in b.error
     monkeypatch.undo()
     assert b.keys() == []
 
@@ -359,18 +362,19 @@ def test_a_move_to_a_bucket_of_another_machine_is_no_return(tmp_path: Path, caps
     a.to_bucket("s4")
     for _ in range(2):
         assert b.keys() == [1]
-        assert "moved to s4, a disk that is not configured" in b.error
+        assert "s4, a disk that is not configured" in b.error
 
 
 def where(home: Home) -> list[str]:
     return [part["disk"] for part in home.json("parts", "--all")["parts"]]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("which", [("--partition", "all"), ("--part", "all_1000001_1000001_0")])
 def test_a_move_to_the_copy_makes_it_the_part(homes: Homes, which: tuple[str, str]) -> None:
     a, b = homes
     b("move", "d.t", *which, "--to-volume", "hot", "--keep-source", "-n")
-    assert "without --keep-source copies on other disks are removed" in b.error
+    assert "without --keep-source copies on other disks" in b.error
     moved = b.json("move", "d.t", *which, "--to-volume", "hot")["moved"]
     assert [(move["from"], move["to"]) for move in moved] == [("s3", "ssd")]
     assert (where(b), b.keys(), a.keys()) == (["ssd"], [1, 2], [])
@@ -385,6 +389,7 @@ def test_a_move_to_the_bucket_removes_the_copy(homes: Homes) -> None:
     assert (where(b), b.keys(), a.keys()) == (["s3"], [1, 2], [1, 2])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("target", ["s3", "s4", "ssd"])
 def test_a_move_takes_every_copy_along(tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str) -> None:
     """Whether a copy is there already or not, the part is on one disk then."""
@@ -407,7 +412,7 @@ def test_a_restore_says_what_becomes_of_a_kept_copy(homes: Homes) -> None:
     before = str(b.head() - 1)
     (note,) = [note for note in b.json("restore", "s3", "--revision", before)["notes"] if "other disks since" in note]
     assert "only copies" not in note
-    assert "takes them off s3; other disks have copies of 1 of them: those on local disks go as well" in note
+    assert "off s3; other disks have copies of 1" in note
     b("restore", "s3", "--revision", before, "--apply")
     assert (b.keys(), copies(b)) == ([], 0)
     b("undo", "s3", str(b.head()))

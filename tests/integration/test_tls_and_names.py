@@ -60,6 +60,7 @@ def use_everything(store: ObjectStore) -> None:
     assert store.clock_skew() is not None
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("way", ["config", "AWS_CA_BUNDLE"])
 def test_an_authority_of_ones_own(
     way: str, secure: Server, certificates: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
@@ -107,11 +108,12 @@ def test_a_bundle_without_certificates_is_named(secure: Server, tmp_path: Path, 
     (tmp_path / "none.pem").write_bytes(content)
     with (
         open_bucket(secure, "b", ca_bundle=str(tmp_path / "none.pem")) as store,
-        pytest.raises(UsageError, match=r"none\.pem has no certificates that can be read"),
+        pytest.raises(UsageError, match=r"none\.pem has no certificates"),
     ):
         list(store.list())
 
 
+@pytest.mark.in_turn
 def test_a_table_on_an_https_server(
     secure: Server,
     certificates: Path,

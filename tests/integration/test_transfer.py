@@ -77,6 +77,7 @@ def target(tmp_path: Path) -> ObjectDisk:
     return ObjectDisk("target", MemoryStore("target"), tmp_path / "target")
 
 
+@pytest.mark.in_turn
 def test_a_disk_comes_over_from_another_bucket(stores: Callable[[str], ObjectStore], tmp_path: Path) -> None:
     """I7: every file, byte for byte, over copies of its own; the source is not touched; a second time does nothing."""
     one = ObjectDisk("one", stores("one"), tmp_path / "one", snapshot_every_commits=7)

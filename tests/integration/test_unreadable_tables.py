@@ -46,6 +46,7 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "change",
     [
@@ -93,6 +94,7 @@ VERBS = (
 )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("where", ["home", "local"])
 def test_each_verb_names_it_and_the_next_step(where: str, request: pytest.FixtureRequest) -> None:
     """I15: also that others go on."""
@@ -135,7 +137,7 @@ def test_an_alter_goes_on_from_what_it_means(local: Home) -> None:
     late = {"column": "ts", "after_seconds": 10**15, "action": {"action": "delete"}}
     change(path, settings={"deduplication_window": 10**20, "row_group_rows": 9}, ttl=[late])
     local("table", "show", "d.u", code=1)
-    assert "with defaults for values out of bounds" in local.error
+    assert "values out of bounds" in local.error
     local("table", "alter", "d.u", "--add-column", "x:int64")
     shown = local.json("table", "show", "d.u")
     assert (shown["settings"]["deduplication_window"], shown["settings"]["row_group_rows"]) == (1000, 9)
@@ -251,7 +253,7 @@ def test_of_copies_that_differ_that_of_the_log_counts(home: Home) -> None:
 def test_one_of_a_later_version_is_left_alone(local: Home) -> None:
     """I17, I23"""
     path = document(local)
-    change(path, format=2, version=3)
+    change(path, format=3, version=3)
     before = path.read_bytes()
     for verb in (("table", "show"), ("table", "drop"), ("table", "alter", "--setting", "row_group_rows=9")):
         local(*verb[:2], "d.t", *verb[2:], code=1)

@@ -109,6 +109,7 @@ def _same(home: Home) -> None:
             assert engine.sql("FROM there EXCEPT FROM here").fetchall() == [], name
 
 
+@pytest.mark.in_turn
 def test_every_reader_sees_the_wider_type(widened: Home) -> None:
     home = widened
     _same(home)
@@ -117,6 +118,7 @@ def test_every_reader_sees_the_wider_type(widened: Home) -> None:
     _same(home)
 
 
+@pytest.mark.in_turn
 def test_cold_parts_too_and_merges_of_them(widened: Home) -> None:
     home = widened
     for name in WIDER:
@@ -146,6 +148,7 @@ def test_filters_find_rows_by_values_and_not_by_their_texts(home: Home, name: st
             assert [tuple(row) for row in found] == wanted, condition
 
 
+@pytest.mark.in_turn
 def test_merges_keep_the_order_of_values(widened: Home) -> None:
     """The sparse index of older parts is one of numbers and days, that of newer ones of decimals and moments."""
     home = widened
@@ -205,7 +208,7 @@ def test_a_partition_keeps_its_name(home: Home) -> None:
     columns = ("--column", "ts:date", "--column", "n:int32", "--order-by", "ts")
     home("table", "create", "d.t", *columns, "--partition-by", "month(ts), bucket(4, n)")
     home("table", "alter", "d.t", "--widen-column", "n:decimal(12, 0)", code=2)
-    assert "bucket(4, n) would give its partitions other ids" in home.error
+    assert "bucket(4, n) would give" in home.error
     source = home.path / "rows.csv"
     source.write_text("ts,n\n2020-01-31,7\n")
     home("insert", "d.t", str(source))

@@ -168,6 +168,7 @@ def test_a_verb_that_reads_says_the_same(
         assert answer(capsys, verb, MOMENTS) == expected
 
 
+@pytest.mark.in_turn
 def test_verbs_that_change_do_the_same(
     frostline: Frostline, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

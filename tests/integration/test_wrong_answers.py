@@ -206,6 +206,7 @@ def test_each_kind_of_request_is_sent_by_a_call(place: Place, meddler: Meddler) 
     place.direct.delete(["new"])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in NOT_READ])
 def test_no_wrong_answer_is_believed(place: Place, meddler: Meddler, kind: str, wrong: str) -> None:

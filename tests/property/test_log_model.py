@@ -15,6 +15,7 @@ def test_no_interleaving_breaks_a_promise() -> None:
     assert states > 10_000
 
 
+@pytest.mark.in_turn
 def test_no_interleaving_of_two_who_stood_still_breaks_a_promise() -> None:
     states, found = explore(Rules(), start_behind())
     assert found is None, "\n".join(found.steps)

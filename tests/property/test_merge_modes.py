@@ -202,7 +202,7 @@ def test_a_tombstone_stays_until_a_merge_covers_everything(data: st.DataObject) 
 def test_a_sum_that_does_not_fit_is_an_error(kind: str, values: list[Any]) -> None:
     definition = defined(["k:int64", f"n:{kind}"], "summing:n", order_by="k")
     table = pa.table({"k": [1] * len(values), "n": values}, arrow_schema(definition))
-    with pytest.raises(UsageError, match="the sum of column n does not fit"):
+    with pytest.raises(UsageError, match="sum of column n"):
         list(combine_rows([table], definition))
 
 

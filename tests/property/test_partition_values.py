@@ -156,6 +156,7 @@ def parts_of(definition: TableDefinition, values: list[Any]) -> list[tuple[Any, 
     return found
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("transform", "text", "width"), CASES)
 def test_partitions_tell_the_truth(transform: str, text: str, width: int | None) -> None:
     """Guards I21: the partition of a value is that of the definition; one id each; and no filter that selects a row

@@ -9,6 +9,7 @@ import pytest
 from tests.property.prune_model import Rules, explore, start
 
 
+@pytest.mark.in_turn
 def test_no_interleaving_loses_what_a_backup_names() -> None:
     states, found = explore(Rules(), start())
     assert found is None, "\n".join(found)

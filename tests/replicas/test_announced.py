@@ -43,6 +43,7 @@ def daemon(machine: Machine, keeper: KeeperConfig) -> Iterator[None]:
         process.wait()
 
 
+@pytest.mark.in_turn
 def test_a_new_table_is_announced_and_followed_at_once(
     machine: Machines, settings: KeeperConfig, keeper: Keeper
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_new_table_is_announced_and_followed_at_once(
         assert b.keys() == [1]
 
 
+@pytest.mark.in_turn
 def test_a_converted_table_is_announced_at_once(machine: Machines, settings: KeeperConfig, keeper: Keeper) -> None:
     a = machine("a")
     with daemon(a, settings):
@@ -73,7 +75,7 @@ def test_who_answers_is_not_dropped_though_keeper_is_silent(a: Machine, b: Machi
     with b.serving():
         keeper.delete(TABLE.replica("b").is_active)
         a("replica", "drop", "d.t", "b", code=13)
-        assert "replica b is not gone: its daemon answers at 127.0.0.1:" in a.error
+        assert "replica b is not gone" in a.error
     a("replica", "drop", "d.t", "b")
     assert keeper.children(TABLE.replicas) == ["a"]
 

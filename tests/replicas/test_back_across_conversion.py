@@ -32,7 +32,7 @@ def test_what_was_replicated_then_comes_back_as_no_replica(a: Machine) -> None:
     plain = head(a)
     for line in (("undo", "s3", str(plain)), ("restore", "s3", "--revision", str(replicated), "--apply")):
         a(*line, code=13)
-        assert "d.t would bring back its definition as a replicated table" in a.error
+        assert "d.t would bring back its definition" in a.error
         assert "table alter d.t --replicated" in a.error
     assert "would bring back" in a.json("restore", "s3", "--revision", str(replicated))["objection"]
     assert (head(a), a.json("table", "show", "d.t").get("keeper")) == (plain, None)
@@ -56,7 +56,7 @@ def test_what_was_plain_then_stays_a_replica(a: Machine) -> None:
     replicated = head(a)
     for line in (("undo", "s3", str(replicated)), ("restore", "s3", "--revision", str(plain), "--apply")):
         a(*line, code=13)
-        assert "d.t is not possible here: its other replicas would not know" in a.error
+        assert "d.t is not possible here" in a.error
     assert (head(a), a.json("table", "show", "d.t")["keeper"]) == (replicated, "/tables/01/d.t")
 
 
@@ -68,7 +68,7 @@ def test_another_bucket_s_replica_does_not_become_one_here(
     a("move", "d.t", "--part", FIRST, "--to-disk", "s3")
     a("table", "alter", "d.t", "--replicated")
     copied = ("restore", "s3", "--from", a.bucket)
-    assert "would bring back its definition as a replicated table" in far.json(*copied)["objection"]
+    assert "would bring back its definition" in far.json(*copied)["objection"]
     far(*copied, "--apply", code=13)
     assert "table alter --not-replicated" in far.error
     assert far.json("table", "list")["tables"] == []
@@ -86,7 +86,7 @@ def test_what_is_a_replica_here_takes_nothing_of_another_bucket(
     a("table", "alter", "d.t", "--replicated")
     replicated = head(a)
     a("restore", "s3", "--from", (tmp_path / "far" / "s3").as_uri(), "--apply", code=13)
-    assert "d.t is not possible here: its other replicas would not know" in a.error
+    assert "d.t is not possible here" in a.error
     assert head(a) == replicated
 
 
@@ -103,4 +103,4 @@ def test_the_log_is_asked_where_the_store_cannot_be_opened(a: Machine, monkeypat
 
     monkeypatch.setattr(Session, "unrecovered", broken)
     a("restore", "s3", "--revision", str(replicated), "--apply", code=13)
-    assert "d.t would bring back its definition as a replicated table" in a.error
+    assert "d.t would bring back its definition" in a.error

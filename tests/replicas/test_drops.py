@@ -37,6 +37,7 @@ def drop(one: Machine, code: int = 0) -> Any:
     return one(*line, code=code) if code else one.json(*line)
 
 
+@pytest.mark.in_turn
 def test_all_replicas_drop_what_was_there_and_keep_later_rows(a: Machine, b: Machine, machine: Machines) -> None:
     """One part in the bucket, one merged, one that a replica never fetched; one replica comes when all is over."""
     late = machine("late")
@@ -80,6 +81,7 @@ def test_what_is_dropped_is_not_waited_for(a: Machine, b: Machine) -> None:
     assert b.json("replica", "queue", "d.t")["entries"] == []
 
 
+@pytest.mark.in_turn
 def test_an_insert_on_its_way_stays(a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number is lower than the drop's, it has no answer yet; its word comes after the drop's."""
     a.insert(1)
@@ -121,6 +123,7 @@ def test_an_insert_that_counts_but_is_not_here_yet_is_dropped(
     assert b.keys() == []
 
 
+@pytest.mark.in_turn
 def test_what_moves_now_is_not_dropped(a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     a.insert(1)
     with a.serving():
@@ -134,6 +137,7 @@ def test_what_moves_now_is_not_dropped(a: Machine, b: Machine, monkeypatch: pyte
     assert a.on_disk("ssd") == set()
 
 
+@pytest.mark.in_turn
 def test_what_is_to_be_dropped_neither_moves_nor_merges(a: Machine, b: Machine) -> None:
     for key in (1, 2):
         a.insert(key)
@@ -145,6 +149,7 @@ def test_what_is_to_be_dropped_neither_moves_nor_merges(a: Machine, b: Machine) 
     assert b.keys() == []
 
 
+@pytest.mark.in_turn
 def test_a_move_that_was_claimed_meanwhile_is_not_missed(
     a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +193,7 @@ def insert(one: Machine, **keys: int) -> Any:
 TIMES = {"past": "2013-01-31 12:00:00", "future": "2200-01-01 00:00:00"}
 
 
+@pytest.mark.in_turn
 def test_what_is_past_its_time_goes_from_all_replicas(machine: Machines) -> None:
     """Whole parts by an entry of their own, from the disks and the bucket; rows with the merges, everywhere alike."""
     a, b, late = machine("a"), machine("b"), machine("late")
@@ -217,6 +223,7 @@ def test_what_is_past_its_time_goes_from_all_replicas(machine: Machines) -> None
         one("fsck", "--read-data")
 
 
+@pytest.mark.in_turn
 def test_a_merge_that_leaves_no_row_makes_no_part(machine: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has what goes into it, and who never fetched it and finds nobody who has what comes out."""
     a, b, late = machine("a"), machine("b"), machine("late")
@@ -251,6 +258,7 @@ def test_no_merge_goes_by_a_clock_that_is_wrong(machine: Machines, monkeypatch: 
     assert a.keys() == [1, 2, 11, 12]
 
 
+@pytest.mark.in_turn
 def test_replicas_merge_by_an_unconfirmed_clock_and_keep_rows(
     machine: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +333,7 @@ def test_what_a_drop_takes_is_done_with_before_the_drop(
     assert [path[-2:] for path in one_by_one if "/queue/" in path] == ["03"]
 
 
+@pytest.mark.in_turn
 def test_what_is_done_with_together_may_be_done_with_already(
     a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch, keeper: Keeper
 ) -> None:

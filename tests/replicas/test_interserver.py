@@ -171,6 +171,7 @@ def test_what_was_answered_is_remembered_while_it_counts() -> None:
     assert len(check._nonces) == len(check._by_time) == 1
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "path",
     [
@@ -222,6 +223,7 @@ def test_a_part_still_arriving_is_given_to_who_knows_from_keeper(machine: Machin
         assert ask(store, path, headers=known) == 404
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("name", ["..%2Farriving%2Fall_0_0_0", "all_0_0_0%2F..%2Fall_0_0_0", "arriving"])
 def test_no_path_is_made_of_the_name_of_what_arrives(machine: Machine, name: str) -> None:
@@ -358,6 +360,7 @@ def asked(machine: Machine, tmp_path: Path, answer: Answer) -> Iterator[Callable
         yield lambda: peers.fetch(where, table, PART, content_digest(stored.part), lambda part: target, Limiter())
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("answer", [another_description, flipped, longer, shorter, without_end])
 def test_what_a_lying_peer_sends_is_refused(machine: Machine, tmp_path: Path, answer: Answer) -> None:
     """I10: the digest in Keeper vouches for the description, and that for every byte."""
@@ -366,6 +369,7 @@ def test_what_a_lying_peer_sends_is_refused(machine: Machine, tmp_path: Path, an
     assert PART in error.value.message
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("answer", [honest, breaking_off])
 def test_what_an_honest_peer_sends_is_whole(machine: Machine, tmp_path: Path, answer: Answer) -> None:
     """A transfer that breaks off goes on where it broke."""
@@ -388,6 +392,7 @@ def test_a_peer_that_refuses_or_is_not_there_is_told(machine: Machine, tmp_path:
             peers.fetch(where, table, PART, "0" * 64, lambda part: tmp_path, Limiter())
 
 
+@pytest.mark.in_turn
 def test_a_peer_that_hangs_is_left_and_the_next_one_is_asked(
     tmp_path: Path,
     settings: KeeperConfig,
@@ -530,6 +535,7 @@ def test_files_that_came_with_the_part_are_not_asked_for(machine: Machine, tmp_p
         }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("length", "change", "said"),
     [

@@ -14,6 +14,7 @@ def keep_cold(machine: Machine) -> None:
     machine("move", "d.t", "--partition", "all", "--to-disk", "s3", "--keep-source")
 
 
+@pytest.mark.in_turn
 def test_a_conversion_leaves_no_copy_of_a_shared_part(machine: Machines) -> None:
     """The replicas share it, and no merge of this one takes it from the others."""
     a = plain(machine("a"))
@@ -29,6 +30,7 @@ def test_a_conversion_leaves_no_copy_of_a_shared_part(machine: Machines) -> None
     assert b.keys() == [1, 2, 3]
 
 
+@pytest.mark.in_turn
 def test_a_replica_merges_no_copy_of_a_shared_part(machine: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that an earlier version converted has copies still."""
     a = plain(machine("a"))
@@ -46,6 +48,7 @@ def test_a_replica_merges_no_copy_of_a_shared_part(machine: Machines, monkeypatc
     assert b.keys() == [1, 2, 3]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("loses_journal", [False, True], ids=["journal", "no journal"])
 def test_a_copy_of_a_plain_table_goes_with_its_part(machine: Machines, loses_journal: bool) -> None:
     """Another machine made it a replicated table, and dropped the part. This one is no replica."""
@@ -63,6 +66,7 @@ def test_a_copy_of_a_plain_table_goes_with_its_part(machine: Machines, loses_jou
     b.join("--policy", "cold")
 
 
+@pytest.mark.in_turn
 def test_a_machine_joins_over_copies_of_shared_parts(machine: Machines) -> None:
     a, b = machine("a"), machine("b")
     a("table", "create", "d.t", "--column", "k:int64", "--order-by", "k", "--policy", "cold")

@@ -33,24 +33,26 @@ def in_blocks_of(rows: int, machine: Machines) -> Machine:
 def test_a_block_that_keeper_does_not_take_leaves_nothing(a: Machine, keeper: Keeper) -> None:
     before = keeper.children(NUMBERS) if keeper.exists(NUMBERS) else []
     a.insert(*range(MOST + 1), code=2)
-    assert f"a block of {MOST + 1} partitions of d.t does not go in as one" in a.error
+    assert f"a block of {MOST + 1} partitions of d.t" in a.error
     assert "fewer partitions at once" in a.error
     assert (keeper.children(NUMBERS) if keeper.exists(NUMBERS) else []) == before
     assert a.keys() == []
 
 
+@pytest.mark.in_turn
 def test_an_insert_with_a_second_block_refused_leaves_nothing_in(machine: Machines) -> None:
     """Cut otherwise, the rows of a first block that is in would go in twice. Keeper does not take the second block."""
     a = in_blocks_of(MOST + 1, machine)
     rows = [0] * (MOST + 1) + list(range(MOST + 1))
     a.insert(*rows, code=2)
-    assert "nothing of this block was inserted; insert rows, of fewer partitions" in a.error
+    assert "nothing of this block was inserted" in a.error
     assert a.keys() == []
     for part in (rows[:MOST], rows[MOST:-1], rows[-1:]):
         a.insert(*part)
     assert a.keys() == sorted(rows)
 
 
+@pytest.mark.in_turn
 def test_a_refused_block_far_into_an_insert_says_which_are_in(machine: Machines) -> None:
     """All before it, and none after it: so the others can be inserted by themselves, and no row is in twice.
     It says which rows are in."""
@@ -58,7 +60,7 @@ def test_a_refused_block_far_into_an_insert_says_which_are_in(machine: Machines)
     a = in_blocks_of(size, machine)
     rows = [key for block in range(10) for key in [block] * size] + list(range(size)) + [size] * 50
     a.insert(*rows, code=2)
-    assert "the first 1,000 rows went in, and none after: insert the rest, of fewer" in a.error
+    assert "the first 1,000 rows went in" in a.error
     assert a.keys() == rows[:1000]
     a.insert(*rows, code=2)
     assert "the first 1,000 rows went in" in a.error
@@ -68,12 +70,14 @@ def test_a_refused_block_far_into_an_insert_says_which_are_in(machine: Machines)
     assert a.keys() == sorted(rows)
 
 
+@pytest.mark.in_turn
 def test_the_most_go_in_and_what_is_there_already_does_not_count(a: Machine) -> None:
     assert a.insert(*range(MOST))["rows"] == MOST
     assert a.insert(*range(MOST + 1))["duplicates"] == MOST
     assert a.keys() == list(range(MOST + 1))
 
 
+@pytest.mark.in_turn
 def test_an_inbox_file_with_too_many_partitions_fails_once(a: Machine, settings: KeeperConfig, tmp_path: Path) -> None:
     """It is not tried for ever, and nothing of it is in the table. Files that have too many together go in one by one,
     each once. It keeps back no other file."""

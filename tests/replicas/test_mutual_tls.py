@@ -35,6 +35,7 @@ def authority(tmp_path: Path) -> Path:
     return certificates.made(place)
 
 
+@pytest.mark.in_turn
 def test_replicas_that_show_certificates_give_each_other_parts(
     a: Machine, b: Machine, settings: KeeperConfig, authority: Path
 ) -> None:
@@ -52,6 +53,7 @@ def test_replicas_that_show_certificates_give_each_other_parts(
     assert b.keys() == [1, 2]
 
 
+@pytest.mark.in_turn
 def test_plain_speech_or_another_authority_gets_nothing(
     a: Machine, b: Machine, settings: KeeperConfig, authority: Path, tmp_path: Path
 ) -> None:

@@ -178,7 +178,7 @@ def test_what_was_inserted_again_keeps_no_other_part_back(a: Machine) -> None:
     preview = a.run("partition", "attach", "d.t", "all", "--dry-run")
     assert (preview[0], "1 part, 1 row" in preview[1]) == (3, True), a.error
     attach(a, code=3)
-    assert "inserted again since: they are in part" in a.error
+    assert "inserted again since" in a.error
     assert sorted(a.keys()) == [1, 2]
     attach(a, code=13)
     assert sorted(a.keys()) == [1, 2]

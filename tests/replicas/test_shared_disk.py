@@ -19,6 +19,7 @@ from zerocopy.keeper.client import Keeper
 FIRST = "all_0_0_0"
 
 
+@pytest.mark.in_turn
 def test_one_moves_and_all_have_it_once(a: Machine, b: Machine, machine: Machines) -> None:
     """Inserted on one, moved by another, counted on three: one copy in the bucket, none left on an SSD."""
     c = machine("c")
@@ -44,6 +45,7 @@ def test_one_moves_and_all_have_it_once(a: Machine, b: Machine, machine: Machine
     assert c.keys() == [1, 2, 3]
 
 
+@pytest.mark.in_turn
 def test_own_disks_are_drained_and_the_shared_one_is_not(a: Machine, b: Machine) -> None:
     a.insert(1, 2)
     with a.serving():
@@ -53,7 +55,7 @@ def test_own_disks_are_drained_and_the_shared_one_is_not(a: Machine, b: Machine)
     assert a.json("disk", "drain", "hdd")["empty"]
     assert b.sync()["freed"] == [FIRST]
     a("disk", "drain", "s3", code=13)
-    assert "holds parts of d.t for all of its replicas" in a.error
+    assert "holds parts of d.t for all" in a.error
     assert a.disks() == b.disks() == {FIRST: "s3"}
     b("disk", "drain", "s3", code=13)
     a.insert(3, code=1)
@@ -83,6 +85,7 @@ def test_who_gives_up_all_its_first_disks_is_still_the_replica(a: Machine, b: Ma
     assert a.keys() == b.keys() == [1, 2]
 
 
+@pytest.mark.in_turn
 def test_what_was_merged_waits_for_every_replica(a: Machine, b: Machine) -> None:
     """Else the bucket has a part of whose inputs a replica still has its own: every row of them would count twice."""
     a.insert(1)
@@ -90,9 +93,9 @@ def test_what_was_merged_waits_for_every_replica(a: Machine, b: Machine) -> None
     with a.serving():
         b.sync()
     a("merge", "d.t", "--final")
-    assert "replica b has not got it yet" in a.move("all_0_1_1")["skipped"][0]["reason"]
+    assert "replica b has not" in a.move("all_0_1_1")["skipped"][0]["reason"]
     assert a.keys() == b.keys() == [1, 2]
-    assert "a merge or drop that the replicas agreed upon takes it" in b.move(FIRST)["skipped"][0]["reason"]
+    assert "a merge or drop" in b.move(FIRST)["skipped"][0]["reason"]
     b.sync()
     assert a.move("all_0_1_1")["moved"]
     assert a.keys() == b.keys() == [1, 2]
@@ -116,6 +119,7 @@ class Paused:
             self.report = store.apply(store.plan_manual_move("d.t", part=FIRST, to_disk="s3"))
 
 
+@pytest.mark.in_turn
 def test_a_part_that_is_moved_is_in_no_merge_and_no_other_move(
     a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +141,7 @@ def test_a_part_that_is_moved_is_in_no_merge_and_no_other_move(
         assert one.disks() == {FIRST: "s3", "all_1_2_1": "ssd"}
 
 
+@pytest.mark.in_turn
 def test_a_mover_that_was_replaced_comes_too_late(
     a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch, keeper: Keeper
 ) -> None:
@@ -154,14 +159,15 @@ def test_a_mover_that_was_replaced_comes_too_late(
     assert (report.moved, len(report.failed)) == ((), 1)
     why = report.failed[0].error
     assert f"part {FIRST} was not moved" in why, why
-    assert "replica a took over the moves of d.t" in why
-    assert "run 'frostline replica sync', and move what is not on s3 then" in why
+    assert "replica a took over" in why
+    assert "'frostline replica sync'" in why
     assert b.sync()["merged"] == ["all_0_1_1"]
     for one in (a, b):
         assert one.keys() == [1, 2]
         assert one.disks() == {"all_0_1_1": "ssd"}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("harm", ["object", "digest"])
 def test_without_a_proof_the_copy_on_the_ssd_stays(
     a: Machine, b: Machine, harm: str, bucket: str, s3_environment: Server, keeper: Keeper
@@ -202,10 +208,10 @@ def test_who_joins_must_have_the_same_bucket(
     assert "another bucket" in other.error
     a("table", "create", "d.u", "--replicated", "--column", "k:int64", "--order-by", "k", "--policy", "local")
     b("table", "create", "d.u", "--replicated", "--policy", "cold", code=13)
-    assert "have local disks, or buckets with a log each" in b.error
+    assert "buckets with a log each" in b.error
     own = Machine(tmp_path, "own", settings, capsys, (tmp_path / "third").as_uri() + "/", log="own")
     own("table", "create", "d.t", "--replicated", "--policy", "cold", code=13)
-    assert "policy cold has s3, where each machine has its own (`log: own`)" in own.error
+    assert "policy cold has s3" in own.error
 
 
 def test_who_is_none_reads_what_is_cold_and_changes_nothing(a: Machine, machine: Machines) -> None:
@@ -252,7 +258,7 @@ def test_a_bucket_that_takes_one_writer_is_none_to_share(machine: Machines) -> N
     plain["disks"]["s3"]["conditional_put"] = "no"
     one.configuration.write_text(yaml.safe_dump(plain))
     one("table", "create", "d.t", "--column", "k:int64", "--order-by", "k", "--replicated", "--policy", "cold", code=13)
-    assert "on s3 one machine at a time may write" in one.error
+    assert "on s3 one machine at a time" in one.error
     assert one.json("table", "list")["tables"] == []
 
 
@@ -266,7 +272,7 @@ def test_what_is_in_the_bucket_but_differs_is_not_taken_for_it(a: Machine, b: Ma
     before = keeper.get(path).data
     keeper.set(path, b"0" * 64)
     (postponed,) = b.sync(code=3)["postponed"]
-    assert "is not the one that the replicas agreed upon" in postponed["reason"]
+    assert "the replicas agreed upon" in postponed["reason"]
     assert keeper.children("/tables/01/d.t/replicas/b/parts") == ["all_1_1_0"]
     keeper.set(path, before)
     assert b.sync()["skipped"] == 1

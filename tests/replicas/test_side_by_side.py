@@ -102,6 +102,7 @@ def test_one_after_the_other_where_the_configuration_says_so(
     assert threads == {"MainThread"}
 
 
+@pytest.mark.in_turn
 def test_merges_wait_for_their_inputs_and_are_made_side_by_side(
     a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

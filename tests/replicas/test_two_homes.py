@@ -54,7 +54,7 @@ def test_the_node_of_a_living_daemon_is_never_taken_away(a: Machine, copied: Mac
         alive = active(keeper)
         with copied.serving():
             copied.insert(2, code=13)
-            assert "d.t can only be read here: the daemon of another home" in copied.error
+            assert "d.t can only be read here" in copied.error
             assert "is at work as replica a" in copied.error
             copied("replica", "sync", "d.t", code=13)
             assert copied.keys() == [1]
@@ -102,7 +102,7 @@ def test_a_copy_drops_nothing_after_keeper_was_lost(a: Machine, copied: Machine,
     a("replica", "restore", "d.t")
     assert not keeper.exists(ACTIVE)
     copied.insert(2, code=13)
-    assert "another home put replica a back into Keeper" in copied.error
+    assert "another home put replica a" in copied.error
     copied("table", "drop", "d.t")
     assert keeper.exists("/tables/01/d.t/replicas/a")
     assert a.insert(3)["rows"] == 1
@@ -156,7 +156,7 @@ def test_who_does_not_say_where_it_works_is_not_taken_away(
         with a.serving():
             assert active(keeper).data == data
         a.insert(1, code=13)
-        assert "a daemon with an unknown state directory" in a.error
+        assert "unknown state directory" in a.error
     assert a.insert(1)["rows"] == 1
 
 

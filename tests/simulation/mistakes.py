@@ -99,7 +99,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "simulated: no tombstone",
         "a drop leaves nothing that says so",
         "tables",
-        replaced("tiering.catalog.tables", "_tombstone", nothing),
+        replaced("tiering.table.tombstones", "encode", nothing),
     ),
     Mistake(4, "simulated: no fence", "what is deleted is named", "log", _of_machines("no fence")),
     Mistake(4, "simulated: fence not heeded", "a commit does not look again", "log", _of_machines("fence not heeded")),

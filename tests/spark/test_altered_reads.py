@@ -36,6 +36,7 @@ class Altering:
             found.body, self.altered = bytes(body), self.altered + 1
 
 
+@pytest.mark.in_turn
 def test_rows_are_right_or_the_part_is_named(spark: SparkSession, tmp_path: Path, ministack: Server) -> None:
     altering = Altering()
     with meddling(ministack, answer=altering) as server:

@@ -64,6 +64,7 @@ def _read_all(frame: DataFrame) -> None:
 
 
 class TestTheCatalogue:
+    @pytest.mark.in_turn
     def test_a_table_of_it_is_read_and_written_by_sql_and_by_frames(self, session: SparkSession, config: Path) -> None:
         session.sql("create table t using frostline.db.t")
         assert rows_of(session.table("t")) == ROWS
@@ -96,6 +97,7 @@ class TestTheCatalogue:
         spark_tiering.formats(later, ["db.t"], config=config)
         assert rows_of(later.table("t")) == ROWS
 
+    @pytest.mark.in_turn
     def test_a_stream_writes_to_it_and_reads_it(self, session: SparkSession, config: Path, tmp_path: Path) -> None:
         session.sql("create table t using frostline.db.t")
         session.sql("create table other using frostline.db.other")
@@ -110,6 +112,7 @@ class TestTheCatalogue:
 
 
 class TestRefused:
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         ("statement", "message"),
         [
@@ -129,6 +132,7 @@ class TestRefused:
         session.sql("create table t using frostline.db.t comment 'mine' tblproperties ('team' = 'a', 'filter' = 'x')")
         assert rows_of(session.table("t")) == ROWS
 
+    @pytest.mark.in_turn
     @pytest.mark.parametrize("change", ["add columns (more int)", "add column more string after k"])
     def test_a_column_that_spark_alone_has_is_refused(self, session: SparkSession, config: Path, change: str) -> None:
         """Spark asks no source in Python about it, and says that it is done."""
@@ -140,6 +144,7 @@ class TestRefused:
         session.sql("create table t using frostline.db.t")
         assert rows_of(session.table("t")) == ROWS == _held(config)
 
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(("change", "field"), [("add column p.b int", "p.b"), ("rename column p.a to z", "p.z")])
     def test_a_field_of_a_struct_that_spark_alone_has_is_refused(
         self, session: SparkSession, config: Path, change: str, field: str
@@ -178,13 +183,14 @@ class TestRefused:
             lambda: session.sql("insert overwrite t values (3, 'three')"),
             lambda: _frame(session, (3, "three")).write.insertInto("t", overwrite=True),
         ):
-            with pytest.raises(Exception, match=r"does not say which rows.*insertInto hand on no options"):
+            with pytest.raises(Exception, match=r"does not say which rows.*insertInto"):
                 write()
         assert _held(config) == ROWS
 
+    @pytest.mark.in_turn
     def test_a_format_of_one_table_takes_no_other(self, session: SparkSession) -> None:
         assert session.read.format("frostline.db.t").option("filter", "k > 1").load().count() == 1
-        with pytest.raises(Exception, match=r"the format frostline.db.t is of db.t, and not of db.other"):
+        with pytest.raises(Exception, match=r"frostline.db.t is of db.t, and not of db.other"):
             session.read.format("frostline.db.t").load("db.other").count()
 
     def test_names_that_are_one_to_spark_and_a_table_that_is_missing(self, spark: SparkSession, config: Path) -> None:

@@ -127,7 +127,7 @@ def test_what_was_inserted_on_an_ssd_comes_once_from_the_bucket(tiered: Path) ->
         store.apply(store.plan_manual_move("db.days", partition="2", to_disk="ssd"))
         store.merge("db.days", MergeRequest(final=True))
         to_bucket(store, "db.days")
-    with pytest.raises(Refused, match=r"may hold rows of 2_\d+_\d+_0, which was here before"):
+    with pytest.raises(Refused, match=r"may hold rows of 2_\d+_\d+_0"):
         since(tiered, begin)
 
 
@@ -192,16 +192,14 @@ def test_a_log_cut_off_and_collected_objects_are_reported(ministack: Server, tmp
         store.merge("db.days", MergeRequest(final=True))
         rules = GcRules(guard=timedelta(0), delete=True, max_delete_fraction=1.0, allow_short_guard=True)
         assert store.gc("s3", rules).refused is None
-    with pytest.raises(FrostlineError, match=r"2 files with rows that came into .* were collected"):
+    with pytest.raises(FrostlineError, match=r"2 files .* were collected"):
         since(file, begin)
     with opened(file) as store:
         for key in (7, 8):
             store.object_disk("s3").write_snapshot()
             came(store, key)
         assert store.gc("s3", rules).refused is None
-    with pytest.raises(
-        Refused, match=r"after revision 1 is not known any more: the log of disk s3 is kept from revision"
-    ):
+    with pytest.raises(Refused, match=r"after revision 1 .* disk s3 is kept"):
         since(file, 1)
 
 
@@ -245,7 +243,7 @@ def test_batches_have_so_many_commits_and_are_the_same_again(config: Path) -> No
     with opened(config) as store:
         came(store, 8, definition=OTHER)
     assert latest(asked, second, None, None) == second  # no batch for what is not of this table
-    with pytest.raises(Refused, match="not the table that this stream began with"):
+    with pytest.raises(Refused, match="this stream began with"):
         plan_batch(asked, Until("another", head(config)))
 
 

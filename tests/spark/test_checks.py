@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.in_turn
 def test_a_check_finds_the_same_damage(site: Site) -> None:
     """I1, I3, I4."""
     sound = site.check(read_data=True)
@@ -60,6 +61,7 @@ def test_a_check_finds_the_same_damage(site: Site) -> None:
     assert {"notes.txt", "r-notes"} == set(site.collect(delete=False).foreign)
 
 
+@pytest.mark.in_turn
 def test_a_collection_reports_the_same_and_deletes_no_more(site: Site) -> None:
     """I4, I5: young, pinned and foreign objects stay, and whatever else somebody may need."""
     gone = {site.drop(1), site.drop(2)}
@@ -97,6 +99,7 @@ def test_a_collection_refuses_the_same(site: Site) -> None:
         assert there.deleted == 0
 
 
+@pytest.mark.in_turn
 def test_tasks_that_die_change_nothing(site: Site, tmp_path: Path) -> None:
     """Every piece is done, lost with its process, and done again."""
     damage(site)
@@ -109,6 +112,7 @@ def test_tasks_that_die_change_nothing(site: Site, tmp_path: Path) -> None:
     assert spark.figures.retried_tasks >= 3
 
 
+@pytest.mark.in_turn
 def test_a_bucket_that_asks_for_patience_gets_it(ministack: Server, tmp_path: Path, spark: SparkSession) -> None:
     """Executors slow down at 503, and read everything in the end; one that never gives in is an error, no finding."""
     refused: dict[str, int] = {}
@@ -143,6 +147,7 @@ def lost_of(result: RebuildResult) -> list[tuple[str, str, int | None]]:
     return [(one.key, one.path, one.found_bytes) for one in result.missing_objects]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("is_dying", [False, True])
 def test_a_cache_is_rebuilt_while_executors_list_the_bucket(site: Site, tmp_path: Path, is_dying: bool) -> None:
     """I7, I15: the same rows and the same losses as in one process, from an empty state, also when tasks die."""
@@ -167,6 +172,7 @@ def test_a_cache_is_rebuilt_while_executors_list_the_bucket(site: Site, tmp_path
     there.close()
 
 
+@pytest.mark.in_turn
 def test_a_rebuild_that_cannot_list_changes_nothing(site: Site, tmp_path: Path) -> None:
     """I7: an executor that does not reach the bucket is an error, no loss, and the cache stays as it is."""
     gone = config_of(Server("gone", f"http://127.0.0.1:{free_port()}", "a", "b"), site.bucket, retries=1)
@@ -184,6 +190,7 @@ def content(disk: ObjectDisk) -> dict[str, bytes]:
     return {info.path: disk.read(info.path) for info in disk.walk()}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("is_dying", [False, True])
 def test_executors_copy_what_is_restored_from_another_bucket(site: Site, tmp_path: Path, is_dying: bool) -> None:
     """I4, I7: byte for byte, and nothing is copied twice, also when tasks die with their work done."""
@@ -205,6 +212,7 @@ def test_executors_copy_what_is_restored_from_another_bucket(site: Site, tmp_pat
     target.close()
 
 
+@pytest.mark.in_turn
 def test_executors_ask_the_objects_of_a_clickhouse_server(
     server: Server, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

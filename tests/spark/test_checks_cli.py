@@ -41,6 +41,7 @@ def configured(site: Site, directory: Path, **conf: str) -> Path:
     return path
 
 
+@pytest.mark.in_turn
 def test_the_verb_gives_the_same_document_and_what_spark_did(ministack: Server, tmp_path: Path) -> None:
     site = Site(ministack, tmp_path / "state", None)  # type: ignore[arg-type]
     damage(site)
@@ -114,6 +115,7 @@ def test_executors_have_nothing_but_what_they_are_sent(ministack: Server, tmp_pa
     assert gone in site.blobs()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

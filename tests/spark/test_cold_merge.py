@@ -46,6 +46,7 @@ def digests(config: Config) -> list[tuple[str, str, int]]:
         return [(file.name, file.sha256, file.rows) for stored in store.parts("d.t") for file in stored.part.files]
 
 
+@pytest.mark.in_turn
 def test_spark_writes_the_same_files_as_this_process(
     spark: SparkSession, ministack: Server, tmp_path: Path, config: Config
 ) -> None:
@@ -65,6 +66,7 @@ def test_spark_writes_the_same_files_as_this_process(
     assert all_rows(config) == before
 
 
+@pytest.mark.in_turn
 def test_an_executor_that_dies_costs_time_only(spark: SparkSession, config: Config, tmp_path: Path) -> None:
     """Each shard is merged and uploaded, then its process is gone before it can say so; what it wrote is garbage."""
     before = all_rows(config)
@@ -183,6 +185,7 @@ def test_spark_submit_runs_the_command_line(config: Config, tmp_path: Path, java
     assert submitted("merge", "d.nothing", "--spark").returncode == 10
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seconds", [3, 8])
 def test_ctrl_c_ends_a_merge_whatever_spark_is_doing(config: Config, tmp_path: Path, java: None, seconds: int) -> None:
     """While Spark starts, or while it works: one line, the documented exit code, and no trace of Python or Java."""

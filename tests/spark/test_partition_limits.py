@@ -31,6 +31,7 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.in_turn
 def test_writes_go_where_inserts_go(spark: SparkSession, config: Path) -> None:
     """Guards I21. The multiple below the least number is none that Spark can count with in its type."""
     least = {"i": -(2**31), "l": -(2**63), "d": -(10**38 - 1)}
@@ -63,6 +64,7 @@ def test_ranges_of_partitions_take_the_least_numbers(spark: SparkSession, config
         assert in_ranges(frame, one, 3).count() == 20
 
 
+@pytest.mark.in_turn
 def test_conditions_on_nanoseconds_lose_no_row(spark: SparkSession, config: Path) -> None:
     """Guards I21. Spark compares the microseconds that it gets."""
     one = table("db.n", {"k": "int64", "at": "timestamp[ns]"}, ["at", "k"], PartitionField("identity", "at"))

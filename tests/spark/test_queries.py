@@ -167,6 +167,7 @@ QUERIES = [
 ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("query", QUERIES)
 def test_the_rows_are_those_of_duckdb(spark: SparkSession, config: Path, query: str) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
@@ -221,6 +222,7 @@ def test_options_may_be_numbers_and_times() -> None:
     assert read_options({"path": "d.t", "timestamp": given["timestamp"]}).timestamp == moment
 
 
+@pytest.mark.in_turn
 def test_nothing_of_a_query_is_left_in_the_session(spark: SparkSession, config: Path) -> None:
     def state() -> tuple[Any, ...]:
         return (

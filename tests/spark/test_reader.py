@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+import spark_tiering
 from disks.garbage.rules import GcRules
 from oplog import pins
 from oplog.errors import Damaged, Refused
@@ -156,6 +157,7 @@ class TestTypes:
         truncated = rows_of(read(spark, file, "db.nanos", nanoseconds="truncate"))
         assert truncated == [(1, datetime(2023, 11, 14, 22, 13, 20, 123456)), (2, None)]
 
+    @pytest.mark.in_turn
     def test_a_schema_of_the_users_own_names_the_columns(self, spark: SparkSession, config: Path) -> None:
         read(spark, config, "db.logs")
         reader = (
@@ -165,11 +167,12 @@ class TestTypes:
         assert frame.dtypes == [("size", "decimal(30,0)"), ("status", "bigint")]
         assert len(rows_of(frame)) == 2500
         narrow = spark.read.format("frostline").option("config", str(config)).schema("size tinyint").load("db.logs")
-        with pytest.raises(Exception, match="column size holds a value that does not fit int8"):
+        with pytest.raises(Exception, match=r"column size .* int8"):
             narrow.collect()
 
 
 class TestSelection:
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         "condition",
         [
@@ -209,6 +212,7 @@ class TestSelection:
         assert many.rdd.getNumPartitions() >= 10
         assert rows_of(many) == rows_of(one)
 
+    @pytest.mark.in_turn
     def test_nothing_leaks_from_one_query_to_the_next(self, spark: SparkSession, config: Path) -> None:
         """Spark 4.3 keeps pushed filters for all later queries of a data frame: so none may be taken."""
         for pushing in ("false", "true"):
@@ -223,6 +227,7 @@ class TestSelection:
             finally:
                 spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -245,6 +250,7 @@ class TestSelection:
 
 
 class TestThePast:
+    @pytest.mark.in_turn
     def test_a_revision_and_a_time_show_the_table_as_it_was(
         self, spark: SparkSession, ministack: Server, tmp_path: Path
     ) -> None:
@@ -324,9 +330,7 @@ class TestPlaces:
     def test_parts_on_the_ssd_are_read_refused_or_left_out(self, spark: SparkSession, config: Path) -> None:
         assert read(spark, config, "db.logs", filter="ts >= '2026-01-03'").count() == 500
         assert read(spark, config, "db.logs", local_disks="skip").count() == 2000
-        with pytest.raises(
-            Refused, match=r"disks of this machine \(ssd\) have 1 part of db.logs, .*20260103"
-        ) as caught:
+        with pytest.raises(Refused, match=r"\(ssd\) have 1 part of db.logs, .*20260103") as caught:
             plan_scan(ReadOptions("db.logs", config))  # executors elsewhere
         assert "option('local_disks', 'skip')" in caught.value.hint
         assert plan_scan(ReadOptions("db.logs", config, filter="ts < '2026-01-03'")).shares  # not needed: not refused
@@ -368,6 +372,32 @@ class TestPlaces:
         assert rows_of(read(spark, file, "db.t", columns="a", filter="b <= 20")) == [("none",), ("none",)]
         assert rows_of(read(spark, file, "db.t", columns="a", filter="a = 'none'")) == [("none",), ("none",)]
 
+    def test_older_parts_have_todays_fields(self, spark: SparkSession, ministack: Server, tmp_path: Path) -> None:
+        """Renamed, added, dropped and added again within structs and lists; by Spark's own reader where it can."""
+        file = write_config(tmp_path, ministack, hot=False)
+        kind = "struct<a: int32, gone: string, more: list<struct<x: int32>>>"
+        old = definitions.define_table("db.t", columns=["k:int64", f"o:{kind}"], order_by="k", policy="tiers")
+        new = definitions.rename_column(old, "o.a:o.b")
+        new = definitions.add_column(definitions.drop_column(new, "o.gone"), "o.gone:int64")
+        new = definitions.add_column(new, "o.more.element.y:string")
+        with opened(file) as store:
+            policy = next(iter(store.config.policies))
+            old, new = (msgspec.structs.replace(table, policy=policy) for table in (old, new))
+            store.create_table(old)
+            insert(store, old, {"k": [1, 2], "o": [{"a": 5, "gone": "x", "more": [{"x": 1}]}, None]})
+            new = store.alter_table(old, new)
+            insert(store, new, {"k": [3], "o": [{"b": 6, "gone": 7, "more": [{"x": 2, "y": "y"}]}]})
+        first = {"b": 5, "more": [{"x": 1, "y": None}], "gone": None}
+        expected = [first, None, {"b": 6, "more": [{"x": 2, "y": "y"}], "gone": 7}]
+        for frame in (
+            read(spark, file, "db.t"),
+            spark_tiering.sql(spark, "SELECT * FROM db.t", config=file, local_disks="shared"),
+        ):
+            assert [row.asDict(recursive=True)["o"] for row in frame.orderBy("k").collect()] == expected
+        assert rows_of(read(spark, file, "db.t", columns="k", filter="o.gone > 1")) == [(3,)]
+        assert rows_of(read(spark, file, "db.t", columns="k", filter="o.b = 5")) == [(1,)]
+
+    @pytest.mark.in_turn
     def test_a_column_that_took_no_nulls_takes_them(
         self, spark: SparkSession, ministack: Server, tmp_path: Path
     ) -> None:
@@ -413,9 +443,7 @@ class TestPlaces:
         scan = plan_scan(ReadOptions("db.types", config))
         sure = [msgspec.structs.replace(column, nullable=column.name != "u8") for column in scan.definition.columns]
         wanted = _everything(msgspec.structs.replace(scan.definition, columns=tuple(sure)))
-        with pytest.raises(
-            Damaged, match=r"data-0000\.parquet cannot be read: column u8 takes no nulls, and it holds some"
-        ):
+        with pytest.raises(Damaged, match=r"data-0000\.parquet cannot be read: column u8"):
             list(read_share(scan.shares[0], wanted, datetime.now(UTC) + timedelta(hours=1)))
 
     def test_an_object_that_is_gone_is_an_error_and_not_fewer_rows(self, config: Path, ministack: Server) -> None:

@@ -111,9 +111,7 @@ def test_rows_that_came_after_the_job_began_are_not_replaced(config: Path) -> No
     job = begun(config)
     with opened(config) as store:
         insert(store, DAYS, {"day": [1], "k": [99]})
-    with pytest.raises(
-        Refused, match=r"partition 1 of db\.days has rows that came after this write began: part 1_.* was "
-    ):
+    with pytest.raises(Refused, match=r"partition 1 of db\.days has rows .*: part 1_.* was "):
         finish(job, (1, 10))
     assert rows(config) == [(1, 1), (1, 2), (1, 99), (2, 3)]
     finish(begun(config), (1, 10))
@@ -129,7 +127,7 @@ def test_a_merge_brings_no_rows_but_shows_those_that_came(config: Path, late: bo
         store.merge("db.days", MergeRequest(final=True))
         insert(store, DAYS, {"day": [2], "k": [4]})  # not what is replaced
     if late:
-        with pytest.raises(Refused, match="has rows that came after this write began"):
+        with pytest.raises(Refused, match="rows that came after"):
             finish(job, (1, 10))
         assert rows(config) == [(1, 1), (1, 2), (1, 99), (2, 3), (2, 4)]
     else:
@@ -220,6 +218,7 @@ def test_a_job_id_replaces_once(config: Path) -> None:
     assert rows(config) == [(1, 10), (1, 11), (2, 3)]
 
 
+@pytest.mark.in_turn
 def test_spark_replaces_what_it_is_told_to(spark: SparkSession, config: Path) -> None:
     spark_tiering.register(spark)
 
@@ -228,7 +227,7 @@ def test_spark_replaces_what_it_is_told_to(spark: SparkSession, config: Path) ->
         frame.mode("overwrite").options(**options).save("db.days")
 
     new = "select bigint(1) as day, id as k from range(10, 12)"
-    with pytest.raises(Exception, match=r"does not say which rows of db\.days to remove.*'dynamic'"):
+    with pytest.raises(Exception, match=r"rows of db\.days to remove.*'dynamic'"):
         write(new)
     with pytest.raises(Exception, match="expected dynamic or static, got 'dynamc'"):
         write(new, partitionOverwriteMode="dynamc")
@@ -248,6 +247,7 @@ def test_a_partition_is_dropped_from_a_program_and_comes_back(config: Path) -> N
         spark_tiering.drop_partition("db.days", "7", config=config)
 
 
+@pytest.mark.in_turn
 def test_threads_of_a_program_replace_partitions_at_once(spark: SparkSession, config: Path) -> None:
     """Each of a day of its own; a thread that Spark did not start has no active session but by `register`."""
     spark_tiering.register(spark)

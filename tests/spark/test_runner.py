@@ -113,15 +113,17 @@ def test_an_error_of_on_done_ends_the_job(runner: SparkRunner) -> None:
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.in_turn
 def test_mistakes_and_crashes_that_last_are_told_in_a_sentence(runner: SparkRunner, tmp_path: Path) -> None:
     with pytest.raises(FrostlineError, match="ZeroDivisionError: a mistake of ours") as caught:
         answers(runner, [Attempt(tmp_path, 0, "mistake")])
     assert "pieces.py" in caught.value.hint
-    with pytest.raises(FrostlineError, match="testing: the process of a task died") as died:
+    with pytest.raises(FrostlineError, match=r"testing: .* died") as died:
         answers(runner, [Attempt(tmp_path, 1, "die")])
     assert "\n" not in died.value.message
 
 
+@pytest.mark.in_turn
 def test_several_jobs_at_once_keep_their_answers_apart(runner: SparkRunner, tmp_path: Path) -> None:
     found: list[dict[int, Any]] = [{}, {}, {}]
 

@@ -64,6 +64,7 @@ def test_a_batch_that_comes_again_goes_in_once(config: Path) -> None:
     assert counts(config)[0] == 30
 
 
+@pytest.mark.in_turn
 def test_small_batches_are_gathered_and_none_is_lost(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = replace(_stream(config), gathers=SMALL_PARTS)
     with opened(config) as store:
@@ -167,7 +168,7 @@ def test_a_driver_that_comes_late_adds_nothing(
 def test_a_checkpoint_that_was_made_anew_is_refused_unless_told(config: Path) -> None:
     _commit(_stream(config), 0, 10)
     _commit(_stream(config), 1, 10)
-    with pytest.raises(Refused, match=r"stream clicks wrote to db\.logs with another checkpoint"):
+    with pytest.raises(Refused, match=r"stream clicks .* db\.logs with another checkpoint"):
         begin_job(_stream(config, "second"))
     accepting = _stream(config, "second", takes_new=True)
     assert [_commit(accepting, batch, 10).rows for batch in (0, 1)] == [10, 10]
@@ -183,7 +184,7 @@ def test_a_checkpoint_that_was_made_anew_is_refused_unless_told(config: Path) ->
 def test_the_stream_is_known_by_its_checkpoint(tmp_path: Path) -> None:
     checkpoint = tmp_path / "check point"
     given = {"path": "db.t", "checkpointLocation": str(checkpoint), "queryName": "q"}
-    with pytest.raises(UsageError, match="the id of the stream cannot be read"):
+    with pytest.raises(UsageError, match="id of the stream"):
         stream_options(given)
     checkpoint.mkdir()
     (checkpoint / "metadata").write_text(json.dumps({"id": "abc"}))
@@ -209,6 +210,7 @@ def test_the_stream_is_known_by_its_checkpoint(tmp_path: Path) -> None:
             stream_options(wrong)
 
 
+@pytest.mark.in_turn
 def test_a_stream_of_spark_goes_in_once_through_restarts(spark: SparkSession, config: Path, tmp_path: Path) -> None:
     spark_tiering.register(spark)
     (tmp_path / "in").mkdir()

@@ -60,6 +60,7 @@ def objects(store: Store) -> set[str]:
 
 
 class TestRows:
+    @pytest.mark.in_turn
     def test_what_goes_in_comes_out(self, spark: SparkSession, config: Path) -> None:
         frame = frame_of(spark, 5000)
         write(frame, config)
@@ -256,6 +257,7 @@ def rows_as_dict(start: int, rows: int) -> Iterator[dict[str, list[Any]]]:
 
 
 class TestFailures:
+    @pytest.mark.in_turn
     def test_a_task_that_dies_midway_is_repeated_without_a_trace(
         self, spark: SparkSession, config: Path, tmp_path: Path
     ) -> None:
@@ -295,6 +297,7 @@ class TestFailures:
             write(frame, config)
         assert counts(config)[0] == 0
 
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         ("change", "options", "message"),
         [
@@ -324,6 +327,7 @@ class TestFailures:
             write(frame, config, **options)
         assert "Traceback" not in str(caught.value)
 
+    @pytest.mark.in_turn
     def test_tables_without_a_bucket_are_refused(self, spark: SparkSession, tmp_path: Path) -> None:
         frame = frame_of(spark, 10)
         home = tmp_path / "local"

@@ -8,6 +8,7 @@ python -m tests.tools.reference --check    fail when one of them is stale
 """
 
 import ast
+import copy
 import inspect
 import sys
 import types
@@ -87,6 +88,8 @@ def first_help() -> str:
 
 
 def _helps(command: Any, parent: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    command = copy.copy(command)  # others have it too
+    command.params = [copy.copy(option) for option in command.params]
     context = typer.Context(command, info_name=path[-1], parent=parent, terminal_width=WIDTH, max_content_width=WIDTH)
     if parent is not None:
         command.add_help_option = False

@@ -21,6 +21,7 @@ from restore.clickhouse.export import ExportDocument
 from restore.history.blame import Blame
 from restore.history.documents import DiffDocument, LogRow, UndoDocument
 from restore.verbs.documents import CheckDocument, GcDocument, GcSum, PartitionsDocument
+from tiering.catalog.data_files import FilesDocument
 from tiering.catalog.rows import DiskRow, PartRow, TableRow, UsageRow
 from tiering.daemon.inbox.status import InboxRun, InboxStatus
 from tiering.facts.cost import CostDocument
@@ -43,6 +44,7 @@ from zerocopy.verbs.each_table import FailedTable
 
 SHAPES: dict[str, Any] = {
     "parts": {"parts": list[PartRow]},
+    "files": FilesDocument,
     "disks": {"disks": list[DiskRow]},
     "table list": {"tables": list[TableRow]},
     "policies": {"policies": list[PolicyRow]},

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.homes import Home
 from tests.tui.conftest import DUE
 from tests.tui.pilot import Driver, drive
 
 
+@pytest.mark.in_turn
 def test_planned_moves_are_shown_and_carried_out(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("5", "a")
@@ -25,6 +28,7 @@ def test_planned_moves_are_shown_and_carried_out(home: Home) -> None:
     assert home.json("moves", "list")["moves"][0]["actor"] == "somebody@here"
 
 
+@pytest.mark.in_turn
 def test_what_is_no_longer_so_is_said_as_what_went_wrong(home: Home) -> None:
     """Somebody else was faster: the plan that was approved moves nothing."""
 
@@ -43,6 +47,7 @@ def test_what_is_no_longer_so_is_said_as_what_went_wrong(home: Home) -> None:
     drive(home, story)
 
 
+@pytest.mark.in_turn
 def test_marked_parts_are_moved_pinned_and_unpinned(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("3", "asterisk", "p")
@@ -59,6 +64,7 @@ def test_marked_parts_are_moved_pinned_and_unpinned(home: Home) -> None:
     assert {part["disk"] for part in home.json("parts")["parts"]} == {"s3"}
 
 
+@pytest.mark.in_turn
 def test_what_destroys_wants_its_name(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("2", "D")
@@ -76,6 +82,7 @@ def test_what_destroys_wants_its_name(home: Home) -> None:
     assert home.tables() == ["d.small"]
 
 
+@pytest.mark.in_turn
 def test_an_undo_shows_what_it_would_do(home: Home) -> None:
     home.to_bucket(table="d.small")
     moved = home.head()
@@ -97,6 +104,7 @@ def test_an_undo_shows_what_it_would_do(home: Home) -> None:
     assert home.head() == moved
 
 
+@pytest.mark.in_turn
 def test_what_would_do_nothing_is_not_asked(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("3", "m", "enter")
@@ -108,6 +116,7 @@ def test_what_would_do_nothing_is_not_asked(home: Home) -> None:
     drive(home, story)
 
 
+@pytest.mark.in_turn
 def test_merges_pauses_and_cancelled_moves(home: Home) -> None:
     home.insert(4, table="d.small")
 
@@ -124,6 +133,7 @@ def test_merges_pauses_and_cancelled_moves(home: Home) -> None:
     drive(home, story)
 
 
+@pytest.mark.in_turn
 def test_read_only_changes_nothing(home: Home) -> None:
     before = home.json("parts")
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.homes import Home
 from tests.tui.conftest import DUE
 from tests.tui.pilot import Driver, drive
@@ -33,6 +35,7 @@ def _moves(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return sorted((row["table"], row["part"]) for row in rows)
 
 
+@pytest.mark.in_turn
 def test_some_of_several_planned_moves_are_approved(home: Home) -> None:
     """The marked ones are carried out, in the order of the plan and as it says; the others are due as before."""
     several = _several_due(home)
@@ -69,6 +72,7 @@ def test_some_of_several_planned_moves_are_approved(home: Home) -> None:
         assert (move["from"], move["bytes"]) == (told["from"], told["bytes"])
 
 
+@pytest.mark.in_turn
 def test_the_log_is_filtered(home: Home) -> None:
     """By column, as `log --json` has the entries; without a filter all are back."""
     home.to_bucket(table="d.small")
@@ -98,6 +102,7 @@ def _revisions(entries: list[dict[str, Any]]) -> list[int]:
     return sorted(entry["revision"] for entry in entries)
 
 
+@pytest.mark.in_turn
 def test_a_plan_says_which_disk_cannot_be_asked(home: Home) -> None:
     """Nothing is due of what is seen; whether something is on the disk that is away, nobody knows."""
     home("table", "drop", "d.events")
@@ -120,6 +125,7 @@ def test_a_plan_says_which_disk_cannot_be_asked(home: Home) -> None:
     drive(home, story, size=(140, 40))
 
 
+@pytest.mark.in_turn
 def test_a_backup_that_was_drilled_says_so(home: Home) -> None:
     """When, and what was found, as `backup list --json` has it."""
     repository = (home.path / "backups").as_uri()

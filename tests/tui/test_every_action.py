@@ -59,6 +59,7 @@ def test_each_action_is_a_verb_and_has_its_test(home: Home) -> None:
         assert test in tests, (verb, file)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("screen", ["1", "9"], ids=["overview", "jobs"])
 def test_all_automatic_work_is_paused_and_resumed(home: Home, screen: str) -> None:
     home("pause")
@@ -81,6 +82,7 @@ def test_all_automatic_work_is_paused_and_resumed(home: Home, screen: str) -> No
     drive(home, story)
 
 
+@pytest.mark.in_turn
 def test_a_partition_is_listed_and_merged(home: Home) -> None:
     for key in range(4, 9):
         home.insert(key, table="d.small")
@@ -104,6 +106,7 @@ def test_a_partition_is_listed_and_merged(home: Home) -> None:
     assert [part["part"] for part in home.json("parts", "d.small")["parts"]] == ["all_1_6_1"]
 
 
+@pytest.mark.in_turn
 def test_what_blame_and_diff_say_is_shown(home: Home) -> None:
     home.to_bucket(table="d.small")
     head = home.head()
@@ -127,6 +130,7 @@ def test_what_blame_and_diff_say_is_shown(home: Home) -> None:
     drive(home, story, size=(160, 40))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("time", ["2099-06-01", "2098-01-01T12:00:00Z"])
 def test_the_plan_of_another_time_is_that_of_the_verb(home: Home, time: str) -> None:
     planned = home.json("plan", "--at", time)["moves"]
@@ -146,6 +150,7 @@ def test_the_plan_of_another_time_is_that_of_the_verb(home: Home, time: str) -> 
     drive(home, story)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("screen", ["5", "9"], ids=["policy", "jobs"])
 def test_a_pass_is_done_from_the_plan_and_from_the_jobs(home: Home, screen: str) -> None:
     planned = [(move["part"], move["to"]) for move in home.json("plan")["moves"]]
@@ -161,6 +166,7 @@ def test_a_pass_is_done_from_the_plan_and_from_the_jobs(home: Home, screen: str)
     assert home.json("plan")["moves"] == []
 
 
+@pytest.mark.in_turn
 def test_a_commit_is_undone(home: Home) -> None:
     home("move", "d.small", "--partition", "all", "--to-disk", "s3", "--keep-source")
     moved = home.head()

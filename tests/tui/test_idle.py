@@ -60,6 +60,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
+@pytest.mark.in_turn
 def test_what_is_idle_is_neither_read_nor_drawn(
     home: Home, monkeypatch: pytest.MonkeyPatch, counts: Counter[str]
 ) -> None:
@@ -98,6 +99,7 @@ def test_ages_go_on_without_reading_the_parts(home: Home, counts: Counter[str]) 
     drive(home, story, clock=lambda: hour.now)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("key", "way"), [("1", "ssd > s3"), ("3", " now "), ("5", "ssd +s3 ")], ids=["overview", "parts", "policy"]
 )

@@ -28,6 +28,7 @@ async def _go_to(driver: Driver, column: str, value: object) -> None:
     await driver.press("home", *["down"] * steps)
 
 
+@pytest.mark.in_turn
 def test_a_collection_shows_its_deletes_and_asks_the_disk_s_name(home: Home) -> None:
     home.to_bucket(table="d.small")
     before = home.json("gc", "s3")
@@ -68,6 +69,7 @@ def test_a_collection_of_a_local_disk_is_refused_as_by_the_verb(home: Home) -> N
     drive(home, story)
 
 
+@pytest.mark.in_turn
 def test_a_snapshot_is_written(home: Home) -> None:
     home.to_bucket(table="d.small")
     head = home.head()
@@ -96,6 +98,7 @@ def test_a_pass_shows_what_is_due_and_does_it(home: Home) -> None:
     assert home.json("plan")["moves"] == []
 
 
+@pytest.mark.in_turn
 def test_a_merge_is_carried_out(home: Home) -> None:
     for key in range(4, 9):
         home.insert(key, table="d.small")
@@ -136,6 +139,7 @@ def _with_repository(home: Home) -> None:
         file.write(f"backup: {{repository: {repository!r}}}\n")
 
 
+@pytest.mark.in_turn
 def test_backups_are_made_verified_and_restored(home: Home) -> None:
     _with_repository(home)
     keys = home.keys("d.small")

@@ -108,6 +108,7 @@ def test_every_screen_outlives_the_bucket(cold: Home, bucket: Bucket, monkeypatc
     drive(cold, story, size=(140, 40))
 
 
+@pytest.mark.in_turn
 def test_actions_on_a_bucket_that_is_away_say_so_in_words(
     cold: Home, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +149,7 @@ def test_actions_on_a_bucket_that_is_away_say_so_in_words(
     assert cold.json("parts") == before
 
 
+@pytest.mark.in_turn
 def test_a_silent_bucket_is_said_and_keys_work(cold: Home, bucket: Bucket) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("3")

@@ -37,6 +37,7 @@ def _plain(value: object) -> object:
     return json.loads(encode(value))
 
 
+@pytest.mark.in_turn
 def test_each_screen_has_the_numbers_of_its_verb(home: Home) -> None:
     home.to_bucket(table="d.small")
     repository = (home.path / "backups").as_uri()
@@ -83,6 +84,7 @@ def _without_room(documents: object) -> list[str]:
     )
 
 
+@pytest.mark.in_turn
 def test_parts_say_why_and_when(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("3", "enter")
@@ -93,6 +95,7 @@ def test_parts_say_why_and_when(home: Home) -> None:
     drive(home, story, size=(200, 40))
 
 
+@pytest.mark.in_turn
 def test_parts_say_where_they_go_also_when_that_is_later(home: Home) -> None:
     """By the next rule, also while a pause holds what is due; a pinned part goes nowhere."""
     home("pin", "d.small", "--part", "all_1_1_0")
@@ -112,6 +115,7 @@ def test_parts_say_where_they_go_also_when_that_is_later(home: Home) -> None:
     drive(home, story)
 
 
+@pytest.mark.in_turn
 def test_pauses_are_said_where_they_matter(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("2")
@@ -148,6 +152,7 @@ def test_what_pacing_holds_back_is_listed_with_its_reason(home: Home, monkeypatc
     assert not home.json("moves", "list")["moves"]
 
 
+@pytest.mark.in_turn
 def test_jobs_are_not_idle_where_no_daemon_runs(home: Home) -> None:
     state = load(home.configuration).state_directory
 
@@ -165,6 +170,7 @@ def test_jobs_are_not_idle_where_no_daemon_runs(home: Home) -> None:
     drive(home, story)
 
 
+@pytest.mark.in_turn
 def test_filter_sort_and_marks(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("3", "slash")
@@ -179,6 +185,7 @@ def test_filter_sort_and_marks(home: Home) -> None:
     drive(home, story)
 
 
+@pytest.mark.in_turn
 def test_what_lay_where_is_drawn_with_its_gaps(home: Home) -> None:
     with Store.open(load(home.configuration)) as store:
         now = store.context.clock()
@@ -197,6 +204,7 @@ def test_what_lay_where_is_drawn_with_its_gaps(home: Home) -> None:
     drive(home, story, read_only=True)
 
 
+@pytest.mark.in_turn
 def test_disks_show_what_moves_bring_there_and_which_fail(home: Home) -> None:
     """Also those of another process; the mean of the last ten seconds by the journal, and nothing when it is over."""
     now = [datetime.now(UTC)]
@@ -285,6 +293,7 @@ def test_a_disk_tells_what_was_asked_of_its_bucket(home: Home) -> None:
     drive(home, story, size=(140, 40))
 
 
+@pytest.mark.in_turn
 def test_sql_answers_and_says_what_is_wrong(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("0")
@@ -299,6 +308,7 @@ def test_sql_answers_and_says_what_is_wrong(home: Home) -> None:
     drive(home, story)
 
 
+@pytest.mark.in_turn
 def test_a_statement_is_left_by_escape_and_found_again(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("0")
@@ -311,6 +321,7 @@ def test_a_statement_is_left_by_escape_and_found_again(home: Home) -> None:
     drive(home, story)
 
 
+@pytest.mark.in_turn
 def test_a_statement_that_runs_keeps_no_key(home: Home) -> None:
     open_store, go_on = opener(home), threading.Event()
 
@@ -350,6 +361,7 @@ def test_a_disk_is_as_full_as_all_that_lies_on_it(home: Home) -> None:
     assert "full" not in next(line for line in overview_text(facts) if line.startswith("  ssd  "))
 
 
+@pytest.mark.in_turn
 def test_a_screen_that_is_not_configured_says_how_to_get_it(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("8")
@@ -406,6 +418,7 @@ def steady(screen: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", screen)
 
 
+@pytest.mark.in_turn
 def test_the_help_has_the_keys_of_the_screen_first(home: Home) -> None:
     async def story(driver: Driver) -> None:
         for key, first, titles in (

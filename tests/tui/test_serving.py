@@ -23,6 +23,7 @@ def served(home: Home) -> Iterator[Served]:
         yield served
 
 
+@pytest.mark.in_turn
 def test_the_address_lets_one_browser_in_once(served: Served) -> None:
     async def story() -> None:
         async with browser() as first, browser() as second:
@@ -65,6 +66,7 @@ FOREIGN: tuple[tuple[dict[str, str], str], ...] = (
 """Headers that another page sends, and why they are refused."""
 
 
+@pytest.mark.in_turn
 def test_what_another_page_sends_is_refused(served: Served) -> None:
     """Even with a cookie that is right; and the address that nobody used yet stays good."""
 
@@ -91,6 +93,7 @@ def test_what_another_page_sends_is_refused(served: Served) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.in_turn
 def test_without_cookie_or_origin_nothing_is_served(served: Served) -> None:
     async def story() -> None:
         async with browser() as session, browser() as stranger:
@@ -116,6 +119,7 @@ def test_without_cookie_or_origin_nothing_is_served(served: Served) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.in_turn
 def test_nothing_comes_from_elsewhere(served: Served) -> None:
     async def story() -> None:
         async with browser() as session:
@@ -140,6 +144,7 @@ def test_nothing_comes_from_elsewhere(served: Served) -> None:
         assert "Permission is hereby granted" in (static / f"{name}.LICENSE").read_text()
 
 
+@pytest.mark.in_turn
 def test_viewers_see_the_dashboard_and_end_with_their_tab(home: Home, served: Served) -> None:
     async def story() -> None:
         async with browser() as session:
@@ -168,6 +173,7 @@ def test_viewers_see_the_dashboard_and_end_with_their_tab(home: Home, served: Se
     assert home.json("status")["pins"] == []
 
 
+@pytest.mark.in_turn
 def test_with_allow_actions_viewers_act(home: Home) -> None:
     async def story(served: Served) -> None:
         async with browser() as session:
@@ -196,6 +202,7 @@ NONSENSE = (
 """What no page of ours says, and the code with which its socket is closed."""
 
 
+@pytest.mark.in_turn
 def test_a_page_that_says_anything_else_is_left(served: Served) -> None:
     async def story() -> None:
         async with browser() as session:
@@ -211,6 +218,7 @@ def test_a_page_that_says_anything_else_is_left(served: Served) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.in_turn
 def test_viewers_do_not_outlive_their_server(served: Served) -> None:
     async def story() -> None:
         async with browser() as session:
@@ -225,6 +233,7 @@ def test_viewers_do_not_outlive_their_server(served: Served) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.in_turn
 def test_a_dashboard_that_cannot_start_says_why_in_the_page(home: Home, served: Served) -> None:
     home.configuration.write_text("disks: {ssd: {type: nonsense}}\n")
 
@@ -238,6 +247,7 @@ def test_a_dashboard_that_cannot_start_says_why_in_the_page(home: Home, served: 
     asyncio.run(story())
 
 
+@pytest.mark.in_turn
 def test_options_that_make_no_sense(home: Home, served: Served) -> None:
     home("top", "--allow-actions", code=2)
     assert "--allow-actions is for --serve" in home.error

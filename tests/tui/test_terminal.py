@@ -19,6 +19,7 @@ from tui.screens.storage import Tables
 from tui.terminal import TerminalDriver, _exit_between_steps
 
 
+@pytest.mark.in_turn
 def test_a_lost_connection_ends_it_and_nothing_is_damaged(home: Home) -> None:
     with Terminal(home, patient=True) as terminal:
         terminal.sees("Overview")
@@ -30,6 +31,7 @@ def test_a_lost_connection_ends_it_and_nothing_is_damaged(home: Home) -> None:
     assert home.json("moves", "list")["moves"] == []
 
 
+@pytest.mark.in_turn
 def test_a_move_cut_by_a_lost_connection_goes_on_next_pass(home: Home) -> None:
     """I1: each row once, whatever was copied by then."""
     rows = home.json("query", "SELECT ts, k FROM d.events ORDER BY ts, k")["rows"]
@@ -88,6 +90,7 @@ def test_a_signal_ends_it_while_nobody_reads_what_it_draws(home: Home) -> None:
     assert home.json("fsck", "ssd")["ok"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_signals_end_it_orderly(home: Home, number: signal.Signals) -> None:
     with Terminal(home) as terminal:
@@ -142,6 +145,7 @@ def test_a_signal_changes_nothing_on_the_screen_by_itself(called: str, monkeypat
     assert done == (["stopped"] if called == "_sigtstp_application" else [])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
 def test_it_is_drawn_again_when_it_goes_on(home: Home, number: signal.Signals) -> None:
     """A shell had the terminal meanwhile. It was put aside by the shell's key, or stopped from elsewhere."""
@@ -160,6 +164,7 @@ def test_it_is_drawn_again_when_it_goes_on(home: Home, number: signal.Signals) -
         assert terminal.ends() == 0
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "environment", [{}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}], ids=["as Python finds it", "by the locale"]
 )

@@ -10,7 +10,7 @@ import pytest
 
 from tests import turns
 from tests.servers import REPOSITORY
-from tests.turns import EVERYTHING, TURNS, Turn
+from tests.turns import EVERYTHING, TEST_TURNS, TURNS, Turn
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
@@ -30,6 +30,7 @@ def test_the_environment_names_the_turn(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv(turns.ENVIRONMENT, "2/3")
     assert turns.current() == Turn(2, 3)
     assert [turns.examples(most) for most in (300, 20, 8)] == [100, 10, 8]
+    assert [turns.histories(most, 5).max_examples for most in (30, 8, 2)] == [10, 2, 1]
     for stride in (1, 3, 9):
         assert len(turns.due("an operation", range(1, 30 * stride, stride))) == 10
 
@@ -40,17 +41,20 @@ def test_without_a_turn_everything_is_tried(monkeypatch: pytest.MonkeyPatch) -> 
         if value is not None:
             monkeypatch.setenv(turns.ENVIRONMENT, value)
         assert turns.current() == EVERYTHING
-        assert turns.examples(300) == 300
+        assert turns.examples(300) == turns.histories(300, 5).max_examples == 300
         assert turns.due("an operation", range(30)) == list(range(30))
 
 
-def test_each_test_is_left_out_of_all_turns_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("of", "times"), [(TURNS, TURNS // TEST_TURNS), (TEST_TURNS, 1), (3, 1)])
+def test_each_test_has_its_turns(of: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the turns of crash points it has two, and so have random examples."""
     names = [f"tests/a.py::test_{number}" for number in range(11)]
     left = []
-    for number in range(1, TURNS + 1):
-        monkeypatch.setenv(turns.ENVIRONMENT, f"{number}/{TURNS}")
+    for number in range(1, of + 1):
+        monkeypatch.setenv(turns.ENVIRONMENT, f"{number}/{of}")
         left.append(turns.left_out(reversed(names)))
-    assert sorted(name for share in left for name in set(names) - share) == sorted(names)
+        assert turns.examples(300) == 300 * times // of
+    assert sorted(name for share in left for name in set(names) - share) == sorted(names * times)
     monkeypatch.delenv(turns.ENVIRONMENT)
     assert turns.left_out(names) == set()
 

@@ -210,7 +210,7 @@ def merge(
             except FrostlineError as error:
                 failed[plan.names] = FailedGroup(plan, error)
         context.catalog.refresh()
-        if request.final or context.stop.is_set():
+        if request.final or request.rewrite or context.stop.is_set():
             break
     if failed and (failures is None or not results):
         raise next(iter(failed.values())).error

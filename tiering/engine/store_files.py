@@ -15,6 +15,7 @@ from tiering.catalog.catalog import StoredPart
 from tiering.engine.store import Store
 from tiering.query.checked_parts import read_schema
 from tiering.query.filesystem import FrostlineFileSystem
+from tiering.table.columns.nested_ids import is_current
 from tiering.table.columns.types import field_ids
 from tiering.table.part import DataFile
 
@@ -44,7 +45,10 @@ class StoreFiles(FrostlineFileSystem):
         if stored.part.schema_version == definition.schema_version:
             return
         today = {column.id: column.name for column in definition.columns}
-        if field_ids(read_schema(self._context, stored, file)) != today:
+        held = read_schema(self._context, stored, file)
+        if field_ids(held) != today or not all(
+            is_current(held.field(column.name).type, column, definition) for column in definition.columns
+        ):
             raise Refused(
                 f"part {stored.facts.name} of {definition.full_name} has the columns of an older definition",
                 hint=f"frostline.open().table('{definition.full_name}') reads it: to_pandas(), to_polars(), dataset()",

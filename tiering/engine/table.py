@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # heavy, and some of it is not installed everywhere
     import polars
     import pyarrow as pa
 
+    from tiering.catalog.data_files import FileOfTable
     from tiering.engine.write_job import WriteResult
     from tiering.insert.insert import InsertResult
     from tiering.insert.uploaded.part_writer import WriteJob
@@ -108,6 +109,14 @@ class Table:
     def parts(self) -> list[StoredPart]:
         """The active parts."""
         return self._context.catalog.parts(self.definition)
+
+    def files(self) -> list[FileOfTable]:
+        """The data files of the active parts, with URL and SHA-256, for any reader of Parquet. Raises `Damaged` when a
+        part cannot be read."""
+        from tiering.catalog.data_files import files_of
+
+        self._check_complete()
+        return [*files_of(self._context, self.parts())]
 
     def scan(self, *, columns: Sequence[str] | None = None, filter: object = None) -> pa.RecordBatchReader:  # noqa: A002
         """Stream the rows of all tiers as Arrow; parts, row groups and columns that cannot matter are not read.

@@ -174,30 +174,30 @@ class Publication:
             return newest.commit.revision, head
         return (head, head) if since == 0 else None
 
-    def publish(self, *, anew: bool = False, look: bool = False) -> Published | None:
+    def publish(self, *, rewrite: bool = False, look: bool = False) -> Published | None:
         """Publish the table as it is now; None when there is nothing to do. Several machines may do so at once: each
         revision is published once. A publication that was cut off is begun again by the next. `look`: ask the bucket
         for the newest metadata first; else what another program commits is noticed when there is something to publish.
 
-        Raises `Refused` for what Iceberg cannot say, `Damaged` for metadata that cannot be read, unless it is written
-        `anew`, and `Conflict` when others were faster each time.
+        Raises `Refused` for what Iceberg cannot say, `Damaged` for metadata that cannot be read, unless it is to
+        `rewrite` it, and `Conflict` when others were faster each time.
         """
         others = self._on_other_disks()
-        last = self._newest_or_nothing() if anew else self.newest() if look else self._last()
+        last = self._newest_or_nothing() if rewrite else self.newest() if look else self._last()
         for _ in range(_TRIES):
-            due = self.due(None if anew else last)
+            due = self.due(None if rewrite else last)
             if due is None:
                 return None
             try:
-                published = self._publish(*due, last, others, anew=anew)
+                published = self._publish(*due, last, others, rewrite=rewrite)
             except AlreadyExists:
-                last = self._newest_or_nothing() if anew else self.newest()
+                last = self._newest_or_nothing() if rewrite else self.newest()
                 self.disk.refresh()
                 continue
             self._keep(published)
             if not self._collected_since(due[1]):
                 return published
-            last, anew = published, True
+            last, rewrite = published, True
         raise Conflict(
             f"others published {self.definition.full_name} each time, or collected garbage",
             hint="the next publication shows all of it",
@@ -220,12 +220,12 @@ class Publication:
         return any(isinstance(entry.commit.kind, Fenced) for entry in self.disk.entries(since=revision))
 
     def _publish(
-        self, revision: int, head: int, last: Published | None, others: Sequence[StoredPart], *, anew: bool
+        self, revision: int, head: int, last: Published | None, others: Sequence[StoredPart], *, rewrite: bool
     ) -> Published:
         _require_library()
         from tiering.iceberg import manifests
 
-        before = last if last is not None and last.is_ours and not anew else None
+        before = last if last is not None and last.is_ours and not rewrite else None
         with self._store.past(head, self.disk.name) as past:
             definition = past.catalog.table(self.definition.uuid)
             without = definition.left_out

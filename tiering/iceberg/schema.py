@@ -88,7 +88,7 @@ def _inner(field: pa.Field, definition: TableDefinition, column: Column) -> Fiel
         name = name_text(column.name)
         raise Refused(
             f"column {column.name} has fields without ids, and other engines read these as null",
-            hint=_LEAVE_OUT.format(name),
+            hint=f"'frostline table rewrite {definition.full_name}' gives them ids; or {_LEAVE_OUT.format(name)}",
         )
     return Field(int(text), field.name, not field.nullable, _type(field.type, definition, column))
 

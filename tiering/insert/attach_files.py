@@ -31,6 +31,7 @@ from tiering.parquet.column_ranges import FileRanges, grouped_columns, key_json
 from tiering.parquet.part_files import row_group_of
 from tiering.parquet.sections import MAGIC, crc32_of
 from tiering.parquet.sorting import is_sorted
+from tiering.table.columns.nested_ids import has_ids_of
 from tiering.table.columns.sound_values import unreadable_rows
 from tiering.table.columns.types import arrow_schema, field_ids
 from tiering.table.part import DataFile, Part, PartName, RowGroup
@@ -164,9 +165,11 @@ def _check_columns(path: Path, definition: TableDefinition, schema: pa.Schema) -
     wanted = arrow_schema(definition)
     if not field_ids(schema):
         raise _unfit(path, definition, "has no field ids: it was not written as a part")
-    for field, column in zip(schema, wanted, strict=False):
+    for field, column, defined in zip(schema, wanted, definition.columns, strict=False):
         if not field.equals(column):
             raise _unfit(path, definition, f"has {field.name} {field.type} where the table has {_text(column)}")
+        if not has_ids_of(field.type, defined, definition):
+            raise _unfit(path, definition, f"has other field ids within {field.name} than the table")
     if field_ids(schema) != field_ids(wanted) or len(schema) != len(wanted):
         raise _unfit(path, definition, "has other columns than the table")
 

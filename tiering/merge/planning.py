@@ -56,7 +56,13 @@ def plan_merges(
     cold = request.cold
     if not parts:
         return []
-    rules = MergeRules.of(context, definition, parts, cold, busy, final=request.final)
+    rules = MergeRules.of(context, definition, parts, cold, busy, final=request.final, anywhere=request.rewrite)
+    if request.rewrite:
+        return [
+            MergePlan(stored.name.partition, (stored,), "its files lack ids of nested fields")
+            for stored in _not_in((), parts, rules)
+            if not definition.files_have_nested_ids(stored.part.schema_version)
+        ]
     if cold is not None:
         parts = _within(parts, definition, cold.where)
     limit = _largest_merge(context, definition, rules)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tiering.parquet.dictionaries import used_values
+from tiering.table.columns.nested_ids import field_id, held_type, members_within
 from tiering.table.columns.type_texts import arrow_type, fields_within, leaf_ranges
 from tiering.table.columns.types import as_json, from_json
 from tiering.table.part import ColumnRange, DataFile
@@ -117,6 +118,9 @@ def leaf_keys(schema: pq.ParquetSchema, held: Mapping[int, range], definition: T
     found: dict[int, str] = {}
     for column in definition.columns:
         leaves, kind = held.get(column.id, range(0)), arrow_type(column.type)
+        if leaves and column.nested_ids:
+            found |= _member_keys(schema, leaves, column, definition)
+            continue
         if not leaves or len(leaves) != len(leaf_ranges([kind])[0]):
             continue
         named = [((), kind, range(1)), *fields_within(kind)]
@@ -124,6 +128,22 @@ def leaf_keys(schema: pq.ParquetSchema, held: Mapping[int, range], definition: T
             number = leaves.start + places.start
             if not pa.types.is_nested(inner) and schema.column(number).max_repetition_level == 0:
                 found[number] = range_key(column, fields)
+    return found
+
+
+def _member_keys(
+    schema: pq.ParquetSchema, leaves: range, column: Column, definition: TableDefinition
+) -> dict[int, str]:
+    """The same of the members of the column's structs, by the ids that the file has for them."""
+    stored = next((field for field in schema.to_arrow_schema() if field_id(field) == column.id), None)
+    held = held_type(stored.type, column, definition) if stored is not None else None
+    if held is None or len(leaves) != len(leaf_ranges([held])[0]):
+        return {}
+    found = {}
+    for number, inner, places in members_within(held):
+        leaf = leaves.start + places.start
+        if not pa.types.is_nested(inner) and schema.column(leaf).max_repetition_level == 0:
+            found[leaf] = str(number)
     return found
 
 

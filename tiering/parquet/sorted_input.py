@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from oplog.errors import Damaged, FrostlineError
 from tiering.config.units import counted
 from tiering.parquet.sort_keys import Key, SortKeyRange, row_key, rows_below
-from tiering.table.columns.types import arrow_schema, default_array, widened
+from tiering.table.columns.current_shape import current_values
+from tiering.table.columns.types import arrow_schema, default_array
 from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
 
@@ -205,7 +206,7 @@ class SortedInput:
             else:
                 held = batch.column(stored)
                 texts = pa.types.is_dictionary(field.type)
-                columns.append(held.cast(field.type) if texts else widened(held, field.type))
+                columns.append(held.cast(field.type) if texts else current_values(held, column, self._definition))
         return pa.Table.from_arrays(columns, schema=self._schema)
 
     def _reading(self) -> _Reading:

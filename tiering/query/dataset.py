@@ -38,8 +38,10 @@ from tiering.parquet.checked_local import LocalRead
 from tiering.query.checked_parts import check_local_files, local_read, read_schema
 from tiering.query.filesystem import FrostlineFileSystem
 from tiering.query.selection import FileMissing, SelectedFile
+from tiering.table.columns.current_shape import current_values
+from tiering.table.columns.nested_ids import is_current
 from tiering.table.columns.type_texts import arrow_type
-from tiering.table.columns.types import arrow_schema, default_array, default_scalar, field_ids, widened
+from tiering.table.columns.types import default_array, default_scalar, field_ids, plain_schema
 from tiering.table.part import ColumnRange, DataFile
 from tiering.table.schema import Column, TableDefinition
 
@@ -64,7 +66,7 @@ def table_dataset(
     Raises `Damaged` for a local file whose footer is not what was written, `FileMissing` for one that is gone,
     `Refused` when too much of the table predates a renamed column: a merge converts it.
     """
-    schema = pa.schema([pa.field(field.name, field.type) for field in arrow_schema(definition)])
+    schema = plain_schema(definition)
     leases = ExitStack()
     for disk in sorted({stored.disk for stored in parts}):
         leases.enter_context(context.disk(disk).read_lease())
@@ -105,13 +107,13 @@ def _children(
     handed_out: bool,
 ) -> list[pads.Dataset]:
     tables = {definition.full_name: list(parts)}
-    names = _stored_names(context, definition, parts)
+    schemas = _stored_schemas(context, definition, parts)
     remote_files = PyFileSystem(FSSpecHandler(FrostlineFileSystem(context, lambda: tables)))
     systems: dict[S3Connection | str, tuple[Any, list[pads.Fragment]]] = {}
     converted: list[tuple[StoredPart, DataFile]] = []
     footers: list[LocalRead] = []
     for stored in parts:
-        fits = _reads_as_it_is(definition, names.get(stored.part.schema_version))
+        fits = _reads_as_it_is(definition, schemas.get(stored.part.schema_version))
         for file in stored.part.files:
             if not fits:
                 converted.append((stored, file))
@@ -134,7 +136,7 @@ def _children(
         pads.FileSystemDataset(fragments, schema, _FORMAT, system) for system, fragments in systems.values()
     ]
     if converted or not children:
-        children.append(pads.dataset(_convert(context, definition, converted, names, schema)))
+        children.append(pads.dataset(_convert(context, definition, converted, schemas, schema)))
     return children
 
 
@@ -177,45 +179,52 @@ def _without_checks_of_answers() -> Iterator[None]:
 # ---- older schemas
 
 
-def _stored_names(
-    context: Context, definition: TableDefinition, parts: Sequence[StoredPart]
-) -> dict[int, dict[int, str]]:
-    """Schema version -> field id -> the name in its files, for versions other than today's: one footer each."""
-    names: dict[int, dict[int, str]] = {}
+def _stored_schemas(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> dict[int, pa.Schema]:
+    """Schema version -> the schema of its files, for versions other than today's: one footer each."""
+    schemas: dict[int, pa.Schema] = {}
     for stored in parts:
         version = stored.part.schema_version
-        if version != definition.schema_version and version not in names and stored.part.files:
-            names[version] = field_ids(read_schema(context, stored, stored.part.files[0]))
-    return names
+        if version != definition.schema_version and version not in schemas and stored.part.files:
+            schemas[version] = read_schema(context, stored, stored.part.files[0])
+    return schemas
 
 
-def _reads_as_it_is(definition: TableDefinition, names: dict[int, str] | None) -> bool:
-    """Whether matching columns by name, with null for those missing, gives what matching by field id gives."""
-    if names is None:
+def _reads_as_it_is(definition: TableDefinition, schema: pa.Schema | None) -> bool:
+    """Whether matching columns and fields by name, with null for those missing, gives what matching by id gives."""
+    if schema is None:
         return True
+    names = field_ids(schema)
     taken = set(names.values())
     return all(
-        names[column.id] == column.name if column.id in names else column.name not in taken and column.default is None
+        names[column.id] == column.name
+        and (not column.nested_ids or _has_same_fields(schema.field(column.name).type, column, definition))
+        if column.id in names
+        else column.name not in taken and column.default is None
         for column in definition.columns
     )
+
+
+def _has_same_fields(kind: pa.DataType, column: Column, definition: TableDefinition) -> bool:
+    return is_current(kind, column, definition) and bool(kind.equals(arrow_type(column.type)))
 
 
 def _convert(
     context: Context,
     definition: TableDefinition,
     files: Sequence[tuple[StoredPart, DataFile]],
-    names: Mapping[int, dict[int, str]],
+    schemas: Mapping[int, pa.Schema],
     schema: pa.Schema,
 ) -> pa.Table:
     size_bytes = sum(file.size_bytes for _, file in files)
     if size_bytes > MAX_CONVERTED_BYTES:
         raise Refused(
             f"{counted(len(files), 'file')} ({size_bytes} bytes) of {definition.full_name} predate a renamed column "
-            "or a new default, which a dataset cannot map",
+            "or field, a new field within a column, or a new default, which a dataset cannot map",
             hint=f"'frostline merge {definition.full_name} --final' rewrites them; scan() and query read them",
         )
     tables = [
-        _convert_file(context, definition, stored, file, names[stored.part.schema_version]) for stored, file in files
+        _convert_file(context, definition, stored, file, field_ids(schemas[stored.part.schema_version]))
+        for stored, file in files
     ]
     return pa.concat_tables([schema.empty_table(), *tables])
 
@@ -229,7 +238,7 @@ def _convert_file(
         held = pq.ParquetFile(source, pre_buffer=True).read([names[c.id] for c in definition.columns if c.id in names])
     return pa.table(
         {
-            column.name: _widened(held.column(names[column.id]), arrow_type(column.type))
+            column.name: _current(held.column(names[column.id]), column, definition)
             if column.id in names
             else default_array(column, held.num_rows)
             for column in definition.columns
@@ -237,8 +246,9 @@ def _convert_file(
     )
 
 
-def _widened(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    return pa.chunked_array([widened(chunk, kind) for chunk in column.chunks], kind)
+def _current(values: pa.ChunkedArray, column: Column, definition: TableDefinition) -> pa.ChunkedArray:
+    chunks = [current_values(chunk, column, definition) for chunk in values.chunks]
+    return pa.chunked_array(chunks, arrow_type(column.type))
 
 
 # ---- what a fragment guarantees

@@ -84,15 +84,15 @@ def stream_table(
     """As `scan`, with the counters. `predicate` must hold wherever the condition, which is SQL, does."""
     import pyarrow as pa
 
-    from tiering.table.columns.types import arrow_schema
+    from tiering.table.columns.types import plain_schema
 
     names = [column.name for column in definition.columns] if columns is None else list(columns)
     known = engine_names(definition)
     chosen = ", ".join(identifier(known[name]) for name in names) or "1"
     statement = f"SELECT {chosen} FROM {table_name(definition.full_name)}"
     statement += f" WHERE {condition}" if condition is not None else ""
-    schema = arrow_schema(definition)
-    schema = pa.schema([schema.field(name).remove_metadata().with_nullable(True) for name in names])
+    schema = plain_schema(definition)
+    schema = pa.schema([schema.field(name) for name in names])
     while True:
         with suppress(EngineOutgrown):
             session, counters, leases = _open(context, definition, parts, predicate, statement)

@@ -19,6 +19,16 @@ import pyarrow as pa
 from oplog import bounds
 from oplog.errors import UsageError
 from tiering.config.units import parse_duration, parse_size
+from tiering.table.columns.nested_changes import (
+    FieldPath,
+    add_member,
+    drop_member,
+    field_path,
+    new_name,
+    rename_member,
+    widen_field,
+)
+from tiering.table.columns.nested_ids import last_id, numbered
 from tiering.table.columns.type_texts import arrow_type, split_outside, type_text, with_zones
 from tiering.table.columns.types import FAR, default_scalar, first_far
 from tiering.table.columns.widening import check_partitions, holds_all, wider_words
@@ -150,22 +160,25 @@ def define_table(
         named[column.name] = column
     if not named:
         raise UsageError(f"table {name} has no columns", hint="use --column NAME:TYPE, or --like FILE")
-    numbered = tuple(
+    columns_of_table = tuple(
         msgspec.structs.replace(column, id=number) for number, column in enumerate(named.values(), start=1)
     )
     check_told_apart(named, "columns", _OTHER_NAMES)
-    definition = TableDefinition(
-        uuid=str(uuids.uuid4()),
-        database=database,
-        name=table,
-        columns=numbered,
-        order_by=parse_order_by(order_by),
-        partition_by=parse_partition_by(partition_by),
-        policy=policy,
-        ttl=tuple(parse_ttl(text) for text in ttl),
-        merge_mode=str(parse_merge_mode(merge_mode)),
-        settings=parse_settings(settings),
-        last_column_id=len(numbered),
+    definition = numbered(
+        TableDefinition(
+            uuid=str(uuids.uuid4()),
+            database=database,
+            name=table,
+            columns=columns_of_table,
+            order_by=parse_order_by(order_by),
+            partition_by=parse_partition_by(partition_by),
+            policy=policy,
+            ttl=tuple(parse_ttl(text) for text in ttl),
+            merge_mode=str(parse_merge_mode(merge_mode)),
+            settings=parse_settings(settings),
+            last_column_id=len(columns_of_table),
+        ),
+        is_new=True,
     )
     check_definition(definition)
     check_deletes(definition, definition.ttl)
@@ -197,7 +210,10 @@ def check_definition(definition: TableDefinition) -> None:
 
 def add_column(definition: TableDefinition, text: str, *, default: str | None = None) -> TableDefinition:
     """With one more column; old parts read it as the default, or null. Raises `UsageError`."""
-    column = parse_column(text, column_id=_last_id(definition) + 1)
+    definition = numbered(definition)
+    if (path := field_path(definition, text)) is not None:
+        return _add_member(definition, path, default)
+    column = parse_column(text, column_id=last_id(definition) + 1)
     if any(known.name == column.name for known in definition.columns):
         raise UsageError(f"table {definition.full_name} has a column {column.name} already", hint="choose another name")
     _check_beside(column.name, (known.name for known in definition.columns))
@@ -210,8 +226,28 @@ def add_column(definition: TableDefinition, text: str, *, default: str | None = 
     return _changed(definition, columns=(*definition.columns, column), last_column_id=column.id)
 
 
+def _add_member(definition: TableDefinition, path: FieldPath, default: str | None) -> TableDefinition:
+    added = parse_column(f"{name_text(path.names[-1])}:{path.rest or ''}")
+    if default is not None or not added.nullable:
+        raise UsageError(
+            f"{path} is within another column: it has no default and takes nulls", hint="old rows get null"
+        )
+    number = last_id(definition)
+    column = add_member(path, arrow_type(added.type), number + 1)
+    return _with_column(definition, path.column, column)
+
+
+def _with_column(definition: TableDefinition, old: Column, new: Column) -> TableDefinition:
+    columns = tuple(new if column.id == old.id else column for column in definition.columns)
+    return _changed(definition, columns=columns, last_column_id=max(last_id(definition), *new.nested_ids, new.id))
+
+
 def rename_column(definition: TableDefinition, text: str) -> TableDefinition:
     """With column A called B (`A:B`), also in the sort order, partitions, TTL rules and merge mode."""
+    definition = numbered(definition)
+    path = field_path(definition, text)
+    if path is not None and path.rest is not None:
+        return _with_column(definition, path.column, rename_member(path, new_name(path, path.rest)))
     pair = split_pair(text, ":")
     if pair is None:
         raise UsageError(f"not a renaming: {text!r}", hint="write --rename-column OLD:NEW")
@@ -250,6 +286,9 @@ def rename_table(definition: TableDefinition, name: str) -> TableDefinition:
 
 def drop_column(definition: TableDefinition, name: str) -> TableDefinition:
     """Without the column. Raises `UsageError` when sort order, partitions, TTL rules or the merge mode need it."""
+    definition = numbered(definition)
+    if (path := field_path(definition, name)) is not None and path.rest is None:
+        return _with_column(definition, path.column, drop_member(path))
     dropped = definition.column(name)
     uses = {
         "the sort order": definition.order_by,
@@ -263,13 +302,17 @@ def drop_column(definition: TableDefinition, name: str) -> TableDefinition:
     return _changed(
         definition,
         columns=tuple(column for column in definition.columns if column is not dropped),
-        last_column_id=_last_id(definition),
+        last_column_id=last_id(definition),
     )
 
 
 def widen_column(definition: TableDefinition, text: str) -> TableDefinition:
     """With the column of `NAME:TYPE` of a type that holds all its old values; `NAME:TYPE null` takes nulls from now on.
     Raises `UsageError`."""
+    definition = numbered(definition)
+    if (path := field_path(definition, text)) is not None:
+        wider = parse_column(f"{name_text(path.names[-1])}:{path.rest or ''}")
+        return _with_column(definition, path.column, widen_field(path, arrow_type(wider.type)))
     nullable = _NULL.search(text) is not None and not re.search(r"\snot\s+null\Z", text, re.IGNORECASE)
     wanted = parse_column(_NULL.sub("", text) if nullable else text)
     column = definition.column(wanted.name)
@@ -296,6 +339,12 @@ def widen_column(definition: TableDefinition, text: str) -> TableDefinition:
     return _changed(definition, columns=tuple(changed if known is column else known for known in definition.columns))
 
 
+def number_fields(definition: TableDefinition) -> TableDefinition:
+    """With ids for all nested fields; the same where they have them."""
+    changed = numbered(definition)
+    return definition if changed is definition else _changed(changed)
+
+
 def set_ttl(definition: TableDefinition, rules: Sequence[str]) -> TableDefinition:
     """With these TTL rules in place of all old ones."""
     changed = msgspec.structs.replace(
@@ -318,15 +367,14 @@ def set_settings(definition: TableDefinition, pairs: Sequence[str]) -> TableDefi
 
 
 def _changed(definition: TableDefinition, **changes: Any) -> TableDefinition:
-    changed: TableDefinition = msgspec.structs.replace(
-        definition, version=definition.version + 1, schema_version=definition.schema_version + 1, **changes
+    changed = numbered(
+        msgspec.structs.replace(
+            definition, version=definition.version + 1, schema_version=definition.schema_version + 1, **changes
+        ),
+        is_new=True,
     )
     check_definition(changed)
     return changed
-
-
-def _last_id(definition: TableDefinition) -> int:
-    return max(definition.last_column_id, *(column.id for column in definition.columns))
 
 
 def _setting_value(key: str, value: str) -> int:

@@ -165,8 +165,12 @@ def rows_may_match(
 
 
 def range_key(column: Column, fields: tuple[str, ...] = ()) -> str:
-    """Under which `part.json` has the range of a column, or of a field within its structs. Columns go by their ids, for
-    they can be renamed; fields keep their names."""
+    """Under which `part.json` has the range of a column, or of a field within its structs: by ids, for both can be
+    renamed. In a table whose nested fields have no ids, fields go by their names, which they keep."""
+    if fields and column.nested_ids:
+        from tiering.table.columns.nested_ids import member_id  # which needs Arrow, as a daemon at rest does not
+
+        return str(member_id(column, fields))
     return path_text(str(column.id), fields)
 
 

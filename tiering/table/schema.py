@@ -22,7 +22,10 @@ from tiering.table.names import listed, name_text
 TABLE_FILE = "table.json"
 CONVERTED_FILE = "converted.json"
 """Beside it: the table was a plain one, and is replicated now."""
-FORMAT = 1
+FORMAT = 2
+"""The newest that this version reads: nested fields have ids. An older version, which would lose them, refuses it."""
+PLAIN_FORMAT = 1
+"""Of tables without nested fields, and of those that were made before nested fields had ids."""
 _UUID = re.compile(r"[A-Za-z0-9-]{3,100}\Z")
 _OF_REPLICAS = re.compile(r"(?:converted|replica|mover-\d{1,18})\.json\Z", re.ASCII)
 _VERSION = re.compile(rb'"version":(\d{1,18})[,}]')
@@ -33,13 +36,27 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 
 
 class Column(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One column. `id` never changes and is never reused; `default` is the value in parts older than the column."""
+    """One column. `id` never changes and is never reused; `default` is the value in parts older than the column.
+
+    `nested_ids` are the ids of the fields within its type, from the outside in and in the type's order: members of
+    structs, elements of lists, keys and values of maps (`columns.nested_ids`). Empty: they are matched by name.
+    """
 
     id: int
     name: str
     type: str
     nullable: bool = True
     default: Any = None
+    nested_ids: tuple[int, ...] = ()
+
+
+class LateIds(msgspec.Struct, frozen=True):
+    """Of a table that is older than the ids of its nested fields: which ids stand for the fields of its first files."""
+
+    schema_version: int
+    """Files of older versions have no ids of nested fields."""
+    first_ids: tuple[tuple[int, int], ...]
+    """Column id and the id of its first nested field; the others follow it, each one higher."""
 
 
 class PartitionField(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -120,7 +137,7 @@ class Publish(msgspec.Struct, frozen=True, omit_defaults=True):
 class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """`table.json`. `version` grows by one with every change; `schema_version` with those of the columns."""
 
-    format: int = FORMAT
+    format: int = PLAIN_FORMAT
     uuid: str
     database: str
     name: str
@@ -140,6 +157,8 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """Of a replicated table: its path in Keeper, which gives the numbers of its blocks. Not there for any other."""
     first_block: int | msgspec.UnsetType = msgspec.UNSET
     """Of a replicated table that was a plain one: the numbers from Keeper begin here, above all that were given."""
+    late_ids: LateIds | msgspec.UnsetType = msgspec.UNSET
+    """Not there where every file has the ids of nested fields, or none has."""
 
     publish: Publish | msgspec.UnsetType = msgspec.UNSET
     """Not there for a table that is not published."""
@@ -198,6 +217,16 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
         known = listed([column.name for column in self.columns])
         raise NotFound(f"table {self.full_name} has no column {name!r}", hint=f"its columns are: {known}")
 
+    def files_have_nested_ids(self, schema_version: int) -> bool:
+        """Whether files of this schema version have the ids of all nested fields."""
+        if self.format != FORMAT:
+            return not any("<" in column.type for column in self.columns)
+        return self.late_ids is msgspec.UNSET or schema_version >= self.late_ids.schema_version
+
+    def first_nested_id(self, column_id: int) -> int | None:
+        """The id of the first field within the column in files without ids of nested fields; None: by their names."""
+        return None if self.late_ids is msgspec.UNSET else dict(self.late_ids.first_ids).get(column_id)
+
 
 def is_of_replicas(name: str) -> bool:
     """Whether a file beside `table.json` is one that only a replicated table has."""
@@ -227,7 +256,7 @@ def decode(data: bytes, *, path: str) -> TableDefinition:
         raise Damaged(
             f"{path} cannot be read: {error}", hint="every disk of the policy holds a copy; run 'frostline fsck'"
         ) from error
-    if definition.format != FORMAT:
+    if not _is_read(definition.format):
         raise Damaged(f"{path} has format {definition.format}; this version reads {FORMAT}", hint="upgrade frostline")
     return definition
 
@@ -240,7 +269,7 @@ def meaning(data: bytes) -> TableDefinition | None:
     except bounds.UNREADABLE:
         return None
     numbers = (definition.version, definition.schema_version, definition.last_column_id)
-    is_sound = definition.format == FORMAT and not any(bounds.fault_in_count("", number) for number in numbers)
+    is_sound = _is_read(definition.format) and not any(bounds.fault_in_count("", number) for number in numbers)
     return definition if is_sound and _UUID.match(definition.uuid) else None
 
 
@@ -271,7 +300,7 @@ def is_of_later_version(data: bytes) -> bool:
 
 def fault_in(definition: TableDefinition) -> str | None:
     """What is wrong with a definition; None when nothing is. What has a fault is not read, and so never written."""
-    if definition.format != FORMAT:  # of a later version, which may say more
+    if not _is_read(definition.format):  # of a later version, which may say more
         return None
     if not _UUID.match(definition.uuid):
         return f"{definition.uuid[:80]!r} is no uuid"
@@ -293,8 +322,30 @@ def fault_in(definition: TableDefinition) -> str | None:
     for what, count in counts.items():
         if fault := bounds.fault_in_count(what, count):
             return fault
+    if fault := _fault_in_nested_ids(definition):
+        return fault
     late = (rule.after_seconds for rule in definition.ttl if not 0 <= rule.after_seconds <= LONGEST_TTL_SECONDS)
     return next((f"a rule waits {seconds} seconds" for seconds in late), None)
+
+
+def _is_read(version: int) -> bool:
+    return PLAIN_FORMAT <= version <= FORMAT
+
+
+def _fault_in_nested_ids(definition: TableDefinition) -> str | None:
+    is_numbered = definition.format == FORMAT
+    late = () if definition.late_ids is msgspec.UNSET else definition.late_ids.first_ids
+    ids = [number for column in definition.columns for number in (column.id, *column.nested_ids)]
+    since = 0 if definition.late_ids is msgspec.UNSET else definition.late_ids.schema_version
+    for number in (*ids, since, *(number for pair in late for number in pair)):
+        if fault := bounds.fault_in_count("an id", number):
+            return fault
+    for column in definition.columns:
+        if bool(column.nested_ids) != (is_numbered and "<" in column.type):
+            return f"the fields within {column.name} {'have' if column.nested_ids else 'need'} ids"
+    if not is_numbered:
+        return None if definition.late_ids is msgspec.UNSET else "it has late_ids and no ids of nested fields"
+    return None if len(set(ids)) == len(ids) <= max(ids) <= definition.last_column_id else "an id is used twice"
 
 
 class _Format(msgspec.Struct):

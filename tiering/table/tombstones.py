@@ -126,6 +126,10 @@ def essence(definition: TableDefinition) -> TableDefinition:
 def succeeding(old: TableDefinition, newest: TableDefinition) -> TableDefinition:
     """The old definition as the version after the newest one. Ids of columns that were given out are never reused, and
     whether the table is published is not taken back: that is about readers, and not about what they read."""
+    if newest.late_ids is not msgspec.UNSET:
+        from tiering.table.columns.nested_ids import numbered_as  # with Arrow, which other tables do not need
+
+        old = numbered_as(old, newest)
     columns = essence(newest).columns != essence(old).columns
     return msgspec.structs.replace(
         old,

@@ -318,9 +318,15 @@ def _half_dropped(nodes: TableNodes) -> Conflict:
 
 def _differences(definition: TableDefinition, theirs: TableDefinition) -> Iterator[str]:
     for field in _COMPARED:
-        here, there = (msgspec.json.encode(getattr(version, field)).decode() for version in (definition, theirs))
+        here, there = (msgspec.json.encode(_compared(version, field)).decode() for version in (definition, theirs))
         if here != there:
             yield f"{field.replace('_', ' ')} {here} here, {there} there"
+
+
+def _compared(definition: TableDefinition, field: str) -> object:
+    if field != "columns":
+        return getattr(definition, field)
+    return [msgspec.structs.replace(column, nested_ids=()) for column in definition.columns]
 
 
 def _write_here(

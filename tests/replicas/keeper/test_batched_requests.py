@@ -48,6 +48,7 @@ def test_a_hundred_nodes_are_one_request(keeper: Keeper, paths: list[str]) -> No
     assert keeper.find_all([]) == [] == keeper.children_of_all([])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("unknown", [99, 4])
 def test_a_server_without_batched_requests_is_asked_for_each(
     unknown: int, settings: KeeperConfig, paths: list[str], monkeypatch: pytest.MonkeyPatch
@@ -61,6 +62,7 @@ def test_a_server_without_batched_requests_is_asked_for_each(
         assert keeper.requests - before == 2 * COUNT
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("understood", [False, True])
 def test_an_answer_that_was_lost_is_asked_for_again(
     understood: bool, line: KeeperLine, settings: KeeperConfig, paths: list[str]

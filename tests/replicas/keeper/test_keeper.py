@@ -83,6 +83,7 @@ LOST: dict[str, Callable[[Keeper], object]] = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("answers", [1, 2, 3])
 @pytest.mark.parametrize("what", sorted(LOST))
 def test_what_was_answered_to_nobody_happens_once(
@@ -139,6 +140,7 @@ def until_answered(keeper: Keeper) -> None:
         return
 
 
+@pytest.mark.in_turn
 def test_a_call_ends_though_nobody_answers(line: KeeperLine, keeper: Keeper, settings: KeeperConfig) -> None:
     """kazoo itself waits without limit while its session is suspended."""
     with impatient(line, settings) as broken:
@@ -172,6 +174,7 @@ def test_who_asks_after_others_waited_in_vain_waits_a_second(
         assert late.silent_seconds == 0
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("trouble", ["mute", "silence", "cut"])
 @pytest.mark.parametrize("was_connected", [True, False])
 def test_who_is_told_to_stop_waits_for_nobody(
@@ -217,9 +220,9 @@ def test_a_session_that_expired_is_another_one(
     keeper.create("/here", ephemeral=True)
     assert keeper.get("/here").owner == keeper.session
     keeper.close()
-    assert warnings(caplog) == [
-        ("zerocopy.keeper.client", f"a session with {settings.hosts[0]} is over, and another one begins")
-    ]
+    ((logger, message),) = warnings(caplog)
+    assert logger == "zerocopy.keeper.client"
+    assert f"a session with {settings.hosts[0]} is over" in message
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:

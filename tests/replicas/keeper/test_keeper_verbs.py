@@ -95,6 +95,7 @@ def test_a_server_that_does_not_answer_is_a_problem(
     assert len(found["problems"]) == 1
 
 
+@pytest.mark.in_turn
 def test_check_says_so_where_no_server_answers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is what every other error tells people to run then: it must not end as they do."""
     host = f"127.0.0.1:{free_port()}"
@@ -176,6 +177,7 @@ def test_what_is_missing_to_run_a_server_is_said(run: Run, tmp_path: Path, monke
     assert "Java" in run("keeper", "run", str(tmp_path / "zk"), code=2)
 
 
+@pytest.mark.in_turn
 def test_the_server_has_room_for_the_transactions_that_it_keeps() -> None:
     """The last 500, each as large as one may be: with too little it ends, and every change after it waits."""
     with servers.zookeeper() as server, Keeper(KeeperConfig(hosts=(server.endpoint_url,))) as keeper:

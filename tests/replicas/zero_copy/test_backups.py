@@ -37,6 +37,7 @@ def shared(a: Machine, b: Machine) -> Any:
         b.move(PART)
 
 
+@pytest.mark.in_turn
 @pytest.mark.skipif(worm.ACTIVE, reason="the store keeps what is younger than its retention")
 def test_what_a_pin_keeps_is_named_again_where_all_dropped_it(
     shared: Any, a: Machine, b: Machine, bucket: str, s3_environment: Server, repository: str
@@ -60,6 +61,7 @@ def test_what_a_pin_keeps_is_named_again_where_all_dropped_it(
     assert blobs_in(bucket, s3_environment) == []
 
 
+@pytest.mark.in_turn
 def test_a_copy_comes_back_with_marks_of_its_own(
     shared: Any, a: Machine, b: Machine, bucket: str, s3_environment: Server, repository: str
 ) -> None:

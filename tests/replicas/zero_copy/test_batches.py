@@ -116,6 +116,7 @@ def test_one_whose_object_is_gone_keeps_no_other_back(
     assert b.keys() == [0, 2, 3]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("what", ["mark", "set"])
 def test_one_that_is_not_held_comes_whole(
     what: str, a: Machine, cold: dict[str, str], machine: Callable[[str], Machine], keeper: Keeper

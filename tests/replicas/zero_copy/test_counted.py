@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from disks.kinds import with_commits
 from disks.stores.wrappers.metered import MeteredStore
 from tests.replicas.machines import Machine
@@ -46,6 +48,7 @@ def test_requests_of_a_part_that_is_taken_over(a: Machine, machine: Any) -> None
     assert b.keys() == [1, 2, 3]
 
 
+@pytest.mark.in_turn
 def test_requests_of_what_one_large_part_makes_needless(a: Machine, machine: Any) -> None:
     """The entries of the log whose parts it covers are done with together."""
     inserts = 20
@@ -62,6 +65,7 @@ def test_requests_of_what_one_large_part_makes_needless(a: Machine, machine: Any
     assert b.keys() == a.keys()
 
 
+@pytest.mark.in_turn
 def test_requests_of_many_parts_that_are_taken_over_together(a: Machine, machine: Any) -> None:
     """Each entry of the log is said to be done with its part, and not once more."""
     inserts = 20

@@ -19,6 +19,7 @@ PART = "all_0_0_0"
 ROWS = list(range(1000))
 
 
+@pytest.mark.in_turn
 def test_whole_between_buckets_and_shared_within_one(
     a: Machine,
     settings: KeeperConfig,

@@ -72,6 +72,7 @@ def whole(*machines: Machine, collected: bool = False) -> None:
             one("fsck", "--read-data")
 
 
+@pytest.mark.in_turn
 def test_copies_of_their_own_become_one_and_two_again(
     a: Machine, b: Machine, bucket: str, far: str, s3_environment: Server
 ) -> None:
@@ -98,6 +99,7 @@ def test_copies_of_their_own_become_one_and_two_again(
         assert (found["differences"], found["marks"]) == ([], sum(found["logs"].values()))
 
 
+@pytest.mark.in_turn
 def test_another_bucket_and_the_old_one_drained(
     a: Machine, b: Machine, bucket: str, far: str, s3_environment: Server
 ) -> None:
@@ -119,6 +121,7 @@ def test_another_bucket_and_the_old_one_drained(
     assert (found["marks"], found["objects"], found["differences"]) == (0, 0, [])
 
 
+@pytest.mark.in_turn
 def test_a_disk_with_a_log_of_its_own_is_drained_by_each_machine(
     a: Machine, b: Machine, bucket: str, far: str, s3_environment: Server
 ) -> None:
@@ -143,6 +146,7 @@ def test_a_disk_with_a_log_of_its_own_is_drained_by_each_machine(
     assert a.keys() == b.keys() == [*ROWS, 5000]
 
 
+@pytest.mark.in_turn
 def test_a_prefix_of_several_is_not_opened_as_that_of_one(
     a: Machine, b: Machine, bucket: str, far: str, s3_environment: Server
 ) -> None:
@@ -201,5 +205,5 @@ def test_a_bucket_without_a_log_of_ones_own(bucket: str, s3_environment: Server,
     other_bucket(a, f"s3://{s3_environment.new_bucket()}/own/", log=False)
     failed = a.json("move", "d.t", "--partition", "all", "--to-disk", "far", code=1)["failed"]
     assert {move["part"] for move in failed} == set(PARTS)
-    assert all("share no bucket by one log: give disk far a log" in one["error"] for one in failed)
+    assert all("give disk far a log" in one["error"] for one in failed)
     whole(a)

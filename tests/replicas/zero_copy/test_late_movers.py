@@ -19,6 +19,7 @@ from zerocopy.replica.connections import connections
 __all__ = ["machine"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("replaced", [True, False])
 def test_a_mover_whose_session_ended_looks_before_it_commits(
     a: Machine,

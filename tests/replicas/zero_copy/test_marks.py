@@ -224,6 +224,7 @@ CHANGES: dict[str, Callable[[Marks], object]] = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("answers", [1, 2, 3])
 @pytest.mark.parametrize("what", sorted(CHANGES))
 def test_a_lost_answer_changes_nothing_of_the_outcome(

@@ -80,6 +80,7 @@ def test_what_is_no_answer_is_refused(data: bytes) -> None:
             offer.decode(sent, path="there")
 
 
+@pytest.mark.in_turn
 def test_what_unpacks_without_end_is_refused() -> None:
     bomb = zlib.compress(b" " * (bounds.LARGEST_DOCUMENT_BYTES + 1))
     with pytest.raises(Damaged):
@@ -110,4 +111,5 @@ def test_files_that_are_not_those_of_the_part_are_not_taken(wanted: dict[str, An
 
 def test_what_was_written_before_sharing_is_not_offered() -> None:
     found = offer.offered({"data.parquet": FileInfo("x", 5, SHA, KEY, None)}, store="2" * 32, log="a", directory="p")
-    assert found == "data.parquet was written before its objects could be shared"
+    assert found is not None
+    assert found.startswith("data.parquet was written before")

@@ -27,6 +27,7 @@ def machines(
     return a, b
 
 
+@pytest.mark.in_turn
 def test_what_waits_is_shown_and_taken_in(machines: tuple[Machine, Machine]) -> None:
     a, b = machines
     b.sync(code=1)  # nobody gives the part out
@@ -53,6 +54,7 @@ def test_what_waits_is_shown_and_taken_in(machines: tuple[Machine, Machine]) -> 
     assert b.json("replica", "queue", "d.t")["entries"] == []
 
 
+@pytest.mark.in_turn
 def test_marks_are_compared_and_put_back_before_gc_may_collect(machines: tuple[Machine, Machine]) -> None:
     a, _ = machines
     (part,) = a.disks()
@@ -86,6 +88,7 @@ def test_marks_are_compared_and_put_back_before_gc_may_collect(machines: tuple[M
     a("gc", "s3", "--delete")
 
 
+@pytest.mark.in_turn
 def test_marks_of_an_unshared_disk_are_refused_as_by_the_verb(
     machines: tuple[Machine, Machine],
 ) -> None:

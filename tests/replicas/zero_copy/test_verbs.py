@@ -187,6 +187,7 @@ def nobody(home: Marked, settings: KeeperConfig) -> None:
     home.know(silent, request_timeout_seconds=1, session_timeout_seconds=5)
 
 
+@pytest.mark.in_turn
 def test_without_keeper_nothing_goes_up(home: Marked, keeper: Keeper, settings: KeeperConfig, tmp_path: Path) -> None:
     home.insert(1, 2)
     nobody(home, settings)
@@ -196,6 +197,7 @@ def test_without_keeper_nothing_goes_up(home: Marked, keeper: Keeper, settings: 
     assert home.keys() == [1, 2]
 
 
+@pytest.mark.in_turn
 def test_without_keeper_a_drop_leaves_the_mark(home: Marked, keeper: Keeper, settings: KeeperConfig) -> None:
     """The audit finds it."""
     two_in_the_bucket(home)

@@ -93,7 +93,7 @@ def test_each_changed_or_missing_byte_of_a_seal_is_seen(document: msgspec.Struct
 
 def test_a_later_format_is_refused_by_name() -> None:
     later = msgspec.structs.replace(HEADER, format=9, minimum_reader=3)
-    with pytest.raises(UnknownBackupFormat, match="format 9, which needs a reader of format 3"):
+    with pytest.raises(UnknownBackupFormat, match=r"format 9, which .* format 3"):
         header.read_header(encoding.sealed(later), later.key, "there")
     listed = msgspec.structs.replace(PARTITION, format=3, minimum_reader=3)
     with pytest.raises(UnknownBackupFormat):
@@ -155,7 +155,7 @@ def _file(**changes: object) -> PartitionList:
     ],
 )
 def test_a_list_that_no_backup_would_write(hostile: PartitionList) -> None:
-    with pytest.raises(Damaged, match="there is no list of a backup"):
+    with pytest.raises(Damaged, match="no list of a backup"):
         lists.read_partition(encoding.packed_list(hostile), "there")
 
 

@@ -102,6 +102,7 @@ def test_a_journal_that_may_not_be_opened_is_not_set_aside(tmp_path: Path) -> No
     assert not list((tmp_path / "state").glob("journal.db.damaged-*"))
 
 
+@pytest.mark.in_turn
 def test_many_parts_are_queried_with_few_open_files(tmp_path: Path) -> None:
     """The engine keeps about half of its files open: where that is too many, they are served to it."""
     store_of(tmp_path, 100).close()

@@ -10,6 +10,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("oplog", "disks", "tiering", "restore", "backup", "spark_tiering", "tui", "zerocopy")
 ALONE = {
@@ -24,6 +26,7 @@ def first_uses(source: str) -> Iterator[str]:
             yield from (ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "type")
 
 
+@pytest.mark.in_turn
 def test_no_thread_is_the_first_to_decode_a_type() -> None:
     found = {
         str(path.relative_to(ROOT)): kind

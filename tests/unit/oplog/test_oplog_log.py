@@ -346,7 +346,7 @@ def test_an_entry_of_a_newer_format_is_refused() -> None:
     log = filled(store, 1)
     newer = entry.encode(commit_at(2, log.read(1).digest)).replace(b'"format":3', b'"format":5')
     put(store, commit_key(2), newer)
-    with pytest.raises(UsageError, match="format 5; this version reads format 2 and 3 and 4"):
+    with pytest.raises(UsageError, match=r"format 5; .* 2 and 3 and 4"):
         list(log.entries())
 
 

@@ -87,10 +87,11 @@ def test_files_split_by_row_groups_and_rows_keep_their_numbers(tmp_path: Path) -
     texts = pa.table({"k": [str(key) for key in range(90)] + ["ninety"]})
     pq.write_table(texts, tmp_path / "c.parquet", row_group_size=10)
     *_, last = shares_of([listed(tmp_path / "c.parquet")], 3)
-    with pytest.raises(UsageError, match=r"c\.parquet: column k must be int64, but row 91 has 'ninety'"):
+    with pytest.raises(UsageError, match=r"c\.parquet: column k .*row 91 has 'ninety'"):
         read(last)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("when", ["before", "within", "after"])
 @pytest.mark.parametrize("how", ["longer", "shorter", "as long"])
 def test_a_file_that_is_written_anew_is_refused(tmp_path: Path, when: str, how: str) -> None:
@@ -109,7 +110,7 @@ def test_a_file_that_is_written_anew_is_refused(tmp_path: Path, when: str, how: 
     if when == "before":
         anew()
     batches = rows_of([FileShare(file)], Reshaping(DEFINITION))
-    with pytest.raises(Refused, match=r"a\.parquet was written again while it was ingested"):
+    with pytest.raises(Refused, match=r"a\.parquet was written again"):
         for number, _ in enumerate(batches):
             if number == (0 if when == "within" else 2):
                 anew()

@@ -48,6 +48,7 @@ def _selects(predicate: Predicate, count: int) -> bool:
     return bool(OPERATORS[predicate.operator](count, predicate.value))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("zone", ["", ", Europe/Berlin"])
 @pytest.mark.parametrize("word", OPERATORS)
 def test_conditions_on_nanoseconds_lose_no_row(word: str, zone: str) -> None:

@@ -64,6 +64,7 @@ def share(request: pytest.FixtureRequest, tmp_path: Path) -> Share:
     return Share(tmp_path, request.param)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("columns", READS)
 def test_a_task_answers_with_no_flipped_bit(share: Share, columns: str) -> None:
     """I15."""

@@ -51,7 +51,7 @@ def query(
     chosen = query_output.choose(output_format, json=session.options.json, to_file=output is not None)
     if sequential and revision is not None:
         raise UsageError("--sequential and --revision exclude each other", hint="use one of them")
-    disk, number = _revision(revision)
+    disk, number = parse_revision(revision)
     from tiering.query.sql.engine import engine_ahead
 
     with engine_ahead():
@@ -66,7 +66,7 @@ def query(
     _refuse_to_be_silent(store, sql)
 
 
-def _revision(text: str | None) -> tuple[str | None, int | None]:
+def parse_revision(text: str | None) -> tuple[str | None, int | None]:
     """The disk, where one is named, and the number of `N` or `DISK:N`. Raises `UsageError`."""
     if text is None:
         return None, None

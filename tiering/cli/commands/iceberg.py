@@ -29,7 +29,7 @@ def publish(
     session: Session,
     table: TableName,
     without: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="leave this column out")] = None,
-    anew: Annotated[bool, typer.Option("--anew", help="write all metadata again, from the log")] = False,
+    rewrite: Annotated[bool, typer.Option("--anew", help="write all metadata again, from the log")] = False,
 ) -> None:
     """Publish what a table has in its bucket, and keep the publication up to date.
 
@@ -50,7 +50,7 @@ def publish(
     if not session.dry_run and changed != definition:
         definition = _alter(session, definition, changed)
         publication = Publication(store, definition)
-    published = None if session.dry_run else publication.publish(anew=anew, look=True)
+    published = None if session.dry_run else publication.publish(rewrite=rewrite, look=True)
     document = PublishedDocument.of(publication, published or publication.newest(), dry_run=session.dry_run)
     if session.options.json:
         session.output.document(document)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from oplog.errors import UsageError
+from tiering.cli.commands.merge_here import merge_here, note_failures
 from tiering.cli.commands.tables import TableName
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.remote_work import Master, SparkWork
@@ -16,10 +17,10 @@ from tiering.cli.frame.verb import verb
 from tiering.cli.reports.merges import report_merges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from tiering.engine.store import Store
-    from tiering.merge.cold.job import FailedGroup, Workers
+    from tiering.merge.cold.job import Workers
     from tiering.merge.request import ColdOptions, MergeRequest
     from tiering.table.schema import TableDefinition
 
@@ -90,30 +91,7 @@ def merge(
             "parts in buckets",
             hint="add --cold or --spark",
         )
-    _merge_here(session, table, request)
-
-
-def _merge_here(session: Session, table: str, request: "MergeRequest") -> None:
-    from tiering.facts.merges import MergeRow, MergesDocument, failed_groups
-    from tiering.facts.replicas import replica_trouble
-
-    store, waits = session.store(), ""
-    failures: list[FailedGroup] = []
-    if session.dry_run:
-        adoptions = store.plan_adoptions(table, request) if request.adopt else []
-        plans = [*adoptions, *store.plan_merges(table, request)]
-        rows = [MergeRow.planned(table, plan.parts) for plan in plans]
-    else:
-        plans = []
-        rows = [MergeRow.of(result) for result in store.merge(table, request, failures)]
-        _note_failures(session, failures)
-        waits = replica_trouble(store.context.config, store.context.journal, store.definition(table)).error
-        if waits:
-            session.output.note(f"recorded, and waiting: {waits}; 'frostline replica queue {table}' shows all")
-    stays = store.explain_merges(table, plans, request) if not waits else ()
-    document = MergesDocument(merges=rows, not_merged=stays, failed=failed_groups(failures), dry_run=session.dry_run)
-    report_merges(session, document, waits=bool(waits))
-    fail_if_partly(len(failures), len(rows), "merges", [failure.error.kind for failure in failures])
+    merge_here(session, table, request)
 
 
 @dataclass(frozen=True)
@@ -184,21 +162,13 @@ def _merge_cold(
         work.report()
     stays = store.explain_merges(table, report.left(), request)
     after = size_of(store, table, request.partition)
-    _note_failures(session, report.failures)
+    note_failures(session, report.failures)
     if report.not_begun:
         session.output.note(f"not begun: {counted(len(report.not_begun), 'group')}")
     rows = [done_cold(store, result) for result in report.merges]
     report_merges(session, cold_document(rows, stays, report, (before, after)))
     failed, kinds = len(report.failures) + len(report.not_begun), [failure.error.kind for failure in report.failures]
     fail_if_partly(failed, len(report.merges), "groups", kinds)
-
-
-def _note_failures(session: Session, failures: "Sequence[FailedGroup]") -> None:
-    note = session.output.note
-    for failure in failures:
-        what = f"{failure.plan.partition} ({counted(len(failure.plan.parts), 'part')})"
-        note(f"failed: {what}: {failure.error.message}")
-        note(f"  {failure.error.advice}")
 
 
 def _own_workers(store: "Store") -> "Workers":

@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
     verb(group)(show)
     verb(group, changes=True)(alter)
     verb(group, changes=True)(rename)
+    verb(group, changes=True)(rewrite)
     verb(group, changes=True)(drop)
 
 
@@ -332,6 +333,25 @@ def _convert(
         line(f"{_would(session, 'Made')} {table} a plain table of this machine: {kept}.")
     if done.finished:
         line("  It was begun before, and is finished now." if not session.dry_run else "  It was begun before.")
+
+
+def rewrite(session: Session, table: TableName) -> None:
+    """Rewrite parts whose files lack ids of nested fields, which other engines need.
+
+    Query results do not change. Parts with these ids are unchanged.
+    """
+    from tiering.cli.commands.merge_here import merge_here
+    from tiering.merge.request import MergeRequest
+    from tiering.table.definitions import number_fields
+
+    store = session.store()
+    old = store.definition(table)
+    new = number_fields(old)
+    if new is not old:
+        session.output.note(f"{_would(session, 'Gave')} ids to the nested fields of {table}")
+        if not session.dry_run:
+            store.alter_table(old, new, reason=f"ids of nested fields of {table}")
+    merge_here(session, table, MergeRequest(rewrite=True))
 
 
 def rename(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Set
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
 
@@ -171,26 +171,39 @@ def declare_rows(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Reco
     connection.unregister("declared_rows")
 
 
+class SourceColumn(NamedTuple):
+    """A column of what a view reads."""
+
+    name: str
+    held: Any = None
+    """Its type, with ids, where the fields within the column are other ones today."""
+
+
 def selected(
     definition: TableDefinition,
     source: str,
-    places: Mapping[int, str] | None,
+    sources: Mapping[int, SourceColumn] | None,
     compared: Collection[int],
     shown: Iterable[int],
 ) -> str:
-    """Today's columns at the places that are `shown`, from those that the source has, which `places` names by their
-    ids; those that it has not by their default. Without `places` none of them can be read, else those that were
+    """Today's columns at the places that are `shown`, from those that the source has, which `sources` has by their
+    ids; those that it has not by their default. Without `sources` none of them can be read, else those that were
     `compared`."""
     columns = []
     for number in shown:
         column = definition.columns[number]
         kind = column_sql_type(column.type)
-        if places is None:
+        if sources is None:
             value = _failing(f"column {column.name} was not compared", None)
-        elif column.id not in places:
+        elif column.id not in sources:
             value = _default(column)
         else:
-            value = identifier(places[column.id])
+            name, held = sources[column.id]
+            value = identifier(name)
+            if held is not None:
+                from tiering.query.sql.nested_values import current_value
+
+                value = current_value(value, held, column)
             if kind == "INTERVAL":  # files hold the number
                 value = f"to_microseconds({value})"
             if number not in compared:

@@ -12,6 +12,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -40,6 +41,8 @@ class FilePlace(msgspec.Struct, frozen=True):
     """Among its columns."""
     leaves: range
     """Among what it keeps values of: of one that is nested, there are several."""
+    held: Any = None
+    """The type that the file has, with ids, where the fields within the column are other ones today."""
 
 
 class _Piece(msgspec.Struct, frozen=True):

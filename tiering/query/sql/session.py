@@ -35,7 +35,7 @@ from tiering.query.sql.errors import engine_error, sql_error
 from tiering.query.sql.fetched_files import ColdRead, FetchedFiles, cold_read
 from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
-from tiering.query.sql.planning import EmptyTables, declare, selected
+from tiering.query.sql.planning import EmptyTables, SourceColumn, declare, selected
 from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, FilePlace, ScannedFiles, leaves_read
 from tiering.table.names import alike, folded
 from tiering.table.pruning import columns_of, matching_groups
@@ -321,6 +321,7 @@ class SqlSession:
         if current and all(is_flat(column.type) for column in definition.columns):
             places = enumerate(definition.columns)
             return {column.id: FilePlace(place, range(place, place + 1)) for place, column in places}
+        from tiering.table.columns.nested_ids import held_type, is_current
         from tiering.table.columns.type_texts import leaf_ranges
         from tiering.table.columns.types import arrow_schema, field_ids
 
@@ -328,11 +329,18 @@ class SqlSession:
             schema = arrow_schema(definition)
         else:
             schema = read_schema(self._context, file.stored, file.file, cache=self._cache)
+        columns = {column.id: column for column in definition.columns}
         names = {name: number for number, name in field_ids(schema).items()}
         leaves = leaf_ranges(schema.types)
-        return {
-            names[name]: FilePlace(place, leaves[place]) for place, name in enumerate(schema.names) if name in names
-        }
+        found = {}
+        for place, field in enumerate(schema):
+            if (number := names.get(field.name)) is None:
+                continue
+            column = columns.get(number)
+            is_other = not current and column is not None and not is_current(field.type, column, definition)
+            held = held_type(field.type, column, definition) if is_other and column is not None else None
+            found[number] = FilePlace(place, leaves[place], held)
+        return found
 
     def _rows(self, scan: ScannedFiles, files: Sequence[SelectedFile], shown: Sequence[int], serve_local: bool) -> str:
         """The rows of the files with the table's columns that are `shown`, in its order and types."""
@@ -340,7 +348,7 @@ class SqlSession:
         reads = list(self._reads(scan, files, serve_local))
         compared = scan.access.columns
         if compared:
-            pieces = [selected(definition, source, places, compared, shown) for source, places in reads]
+            pieces = [selected(definition, source, sources, compared, shown) for source, sources in reads]
             return _united(pieces, len(shown)) if pieces else selected(definition, "range(0)", {}, compared, shown)
         # Of a union the engine always reads a column, and none of these was compared: it is a union of bare rows.
         bare = " UNION ALL ".join(f"SELECT 1 FROM {source}" for source, _ in reads)
@@ -348,8 +356,8 @@ class SqlSession:
 
     def _reads(
         self, scan: ScannedFiles, files: Sequence[SelectedFile], serve_local: bool
-    ) -> Iterator[tuple[str, dict[int, str]]]:
-        """Where the engine finds the rows, and what a column id is called there."""
+    ) -> Iterator[tuple[str, dict[int, SourceColumn]]]:
+        """Where the engine finds the rows, and what a column id is there."""
         if not scan.access.columns:  # how many rows an object has, part.json says: nobody asks the bucket
             yield f"range({sum(file.file.rows for file in files if file.local_path is None)})", {}
             files = [file for file in files if file.local_path is not None]
@@ -363,7 +371,7 @@ class SqlSession:
                 yield (
                     f"read_parquet([{', '.join(map(text, group))}], can_have_nan = true, hive_partitioning = false, "
                     f"union_by_name = false) AS f({', '.join(map(identifier, names))})",
-                    {number: names[place.column] for number, place in places.items()},
+                    {number: SourceColumn(names[place.column], place.held) for number, place in places.items()},
                 )
 
     def _url(self, scan: ScannedFiles, file: SelectedFile, places: Mapping[int, FilePlace], serve_local: bool) -> str:

@@ -53,7 +53,7 @@ def cast_nested(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
     if pa.types.is_map(kind):
         return _map(array, kind, cast)
     if pa.types.is_list(kind) and (pa.types.is_list(source) or pa.types.is_large_list(source) or _is_fixed(source)):
-        plain = _plain_list(array)
+        plain = plain_list(array)
         values = _inner(plain.values, kind.value_type, cast)
         return pa.ListArray.from_arrays(plain.offsets, values, mask=plain.is_null()).cast(kind)
     raise pa.ArrowInvalid(f"{source} is no {kind}")
@@ -67,7 +67,7 @@ def without_unknown(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
         known = {field.name: field.type for field in kind}
         kept = {
-            field.name: without_unknown(_field(array, number), known[field.name])
+            field.name: without_unknown(struct_member(array, number), known[field.name])
             for number, field in enumerate(array.type)
             if field.name in known
         }
@@ -75,7 +75,7 @@ def without_unknown(array: pa.Array, kind: pa.DataType) -> pa.Array:
             return pa.StructArray.from_arrays(list(kept.values()), names=list(kept), mask=array.is_null())
         return pa.nulls(len(array), kind)
     if pa.types.is_list(kind) and pa.types.is_list(array.type):
-        plain = _plain_list(array)
+        plain = plain_list(array)
         values = without_unknown(plain.values, kind.value_type)
         return pa.ListArray.from_arrays(plain.offsets, values, mask=plain.is_null())
     return array
@@ -103,7 +103,7 @@ def _inner(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
     return cast(array, kind)
 
 
-def _field(array: pa.StructArray, number: int) -> pa.Array:
+def struct_member(array: pa.StructArray, number: int) -> pa.Array:
     """The values of a field, null where the struct is."""
     import pyarrow.compute as pc
 
@@ -118,7 +118,7 @@ def _struct(array: pa.StructArray, kind: pa.StructType, cast: Cast) -> pa.Array:
             hint=f"it has: {listed([field.name for field in kind])}; --ignore-unknown leaves the others out",
         )
     fields = [
-        _inner(_field(array, given[field.name]), field.type, cast)
+        _inner(struct_member(array, given[field.name]), field.type, cast)
         if field.name in given
         else pa.nulls(len(array), field.type)
         for field in kind
@@ -132,13 +132,13 @@ def _map(array: pa.Array, kind: pa.MapType, cast: Cast) -> pa.Array:
     elif pa.types.is_list(array.type) and pa.types.is_null(array.type.value_type):
         return pa.array(array.to_pylist(), kind)  # none of them has an entry
     elif pa.types.is_list(array.type) and pa.types.is_struct(array.type.value_type):
-        plain = _plain_list(array)
+        plain = plain_list(array)
         if plain.values.type.num_fields != 2:
             raise pa.ArrowInvalid(f"{array.type} is no {kind}")
         return _map_of(plain, plain.values.field(0), plain.values.field(1), kind, cast)
     if not pa.types.is_map(array.type):
         raise pa.ArrowInvalid(f"{array.type} is no {kind}")
-    plain = _copied(array)
+    plain = copied(array)
     return _map_of(plain, plain.keys, plain.items, kind, cast)
 
 
@@ -171,12 +171,12 @@ def _map_of(array: pa.Array, keys: pa.Array, items: pa.Array, kind: pa.MapType, 
     return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=array.is_null())
 
 
-def _plain_list(array: pa.Array) -> pa.ListArray:
+def plain_list(array: pa.Array) -> pa.ListArray:
     kind = pa.list_(array.type.value_type)
-    return _copied(array if array.type.equals(kind) else array.cast(kind))
+    return copied(array if array.type.equals(kind) else array.cast(kind))
 
 
-def _copied(array: Any) -> Any:
+def copied(array: Any) -> Any:
     """With its own values alone, as building an array from offsets wants it: those of rows outside of a slice may not
     fit."""
     count = len(array.keys if pa.types.is_map(array.type) else array.values)

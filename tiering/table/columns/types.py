@@ -1,7 +1,7 @@
 """Columns as Arrow fields, and casting what comes in to what the table says.
 
-Field ids ride in the Arrow field metadata as `PARQUET:field_id`, which Parquet writers store, so a column keeps its
-identity through renames.
+Field ids ride in the Arrow field metadata as `PARQUET:field_id`, which Parquet writers store, so a column, and a field
+within one, keeps its identity through renames.
 """
 
 from __future__ import annotations
@@ -18,25 +18,30 @@ import pyarrow as pa
 from oplog.errors import UsageError
 from tiering.table.columns.kept_values import check_kept
 from tiering.table.columns.nested import cast_nested
+from tiering.table.columns.nested_ids import FIELD_ID, column_type
 from tiering.table.columns.sound_values import first_failing, shown_value, sound_column
 from tiering.table.columns.type_texts import arrow_type
 from tiering.table.names import folded, listed, name_text
 from tiering.table.schema import Column, TableDefinition
 
-FIELD_ID = b"PARQUET:field_id"
 _EPOCH = date(1970, 1, 1)
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _MOST_NANOSECONDS = (1 << 63) - 1
 
 
 def arrow_field(column: Column) -> pa.Field:
-    """The column as an Arrow field that carries the field id."""
-    return pa.field(column.name, arrow_type(column.type), column.nullable, {FIELD_ID: str(column.id).encode()})
+    """The column as an Arrow field that carries the field id, and those of the fields within it."""
+    return pa.field(column.name, column_type(column), column.nullable, {FIELD_ID: str(column.id).encode()})
 
 
 def arrow_schema(definition: TableDefinition) -> pa.Schema:
     """The table's columns as an Arrow schema with field ids."""
     return pa.schema([arrow_field(column) for column in definition.columns])
+
+
+def plain_schema(definition: TableDefinition) -> pa.Schema:
+    """The table's columns as they are handed out: without ids, and any may be null."""
+    return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in definition.columns])
 
 
 def field_ids(schema: pa.Schema) -> dict[int, str]:

@@ -181,7 +181,7 @@ class TestCommits:
 
     def test_a_new_machine_does_not_take_the_log_for_empty(self, tmp_path: Path) -> None:
         disk, _, _ = self.hidden(tmp_path)
-        with pytest.raises(Transient, match="a listing of the log is empty"):
+        with pytest.raises(Transient, match="listing of the log is empty"):
             disk.list()
 
 

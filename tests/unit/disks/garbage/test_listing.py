@@ -347,6 +347,7 @@ def checked(disk: ObjectDisk, **options: Any) -> tuple[CheckResult, CheckResult]
     )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("cache", ["newest", "old", "none"])
 def test_a_check_over_ranges_finds_the_same(disk: ObjectDisk, bucket: MemoryStore, tmp_path: Path, cache: str) -> None:
     """I3, I4, I8: an object that is gone, one of another size, one of two paths, one of a retained revision. Whatever

@@ -224,6 +224,7 @@ def test_the_retention_and_the_pins_of_another_log_are_heeded(
     assert not {key, pinned} & prefix.blobs()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("what", ["operations/", "snapshots/", "pins/", "writers/"])
 @pytest.mark.parametrize("error", [Transient("away"), AccessDenied("not yours"), NotFound("gone")])
 def test_a_log_that_cannot_be_read_whole_stops_everything(

@@ -182,6 +182,7 @@ OTHERS = (
 )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("steps", [COMMITS, COMMITS + OTHERS], ids=["commits", "all that may happen"])
 def test_what_is_another_than_before_is_among_what_was_touched(

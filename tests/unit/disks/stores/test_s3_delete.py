@@ -79,6 +79,7 @@ def test_keys_arrive_as_they_are() -> None:
     assert found == [f"p/{key}" for key in keys]
 
 
+@pytest.mark.in_turn
 def test_puts_and_deletes_load_no_client_library(ministack: Server) -> None:
     program = """
 import hashlib, sys

@@ -111,6 +111,7 @@ def test_idle_connections_make_room(served: Served) -> None:
         del idle
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("head", [b"", b"GET / HTTP/1.1\r\nHost", KEPT + b"GET /"], ids=["none", "half", "the second"])
 def test_a_head_has_its_time(served: Served, head: bytes) -> None:
     """Without a limit of the listener this test never ends."""
@@ -162,7 +163,5 @@ def test_one_line_a_minute_for_what_repeats(caplog: pytest.LogCaptureFixture) ->
         raise ValueError("bad\nsecond line")
     except ValueError:
         log.exception("no connection can be accepted: %s", "too many open files")
-    assert caplog.messages[1] == (
-        "no connection can be accepted: too many open files (and 999 more within a minute): ValueError: bad"
-    )
+    assert caplog.messages[1].endswith("(and 999 more within a minute): ValueError: bad")
     assert "Traceback" not in caplog.text

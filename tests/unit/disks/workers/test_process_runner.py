@@ -50,7 +50,7 @@ def test_an_error_arrives_whole() -> None:
 
 
 def test_a_process_that_is_killed_is_an_error_with_a_next_step() -> None:
-    with pytest.raises(FrostlineError, match="sizes: a process that worked on it died") as caught:
+    with pytest.raises(FrostlineError, match=r"sizes: .* died") as caught:
         processes(2).run(die, [1, 2, 3], title="sizes", on_done=lambda index, answer: None)
     assert caught.value.hint == "run it again"
 

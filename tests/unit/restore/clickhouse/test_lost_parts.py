@@ -170,5 +170,5 @@ class TestTelling:
         assert [finding.kind for finding in losses(found)] == ["incomplete_part"]
         told = sentences(found)
         assert "lacks v.bin" in told[0]
-        assert told[1].startswith("50 revisions (1 to 50) are borne by several objects each: the server's counter")
+        assert told[1].startswith("50 revisions (1 to 50) are borne")
         assert len(told) == 2

@@ -258,10 +258,10 @@ def test_commits_that_are_no_longer_kept(store: Store, disk: ObjectDisk) -> None
     disk.write_snapshot()
     disk.store.delete([commit_key(revision) for revision in range(1, disk.revision)])
     found = diff(disk, begin, disk.revision)
-    assert changes(found) == [
-        ("added", "202601_2_2_0", "inserted"),
-        ("removed", "202601_1_1_0", "by a commit that is no longer kept"),
-    ]
+    added, (change, part, reason) = changes(found)
+    assert added == ("added", "202601_2_2_0", "inserted")
+    assert (change, part) == ("removed", "202601_1_1_0")
+    assert "no longer kept" in reason
 
 
 # Blame

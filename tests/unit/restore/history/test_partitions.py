@@ -137,6 +137,7 @@ def test_what_a_crash_left_between_disks_is_done_by_a_repeat(home: Home, monkeyp
         assert keys(home) == whole
 
 
+@pytest.mark.in_turn
 def test_undo_takes_back_what_was_done_to_a_bucket(home: Home) -> None:
     detached = home.json("partition", "detach", "d.t", JANUARY)["revisions"]["s3"]
     home("undo", "s3", str(detached))
@@ -200,6 +201,7 @@ def test_attaching_twice_at_once_attaches_once(home: Home, monkeypatch: pytest.M
     assert keys(home) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.in_turn
 def test_what_is_detached_twice_comes_back_once(home: Home) -> None:
     """Files of a detached part were attached, and detached again with what else there was: its rows are in two parts
     then. Also where these were merged with others meanwhile, and where they were not both whole."""
@@ -230,6 +232,7 @@ def data_file(home: Home, disk: str) -> Path:
     return files[0]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("disk", ["ssd", "s3"])
 def test_what_a_repair_set_aside_is_attached_again(home: Home, disk: str) -> None:
     """I1: once its file is back, by its partition; until then it is refused, and says which file."""
@@ -260,6 +263,7 @@ def test_what_a_repair_set_aside_is_attached_again(home: Home, disk: str) -> Non
     home("partition", "attach", "d.t", JANUARY, code=10)
 
 
+@pytest.mark.in_turn
 def test_rows_that_were_inserted_again_are_not_attached(home: Home) -> None:
     """I1: what was set aside is back by another way."""
     path = data_file(home, "ssd")

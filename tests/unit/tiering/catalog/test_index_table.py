@@ -76,6 +76,7 @@ def copy(store: Store, stored: StoredPart, target: str) -> None:
         transaction.commit()
 
 
+@pytest.mark.in_turn
 def test_after_each_step_the_index_is_what_the_catalog_reads(config: Config) -> None:
     path = config.state_directory / "index.db"
     with Store.open(config) as store, closing(PartIndex(path)) as open_before, closing(PartIndex(None)) as memory:
@@ -132,6 +133,7 @@ def test_who_reads_after_others_have_gone_on_reads_now(config: Config) -> None:
         assert [part.name.partition for part in one.partitions(["202602", "202601"])] == ["202601"] * 3 + ["202602"] * 2
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_each_revision_of_the_past_is_what_the_bucket_had(config: Config, is_kept: bool) -> None:
     """By the index of now, which stays what it is; and where there is none."""
@@ -163,6 +165,7 @@ def test_each_revision_of_the_past_is_what_the_bucket_had(config: Config, is_kep
         assert not is_kept or reader(store, index).scan(every_file=False) == now
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("every_file", [True, False])
 def test_a_part_that_moves_between_two_disks_is_seen(
     config: Config, every_file: bool, monkeypatch: pytest.MonkeyPatch

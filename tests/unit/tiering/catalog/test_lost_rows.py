@@ -58,6 +58,7 @@ def test_a_part_that_is_dropped_is_counted_no_more(config: Config) -> None:
     assert is_as_the_disks_say(config, 2)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("number", [3, 70], ids=["a partition that it knows", "another one"])
 def test_a_look_of_before_with_rows_of_after(config: Config, number: int) -> None:
     """As where an old file is put under the log of the new one."""

@@ -98,6 +98,7 @@ def test_a_scan_that_others_overtake_does_not_end(path: Path, disk: LocalDisk) -
     assert len(names(index, after)) == 4
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("table", "column"), [("sums", "data"), ("disk_tables", "data"), ("sums", "partition")])
 def test_no_flipped_bit_of_a_sum_is_believed(path: Path, disk: LocalDisk, table: str, column: str) -> None:
     index = PartIndex(path)

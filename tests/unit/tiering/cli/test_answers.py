@@ -119,6 +119,7 @@ def test_moments_have_their_nanoseconds_also_within_other_values() -> None:
         assert row == [text, text and text[:-1], [text], {"at": text}, {str(number): text}]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("output_format", ["json", "csv", "table"])
 @pytest.mark.parametrize("beside", ["1", "[1]"])  # without Arrow, and with it
 def test_moments_python_lacks_are_written_as_the_engine_does(home: Home, output_format: str, beside: str) -> None:
@@ -140,6 +141,7 @@ def test_moments_python_lacks_are_written_as_the_engine_does(home: Home, output_
     assert json.loads(within)["rows"] == [[{"x": ["infinity"], "y": {"20000-01-01": 1}}]]
 
 
+@pytest.mark.in_turn
 def test_a_csv_has_far_moments_beside_near_ones(home: Home) -> None:
     """Of many rows only some batches have any."""
     far = "CASE WHEN i = 150000 THEN '-infinity'::DATE ELSE '2024-02-03'::DATE END"
@@ -150,6 +152,7 @@ def test_a_csv_has_far_moments_beside_near_ones(home: Home) -> None:
     assert lines[150_001] == '"[150000]","-infinity"'
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("sql", "row"),
     [
@@ -200,6 +203,7 @@ def test_what_making_an_item_raises_is_raised_at_its_wait() -> None:
     assert list(interruptible(range(100))) == list(range(100))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_query_without_end_is_ended(number: signal.Signals, code: int, home: Home) -> None:
     """The engine has begun a product of 10^12 rows when the signal comes: the process ends all the same."""
@@ -226,6 +230,7 @@ def test_a_query_without_end_is_ended(number: signal.Signals, code: int, home: H
     assert "the next command continues the work" in done.stderr
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("sql", ["SELECT nothing", "SELECT * FROM no.such", "SELECT error('x')"])
 def test_a_mistake_is_reported_without_the_engine_s_own_words(home: Home, sql: str) -> None:
     """Those about itself."""
@@ -237,6 +242,7 @@ def test_a_mistake_is_reported_without_the_engine_s_own_words(home: Home, sql: s
     assert "leaked" not in done.stderr
 
 
+@pytest.mark.in_turn
 def test_a_reader_that_goes_away_is_no_failure(home: Home) -> None:
     """`frostline query … | head -1` while the engine has more rows than a pipe takes."""
     sql = "SELECT a.k, b.k FROM d.t a, d.t b, d.t c"

@@ -138,6 +138,7 @@ class TestHelp:
         assert cli.run(["--version", "--json"]) == 0
         assert set(json.loads(capsys.readouterr().out)) == {"version", "log_format", "minimum_reader"}
 
+    @pytest.mark.in_turn
     def test_generated_files_are_up_to_date(self) -> None:
         """P52."""
         from tests.tools.reference import documents
@@ -325,6 +326,7 @@ class TestOutput:
             assert done.returncode == 0, done.stderr
             assert "hunter2" not in done.stdout + done.stderr
 
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         ("arguments", "shown"), [(("fsck",), "WARNING"), (("backup", "list", "-vv"), "Traceback")], ids=["log", "trace"]
     )
@@ -393,6 +395,7 @@ class TestProgress:
         assert isinstance(choose(quiet=False, no_progress=True), Silent)
 
 
+@pytest.mark.in_turn
 def test_help_needs_at_most_three_tenths_of_a_second() -> None:
     """Of processor time, the best of five: the wall clock of a busy machine says nothing about the program."""
     best = float("inf")
@@ -404,6 +407,7 @@ def test_help_needs_at_most_three_tenths_of_a_second() -> None:
     assert best <= 0.3
 
 
+@pytest.mark.in_turn
 def test_plain_values_need_no_converter() -> None:
     """Importing the one that typer brings takes as long as most verbs; what is wrong is still said by it."""
     script = (
@@ -448,6 +452,7 @@ def test_commands_that_messages_and_pages_name_exist() -> None:
         assert used <= options, f"{file.name}: frostline {text}"
 
 
+@pytest.mark.in_turn
 def test_a_package_not_installed_is_named_with_how_to_get_it(tmp_path: Path) -> None:
     code = "import sys; sys.modules['kazoo'] = None; from tiering.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "demo", "--replicas", "3", str(tmp_path / "demo")]

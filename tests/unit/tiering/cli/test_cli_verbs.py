@@ -220,6 +220,7 @@ class TestData:
 
 
 class TestTiering:
+    @pytest.mark.in_turn
     def test_plan_apply_and_back(self, store: Frostline, tmp_path: Path) -> None:
         before = everything(store)
         assert store.json("plan")["moves"] == []
@@ -434,12 +435,13 @@ class TestRecovery:
         assert [entry["kind"] for entry in store.json("log", "db.t", "--limit", "1")["entries"]] == ["move"]
         assert store.json("restore", "s3", "--revision", "1")["removed"] > 0
         store("restore", "s3", "--revision", "1", "--apply", code=13)
-        assert "takes their only copies out of their tables" in store.error
+        assert "their only copies" in store.error
         store("restore", "s3", "--revision", "99", code=10)
         store("restore", "ssd", code=2)
         store("restore", "nope", code=10)
         store("log", "ssd", code=2)
 
+    @pytest.mark.in_turn
     def test_a_dropped_table_comes_back(self, store: Frostline) -> None:
         for partition in ("202001", "202002"):
             store("move", "db.t", "--partition", partition, "--to-disk", "s3")
@@ -458,12 +460,13 @@ class TestRecovery:
         store("table", "drop", "db.t", "-y")
         store("table", "create", "db.t", "--column", "id:int64", "--order-by", "id")
         store("restore", "s3", "--revision", revision, "--table", "db.t", "--apply", "-y", code=13)
-        assert "brings back a table db.t, and another one has that name now" in store.error
+        assert "brings back a table db.t" in store.error
         assert len(store.json("table", "list")["tables"]) == 1
         store("table", "drop", "db.t", "-y")
         store("restore", "s3", "--revision", revision, "--table", "db.t", "--apply")
         assert [column["name"] for column in store.json("table", "show", "db.t")["columns"]] == ["ts", "id", "name"]
 
+    @pytest.mark.in_turn
     def test_fsck_finds_what_is_missing(self, store: Frostline, tmp_path: Path) -> None:
         store("move", "db.t", "--partition", "202001", "--to-disk", "s3")
         good = store.json("fsck", "--read-data")

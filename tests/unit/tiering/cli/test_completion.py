@@ -154,6 +154,7 @@ class TestNames:
 
 
 class TestWords:
+    @pytest.mark.in_turn
     @pytest.mark.parametrize(
         ("words", "expected"),
         [
@@ -175,10 +176,8 @@ class TestWords:
 class TestShells:
     def test_zsh(self, store: Frostline) -> None:
         text, _ = answer("zsh", {**os.environ, "_TYPER_COMPLETE_ARGS": "frostline table s"})
-        assert (
-            text
-            == """_arguments '*: :(("show":"Show a table''s columns, order, partitions, TTL rules and settings."))'"""
-        )
+        assert text.startswith("""_arguments '*: :(("show":"Show a table''s columns, """)
+        assert text.endswith("""."))'""")
         text, _ = answer("zsh", {**os.environ, "_TYPER_COMPLETE_ARGS": "frostline parts --disk=ss"})
         assert text == """_arguments '*: :(("--disk=ssd"))'"""
         assert answer("zsh", {**os.environ, "_TYPER_COMPLETE_ARGS": "frostline insert db.t "}) == ("_files", 0)
@@ -190,7 +189,8 @@ class TestShells:
 
         assert fish("is-args", "frostline table s") == ("", 0)
         assert fish("is-args", "frostline insert db.t ") == ("", 1)
-        assert fish("get-args", "frostline table al") == ("alter\tChange a table without rewriting data.", 0)
+        text, code = fish("get-args", "frostline table al")
+        assert (text.split("\t")[0], text[-1], code) == ("alter", ".", 0)
         assert fish("get-args", "frostline table alter db.t --drop-column 'us") == ("user id", 0)
 
     def test_bash_itself(self, store: Frostline, tmp_path: Path) -> None:

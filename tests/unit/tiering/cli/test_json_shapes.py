@@ -77,6 +77,7 @@ def _differences(value: dict[str, Any], fields: dict[str, tuple[Any, bool]], pat
     return lacking + more + inside
 
 
+@pytest.mark.in_turn
 def test_json_has_the_fields_of_its_struct(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = Home(tmp_path, "a", capsys)
     home.create()
@@ -88,6 +89,7 @@ def test_json_has_the_fields_of_its_struct(tmp_path: Path, capsys: pytest.Captur
         assert differences(document, SHAPES[verb]) == [], verb
 
 
+@pytest.mark.in_turn
 def test_the_page_is_written_by_verb() -> None:
     rows = "\n".join(f"| `{verb}`{', `x`' * (verb == 'move')} | `{{before}}`; words |" for verb in SHAPES)
     page = with_shapes(rows)

@@ -58,6 +58,7 @@ def _answers(home: Home, sql: str) -> list[str]:
     ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", VALUES)
 def test_the_same_with_and_without_arrow(kind: str, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     literals = [*("'" + value.replace("'", "''") + "'" for value in VALUES[kind]), "NULL"]
@@ -78,6 +79,7 @@ def test_moments_that_are_none_are_written_as_the_engine_does(home: Home) -> Non
     assert home.json("query", sql)["rows"] == [["infinity", "-infinity", "12020-01-01T00:00:00"]]
 
 
+@pytest.mark.in_turn
 def test_a_small_query_imports_neither_arrow_nor_fsspec(home: Home) -> None:
     """They take as long as all else that it does."""
     sql = "SELECT count(*) AS n, max(k) AS most, DATE '2020-01-01' AS d FROM d.t WHERE k > 0"

@@ -212,4 +212,4 @@ def test_the_command_tells_it(
     monkeypatch.setattr("tiering.cli.frame.terminal_progress.Documents", Heard)
     monkeypatch.setattr(QueryResult, "plain_rows", waiting)
     assert home.json("query", "SELECT count(*) FROM d.t", "--json-progress")["rows"] == [[1000]]
-    assert '"task": "percent of the query", "state": "done"' in home.error
+    assert [line for line in home.error.splitlines() if "of the query" in line and '"state": "done"' in line]

@@ -238,6 +238,7 @@ print(len(ended), {" ".join(verb): code for verb, code in ended.items() if code 
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("wait", ["native", "native_in_a_pool", "lost_in_a_finalizer"])
 def test_a_wait_without_end_ends_with_the_signal(wait: str, number: signal.Signals, code: int) -> None:
@@ -297,6 +298,7 @@ def test_a_clean_up_without_an_end_ends_all_the_same() -> None:
     assert (done.returncode, done.stdout) == (143, ""), done.stderr
 
 
+@pytest.mark.in_turn
 def test_each_verb_ends_within_a_native_call() -> None:
     """Every verb there is hangs in native code, each in a process of its own, and gets SIGTERM."""
     done = subprocess.run(

@@ -26,6 +26,7 @@ def test_a_number_has_bounds(path: tuple[str, ...], number: Number) -> None:
     assert (number.le, number.lt) != (None, None), f"{path}: no greatest value"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("path", "number", "others"), NUMBERS, ids=[".".join(path) for path, _, _ in NUMBERS])
 def test_values_beyond_bounds_are_refused(
     path: tuple[str, ...], number: Number, others: list[dict[str, object]], tmp_path: Path
@@ -63,5 +64,5 @@ def test_a_path_that_no_file_system_takes_is_refused(tmp_path: Path, key: str, n
     if key == "disk":
         raw = {**EXAMPLES, "disks": {"ssd": {"type": "local", "path": f"/tmp/{name}"}}}
     (tmp_path / "frostline.yaml").write_text(yaml.safe_dump(raw))
-    with pytest.raises(UsageError, match="too long, or has a zero byte"):
+    with pytest.raises(UsageError, match="too long"):
         load(tmp_path / "frostline.yaml")

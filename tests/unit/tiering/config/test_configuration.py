@@ -340,6 +340,7 @@ class TestSecrets:
         assert "not YAML" in str(caught.value)
         assert "hunter2" not in str(caught.value) + (caught.value.hint or "")
 
+    @pytest.mark.in_turn
     def test_a_value_nested_too_deeply_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="nested too deeply"):
             load(written(tmp_path, "disks: " + "[" * 100_000), {})

@@ -338,6 +338,7 @@ print("ended", flush=True)
     assert not read_status(state).running
 
 
+@pytest.mark.in_turn
 def test_sigterm_is_how_the_command_ends_well(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from tiering.cli.main import main; main()", "daemon", "run"]
     child = subprocess.Popen(

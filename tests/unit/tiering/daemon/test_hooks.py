@@ -203,7 +203,7 @@ def test_what_was_not_heard_is_retried_ever_later_and_given_up(
     assert deliveries.waits == [1, 2, 4, 1, 2]
     done = status_of(box)
     assert (done.delivered, done.given_up, done.last_error) == (2, 2, "")
-    assert caplog.records[3].message == "hook a: no answer: the event is given up"
+    assert caplog.records[3].message.startswith("hook a: no answer: ")
 
 
 def test_a_dead_hook_holds_nobody_up(tmp_path: Path) -> None:
@@ -265,7 +265,9 @@ stop.set()
 daemon._end_in_time(stop, [signal.SIGTERM], threading.Event())
 """
     done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (143, "daemon: stopped within a step; the next start continues it\n")
+    assert done.returncode == 143
+    assert done.stderr.startswith("daemon: stopped within a step")
+    assert done.stderr.count("\n") == 1
     group = int(pid.read_text())
     until(lambda: not alive(group))
 

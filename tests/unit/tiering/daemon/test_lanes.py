@@ -83,6 +83,7 @@ def insert_beside(tmp_path: Path, rows: int) -> str:
         return insert(other, rows)
 
 
+@pytest.mark.in_turn
 def test_a_move_does_not_wait_for_a_large_merge(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for more in range(10):
         insert(store, 20_000 + more)

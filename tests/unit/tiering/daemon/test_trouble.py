@@ -18,12 +18,12 @@ def test_trouble_is_said_once_and_again_when_it_is_over(caplog: pytest.LogCaptur
     for problems in ([], ["a"], ["a"], ["a", "b"], ["b"], ["b"], [], []):
         trouble.met("passes", problems)
     trouble.met("job gc", ["c"])
-    assert [record.message for record in caplog.records] == [
-        "passes: a",
-        "passes: b",
-        "passes: no longer: a",
-        "passes: all is well again, it was: b",
-        "job gc: c",
+    assert [tuple(record.message.split(": ")) for record in caplog.records] == [
+        ("passes", "a"),
+        ("passes", "b"),
+        ("passes", "no longer", "a"),
+        ("passes", "all is well again, it was", "b"),
+        ("job gc", "c"),
     ]
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
@@ -67,8 +67,9 @@ def test_a_file_that_cannot_be_kept_is_said_once(tmp_path: Path, caplog: pytest.
             directory.mkdir(exist_ok=True)
         kept.replace(b"{}")
     first, last = caplog.records
-    assert first.message.startswith("the daemon's status is not written down now: ")
-    assert last.message == f"the daemon's status is written down again: {directory}/daemon.json"
+    assert first.message.startswith("the daemon's status is not written")
+    assert last.message.startswith("the daemon's status is written")
+    assert last.message.endswith(f": {directory}/daemon.json")
     assert (directory / "daemon.json").read_bytes() == b"{}"
 
 
@@ -77,9 +78,7 @@ def test_a_process_that_leaves_no_report_says_so(tmp_path: Path) -> None:
     order = RunOrder(job="gc", state=str(tmp_path), run="1")
     report = run(order, threading.Event(), program=("/bin/true",))
     assert report.result == "failed"
-    assert report.said == (
-        f"its process ended with exit code 0 and left no report in {tmp_path}/jobs: its log says why, or a full disk"
-    )
+    assert f"left no report in {tmp_path}/jobs" in report.said
 
 
 def test_a_disk_goes_away_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
@@ -87,8 +86,7 @@ def test_a_disk_goes_away_and_comes_back(caplog: pytest.LogCaptureFixture) -> No
     for away in ({}, {"s3": "disk s3: no answer"}, {"s3": "disk s3: no answer"}, {}):
         trouble.disks(away, {"s3", "ssd"})
         assert trouble.away == ("not to be reached: s3" if away else "")
-    assert [record.message for record in caplog.records] == [
-        "disk s3: no answer; the other disks are worked on",
-        "disk s3 can be reached again",
-    ]
+    gone, back = (record.message for record in caplog.records)
+    assert gone.startswith("disk s3: no answer; ")
+    assert back == "disk s3 can be reached again"
     assert {record.levelno for record in caplog.records} == {logging.WARNING}

@@ -58,7 +58,7 @@ def test_a_policy_must_include_the_disks_that_hold_parts(tmp_path: Path) -> None
         store.create_table(define_table("d.t", columns=["k:int64"], order_by="k", policy="hot_cold"))
         store.table("d.t").insert(pa.table({"k": [1]}).to_batches())
         old = store.definition("d.t")
-        with pytest.raises(Refused, match="policy cold does not include the disk ssd"):
+        with pytest.raises(Refused, match=r"policy cold .* disk ssd"):
             store.alter_table(old, set_policy(old, "cold"))
         assert store.definition("d.t").policy == "hot_cold"
         store.apply(store.plan_manual_move("d.t", partition="all", to_disk="s3"))

@@ -40,6 +40,7 @@ def put(frostline: Frostline, *arguments: str) -> tuple[int, int, int]:
     return done["rows"], done["duplicates"], count
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("first", "then", "rows"),
     [
@@ -83,6 +84,7 @@ def test_files_that_are_named_together_share_parts_by_default(frostline: Frostli
     assert put(frostline, *FILES) == (0, 12, 210)
 
 
+@pytest.mark.in_turn
 def test_none_inserts_all_again_and_is_no_duplicate_of_anything(frostline: Frostline) -> None:
     put(frostline, "a.csv")
     assert put(frostline, "a.csv", "--dedup-by", "none") == (70, 0, 140)

@@ -276,6 +276,7 @@ def test_numbers_of_text_formats_are_what_stands_there(tmp_path: Path) -> None:
         refused(sheet, table_of("list<float32>"), "column v")
 
 
+@pytest.mark.in_turn
 def test_messages_name_some_of_many_columns(tmp_path: Path) -> None:
     names = [f"c{number}" for number in range(20_000)]
     path = tmp_path / "v.parquet"

@@ -187,7 +187,7 @@ def test_a_broken_batch_keeps_whole_blocks_and_says_so(context: Context) -> None
         yield from good.to_batches()
         yield pa.RecordBatch.from_pydict({"key": ["x"], "ts": [NOW], "text": ["t"]})
 
-    with pytest.raises(UsageError, match=r"row 121 has 'x'.*100 rows in 2 parts went in before"):
+    with pytest.raises(UsageError, match=r"row 121 has 'x'.*100 rows in 2 parts"):
         insert(context, definition, [batches()])
     assert context.journal.claimed(definition.uuid) == {}
     again = put(context, definition, good)

@@ -64,6 +64,7 @@ def test_every_type_has_limits() -> None:
     assert {kind for kind, _ in LIMITS} >= set(SIMPLE_TYPES) - {"string", "binary"}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("form", ["csv", "json", "parquet"])
 @pytest.mark.parametrize(("kind", "text"), LIMITS)
 def test_the_least_and_the_greatest_value_go_in(tmp_path: Path, kind: str, text: str, form: str) -> None:

@@ -93,7 +93,7 @@ def test_a_field_that_the_struct_lacks_is_refused_beside_a_map(ending: str, tmp_
         if ending == "jsonl"
         else "k,s\n1," + json.dumps(json.dumps(inner)).replace('\\"', '""')
     )
-    with pytest.raises(UsageError, match="fields that the table does not have: zz"):
+    with pytest.raises(UsageError, match="does not have: zz"):
         _inserted(tmp_path / f"a.{ending}", text + "\n")
     found = _inserted(tmp_path / f"a.{ending}", text + "\n", ignore_unknown=True)
     assert found == {"k": 1, "s": {"l": [("q", "5")], "n": 3}}

@@ -298,7 +298,7 @@ class TestVerb:
         duckdb.sql(f"SELECT unnest(range(5)) AS k, unnest({moments}) AS d").write_parquet(str(source))
         home("table", "create", "d.far", "--like", str(source), "--order-by", "d,k")
         home("insert", "d.far", str(source), code=2)
-        assert "column d is before the year 1, after 9999 or infinite in row 2" in home.error
+        assert "infinite in row 2" in home.error
         home("insert", "d.far", str(source), "--skip-bad-rows", "3", str(bad))
         assert home.json("query", "SELECT k, d FROM d.far ORDER BY k")["rows"] == [[0, "2024-01-01"], [2, None]]
         kept = [json.loads(line) for line in bad.read_text().splitlines()]

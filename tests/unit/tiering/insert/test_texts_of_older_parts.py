@@ -28,7 +28,7 @@ def home(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
 def test_a_query_names_the_part_and_other_columns_work(home: Home) -> None:
     home("query", "SELECT s FROM d.t", code=1)
-    assert "part all_1_1_0 has bytes that are no UTF-8 text" in home.error
+    assert "part all_1_1_0 has bytes" in home.error
     assert "Table.dataset()" in home.error
     assert home.json("query", "SELECT k FROM d.t ORDER BY k")["rows"] == [[1], [2], [3]]
 
@@ -37,10 +37,8 @@ def test_fsck_names_the_part_and_a_repair_leaves_it(home: Home) -> None:
     assert home.json("fsck")["problems"] == []
     for options in ((), ("--repair",)):
         (problem,) = home.json("fsck", "--read-data", *options, code=4)["problems"]
-        assert (problem["part"], problem["what"]) == (
-            "all_1_1_0",
-            "there are bytes that are no UTF-8 text in column s",
-        )
+        assert problem["part"] == "all_1_1_0"
+        assert problem["what"].endswith("in column s")
     assert home.json("query", "SELECT count(k) FROM d.t")["rows"] == [[3]]
 
 

@@ -132,7 +132,7 @@ def test_a_lost_journal_does_not_leave_two_copies(context: Context, tmp_path: Pa
         leftover.unlink()
     again = open_context(context.config)
     (sentence,) = mover.recover(again)
-    assert "the commit on s3 says that it moved there" in sentence
+    assert "the commit on s3 says" in sentence
     assert holders(again, made) == ["s3"]
     assert mover.recover(again) == []
     close(again)

@@ -164,7 +164,7 @@ def test_a_read_that_fails_fails_for_all_and_can_be_tried_again(written: Written
     opened = written.opened()
     written.data = bytes([data[0] ^ 1]) + data[1:]
     for _ in range(2):
-        with pytest.raises(Damaged, match=r"\Athe file is not what was written: bytes 0 to 4 have another CRC32"):
+        with pytest.raises(Damaged, match=r"\Athe file is .*: bytes 0 to 4 have another CRC32"):
             opened.pieces(0, written.file.size_bytes)
     written.data = data
     assert b"".join(opened.pieces(0, 9)) == data[:9]

@@ -51,6 +51,7 @@ def rows_of(path: Path, file: DataFile, definition: TableDefinition, groups: tup
     return pa.concat_tables(map(decoded, merged([source], definition, path.parent)))
 
 
+@pytest.mark.in_turn
 def test_no_altered_bit_of_a_row_group_gets_into_a_merge(
     tmp_path: Path, definition: TableDefinition, table: pa.Table
 ) -> None:

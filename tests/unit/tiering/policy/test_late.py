@@ -51,7 +51,7 @@ def test_what_waited_is_kept_for_the_merge_but_not_for_ever() -> None:
     two = [late(1, HOUR), late(2)]
     decided = plan(*two, policy=WAITING)
     assert held(decided) == {("late", NOW + HOUR)}
-    assert "the next merge takes them, then they move together" in decided.stays[0].reason.detail
+    assert "the next merge takes them" in decided.stays[0].reason.detail
     assert len(plan(*two, policy=WAITING, now=NOW + HOUR).moves) == 2
     assert len(plan(late(1, HOUR), policy=WAITING).moves) == 1
 
@@ -158,6 +158,7 @@ def test_late_rows_are_merged_once_and_moved_in_the_same_pass(store: Store, cloc
     assert parts(store) == [("20260219_1_8_1", "s3", 8)]
 
 
+@pytest.mark.in_turn
 def test_late_rows_leave_few_parts_and_all_of_them_leave(tmp_path: Path) -> None:
     """One insert in five minutes for six hours, whatever else there is; nothing is left behind."""
     cold: dict[int, int] = {}

@@ -133,6 +133,7 @@ def test_a_plan_made_during_an_insert_reads_none_of_its_parts(tmp_path: Path) ->
             assert not [*store.plan(rest="next").moves, *store.plan().moves]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", range(6))
 def test_a_store_is_planned_by_what_is_kept_as_by_reading_it_all(tmp_path: Path, seed: int) -> None:
     """After random inserts, moves, merges, drops, pins and rules; what comes next, and what it costs, too."""

@@ -46,7 +46,7 @@ def test_a_window_holds_ttl_moves_until_it_opens() -> None:
     assert len(plan(part, policy=night, now=noon - 7 * HOUR).moves) == 1
     decided = plan(part, policy=night, now=noon)
     assert only_stay(decided) == ("window", NOW + 22 * HOUR)
-    assert "parts move from 22:00-06:00 (UTC) only; it waits until 2026-03-01T22:00Z" in decided.stays[0].reason.detail
+    assert "22:00-06:00 (UTC) only; it waits until 2026-03-01T22:00Z" in decided.stays[0].reason.detail
     assert len(plan(part, policy=night, now=NOW + 22 * HOUR).moves) == 1
     berlin = paced(window="22:00-06:00", timezone="Europe/Berlin")
     assert only_stay(plan(part, policy=berlin, now=noon)) == ("window", NOW + 21 * HOUR)
@@ -61,6 +61,7 @@ def test_a_full_disk_and_a_pin_wait_for_no_window() -> None:
     assert move.reason.kind == "pin"
 
 
+@pytest.mark.in_turn
 def test_a_batch_that_became_due_at_once_is_spread_evenly() -> None:
     """The highest to the mean rate is at most 1.3, in whatever partitions and from whatever number on."""
     definition = table(TO_COLD)
@@ -109,7 +110,7 @@ def test_parts_merge_before_they_move_but_not_for_ever() -> None:
     decided = plan(*three, other, policy=merging)
     assert [move.part for move in decided.moves] == ["b_4_4_0"]
     assert {(stay.reason.kind, stay.next_due) for stay in decided.stays} == {("merge_first", DUE + timedelta(days=5))}
-    assert "partition a has 3 parts on disk ssd" in decided.stays[0].reason.detail
+    assert "has 3 parts on disk ssd" in decided.stays[0].reason.detail
     assert len(plan(*three[:2], policy=merging).moves) == 2
     assert len(plan(*three, policy=merging, now=DUE + timedelta(days=5)).moves) == 3
 
@@ -122,9 +123,9 @@ def test_a_byte_budget_serves_the_longest_wait_and_begins_again() -> None:
     decided = plan(*parts, policy=budget, now=now)
     assert sorted(move.part for move in decided.moves) == ["all_3_3_0", "all_4_4_0"]
     assert {(stay.reason.kind, stay.next_due) for stay in decided.stays} == {("budget", NOW + HOUR)}
-    assert "the budget of policy p is spent: 2.0 GiB of 2.0 GiB each 1h; it waits until 2026-03-01T01:00Z" in {
-        stay.reason.detail for stay in decided.stays
-    }
+    assert any(
+        "2.0 GiB of 2.0 GiB each 1h; it waits until 2026-03-01T01:00Z" in stay.reason.detail for stay in decided.stays
+    )
     assert len(plan(*parts, policy=budget, now=now, spent={"p": Spent(GB)}).moves) == 1
     assert not plan(*parts, policy=budget, now=now, spent={"p": Spent(2 * GB)}).moves
     assert len(plan(*parts, policy=budget, now=now, spent={"other": Spent(2 * GB)}).moves) == 2

@@ -73,6 +73,7 @@ def keys(result: QueryResult) -> list[int]:
     return found
 
 
+@pytest.mark.in_turn
 def test_an_answer_that_was_read(store: Store, before: int) -> None:
     result = store.query(SQL, revision=before)
     assert is_held(store)
@@ -105,12 +106,14 @@ def test_one_that_fails_on_the_way(store: Store, before: int) -> None:
     assert not is_held(store)
 
 
+@pytest.mark.in_turn
 def test_a_plan(store: Store, before: int) -> None:
     result = store.query(f"EXPLAIN {SQL}", revision=before)
     assert not is_held(store)
     assert result.read_all().column("plan")[0].as_py().startswith("3 parts to read")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("sql", ["SELECT * FROM d.none", "SELECT nothing FROM d.t", "DROP TABLE d.t", "SELEC"])
 def test_one_that_is_refused(store: Store, before: int, sql: str) -> None:
     with pytest.raises((NotFound, UsageError)):
@@ -129,6 +132,7 @@ def test_a_revision_that_cannot_be_shown(store: Store, before: int, monkeypatch:
     assert not is_held(store)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("error", [EngineOutgrown(), FileMissing("moved meanwhile")])
 def test_a_statement_that_is_begun_again_is_one_of_the_same_past(
     store: Store, before: int, error: Exception, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,7 @@ def parts(tmp_path: Path, definition: TableDefinition) -> list[StoredPart]:
     return context.catalog.parts(definition)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("condition", "reasons"),
     [

@@ -3,8 +3,6 @@ says. Its answer is that of the engine over tables that have all of them."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import duckdb
 import pyarrow as pa
 import pytest
@@ -22,9 +20,11 @@ MANY = {"k": [1, 2, 3], "shared": [10, 20, 30], 'a"b': [5, 6, 7], "far": [8, 8, 
 MORE = {"shared": [20, 30, 40], "name": ["x", "y", "z"], "k2": [1, 2, 3]}
 
 
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    context = make_context(tmp_path, {"ssd": LocalDiskConfig(path=str(tmp_path / "ssd"))})
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
+    """Which all tests here read only."""
+    path = tmp_path_factory.mktemp("unnamed")
+    context = make_context(path, {"ssd": LocalDiskConfig(path=str(path / "ssd"))})
     for name, columns in (("u.many", MANY), ("u.more", MORE)):
         kinds = {column: "string" if column == "name" else "int64" for column in columns}
         definition = define(name, kinds, [next(iter(columns))])
@@ -85,6 +85,7 @@ STATEMENTS = (
 )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_the_answer_is_that_of_whole_tables(context: Context, statement: str) -> None:
     with connect() as whole:
@@ -101,6 +102,7 @@ def test_the_answer_is_that_of_whole_tables(context: Context, statement: str) ->
     assert [tuple(row.values()) for row in answer.to_pylist()] == [tuple(row.values()) for row in expected.to_pylist()]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("statement", "declared"),
     [
@@ -137,6 +139,7 @@ def test_names_are_compared_as_the_engine_compares_them() -> None:
     ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("sets", ["ROLLUP (far)", "CUBE (far)", "GROUPING SETS ((far), ())", "ROLLUP (far, far)"])
 def test_grouping_sets_read_only_their_columns(context: Context, sets: str) -> None:
     """P14's kind: what is asked for is read, and nothing else."""

@@ -44,6 +44,7 @@ def test_the_part_that_is_not_kept_any_more_is_not_there_either(stores: tuple[St
     assert asking.query(SQL).read_all().column("k").to_pylist() == [1, 2, 40]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("times", [1, 3])
 def test_parts_that_move_each_time(stores: tuple[Store, Store], times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asking, moving = stores
@@ -70,6 +71,7 @@ def test_a_part_that_is_really_gone_is_an_error(stores: tuple[Store, Store]) -> 
         asking.query(SQL)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("how", ["scan", "scan by an expression", "dataset"])
 def test_a_scan_looks_again_as_well(
@@ -114,4 +116,4 @@ def test_a_file_that_goes_while_rows_are_read_says_to_repeat() -> None:
     assert next(found) == 1
     with pytest.raises(FileMissing, match="gone") as error:
         next(found)
-    assert error.value.hint == "repeat it: the part may be elsewhere by now; else run 'frostline fsck'"
+    assert error.value.hint.startswith("repeat it: ")

@@ -192,5 +192,5 @@ def test_moments_that_no_bound_can_be_kept_of_are_refused_by_row(kind: str, with
     batch.to_pylist()  # which Python has
     endless = (1 << (counted.bit_width - 1)) - 1
     for count in (first - 1, last + 1, endless, -endless):
-        with pytest.raises(UsageError, match="f: column m is before the year 1, after 9999 or infinite in row 13"):
+        with pytest.raises(UsageError, match=r"f: column m .* infinite in row 13"):
             cast(first, last, count, None)

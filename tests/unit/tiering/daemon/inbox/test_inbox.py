@@ -195,6 +195,7 @@ class FrostlineErrorOfUse(ingest.UsageError):
 
 
 class TestWhileItIsRead:
+    @pytest.mark.in_turn
     @pytest.mark.parametrize("change", ["grows", "shrinks", "goes", "is replaced"])
     def test_a_file_that_changes_waits_again(self, place: Place, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
         """Whoever wrote it had it open still, and wrote on after it was taken."""

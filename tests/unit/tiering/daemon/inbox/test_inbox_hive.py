@@ -106,8 +106,8 @@ def test_links_and_other_directories_are_left_alone(inbox: Inbox, tmp_path: Path
     land(inbox, "region=eu/plain/a.csv")
     land(inbox, ".region=eu/a.csv")
     done = once(inbox)
-    assert {(one.file, one.what) for one in done.problems} == {
-        ("region=far", "a symbolic link: it is not followed"),
+    assert {(one.file, one.what.partition(":")[0]) for one in done.problems} == {
+        ("region=far", "a symbolic link"),
         ("region=eu/plain", "not a file"),
     }
     assert done.files == []
