@@ -86,9 +86,13 @@ def plain(value: Any) -> Any:
             return str(value)
         case bytes() | bytearray():
             return value.hex()
+        case dict() | list() if not value:
+            return []
         case dict():
             return {key: plain(inner) for key, inner in value.items()}
         case list() | tuple():
+            if value and all(isinstance(pair, tuple) for pair in value):  # a map of Arrow's
+                return {key: plain(inner) for key, inner in value}
             return [plain(inner) for inner in value]
     return str(value)
 

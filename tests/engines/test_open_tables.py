@@ -49,8 +49,18 @@ def read(engine: str, requests: list[tuple[str, int]]) -> list[dict[str, Any]]:
     return answers
 
 
-def counted(rows: list[dict[str, Any]]) -> Counter[str]:
-    return Counter(json.dumps(row, sort_keys=True) for row in rows)
+def counted(rows: list[dict[str, Any]], engine: str) -> Counter[str]:
+    return Counter(json.dumps(without_hollow(row) if engine == "clickhouse" else row, sort_keys=True) for row in rows)
+
+
+def without_hollow(value: Any) -> Any:
+    """ClickHouse has no null structs and no null maps: they come as structs of nulls, and as empty maps."""
+    if isinstance(value, list):
+        return [without_hollow(inner) for inner in value]
+    if isinstance(value, dict):
+        inner = {key: without_hollow(inner) for key, inner in value.items()}
+        return inner if any(one not in (None, []) for one in inner.values()) else None
+    return value
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -70,5 +80,5 @@ def test_an_engine_reads_what_a_query_answers(tmp_path: Path, engine: str, seed:
         for revision, answer in zip(revisions, answers, strict=True):
             assert "error" not in answer, (revision, answer)
             expected = store.query(f"SELECT * FROM {NAME}", revision=revision).read_all().to_pylist()
-            assert counted(answer["rows"]) == counted([plain(row) for row in expected]), revision
+            assert counted(answer["rows"], engine) == counted([plain(row) for row in expected], engine), revision
     assert len(revisions) > 5

@@ -26,8 +26,9 @@ from tiering.iceberg.metadata import (
     StructType,
     Type,
 )
+from tiering.table.columns.nested_ids import FIELD_ID
 from tiering.table.columns.type_texts import arrow_type
-from tiering.table.columns.types import FIELD_ID, arrow_field, from_json
+from tiering.table.columns.types import arrow_field, from_json
 from tiering.table.names import name_text
 from tiering.table.part import Part
 from tiering.table.partition_limits import may_be_wrong
@@ -140,6 +141,8 @@ def check_stored(definition: TableDefinition, columns: Collection[Column], store
             problem = f"part {part} has column {column.name} as {field.type}, which other engines do not widen"
         elif field is not None and pa.types.is_nested(field.type) and not _has_ids(field.type):
             problem = f"part {part} has no ids within column {column.name}, and other engines read null there"
+        elif field is not None and not _keeps_fields(field.type, arrow_field(column).type):
+            problem = f"part {part} has no field that is left of a struct in {column.name}: other engines read null"
         if problem:
             raise Refused(
                 problem,
@@ -150,10 +153,26 @@ def check_stored(definition: TableDefinition, columns: Collection[Column], store
 def _has_ids(kind: pa.DataType) -> bool:
     if isinstance(kind, pa.ExtensionType) or not pa.types.is_nested(kind):
         return True
+    fields = _fields_of(kind)
+    return b"" not in fields and all(_has_ids(field.type) for field in fields.values())
+
+
+def _keeps_fields(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether each struct of the new type has a field that the old one has, by id. Without one Spark cannot tell a
+    struct from a null."""
+    if isinstance(new, pa.ExtensionType) or not pa.types.is_nested(new):
+        return True
+    before, after = _fields_of(old), _fields_of(new)
+    shared = before.keys() & after.keys()
+    return bool(shared) and all(_keeps_fields(before[key].type, after[key].type) for key in shared)
+
+
+def _fields_of(kind: pa.DataType) -> dict[bytes, pa.Field]:
+    """The fields within a type, by id."""
     inner = (
         [kind.key_field, kind.item_field] if pa.types.is_map(kind) else [kind.field(n) for n in range(kind.num_fields)]
     )
-    return all(FIELD_ID in (field.metadata or {}) and _has_ids(field.type) for field in inner)
+    return {(field.metadata or {}).get(FIELD_ID, b""): field for field in inner}
 
 
 def _widens(old: pa.DataType, new: pa.DataType) -> bool:
@@ -175,12 +194,8 @@ def _widens_within(old: pa.DataType, new: pa.DataType) -> bool:
         return _widens(old.key_type, new.key_type) and _widens(old.item_type, new.item_type)
     if pa.types.is_list(new):
         return _widens(old.value_type, new.value_type)
-    fields = {(field.metadata or {}).get(FIELD_ID): field for field in old}
-    return all(
-        _widens(fields[key].type, field.type)
-        for field in new
-        if (key := (field.metadata or {}).get(FIELD_ID)) in fields
-    )
+    before, after = _fields_of(old), _fields_of(new)
+    return all(_widens(before[key].type, after[key].type) for key in before.keys() & after.keys())
 
 
 def partition_spec(definition: TableDefinition) -> PartitionSpec:
