@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import turns
+from tests.contract.test_store import KINDS
 from tests.servers import REPOSITORY
 from tests.turns import EVERYTHING, TEST_TURNS, TURNS, Turn
 
@@ -57,6 +58,23 @@ def test_each_test_has_its_turns(of: int, times: int, monkeypatch: pytest.Monkey
     assert sorted(name for share in left for name in set(names) - share) == sorted(names * times)
     monkeypatch.delenv(turns.ENVIRONMENT)
     assert turns.left_out(names) == set()
+
+
+@pytest.mark.parametrize("one_in", range(1, TURNS + 1))
+def test_each_test_comes_once_in_so_many_consecutive_turns(one_in: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"tests/a.py::test_{number}" for number in range(11)]
+    left = []
+    for number in (*range(1, TURNS + 1), *range(1, TURNS + 1)):
+        monkeypatch.setenv(turns.ENVIRONMENT, f"{number}/{TURNS}")
+        left.append(turns.left_out(names, one_in=one_in))
+    for first in range(len(left) - one_in + 1):
+        assert set.intersection(*left[first : first + one_in]) == set()
+
+
+def test_servers_that_run_in_turn_come_once_in_three_turns() -> None:
+    marks = {kind.values[0]: kind.marks for kind in KINDS if not isinstance(kind, str)}
+    for name in ("seaweedfs", "moto"):
+        assert [(mark.name, mark.kwargs) for mark in marks[name]] == [("in_turn", {"one_in": 3})]
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "2", "2/", "x/3", "2/3/4", "-1/3"])
