@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from disks.base import Disk
     from disks.garbage.report import GcRow
     from disks.workers.runner import Remote
-    from restore.check.check import CheckOptions, CheckResult
+    from restore.check.check import CheckOptions, CheckResult, Problem
     from restore.verbs.documents import CheckDocument, GcDocument, GcSum
     from tiering.catalog.identities.faults import Fault
     from tiering.catalog.identities.identity import Identities

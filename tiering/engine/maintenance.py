@@ -201,7 +201,7 @@ def merge(
 
     not_adopted: list[FailedGroup] = []
     results = adopt(context, definition, request, not_adopted)
-    failed: dict[tuple[str, ...], FailedGroup] = {}
+    failed = {group.plan.names: group for group in not_adopted}
     while plans := [plan for plan in plan_merges(context, definition, request) if plan.names not in failed]:
         for plan in plans:
             if context.stop.is_set():
@@ -213,11 +213,10 @@ def merge(
         context.catalog.refresh()
         if request.final or request.rewrite or context.stop.is_set():
             break
-    every = [*not_adopted, *failed.values()]
-    if every and (failures is None or not results):
-        raise every[0].error
+    if failed and (failures is None or not results):
+        raise next(iter(failed.values())).error
     if failures is not None:
-        failures += every
+        failures += failed.values()
     return results
 
 
@@ -256,7 +255,7 @@ def merge_cold(
         request = replace(request, cold=ColdOptions())
     report = cold_merge.ColdMergeReport()
     report.merges += adopt(context, definition, request, report.failures)
-    tried: set[tuple[str, ...]] = set()
+    tried = {failure.plan.names for failure in report.failures}
     while plans := [plan for plan in plan_merges(context, definition, request) if plan.names not in tried]:
         tried |= {plan.names for plan in plans}
         doubt = planning.check_merge(context, definition)

@@ -168,7 +168,7 @@ def take_over(disk: LoggedDisk) -> None:
 
 def refusal(disk: LoggedDisk) -> FrostlineError | None:
     """Why this machine may not write the disk's log, of one among several: another machine writes it, it was retired,
-    or its record cannot be read. None also where the bucket does not answer. Writes nothing; a listing and a request."""
+    or its record cannot be read. None also where the bucket does not answer. A listing and a request."""
     if disk.log_name is None or disk.read_only:
         return None
     try:
