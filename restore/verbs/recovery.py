@@ -43,7 +43,7 @@ def restore(
     source: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="URL", help="source bucket; only read; a second run removes what was written here since"
+            "--from", metavar="URL", help="source bucket; only read; run again, it removes what came here since"
         ),
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="apply; otherwise only preview")] = False,
