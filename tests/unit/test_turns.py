@@ -59,7 +59,7 @@ def test_each_test_has_its_turns(of: int, times: int, monkeypatch: pytest.Monkey
     assert turns.left_out(names) == set()
 
 
-@pytest.mark.parametrize("one_in", range(1, TURNS + 1))
+@pytest.mark.parametrize("one_in", range(1, TEST_TURNS + 1))
 def test_each_test_comes_once_in_so_many_consecutive_turns(one_in: int, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"tests/a.py::test_{number}" for number in range(11)]
     left = []
