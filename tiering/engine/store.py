@@ -52,10 +52,10 @@ if TYPE_CHECKING:  # heavy imports that most verbs do not need: the query engine
     from disks.garbage.collect import GcReport
     from disks.garbage.rules import GcRules
     from disks.workers.runner import Remote
-    from tiering.merge.cold.job import ColdMergeReport, FailedGroup, Workers
+    from tiering.merge.cold.job import ColdMergeReport, Workers
     from tiering.merge.output import MergeResult
     from tiering.merge.request import MergeRequest
-    from tiering.merge.selection import MergePlan, MergeStay
+    from tiering.merge.selection import FailedGroup, MergePlan, MergeStay
     from tiering.query.query import QueryResult
 
 
@@ -373,9 +373,12 @@ class Store:
         """What `merge`, or with `request.cold` `merge_cold`, would begin with. Changes nothing."""
         return maintenance.plan_merges(self.context, self.definition(table), request)
 
-    def plan_adoptions(self, table: str, request: MergeRequest) -> Sequence[MergePlan]:
-        """What a merge with `request.adopt` would begin with. Changes nothing."""
-        return maintenance.plan_adoptions(self.context, self.definition(table), request)
+    def plan_adoptions(
+        self, table: str, request: MergeRequest, failures: list[FailedGroup] | None = None
+    ) -> Sequence[MergePlan]:
+        """What a merge with `request.adopt` would begin with. Changes nothing. `failures`: as of
+        `maintenance.plan_adoptions`."""
+        return maintenance.plan_adoptions(self.context, self.definition(table), request, failures)
 
     def explain_merges(self, table: str, plans: Sequence[MergePlan], request: MergeRequest) -> list[MergeStay]:
         """Why the partitions that none of the plans is about are not merged now."""
