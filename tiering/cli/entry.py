@@ -30,10 +30,11 @@ def main() -> NoReturn:
     if sys.argv[1:] == ["--version"]:
         _show(_VERSION_FILE)
     from disks.workers.python_gc import collect_after_start
+
+    collect_after_start()  # before much is imported
     from tiering.cli.frame import process
 
     process.set_up()
-    collect_after_start()  # before much is imported
     from tiering.cli.main import main as run
 
     run()
