@@ -49,13 +49,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(3600))
         elif item.get_closest_marker("hypothesis") or item.get_closest_marker("crash"):
             item.add_marker(pytest.mark.timeout(900))
-    rest = turns.left_out(item.nodeid for item in items if item.get_closest_marker("in_turn"))
+    rest: set[str] = set()
+    for one_in, group in _in_turn(items).items():
+        rest |= turns.left_out(group, one_in=one_in)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in rest])
     items[:] = [item for item in items if item.nodeid not in rest]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     build_once()
+
+
+def _in_turn(items: list[pytest.Item]) -> dict[int | None, list[str]]:
+    """The tests marked `in_turn`, by the number of consecutive pushes in which each runs at least once: what the marker
+    says, else as many as there are turns."""
+    found: dict[int | None, list[str]] = {}
+    for item in items:
+        if (marker := item.get_closest_marker("in_turn")) is not None:
+            found.setdefault(marker.kwargs.get("one_in"), []).append(item.nodeid)
+    return found
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -46,9 +46,11 @@ class Turn:
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
 
-    def takes(self, operation: str, nth: int) -> bool:
-        """Whether this share has the `nth` point: every `of`-th, beginning elsewhere in each operation."""
-        return (nth + zlib.crc32(operation.encode())) % self.of == self.number - 1
+    def takes(self, operation: str, nth: int, *, one_in: int | None = None) -> bool:
+        """Whether this share has the `nth` point: every `of`-th, beginning elsewhere in each operation. With `one_in` a
+        point is in several shares: in at least one of that many consecutive ones."""
+        turns_away = (nth + zlib.crc32(operation.encode()) - (self.number - 1)) % self.of
+        return turns_away % (one_in or self.of) == 0
 
     def of_tests(self) -> Turn:
         """The share of costly tests and of examples that belongs to this one."""
@@ -68,16 +70,18 @@ def current() -> Turn:
     return Turn(int(match[1]), int(match[2]))
 
 
-def due(operation: str, points: Iterable[_Point], turn: Turn | None = None) -> list[_Point]:
+def due(
+    operation: str, points: Iterable[_Point], turn: Turn | None = None, *, one_in: int | None = None
+) -> list[_Point]:
     """The points of this operation whose turn it is."""
     turn = turn or current()
-    return [point for nth, point in enumerate(points) if turn.takes(operation, nth)]
+    return [point for nth, point in enumerate(points) if turn.takes(operation, nth, one_in=one_in)]
 
 
-def left_out(names: Iterable[str]) -> set[str]:
-    """The tests of these whose turn it is not."""
+def left_out(names: Iterable[str], *, one_in: int | None = None) -> set[str]:
+    """The tests of these whose turn it is not. With `one_in` each has a turn in that many consecutive pushes."""
     every = sorted(names)
-    return set(every) - set(due("tests", every, current().of_tests()))
+    return set(every) - set(due("tests", every, current().of_tests(), one_in=one_in))
 
 
 def examples(most: int) -> int:

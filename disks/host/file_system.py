@@ -8,14 +8,17 @@ on a server. So `watch` says no for all others, and each file is synced by itsel
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from disks.effects import op
+
+if TYPE_CHECKING:  # few processes sync a whole file system
+    import ctypes
 
 KINDS = frozenset({0xEF53, 0x58465342})
 """`f_type` of statfs(2): ext4, XFS."""
@@ -55,12 +58,16 @@ def sync_all(watching: int, directory: Path) -> None:
 
 def syncfs(descriptor: int) -> None:
     """The call itself."""
+    import ctypes
+
     if _libc().syncfs(descriptor) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
 def _kind(descriptor: int) -> int:
+    import ctypes
+
     found = ctypes.create_string_buffer(_STATFS_BYTES)
     try:
         if _libc().fstatfs(descriptor, found) != 0:
@@ -71,4 +78,6 @@ def _kind(descriptor: int) -> int:
 
 
 def _libc() -> ctypes.CDLL:
+    import ctypes
+
     return ctypes.CDLL(None, use_errno=True)

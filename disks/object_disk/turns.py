@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import random
 import secrets
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -110,6 +109,8 @@ class Turns:
             left = self._changed + ahead * self._patience_seconds - self._clock()
             if left <= 0 or self._clock() - max(began, self._changed) >= self._spare_seconds:
                 break
+            import statistics  # most writers never wait
+
             self._sleep(min(left, max(ahead - 1, 1 / _LOOKS) * statistics.median(self._took)))
             look()
         waited = self._clock() - max(began, self._changed)

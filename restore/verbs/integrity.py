@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from disks.garbage.report import GcRow
     from disks.garbage.rules import GcRules
     from disks.workers.runner import Remote
-    from restore.check.check import CheckOptions, CheckResult
+    from restore.check.check import CheckOptions, CheckResult, Problem
     from restore.verbs.documents import CheckDocument, GcDocument, GcSum
     from tiering.catalog.identities.faults import Fault
     from tiering.catalog.identities.identity import Identities
@@ -98,6 +98,7 @@ def fsck(
         identities.compare_ages()
         faults = [*identities.faults, *_lacking(identities, result, journal)]
     result.problems[:0] = [Problem("I16", fault.error.message, fault.disk) for fault in faults]
+    result.problems[:0] = _not_written(disks)
     if identities.behind:
         result.problems.insert(0, Problem("I18", identities.behind, names[0]))
     if len(names) == len(config.disks) and not identities.is_begun:
@@ -122,6 +123,18 @@ def fsck(
         _print_check(session, result, how)
     if not result.ok:
         session.found_something()
+
+
+def _not_written(disks: "dict[str, Disk]") -> "list[Problem]":
+    """The logs among several that this machine may not write: one that was retired is collected."""
+    from disks.bucket_disk import LoggedDisk
+    from disks.kinds import as_disk
+    from disks.object_disk.sharing.writers import refusal
+    from restore.check.check import Problem
+
+    logged = {name: one for name, disk in disks.items() if (one := as_disk(disk, LoggedDisk)) is not None}
+    refused = {name: error for name, disk in logged.items() if (error := refusal(disk)) is not None}
+    return [Problem("I6", f"{error.message}; {error.hint}", name) for name, error in refused.items()]
 
 
 def _lacking(identities: "Identities", result: "CheckResult", journal: "Journal") -> "list[Fault]":

@@ -40,7 +40,12 @@ def restore(
     path: Annotated[
         list[str] | None, typer.Option(metavar="PATH", help="only this file or directory; repeatable")
     ] = None,
-    source: Annotated[str | None, typer.Option("--from", metavar="URL", help="source bucket; only read")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="URL", help="source bucket; only read; run again, it removes what came here since"
+        ),
+    ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="apply; otherwise only preview")] = False,
     spark: Spark = False,
     master: Master = None,

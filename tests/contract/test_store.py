@@ -59,8 +59,8 @@ KINDS = [
     "s3-root",
     pytest.param("ceph", marks=pytest.mark.ceph),
     "rclone",
-    pytest.param("moto", marks=pytest.mark.in_turn),
-    pytest.param("seaweedfs", marks=pytest.mark.in_turn),
+    pytest.param("moto", marks=pytest.mark.in_turn(one_in=3)),
+    pytest.param("seaweedfs", marks=pytest.mark.in_turn(one_in=3)),
     *WRAPPERS,
 ]
 

@@ -11,6 +11,7 @@ _CASE = "tests/integration/test_case_only_columns.py"
 _NESTED = "tests/integration/test_nested_types.py"
 _PLAIN = "tests/unit/tiering/cli/test_plain_answers.py"
 _FIELDS = "tests/integration/test_field_pruning.py"
+_KEPT = "tests/unit/tiering/query/test_kept_plans.py"
 _MOVING = "tests/unit/tiering/query/test_while_parts_move.py"
 _WIDENING = "tests/integration/test_widening.py"
 _CHANGES = "tests/integration/test_nested_changes.py"
@@ -264,6 +265,24 @@ MISTAKES: tuple[Mistake, ...] = (
         "an engine plans over a table as it was when a statement named it first",
         "tests/unit/tiering/query/test_engine.py::test_a_table_that_was_altered_is_planned_as_it_is",
         replaced("tiering.query.sql.planning:EmptyTables", "_has", lambda self, name, _: name.lower() in self._known),
+    ),
+    (
+        "query: a plan kept over an alter",
+        "a statement that comes again reads the columns that it read before its table was altered",
+        f"{_KEPT}::test_a_table_that_was_altered_is_planned_again",
+        replaced("tiering.query.sql.planning:_Plan", "is_of", lambda self, definitions: True),
+    ),
+    (
+        "query: yesterday's moment",
+        "a statement about today that comes again is planned by the time at which it came first",
+        f"{_KEPT}::test_what_time_or_chance_is_in_is_planned_each_time",
+        replaced("tiering.query.sql.planning", "is_planned_alike", lambda connection, statement: True),
+    ),
+    (
+        "query: time without parentheses",
+        "a function that is called without parentheses is taken for a column",
+        f"{_KEPT}::test_no_word_of_the_engine_is_a_function_unseen",
+        replaced("tiering.query.sql.statement", "_WITHOUT_PARENTHESES", frozenset()),
     ),
     (
         "query: moments as the engine writes them",

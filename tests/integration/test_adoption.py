@@ -14,6 +14,7 @@ import pytest
 
 from disks.config import ObjectDiskConfig
 from oplog.errors import Conflict
+from tests.homes import Home
 from tiering.catalog import tables
 from tiering.cli.main import run
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig, embedded
@@ -152,3 +153,28 @@ def test_the_command_adopts_and_shows_it_first(
     assert run(["-c", str(path), "--json", "merge", "d.t", "--adopt"]) == 0
     (done,) = json.loads(capfd.readouterr().out)["merges"]
     assert (done["inputs"], done["rows_out"]) == (planned["inputs"], 3)
+
+
+@pytest.mark.parametrize("mode", [("--final",), ("--cold", "--min-inputs", "3")])
+def test_a_partition_that_fails_keeps_no_other_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: tuple[str, ...]
+) -> None:
+    """Each that fails is named, and the end is that of a merge (3). Where all fail it is the error of the first."""
+    a, b = Home(tmp_path, "a", capsys), Home(tmp_path, "b", capsys)
+    a("table", "create", "d.t", "--column", "k:int64", "--order-by", "k", "--partition-by", "k")
+    a.insert(1, 2, 3)
+    for partition in "123":
+        before = set((tmp_path / "s3").glob("*-file-*"))
+        a("move", "d.t", "--partition", partition, "--to-disk", "s3")
+        if partition == "1":
+            (damaged,) = set((tmp_path / "s3").glob("*-file-*")) - before
+    data = bytearray(damaged.read_bytes())
+    data[6] ^= 0xFF
+    damaged.write_bytes(data)
+    document = b.json("merge", "d.t", "--adopt", *mode, code=3)
+    assert sorted(row["partition"] for row in document["merges"]) == ["2", "3"]
+    (failed,) = document["failed"]
+    assert (failed["partition"], failed["error"]["kind"]) == ("1", "damaged")
+    assert "failed: 1 (1 part)" in b.error
+    b("merge", "d.t", "--adopt", code=1)
+    assert "data-0000.parquet" in b.error

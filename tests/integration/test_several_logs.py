@@ -241,6 +241,31 @@ def test_the_log_of_a_machine_that_is_gone(machines: tuple[Home, Home], tmp_path
     a("fsck", "--read-data")
 
 
+def test_fsck_and_status_say_that_the_log_was_retired(machines: tuple[Home, Home], tmp_path: Path) -> None:
+    """I6: a machine that only reads would not hear of it before its objects are collected."""
+    a, b = machines
+    age(tmp_path, "b", 25)
+    for home in machines:
+        assert home.json("status")["not_written"] == []
+    a("disk", "retire-log", "s3", "b", "--give-up")
+    assert "disk adopt s3" in b("status")
+    (refused,) = b.json("status")["not_written"]
+    assert (refused["disk"], "was retired by" in refused["what"]) == ("s3", True)
+    (problem,) = b.json("fsck", code=4)["problems"]
+    assert (problem["invariant"], problem["disk"]) == ("I6", "s3")
+    assert "was retired by" in problem["what"]
+    assert "disk adopt s3" in problem["what"]
+    a("fsck")
+    b("disk", "adopt", "s3")
+    b("fsck")
+    assert b.json("status")["not_written"] == []
+    next(iter((tmp_path / "s3" / "logs" / "b" / "writers").iterdir())).parent.joinpath("9999999999.json").write_text(
+        "?"
+    )
+    assert "cannot be read" in b("status")
+    assert "cannot be read" in b("fsck", code=4)
+
+
 def test_a_machine_that_was_only_quiet_takes_its_log_back(machines: tuple[Home, Home], tmp_path: Path) -> None:
     """I4: within twelve hours; gc of others never heeded it less. Later it is refused, whatever is left."""
     a, b = machines

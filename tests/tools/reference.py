@@ -2,8 +2,8 @@
 and the table of the shell's completion.
 
 python -m tests.tools.reference            write docs/reference/*.md, docs/architecture.md, docs/scripting.md's
-                                           table, configs/schema.json, tiering/cli/help.txt and
-                                           tiering/cli/completion/verbs.json
+                                           table, configs/schema.json, tiering/cli/help.txt,
+                                           tiering/cli/version.txt and tiering/cli/completion/verbs.json
 python -m tests.tools.reference --check    fail when one of them is stale
 """
 
@@ -11,6 +11,7 @@ import ast
 import copy
 import inspect
 import sys
+import tomllib
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.tools.shapes import with_shapes
 from tests.tools.verb_words import verb_words
 from tiering.cli.frame.options import NAMES
 from tiering.cli.frame.output import encode
-from tiering.cli.main import build
+from tiering.cli.main import about_version, build, version_text
 from tiering.config.reading import environment_name, json_schema
 from tiering.config.settings import Config
 
@@ -60,6 +61,7 @@ def documents(root: Path) -> dict[str, str]:
         "docs/reference/configuration.md": configuration(),
         "configs/schema.json": encode(json_schema()).decode() + "\n",
         "tiering/cli/help.txt": first_help(),
+        "tiering/cli/version.txt": first_version(root),
         "tiering/cli/completion/verbs.json": verb_words(typer.main.get_command(build())),
     }
 
@@ -85,6 +87,12 @@ def first_help() -> str:
     command = typer.main.get_command(build())
     settings = {**command.context_settings, "terminal_width": 78}
     return command.get_help(typer.Context(command, info_name="frostline", **settings)) + "\n"
+
+
+def first_version(root: Path) -> str:
+    """What `frostline --version` shows."""
+    with (root / "pyproject.toml").open("rb") as file:
+        return version_text(about_version(tomllib.load(file)["project"]["version"])) + "\n"
 
 
 def _helps(command: Any, parent: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:

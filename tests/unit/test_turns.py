@@ -59,6 +59,23 @@ def test_each_test_has_its_turns(of: int, times: int, monkeypatch: pytest.Monkey
     assert turns.left_out(names) == set()
 
 
+@pytest.mark.parametrize("one_in", range(1, TEST_TURNS + 1))
+def test_each_test_comes_once_in_so_many_consecutive_turns(one_in: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"tests/a.py::test_{number}" for number in range(11)]
+    left = []
+    for number in (*range(1, TURNS + 1), *range(1, TURNS + 1)):
+        monkeypatch.setenv(turns.ENVIRONMENT, f"{number}/{TURNS}")
+        left.append(turns.left_out(names, one_in=one_in))
+    for first in range(len(left) - one_in + 1):
+        assert set.intersection(*left[first : first + one_in]) == set()
+
+
+def test_servers_that_run_in_turn_come_once_in_three_turns() -> None:
+    contract = (REPOSITORY / "tests/contract/test_store.py").read_text()
+    for server in ("seaweedfs", "moto"):
+        assert f'pytest.param("{server}", marks=pytest.mark.in_turn(one_in=3))' in contract
+
+
 @pytest.mark.parametrize("text", ["0/3", "4/3", "2", "2/", "x/3", "2/3/4", "-1/3"])
 def test_what_is_no_turn_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(turns.ENVIRONMENT, text)

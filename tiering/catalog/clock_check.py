@@ -8,7 +8,6 @@ with a dead clock has no network time because it has no network: then nothing ma
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 from collections.abc import Mapping
@@ -33,20 +32,21 @@ _AGREEING = timedelta(hours=1)
 _UNSYNCHRONISED = 0x40  # STA_UNSYNC of <sys/timex.h>
 
 
-class _Timex(ctypes.Structure):
-    """`struct timex` up to the field that is read, and room for the rest."""
-
-    _fields_ = (
-        ("modes", ctypes.c_uint),
-        *((name, ctypes.c_long) for name in ("offset", "freq", "maxerror", "esterror")),
-        ("status", ctypes.c_int),
-        ("rest", ctypes.c_byte * 512),
-    )
-
-
 def kernel_clock_is_kept() -> bool:
     """Whether a time server keeps the kernel's clock, by what the kernel knows of it (adjtimex(2))."""
-    answer = _Timex()
+    import ctypes
+
+    class Timex(ctypes.Structure):
+        """`struct timex` up to the field that is read, and room for the rest."""
+
+        _fields_ = (
+            ("modes", ctypes.c_uint),
+            *((name, ctypes.c_long) for name in ("offset", "freq", "maxerror", "esterror")),
+            ("status", ctypes.c_int),
+            ("rest", ctypes.c_byte * 512),
+        )
+
+    answer = Timex()
     try:
         state: int = ctypes.CDLL(None).adjtimex(ctypes.byref(answer))
     except (OSError, AttributeError):

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,10 +21,13 @@ from oplog.errors import DiskUnreachable, FrostlineError, NoSpace, Refused
 from tiering.catalog import retained_drops
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
 from tiering.config.units import format_size
-from tiering.policy import late, placement, ttl
+from tiering.policy import placement
 from tiering.policy.placement import DiskState, ordered_volumes, volume_index
 from tiering.table.part import Part
 from tiering.table.schema import MoveToDisk, MoveToVolume, TableDefinition
+
+if TYPE_CHECKING:
+    from tiering.policy.ttl import Due
 
 
 class Reservations:
@@ -106,6 +110,8 @@ class Reservations:
     def _insert_disk(
         self, definition: TableDefinition, policy: PolicyConfig, size_bytes: int, part: Part | None, now: datetime
     ) -> str:
+        from tiering.policy import ttl
+
         dues = ttl.due_times(definition, part) if part is not None else ()
         due = ttl.winning_move(dues, now)
         target = _ttl_volume(policy, due)
@@ -119,10 +125,12 @@ class Reservations:
         return self._first_fit(definition, list(ordered_volumes(policy)), size_bytes)
 
     def _waiting_disk(
-        self, definition: TableDefinition, policy: PolicyConfig, part: Part, dues: Sequence[ttl.Due], now: datetime
+        self, definition: TableDefinition, policy: PolicyConfig, part: Part, dues: Sequence[Due], now: datetime
     ) -> str | None:
         """Where a small part waits whose rows came late; None where it goes to its volume at once, as it does when
         room has to be made where it would wait."""
+        from tiering.policy import late
+
         hottest = ordered_volumes(policy)[0]
         roomy = [
             name
@@ -206,7 +214,7 @@ def _state(name: str, disk: Disk | None, reserved_bytes: int) -> DiskState:
     return DiskState(usage.total_bytes, usage.free_bytes, reserved_bytes, disk.read_only, unreachable=disk.unreachable)
 
 
-def _ttl_volume(policy: PolicyConfig, due: ttl.Due | None) -> VolumeConfig | None:
+def _ttl_volume(policy: PolicyConfig, due: Due | None) -> VolumeConfig | None:
     """Where a rule that is due already wants a new part; None when the target does not exist."""
     if due is None:
         return None

@@ -21,6 +21,7 @@ from disks.kinds import as_disk
 from oplog.errors import FrostlineError
 from tiering.catalog.catalog import Catalog, PartState, StoredPart
 from tiering.catalog.context import Context
+from tiering.table.part import Part, PartFacts
 from tiering.table.schema import TableDefinition
 
 
@@ -98,19 +99,31 @@ class DiskRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def part_row(stored: StoredPart) -> PartRow:
     """The part, with its range of time."""
-    first, last = time_range(stored)
-    return _part_row(stored, first, last)
+    return next(timed_rows([stored]))
+
+
+def timed_rows(parts: Iterable[StoredPart]) -> Iterator[PartRow]:
+    """The parts, each with the range of the column that tells its age: of the TTL, else of the partition, else the
+    first time."""
+    definition, name = None, None
+    for stored in parts:
+        if stored.definition is not definition:
+            definition = stored.definition
+            name = time_column(definition)
+        facts = stored.facts
+        column = facts.columns.get(name) if name is not None else None
+        first, last = (column.min, column.max) if column else (None, None)
+        yield _part_row(stored, facts, first, last)
 
 
 def part_rows(context: Context) -> Iterator[PartRow]:
     """All parts, outdated ones too, each with the time when it was created; without its range of time."""
     for definition in context.catalog.tables():
         for stored in context.catalog.parts(definition, include_outdated=True):
-            yield _part_row(stored, UNSET, UNSET, created=True)
+            yield _part_row(stored, stored.facts, UNSET, UNSET, created=True)
 
 
-def _part_row(stored: StoredPart, first: Any, last: Any, *, created: bool = False) -> PartRow:
-    facts = stored.facts
+def _part_row(stored: StoredPart, facts: Part | PartFacts, first: Any, last: Any, *, created: bool = False) -> PartRow:
     return PartRow(
         stored.definition.full_name,
         facts.name,
@@ -128,15 +141,8 @@ def _part_row(stored: StoredPart, first: Any, last: Any, *, created: bool = Fals
     )
 
 
-def time_range(stored: StoredPart) -> tuple[Any, Any]:
-    """The range of the column that tells the part's age: of the TTL, else of the partition, else the first time."""
-    name = time_column(stored.definition)
-    column = stored.facts.columns.get(name) if name is not None else None
-    return (column.min, column.max) if column else (None, None)
-
-
 def time_column(definition: TableDefinition) -> str | None:
-    """The id of that column; None where no column is a time."""
+    """The id of the column that tells the age of parts; None where no column is a time."""
     first = [rule.column for rule in definition.ttl] + [field.column for field in definition.partition_by]
     timed = {column.name: column for column in definition.columns if column.type.startswith(("timestamp", "date"))}
     return next((str(timed[name].id) for name in (*first, *timed) if name in timed), None)

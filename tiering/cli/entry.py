@@ -1,5 +1,5 @@
-"""`frostline` as it is installed: answers a press of the completion key from what is kept, shows the list of verbs that
-`make generate` wrote, or runs the command line."""
+"""`frostline` as it is installed: answers a press of the completion key from what is kept, shows the list of verbs and
+the version that `make generate` wrote, or runs the command line."""
 
 import os
 import sys
@@ -8,6 +8,7 @@ from typing import NoReturn
 _ASKED = "_FROSTLINE_COMPLETE"
 _ASKS = "complete_"
 _HELP_FILE = "help.txt"
+_VERSION_FILE = "version.txt"
 _HELP_COLUMNS = 80
 """Its lines are those of every terminal that has so many."""
 
@@ -25,17 +26,25 @@ def main() -> NoReturn:
         sys.stdout.write(text)
         sys.exit(code)
     if sys.argv[1:] in (["--help"], ["-h"]) and _columns() >= _HELP_COLUMNS:
-        with open(os.path.join(os.path.dirname(__file__), _HELP_FILE), encoding="utf-8") as file:
-            sys.stdout.write(file.read())
-        sys.exit(0)
-    from disks.workers.python_gc import collect_seldom
+        _show(_HELP_FILE)
+    if sys.argv[1:] == ["--version"]:
+        _show(_VERSION_FILE)
+    from disks.workers.python_gc import collect_after_start
+
+    collect_after_start()  # before much is imported
     from tiering.cli.frame import process
 
     process.set_up()
-    collect_seldom()  # before much is imported
     from tiering.cli.main import main as run
 
     run()
+
+
+def _show(name: str) -> NoReturn:
+    """Write the file beside this one, and end."""
+    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
+        sys.stdout.write(file.read())
+    sys.exit(0)
 
 
 def _columns() -> int:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, cast
 import typer
 
 from disks.system_errors import allow_open_files, of_sqlite, of_the_system
-from disks.workers.python_gc import collect_seldom
+from disks.workers.python_gc import collect_after_start
 from oplog.errors import AccessDenied, FrostlineError, UsageError
 from tiering.cli.frame import plain_values
 from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED, Finished, Terminated
@@ -47,7 +47,7 @@ def build() -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The entry point: exits with the documented code."""
-    collect_seldom()
+    collect_after_start()
     allow_open_files()
     end_in_time()
     code = run(sys.argv[1:] if arguments is None else arguments)
@@ -125,15 +125,21 @@ def _root() -> Any:
 def _print_version(options: GlobalOptions) -> None:
     from importlib.metadata import version
 
+    about = about_version(version("frostline"))
+    print(encode(about).decode() if options.json else version_text(about))
+
+
+def about_version(version: str) -> dict[str, Any]:
+    """What `--version --json` shows of this version."""
     from oplog.entry import MINIMUM_READER
     from oplog.mark import SCHEMA_VERSION
 
-    log_format = int(SCHEMA_VERSION)
-    about = {"version": version("frostline"), "log_format": log_format, "minimum_reader": MINIMUM_READER}
-    if options.json:
-        print(encode(about).decode())
-    else:
-        print(f"frostline {about['version']}\nlog format {log_format}\nminimum reader {about['minimum_reader']}")
+    return {"version": version, "log_format": int(SCHEMA_VERSION), "minimum_reader": MINIMUM_READER}
+
+
+def version_text(about: dict[str, Any]) -> str:
+    """The same as text."""
+    return f"frostline {about['version']}\nlog format {about['log_format']}\nminimum reader {about['minimum_reader']}"
 
 
 def _foreign(error: Exception, arguments: Sequence[str], *, json: bool, verbose: bool) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from difflib import get_close_matches
+from pathlib import Path
 
 from disks.config import DiskConfig
 from disks.registry import DISK_TYPES
@@ -17,6 +19,8 @@ _Text = tuple[str, Callable[[str], object]]
 _WINDOW: _Text = ("window", jobs.parse_window)
 _ZONE: _Text = ("timezone", jobs.parse_zone)
 _SHORTEST_SECRET = 16
+FILE_KEYS = ("ca_bundle", "certificate", "certificate_key")
+"""Of a disk, of Keeper and of the interserver: files that are read where a connection is encrypted."""
 _NAME = re.compile(r"\w+\Z", re.ASCII)
 _URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:[/?][!-~]*)?\Z", re.ASCII)
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}\Z", re.ASCII)
@@ -46,6 +50,41 @@ def check_references(config: Config, complain: Complain) -> None:
             raise complain(("hooks", name, "url"), "not the address of a webhook", "such as https://example.org/path")
     if config.tracing.endpoint is not None and not _URL.match(config.tracing.endpoint):
         raise complain(("tracing", "endpoint"), "not the address of a collector", "such as http://127.0.0.1:4318")
+
+
+def check_files(config: Config, complain: Complain) -> None:
+    """That the files of certificates and keys which the configuration names can be read. They are looked at only when
+    somebody asks: they may come and go while verbs that need none of them run."""
+    holders: list[tuple[tuple[str, ...], object]] = [
+        (("keeper",), config.keeper),
+        (("interserver",), config.interserver),
+    ]
+    holders += [(("disks", name), disk) for name, disk in config.disks.items()]
+    for here, holder in holders:
+        given = {key: getattr(holder, key, None) for key in FILE_KEYS}
+        for key, path in given.items():
+            if path and (why := _why_unreadable(path)):
+                raise complain((*here, key), f"{why}: {path}", "name a PEM file that this user can read")
+        if given["ca_bundle"] and (why := _why_no_certificates(given["ca_bundle"])):
+            raise complain((*here, "ca_bundle"), why, "name a PEM file with certificates")
+
+
+def _why_unreadable(path: str) -> str:
+    if not Path(path).exists():
+        return "no such file"
+    if not Path(path).is_file():
+        return "not a file"
+    return "" if os.access(path, os.R_OK) else "this user cannot read the file"
+
+
+def _why_no_certificates(path: str) -> str:
+    import ssl
+
+    try:
+        ssl.create_default_context(cafile=path)
+    except OSError as error:
+        return f"{path} has no certificates that can be read: {error}"
+    return ""
 
 
 def _check_keeper(config: Config, complain: Complain) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, time, timedelta, tzinfo
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from oplog.errors import UsageError
 from tiering.plugins import PLUGINS
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 JOB_NAMES = tuple(name for names in PLUGINS["jobs"].modules.values() for name in names)
 
@@ -126,6 +129,8 @@ def parse_window(text: str) -> Window:
 
 def parse_zone(text: str) -> ZoneInfo:
     """The zone of that name in this machine's database. Raises `UsageError`."""
+    from zoneinfo import ZoneInfo  # most configurations name none
+
     try:
         return ZoneInfo(text)
     except (KeyError, ValueError, OSError) as error:  # what it raises for a bad name depends on the name

@@ -23,7 +23,7 @@ import msgspec
 
 from disks.config import SECRET_KEYS
 from oplog.errors import Refused, UsageError
-from tiering.config.checks import check_references
+from tiering.config.checks import FILE_KEYS, check_files, check_references
 from tiering.config.conversion import (
     TOO_DEEP,
     EnvironmentText,
@@ -86,6 +86,14 @@ def load_from(given: str | Path | None = None, environment: Mapping[str, str] | 
     check_references(config, source.error)
     check_locations(config, environment, source.error)
     return LoadedConfig(config, file, used)
+
+
+def check_named_files(loaded: LoadedConfig) -> None:
+    """That what the configuration names as files of certificates can be read. Raises `UsageError`."""
+    source = ValueSource(str(loaded.file) if loaded.file else "the embedded default")
+    if loaded.file is not None:
+        _parse(_read(loaded.file), source)
+    check_files(loaded.config, source.error)
 
 
 def checked(config: Config) -> Config:
@@ -295,7 +303,7 @@ def _absolute(plain: Yaml, base: Path) -> Yaml:
 
     plain["state_path"] = path(plain["state_path"])
     for section in (plain.get("keeper", {}), plain.get("interserver", {})):
-        for key in ("ca_bundle", "certificate", "certificate_key"):
+        for key in FILE_KEYS:
             if section.get(key):
                 section[key] = path(section[key])
     if plain.get("inbox", {}).get("path"):

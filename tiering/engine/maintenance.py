@@ -34,9 +34,9 @@ from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:  # the merge engine is a heavy import that planning does not need
     from tiering.merge.adoption import AdoptionPlan
-    from tiering.merge.cold.job import ColdMergeReport, FailedGroup, Workers
+    from tiering.merge.cold.job import ColdMergeReport, Workers
     from tiering.merge.output import MergeResult
-    from tiering.merge.selection import MergePlan, MergeStay
+    from tiering.merge.selection import FailedGroup, MergePlan, MergeStay
 
 _NOTED_EVERY = timedelta(minutes=1)
 
@@ -194,13 +194,14 @@ def merge(
 ) -> list[MergeResult]:
     """Merge until nothing is worth merging any more or, with `request.final`, each partition into one part.
 
-    A group that cannot be merged keeps no other from it. It is added to `failures`; without that list, or when nothing
-    was merged, the first error is raised at the end.
+    A group that cannot be merged, or a partition that cannot be adopted, keeps no other from it. It is added to
+    `failures`; without that list, or when nothing was merged, the first error is raised at the end.
     """
-    from tiering.merge.cold.job import FailedGroup
+    from tiering.merge.selection import FailedGroup
 
-    results = adopt(context, definition, request)
-    failed: dict[tuple[str, ...], FailedGroup] = {}
+    not_adopted: list[FailedGroup] = []
+    results = adopt(context, definition, request, not_adopted)
+    failed = {group.plan.names: group for group in not_adopted}
     while plans := [plan for plan in plan_merges(context, definition, request) if plan.names not in failed]:
         for plan in plans:
             if context.stop.is_set():
@@ -219,18 +220,27 @@ def merge(
     return results
 
 
-def adopt(context: Context, definition: TableDefinition, request: MergeRequest) -> list[MergeResult]:
-    """With `request.adopt`: rewrite the parts of other machines, and what comes after them, partition by partition."""
+def adopt(
+    context: Context, definition: TableDefinition, request: MergeRequest, failures: list[FailedGroup]
+) -> list[MergeResult]:
+    """With `request.adopt`: rewrite the parts of other machines, and what comes after them, partition by partition. One
+    that fails is added to `failures`; the others go on."""
     from tiering.merge import merger
+    from tiering.merge.selection import FailedGroup, MergePlan
 
     results: list[MergeResult] = []
     if request.adopt:
-        plans = plan_adoptions(context, definition, request)
-        for _, group in groupby(plans, key=lambda plan: plan.partition):
+        plans = plan_adoptions(context, definition, request, failures)
+        for partition, plans_there in groupby(plans, key=lambda plan: plan.partition):
             if context.stop.is_set():
                 break
-            doubt = planning.check_merge(context, definition)
-            results += merger.adopt(context, definition, list(group), clock_doubt=doubt)
+            group = list(plans_there)
+            try:
+                doubt = planning.check_merge(context, definition)
+                results += merger.adopt(context, definition, group, clock_doubt=doubt)
+            except FrostlineError as error:
+                parts = tuple(stored for plan in group for stored in plan.parts)
+                failures.append(FailedGroup(MergePlan(partition, parts, group[0].reason), error))
         context.catalog.refresh()
     return results
 
@@ -243,8 +253,9 @@ def merge_cold(
 
     if request.cold is None:
         request = replace(request, cold=ColdOptions())
-    report = cold_merge.ColdMergeReport(merges=adopt(context, definition, request))
-    tried: set[tuple[str, ...]] = set()
+    report = cold_merge.ColdMergeReport()
+    report.merges += adopt(context, definition, request, report.failures)
+    tried = {failure.plan.names for failure in report.failures}
     while plans := [plan for plan in plan_merges(context, definition, request) if plan.names not in tried]:
         tried |= {plan.names for plan in plans}
         doubt = planning.check_merge(context, definition)
@@ -266,13 +277,16 @@ def plan_merges(context: Context, definition: TableDefinition, request: MergeReq
     return merge_planning.plan_merges(context, definition, parts, request, clock_doubt=doubt)
 
 
-def plan_adoptions(context: Context, definition: TableDefinition, request: MergeRequest) -> list[AdoptionPlan]:
+def plan_adoptions(
+    context: Context, definition: TableDefinition, request: MergeRequest, failures: list[FailedGroup] | None = None
+) -> list[AdoptionPlan]:
     """Which parts of other machines would be rewritten as this machine's own, and what with them. Raises `NotFound` as
-    `plan_merges`, `Refused` where nobody can tell which rows came first."""
+    `plan_merges`. A partition where nobody can tell which rows came first is added to `failures`; without that list
+    `Refused` is raised."""
     from tiering.merge import adoption
 
     parts = _parts_of(context, definition, request.partition)
-    return adoption.plan_adoptions(context, definition, parts, request.adopt_as)
+    return adoption.plan_adoptions(context, definition, parts, request.adopt_as, failures)
 
 
 def explain_merges(

@@ -29,7 +29,7 @@ from tiering.catalog.retained_drops import RetainedDrop
 from tiering.config.settings import Config
 from tiering.journal.journal import Journal
 from tiering.journal.records import TableDrop
-from tiering.move import mover
+from tiering.move import recovery as unfinished_moves
 from tiering.plugins import Plug
 from tiering.policy import placement
 from tiering.table.schema import TableDefinition
@@ -77,7 +77,7 @@ def recover(context: Context, freshness: Freshness = Freshness.EVERY_FILE) -> li
             for sentence in context.identities.mark_clones(context.actor):
                 logger.warning("%s", sentence)
         for step in (
-            *(_finish_drops, _follow_drops, mover.recover),
+            *(_finish_drops, _follow_drops, unfinished_moves.recover),
             *(_settle_merges, _remove_outdated, _repair_definitions, _prove_ranges, unfinished_restores().sweep),
             let_drops_go,
         ):

@@ -23,10 +23,7 @@ from tiering.catalog.context import Closeable, Context, Synced
 from tiering.catalog.freshness import Freshness
 from tiering.config.settings import Config
 from tiering.engine import recovery
-from tiering.move import mover
-from tiering.move.report import FailedMove, MoveReport
 from tiering.plugins import Plug
-from tiering.policy.plan import Move, TtlDelete
 from tiering.table.part import Part
 from tiering.table.schema import TableDefinition
 
@@ -35,6 +32,8 @@ if TYPE_CHECKING:  # inserts, merges and collections have modules of their own t
     from tiering.insert.insert import How
     from tiering.merge.output import MergeResult
     from tiering.merge.request import MergeRequest
+    from tiering.move.report import MoveReport
+    from tiering.policy.plan import Move, TtlDelete
 
 
 class Quorum(msgspec.Struct, frozen=True):
@@ -234,6 +233,9 @@ def tick(context: Context) -> list[str]:
 def moved(context: Context, moves: Sequence[Move]) -> MoveReport:
     """Carry out moves. Of a replicated table's, those that another machine will see are made by one replica at a time.
     Never raises for a single part."""
+    from tiering.move import mover
+    from tiering.move.report import FailedMove, MoveReport
+
     tables = {table.uuid: table for table in context.catalog.tables() if table.is_replicated}
     here, shared = [], defaultdict(list)
     for move in moves:

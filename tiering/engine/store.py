@@ -37,25 +37,24 @@ from tiering.catalog.freshness import Freshness
 from tiering.catalog.identities.faults import Fault
 from tiering.config.reading import checked, load
 from tiering.config.settings import Config
-from tiering.engine import maintenance, replication
 from tiering.engine import recovery as recovering
-from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport, TickStep
+from tiering.engine import replication
 from tiering.engine.opening import make_context
 from tiering.engine.table import Table
-from tiering.move import policy_facts as planning
-from tiering.move.report import MoveReport
-from tiering.policy.decide import Staying
-from tiering.policy.plan import Explanation, Move, Plan, Rest
 from tiering.table.schema import TableDefinition
 
-if TYPE_CHECKING:  # heavy imports that most verbs do not need: the query engine, the garbage collector
+if TYPE_CHECKING:  # what most verbs do not need: policies, merges, the query engine, the garbage collector
     from disks.garbage.collect import GcReport
     from disks.garbage.rules import GcRules
     from disks.workers.runner import Remote
-    from tiering.merge.cold.job import ColdMergeReport, FailedGroup, Workers
+    from tiering.engine.maintenance import Sizes, TickReport, TickStep
+    from tiering.merge.cold.job import ColdMergeReport, Workers
     from tiering.merge.output import MergeResult
     from tiering.merge.request import MergeRequest
-    from tiering.merge.selection import MergePlan, MergeStay
+    from tiering.merge.selection import FailedGroup, MergePlan, MergeStay
+    from tiering.move.report import MoveReport
+    from tiering.policy.decide import Staying
+    from tiering.policy.plan import Explanation, Move, Plan, Rest
     from tiering.query.query import QueryResult
 
 
@@ -317,11 +316,15 @@ class Store:
     def plan(self, table: str | None = None, *, at: datetime | None = None, rest: Rest = "each") -> Plan:
         """What would move now, or at a time, and why; and of the rest, why each part stays, or only how many they are
         and when the next is due, which looks at no part that is not. Changes nothing."""
-        return planning.plan(self.context, self._selected(table), at=at, rest=rest)
+        from tiering.move import policy_facts
+
+        return policy_facts.plan(self.context, self._selected(table), at=at, rest=rest)
 
     def staying(self, planned: Plan) -> Staying:
         """What `plan(rest="next")` leaves out: why each part stays that it says nothing of, asked for one by one."""
-        return planning.staying(self.context, planned.now)
+        from tiering.move import policy_facts
+
+        return policy_facts.staying(self.context, planned.now)
 
     def apply(self, moves: Sequence[Move]) -> MoveReport:
         """Carry out planned moves; each that no longer fits is skipped with its reason."""
@@ -339,9 +342,11 @@ class Store:
         keep_source: bool = False,
     ) -> list[Move]:
         """The moves a person asks for, to look at before `apply`."""
+        from tiering.move import policy_facts
+
         definition = self.definition(table)
         reachability.check_whole(self.context, definition, f"moving parts of {definition.full_name}")
-        return planning.manual_moves(
+        return policy_facts.manual_moves(
             self.context,
             definition,
             partition=partition,
@@ -353,36 +358,53 @@ class Store:
 
     def explain(self, table: str, part: str) -> Explanation:
         """Why a part moves, why not, and when it will."""
-        return planning.explain(self.context, self.definition(table), part, now=self.context.clock())
+        from tiering.move import policy_facts
+
+        return policy_facts.explain(self.context, self.definition(table), part, now=self.context.clock())
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 
     def merge(self, table: str, request: MergeRequest, failures: list[FailedGroup] | None = None) -> list[MergeResult]:
         """Merge what is worth merging, or what the request says. What is merged of a replicated table is agreed upon
         first; then this replica does it, too. `failures`: as of `maintenance.merge`."""
+        from tiering.engine import maintenance
+
         if self.definition(table).is_replicated:
             return replication.work().merge(self.context, self._changing(table, "merging"), request)
         return maintenance.merge(self.context, self._changing(table, "merging"), request, failures)
 
     def merge_cold(self, table: str, workers: Workers, request: MergeRequest) -> ColdMergeReport:
         """Merge as `request.cold` says, with these `workers`."""
+        from tiering.engine import maintenance
+
         replication.refuse(self.definition(table), "a cold merge of", "merge it without --cold and --spark")
         return maintenance.merge_cold(self.context, self._changing(table, "merging"), workers, request)
 
     def plan_merges(self, table: str, request: MergeRequest) -> list[MergePlan]:
         """What `merge`, or with `request.cold` `merge_cold`, would begin with. Changes nothing."""
+        from tiering.engine import maintenance
+
         return maintenance.plan_merges(self.context, self.definition(table), request)
 
-    def plan_adoptions(self, table: str, request: MergeRequest) -> Sequence[MergePlan]:
-        """What a merge with `request.adopt` would begin with. Changes nothing."""
-        return maintenance.plan_adoptions(self.context, self.definition(table), request)
+    def plan_adoptions(
+        self, table: str, request: MergeRequest, failures: list[FailedGroup] | None = None
+    ) -> Sequence[MergePlan]:
+        """What a merge with `request.adopt` would begin with. Changes nothing. `failures`: as of
+        `maintenance.plan_adoptions`."""
+        from tiering.engine import maintenance
+
+        return maintenance.plan_adoptions(self.context, self.definition(table), request, failures)
 
     def explain_merges(self, table: str, plans: Sequence[MergePlan], request: MergeRequest) -> list[MergeStay]:
         """Why the partitions that none of the plans is about are not merged now."""
+        from tiering.engine import maintenance
+
         return maintenance.explain_merges(self.context, self.definition(table), plans, request)
 
     def believe_clock(self) -> None:
         """Go by this machine's clock where no other clock can be asked: somebody looked at it."""
+        from tiering.engine import maintenance
+
         maintenance.believe_clock(self.context)
 
     def tick(
@@ -391,14 +413,16 @@ class Store:
         only: TickStep | None = None,
         stop: threading.Event | None = None,
         merges: bool = True,
-        sizes: Sizes = ALL_SIZES,
+        sizes: Sizes | None = None,
     ) -> TickReport:
         """One pass of the daemon: merges, TTL deletes, moves, snapshots. Without `merges` somebody else merges; what is
         not of the `sizes` somebody else merges and moves."""
+        from tiering.engine import maintenance
+
         if stop is not None:
             self.context.stop = stop
         recovering.begin_disks(self.context)
-        return maintenance.tick(self.context, only=only, merges=merges, sizes=sizes)
+        return maintenance.tick(self.context, only=only, merges=merges, sizes=sizes or maintenance.ALL_SIZES)
 
     def beside(self, config: Config, stop: threading.Event, progress: Progress) -> Self:
         """The store once more, for another thread of this process: both keep to the same limits, and promise nobody

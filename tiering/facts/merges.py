@@ -15,9 +15,9 @@ from tiering.policy.cost import Cost, price, price_of_storage
 if TYPE_CHECKING:
     from tiering.catalog.catalog import StoredPart
     from tiering.engine.store import Store
-    from tiering.merge.cold.job import ColdMergeReport, FailedGroup
+    from tiering.merge.cold.job import ColdMergeReport
     from tiering.merge.output import MergeResult
-    from tiering.merge.selection import MergePlan
+    from tiering.merge.selection import FailedGroup, MergePlan
 
 
 class MergeRow(msgspec.Struct, frozen=True, kw_only=True):

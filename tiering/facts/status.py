@@ -11,6 +11,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
+from disks.bucket_disk import LoggedDisk
+from disks.kinds import as_disk
+from disks.object_disk.sharing.writers import refusal
 from tiering.catalog.rows import bytes_by_disk, usage_rows
 from tiering.catalog.stored import Broken
 from tiering.daemon.jobs.row import JobRow
@@ -93,6 +96,14 @@ class Unavailable(msgspec.Struct, frozen=True, kw_only=True):
     unreadable_tables: list[UnreadableRow] | UnsetType = UNSET
 
 
+class NotWritten(msgspec.Struct, frozen=True):
+    """A disk whose log this machine may not write: another machine does, or the log was retired."""
+
+    disk: str
+    what: str
+    hint: str | None
+
+
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     """`status --json`."""
 
@@ -111,6 +122,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Due parts that cannot move now, by the kind of reason."""
     pauses: list[PauseRow]
     pins: list[PinRow]
+    not_written: list[NotWritten]
     broken: list[Broken]
     repeated: list[RepeatedParts]
     crowded: list[Crowded]
@@ -151,6 +163,7 @@ def store_status(store: Store, planned: Plan | None = None, *, backups: BackupsS
             PinRow(table=names.get(pin.table_uuid, pin.table_uuid), volume=pin.volume, **{pin.scope: pin.name})
             for pin in journal.overrides.pins()
         ],
+        not_written=not_written(store),
         broken=[*store.context.catalog.broken],
         repeated=[
             RepeatedParts(first.definition.full_name, (first.part.name, second.part.name))
@@ -164,6 +177,16 @@ def store_status(store: Store, planned: Plan | None = None, *, backups: BackupsS
         recovered=store.recovered,
         backups=backups,
     )
+
+
+def not_written(store: Store) -> list[NotWritten]:
+    """The disks whose logs this machine may not write."""
+    refused = (
+        (name, refusal(logged))
+        for name, disk in store.context.disks.items()
+        if not disk.unreachable and disk.broken is None and (logged := as_disk(disk, LoggedDisk)) is not None
+    )
+    return [NotWritten(name, error.message, error.hint) for name, error in refused if error is not None]
 
 
 def garbage(config: Config) -> dict[str, int] | None:

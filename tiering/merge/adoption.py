@@ -12,7 +12,7 @@ from itertools import groupby, pairwise
 
 import msgspec
 
-from oplog.errors import Refused
+from oplog.errors import FrostlineError, Refused
 from tiering.catalog import blocks, insertion_order
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
@@ -20,7 +20,7 @@ from tiering.catalog.insertion_order import InsertionOrder
 from tiering.config.units import counted
 from tiering.merge.planning import MergeRules, portions
 from tiering.merge.request import CountsAs
-from tiering.merge.selection import MergePlan
+from tiering.merge.selection import FailedGroup, MergePlan
 from tiering.table.merge_modes import depends_on_order
 from tiering.table.part import PartName, range_of
 from tiering.table.schema import TableDefinition
@@ -36,18 +36,31 @@ class AdoptionPlan(MergePlan, frozen=True):
 
 
 def plan_adoptions(
-    context: Context, definition: TableDefinition, parts: Sequence[StoredPart], counts_as: CountsAs | None = None
+    context: Context,
+    definition: TableDefinition,
+    parts: Sequence[StoredPart],
+    counts_as: CountsAs | None = None,
+    failures: list[FailedGroup] | None = None,
 ) -> list[AdoptionPlan]:
     """The rewrites of each partition, in the order of inserts. `counts_as`: what rows of other machines are next to
     this machine's where nobody can tell.
 
-    Raises `Refused` where the order counts, cannot be told and is not said.
+    A partition where the order counts, cannot be told and is not said is added to `failures`; without that list
+    `Refused` is raised.
     """
     rules = MergeRules.of(context, definition, parts, final=True, anywhere=True)
     shared = [disk for disk in map(context.disk, context.catalog.policy_disks(definition)) if disk.capabilities.shared]
     others = frozenset().union(*(blocks.taken_by_others(context, definition, disk) for disk in shared))
     planner = _Planner(definition, rules, InsertionOrder(context, definition), others, counts_as)
-    return [plan for group in _by_partition(parts) for plan in planner.plans(group)]
+    plans: list[AdoptionPlan] = []
+    for group in _by_partition(parts):
+        try:
+            plans += list(planner.plans(group))
+        except FrostlineError as error:
+            if failures is None:
+                raise
+            failures.append(FailedGroup(MergePlan(group[0].name.partition, tuple(group), "adoption"), error))
+    return plans
 
 
 def _by_partition(parts: Sequence[StoredPart]) -> Iterator[list[StoredPart]]:

@@ -16,6 +16,7 @@ from itertools import groupby, pairwise
 
 import msgspec
 
+from oplog.errors import FrostlineError
 from tiering.catalog.catalog import StoredPart
 from tiering.config.units import counted, format_size
 from tiering.policy.plan import Reason
@@ -49,6 +50,13 @@ class MergePlan(msgspec.Struct, frozen=True):
     @property
     def size_bytes(self) -> int:
         return sum(stored.facts.size_bytes for stored in self.parts)
+
+
+class FailedGroup(msgspec.Struct, frozen=True):
+    """A group that was not merged, and why. Its parts are as they were."""
+
+    plan: MergePlan
+    error: FrostlineError
 
 
 class MergeStay(msgspec.Struct, frozen=True):

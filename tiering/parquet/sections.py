@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
 from tiering.table.part import DataFile, RowGroup
@@ -52,8 +53,11 @@ def stated_sections(file: DataFile) -> tuple[Section, ...]:
 
 def bytes_of_columns(file: DataFile, columns: Collection[int]) -> int:
     """How long the chunks of these columns are, by their places, as far as `part.json` states them."""
-    each = (enumerate(_stated(group)) for group in file.row_groups)
-    return sum(size for group in each for column, (size, _) in group if column in columns)
+    total = 0
+    for group in file.row_groups:
+        sizes = _sizes(group.chunk_sums)
+        total += sum(sizes[column] for column in set(columns) if column < len(sizes))
+    return total
 
 
 def bytes_beside_columns(file: DataFile) -> int:
@@ -64,7 +68,7 @@ def bytes_beside_columns(file: DataFile) -> int:
 def _chunks(group: RowGroup, number: int) -> Iterator[Section]:
     """The sections of the row group's chunks; they end early where `chunk_sums` do."""
     start = group.offset_bytes
-    for column, (size, sums) in enumerate(_stated(group)):
+    for column, (size, sums) in enumerate(_stated(group.chunk_sums)):
         stop = start + size
         for crc32 in sums:
             end = min(start + BLOCK_BYTES, stop)
@@ -72,9 +76,15 @@ def _chunks(group: RowGroup, number: int) -> Iterator[Section]:
             start = end
 
 
-def _stated(group: RowGroup) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Of each column's chunk its size, and the CRC32 of its blocks."""
-    numbers = struct.unpack_from(f"<{len(group.chunk_sums) // _NUMBER.size}I", group.chunk_sums)
+@lru_cache(maxsize=1024)
+def _sizes(chunk_sums: bytes) -> tuple[int, ...]:
+    """The sizes that `_stated` gives."""
+    return tuple(size for size, _ in _stated(chunk_sums))
+
+
+def _stated(chunk_sums: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Of each column's chunk its size, and the CRC32 of its blocks, as `RowGroup.chunk_sums` holds them."""
+    numbers = struct.unpack_from(f"<{len(chunk_sums) // _NUMBER.size}I", chunk_sums)
     place = 0
     while place < len(numbers):
         end = place + 1 + -(-numbers[place] // BLOCK_BYTES)

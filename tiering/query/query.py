@@ -24,7 +24,7 @@ from tiering.query.selection import begin_again, hold_leases, select_files
 from tiering.query.sql.engine import EngineOutgrown
 from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
-from tiering.query.sql.planning import check_columns, declare_rows, plan_statement
+from tiering.query.sql.planning import check_columns, declare_rows, plan_once
 from tiering.query.sql.session import SqlSession
 from tiering.query.sql.statement import Statement, read_statement
 from tiering.table.pruning import TRUE, Or, Predicate, partition_may_match
@@ -163,7 +163,7 @@ def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool, held: 
         for definition in definitions.values():
             check_columns(definition)
         empty = session.empty_tables if len(resolved) == len(statement.tables) else None  # else system tables are there
-        reads, columns = plan_statement(session.connection, statement.text, definitions, empty)
+        reads, columns = plan_once(session.connection, statement, definitions, empty)
         accesses = {name: reads.tables.get(name, _NOTHING) for name in resolved}
         found = {
             name: parts_for(TRUE if statement.is_explained else accesses[name].predicate)

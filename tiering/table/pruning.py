@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from math import isnan
 from typing import Any, Literal
 
@@ -442,6 +443,7 @@ def _nanoseconds(value: Any) -> int:
     raise TypeError(f"not a time: {value!r}")
 
 
+@lru_cache(maxsize=4096)
 def _parse_time(text: str) -> int:
     """RFC 3339 with up to nine digits of a second, a date alone, or without a zone (UTC). Raises ValueError."""
     match = _TIME.match(text.strip())

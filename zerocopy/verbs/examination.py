@@ -39,9 +39,10 @@ def _of_store(context: Context) -> Iterator[Finding]:
         connections(context).keeper.sync()
     except FrostlineError as error:
         yield Finding(subject="keeper", check="session", level="problem", what=error.message, hint=error.hint)
+        yield from _exposed(context.config, is_open=None)
         return
     yield Finding(subject="keeper", check="session", level="ok", what="Keeper answers")
-    yield from _exposed(context)
+    yield from _exposed(context.config, is_open=_is_open(context))
     for disk in auditing.disks(context, None):
         yield from _shared(context, disk)
     tables = {table.full_name: table for table in context.catalog.tables()}
@@ -60,13 +61,15 @@ def _of_store(context: Context) -> Iterator[Finding]:
             yield Finding(subject=subject, check=f"replica-{one.replica}", level=level, what=what, hint=hint)
 
 
-def _exposed(context: Context) -> Iterator[Finding]:
-    """What others on the network can do."""
-    config = context.config
+def _is_open(context: Context) -> bool | None:
     try:
-        is_open = connections(context).keeper.is_open("/")
+        return connections(context).keeper.is_open("/")
     except FrostlineError:  # no node yet, or nobody says
-        is_open = None
+        return None
+
+
+def _exposed(config: Config, *, is_open: bool | None) -> Iterator[Finding]:
+    """What others on the network can do: much of it the configuration says, also while Keeper does not answer."""
     for one in exposures(config.keeper, config.interserver, is_open=is_open):
         level: Level = "note" if one.local else "warning"
         yield Finding(subject=one.subject, check=one.check, level=level, what=one.message, hint=one.hint)

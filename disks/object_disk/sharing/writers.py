@@ -31,7 +31,7 @@ from disks.stores.base import ObjectStore
 from oplog import bounds
 from oplog.documents import Document
 from oplog.entry import now
-from oplog.errors import AlreadyExists, Damaged, OutcomeUnknown, Refused
+from oplog.errors import AlreadyExists, Damaged, FrostlineError, OutcomeUnknown, Refused
 from oplog.revision import WRITERS_PREFIX
 
 _LOOK_SECONDS = 60.0
@@ -164,6 +164,19 @@ def take_over(disk: LoggedDisk) -> None:
     """From now on this machine writes the disk's log, and no other. Nothing where the log has no owner."""
     if disk.log_name is not None:
         WriterClaim(disk.store, disk.name, disk.state_path, disk.retention_seconds).take_over()
+
+
+def refusal(disk: LoggedDisk) -> FrostlineError | None:
+    """Why this machine may not write the disk's log, of one among several: another machine writes it, it was retired,
+    or its record cannot be read. None also where the bucket does not answer. A listing and a request."""
+    if disk.log_name is None or disk.read_only:
+        return None
+    try:
+        return WriterClaim(disk.store, disk.name, disk.state_path, disk.retention_seconds).objection()
+    except Damaged as error:
+        return error
+    except FrostlineError:
+        return None
 
 
 def newest_writer(store: ObjectStore) -> tuple[int, Writer | None]:

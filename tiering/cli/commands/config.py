@@ -64,12 +64,13 @@ def validate(
     session: Session,
     file: Annotated[str | None, typer.Argument(metavar="FILE", help="default: the file in use")] = None,
 ) -> None:
-    """Check types, names and references of a configuration. Opens nothing."""
-    from tiering.config.reading import load_from
+    """Check types, names, references and certificate files of a configuration. Opens no disk."""
+    from tiering.config.reading import check_named_files, load_from
     from tiering.daemon.hooks.delivery import why_never
 
     loaded = load_from(file) if file else session.loaded
     config = loaded.config
+    check_named_files(loaded)
     document = {
         "valid": True,
         "file": str(loaded.file) if loaded.file else None,

@@ -1,5 +1,6 @@
 """`query`, `parts`, `disks`, `policies`."""
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tiering.catalog.rows import PartRow
+    from tiering.cli.frame.output import Cell
     from tiering.engine.store import Store
 
 OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
@@ -84,7 +86,7 @@ def parts(
     all: Annotated[bool, typer.Option("--all", help="include outdated and duplicate parts")] = False,  # noqa: A002
 ) -> None:
     """List parts with their disk, size and time range."""
-    from tiering.catalog.rows import part_row
+    from tiering.catalog.rows import timed_rows
 
     store = session.store(Freshness.CHANGES)
     if disk is not None:
@@ -96,7 +98,7 @@ def parts(
         for stored in store.parts(table, partition=partition, include_outdated=all)
         if disk in (None, stored.disk)
     ]
-    rows = [part_row(stored) for stored in chosen]
+    rows = list(timed_rows(chosen))
     if session.options.json:
         session.output.document({"parts": rows})
         return
@@ -179,13 +181,14 @@ def _print_parts(session: Session, parts: "list[PartRow]", *, with_table: bool, 
 
     columns = ["part", "disk", "volume", "rows", "size", "level", "from", "to", "revision"]
     columns = (["table"] if with_table else []) + columns + (["state"] if with_state else [])
-    shown: dict[str, Callable[[PartRow], str]] = {
+    shown: dict[str, Callable[[PartRow], Cell]] = {
         "size": lambda row: format_size(row.bytes),
         "rows": lambda row: f"{row.rows:,}",
         "from": lambda row: _minute(row.min_time),
         "to": lambda row: _minute(row.max_time),
     }
-    rows = [[shown[column](row) if column in shown else getattr(row, column) for column in columns] for row in parts]
+    by_column = [[*map(shown.get(column) or attrgetter(column), parts)] for column in columns]
+    rows = list(zip(*by_column, strict=True))
     session.output.table(columns, rows, empty="No parts.")
     if rows:
         count, total = sum(row.rows for row in parts), sum(row.bytes for row in parts)

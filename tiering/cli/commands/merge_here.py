@@ -9,8 +9,8 @@ from tiering.cli.reports.merges import report_merges
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tiering.merge.cold.job import FailedGroup
     from tiering.merge.request import MergeRequest
+    from tiering.merge.selection import FailedGroup
 
 
 def merge_here(session: Session, table: str, request: "MergeRequest") -> None:
@@ -21,16 +21,19 @@ def merge_here(session: Session, table: str, request: "MergeRequest") -> None:
     store, waits = session.store(), ""
     failures: list[FailedGroup] = []
     if session.dry_run:
-        adoptions = store.plan_adoptions(table, request) if request.adopt else []
+        adoptions = store.plan_adoptions(table, request, failures) if request.adopt else []
         plans = [*adoptions, *store.plan_merges(table, request)]
         rows = [MergeRow.planned(table, plan.parts) for plan in plans]
+        if failures and not rows:
+            raise failures[0].error
+        plans += [failure.plan for failure in failures]
     else:
         plans = []
         rows = [MergeRow.of(result) for result in store.merge(table, request, failures)]
-        note_failures(session, failures)
         waits = replica_trouble(store.context.config, store.context.journal, store.definition(table)).error
         if waits:
             session.output.note(f"recorded, and waiting: {waits}; 'frostline replica queue {table}' shows all")
+    note_failures(session, failures)
     stays = store.explain_merges(table, plans, request) if not waits else ()
     document = MergesDocument(merges=rows, not_merged=stays, failed=failed_groups(failures), dry_run=session.dry_run)
     report_merges(session, document, waits=bool(waits))

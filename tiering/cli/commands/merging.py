@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tiering.engine.store import Store
     from tiering.merge.cold.job import Workers
     from tiering.merge.request import ColdOptions, MergeRequest
+    from tiering.merge.selection import FailedGroup
     from tiering.table.schema import TableDefinition
 
 _GROUPS_IN_FLIGHT = 4
@@ -133,21 +134,36 @@ def _merge_cold(
 ) -> None:
     from msgspec import UNSET
 
-    from tiering.facts.merges import MergeRow, MergesDocument, cold_document, done_cold, planned_cold, size_of
+    from tiering.facts.merges import (
+        MergeRow,
+        MergesDocument,
+        cold_document,
+        done_cold,
+        failed_groups,
+        planned_cold,
+        size_of,
+    )
     from tiering.merge.cold.job import ColdMergeReport
 
     assert request.cold is not None
     store = session.store()
-    adoptions = store.plan_adoptions(table, request) if request.adopt else []
+    refused: list[FailedGroup] = []
+    adoptions = store.plan_adoptions(table, request, refused) if request.adopt else []
     plans = store.plan_merges(table, request)
+    if refused and not plans and not adoptions:
+        raise refused[0].error
     if session.dry_run:
+        note_failures(session, refused)
         shard_bytes = request.cold.shard_bytes
         rows = [
             *(MergeRow.planned(table, plan.parts) for plan in adoptions),
             *(planned_cold(store, table, plan, shard_bytes=shard_bytes) for plan in plans),
         ]
-        stays = store.explain_merges(table, [*adoptions, *plans], request)
-        report_merges(session, MergesDocument(merges=rows, not_merged=stays, dry_run=True))
+        left = [*adoptions, *plans, *(failure.plan for failure in refused)]
+        stays = store.explain_merges(table, left, request)
+        document = MergesDocument(merges=rows, not_merged=stays, failed=failed_groups(refused), dry_run=True)
+        report_merges(session, document)
+        fail_if_partly(len(refused), len(rows), "merges")
         return
     before = size_of(store, table, request.partition)
     if not plans and not adoptions:  # what scripts read is there, whether there was something to do or not

@@ -81,6 +81,8 @@ def _print_status(session: Session, document: "StoreStatus") -> None:
     line = session.output.line
     for fault in session.output.beside.get("broken_disks", ()):
         line(f"BROKEN DISK    {fault['what']}")
+    for refused in document.not_written:
+        line(f"NOT WRITTEN    {refused.what}; {refused.hint}")
     where = ", ".join(f"{disk} {format_size(size)}" for disk, size in document.bytes_by_disk.items())
     for table in session.output.beside.get("unreadable_tables", ()):
         line(f"UNREADABLE     {table['what']}")

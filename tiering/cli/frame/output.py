@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oplog.errors import FrostlineError
@@ -68,14 +68,22 @@ class Output:
             if empty:
                 self.note(empty)
             return
-        texts = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
+        by_column = [_visible_texts(cells) for cells in zip(*rows, strict=True)]
         columns = [visible(column) for column in columns]
-        right = [name != "partition" and _is_numeric(texts, index) for index, name in enumerate(columns)]
+        right = [
+            name != "partition" and _is_numeric(set(cells)) for name, cells in zip(columns, by_column, strict=True)
+        ]
+        texts = list(zip(*by_column, strict=True))
         if self.on_terminal:
             _draw_rich(columns, texts, right, color=self.color)
         else:
-            for text in aligned([column.upper() for column in columns] if shout else columns, texts, right):
-                print(text)
+            print("\n".join(aligned([column.upper() for column in columns] if shout else columns, texts, right)))
+
+
+def _visible_texts(cells: Iterable[Cell]) -> list[str]:
+    """The cells of a column."""
+    texts = ["" if cell is None else str(cell) for cell in cells]
+    return texts if "".join(texts).isprintable() else [visible(text) for text in texts]
 
 
 def encode(data: Any, *, indent: int = 2) -> bytes:
@@ -114,16 +122,9 @@ def _spelled(data: Any) -> Any:
 
 def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     """The lines of a table without a frame, two spaces between the columns."""
-    widths = [max(len(line[index]) for line in (columns, *rows)) for index in range(len(columns))]
-
-    def join(cells: Sequence[str]) -> str:
-        padded = (
-            cell.rjust(width) if is_right else cell.ljust(width)
-            for cell, width, is_right in zip(cells, widths, right, strict=True)
-        )
-        return "  ".join(padded).rstrip()
-
-    return [join(columns), *(join(row) for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    line = "  ".join(f"%{'' if is_right else '-'}{width}s" for width, is_right in zip(widths, right, strict=True))
+    return [(line % tuple(row)).rstrip() for row in (columns, *rows)]
 
 
 def print_error(error: FrostlineError, *, json: bool) -> None:
@@ -148,8 +149,8 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _is_numeric(rows: Sequence[Sequence[str]], index: int) -> bool:
-    cells = [row[index] for row in rows if row[index]]
+def _is_numeric(texts: Collection[str]) -> bool:
+    cells = [text for text in texts if text]
     return (
         bool(cells)
         and all(cell[0].isdigit() or (cell[0] == "-" and cell[1:2].isdigit()) for cell in cells)

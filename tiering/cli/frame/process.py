@@ -8,6 +8,7 @@ import sys
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _BLOCK_BYTES = 64 * 1024 * 1024
 """Blocks up to this size are taken out of what was freed before."""
+_EXTENSIONS = "typing_extensions"
 _FREE_BYTES = 256 * 1024 * 1024
 """So much that is free is kept."""
 
@@ -29,6 +30,19 @@ def set_up() -> None:
     computes: they spin for a tenth of a second of processor time."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.meta_path.insert(0, _WithoutPandas())
+    _import_msgspec()
+
+
+def _import_msgspec() -> None:
+    """Import it as where typing_extensions is not installed: it takes what this Python has itself, and leaves an import
+    out that takes as long as its own. Whoever needs that package later finds it."""
+    if _EXTENSIONS in sys.modules:
+        return
+    sys.modules[_EXTENSIONS] = None  # type: ignore[assignment]  # as Python marks what is not to be found
+    try:
+        import msgspec  # noqa: F401
+    finally:
+        del sys.modules[_EXTENSIONS]
 
 
 def keep_freed_blocks() -> None:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
+from disks.workers.python_gc import end_start
 from oplog.errors import Refused
 from tiering.catalog.freshness import Freshness
 from tiering.cli.frame.exit_codes import FOUND_SOMETHING, NOTHING_TO_DO, Finished
@@ -150,6 +151,7 @@ class Session:
             for gone in self._store.dropped():
                 self.output.note(_left_over(gone))
             self._tell_broken(self._store)
+            end_start()
             catalog = self._store.context.catalog
             for sentence in (*catalog.unproved, *catalog.unexplained):
                 self.output.note(sentence)

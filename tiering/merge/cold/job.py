@@ -51,7 +51,7 @@ from tiering.merge.output import (
 )
 from tiering.merge.planning import holds_everything
 from tiering.merge.request import SHARD_BYTES, ColdOptions, MergeRequest
-from tiering.merge.selection import MergePlan
+from tiering.merge.selection import FailedGroup, MergePlan
 from tiering.merge.stream import RowMerge
 from tiering.parquet.sort_keys import stored_key
 from tiering.table import part as parts_format
@@ -87,13 +87,6 @@ class _OpenStore:
 
     def open(self) -> ObjectStore:
         return self._store
-
-
-class FailedGroup(msgspec.Struct, frozen=True):
-    """A group that was not merged, and why. Its parts are as they were."""
-
-    plan: MergePlan
-    error: FrostlineError
 
 
 class ColdMergeReport(msgspec.Struct):

@@ -6,6 +6,7 @@ Arrow is imported for types that nest and for constants alone: it takes as long 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from oplog.errors import UsageError
@@ -122,14 +123,19 @@ def identifier(name: str) -> str:
 def engine_names(definition: TableDefinition) -> dict[str, str]:
     """The columns as statements of `scan` name them. The engine does not tell names apart that differ in their case
     alone: the later ones get a number."""
-    taken = {folded(column.name) for column in definition.columns}
+    return dict(_engine_names(tuple(column.name for column in definition.columns)))
+
+
+@lru_cache(maxsize=256)
+def _engine_names(columns: tuple[str, ...]) -> dict[str, str]:
+    taken = {folded(column) for column in columns}
     names: dict[str, str] = {}
     used: set[str] = set()
-    for column in definition.columns:
-        name, number = column.name, 0
+    for column in columns:
+        name, number = column, 0
         while folded(name) in used or (number and folded(name) in taken):
             number += 1
-            name = f"{column.name}_{number}"
+            name = f"{column}_{number}"
         used.add(folded(name))
-        names[column.name] = name
+        names[column] = name
     return names

@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
+import msgspec
 
 from tiering.query.sql.column_types import column_sql_type, engine_names, identifier, literal, text
 from tiering.query.sql.errors import sql_error
+from tiering.query.sql.kept import KeptByText
 from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import (
     COLUMN_OPTIMIZERS,
@@ -19,7 +21,7 @@ from tiering.query.sql.plan import (
     explained_columns,
     plan_reads,
 )
-from tiering.query.sql.statement import schema_of
+from tiering.query.sql.statement import Statement, is_planned_alike, schema_of
 from tiering.table.names import check_told_apart, folded
 from tiering.table.schema import Column, TableDefinition
 
@@ -44,6 +46,7 @@ def connect(config: Mapping[str, Any] | None = None) -> duckdb.DuckDBPyConnectio
     connection.execute("SET enable_progress_bar = true")  # counted, for who asks how far it is
     connection.execute("SET enable_progress_bar_print = false")
     connection.execute("SET parquet_metadata_cache = true")
+    _plan_to_run(connection)
     return connection
 
 
@@ -79,6 +82,43 @@ class EmptyTables:
     def _has(self, name: str, definition: TableDefinition) -> bool:
         known = self._known.get(folded(name))
         return known is not None and known[:2] == (name, definition.columns)
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """Of a statement over tables of these columns, by the full names of the tables."""
+
+    columns: Mapping[str, tuple[Column, ...]]
+    reads: PlanReads
+    answer: AnswerColumns
+
+    def is_of(self, definitions: Mapping[str, TableDefinition]) -> bool:
+        """Whether these tables have the columns over which it was planned."""
+        return self.columns == _columns_of(definitions)
+
+
+_plans: KeptByText[_Plan] = KeptByText()
+
+
+def plan_once(
+    connection: duckdb.DuckDBPyConnection,
+    statement: Statement,
+    definitions: Mapping[str, TableDefinition],
+    kept: EmptyTables | None,
+) -> tuple[PlanReads, AnswerColumns]:
+    """As `plan_statement`; what is said of the same text over tables of the same columns is kept, unless time, chance
+    or a table that is no store's is in it."""
+    known = _plans.get(statement.text) if kept is not None else None
+    if kept is None or known is None or not known.is_of(definitions) or not is_planned_alike(connection, statement):
+        reads, answer = plan_statement(connection, statement.text, definitions, kept)
+        if kept is not None:
+            _plans.put(statement.text, _Plan(_columns_of(definitions), reads, answer))
+        return reads, answer
+    kept.declared(connection, definitions)
+    return known.reads, known.answer
+
+
+def _columns_of(definitions: Mapping[str, TableDefinition]) -> dict[str, tuple[Column, ...]]:
+    return {name: definition.columns for name, definition in definitions.items()}
 
 
 def plan_statement(
@@ -127,10 +167,15 @@ def _reads(connection: duckdb.DuckDBPyConnection, statement: str, planned: Mappi
     if not columns.keys() >= found.tables.keys():
         other = plan_reads(_serialized(connection, statement), planned)
         columns = {name: access.columns for name, access in other.tables.items()} | columns
-    connection.execute(f"SET disabled_optimizers = '{','.join(UNUSED_OPTIMIZERS)}'")
+    _plan_to_run(connection)
     whole = {name: frozenset(range(len(table.columns))) for name, table in planned.items()}
     tables = {name: Access(access.predicate, columns.get(name, whole[name])) for name, access in found.tables.items()}
     return PlanReads(tables, found.stops_early, found.is_filter_alone)
+
+
+def _plan_to_run(connection: duckdb.DuckDBPyConnection) -> None:
+    """Plan as statements are run."""
+    connection.execute(f"SET disabled_optimizers = '{','.join(UNUSED_OPTIMIZERS)}'")
 
 
 def _plan_by(connection: duckdb.DuckDBPyConnection, optimizers: Set[str]) -> None:

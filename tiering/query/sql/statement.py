@@ -17,6 +17,7 @@ import duckdb
 
 from oplog.errors import NotFound, UsageError
 from tiering.query.sql.errors import READ_ONLY_HINT, sql_error
+from tiering.query.sql.kept import KeptByText
 from tiering.query.sql.local_files import FILE_FUNCTIONS, ParsedNode, with_paths
 from tiering.table.names import folded
 
@@ -36,6 +37,11 @@ _NAMING = {
     *("LAMBDA", "LAMBDA_REF", "OPERATOR", "SUBQUERY", "TYPE", "WINDOW"),
 }
 """Expressions that are about no other columns than those that the statement names."""
+_WITHOUT_PARENTHESES = {
+    *("current_catalog", "current_date", "current_role", "current_schema", "current_time", "current_timestamp"),
+    *("current_user", "localtime", "localtimestamp", "session_user", "user"),
+}
+"""Functions that SQL calls without parentheses, so that they look like columns."""
 _EXPLAIN = "explain"
 _PIVOT_HINT = "name them: PIVOT … ON column IN ('a', 'b') USING …"
 _HINTS = {
@@ -58,6 +64,8 @@ class Statement:
     """Local files that it reads beside tables: absolute paths."""
     means_unnamed: bool = True
     """Whether it may be about columns that it does not name."""
+    functions: frozenset[str] = frozenset()
+    """All that it may call, in lower case."""
 
     def may_mean(self, column: str) -> bool:
         """Whether it may be about the column of this name. If not, and none is read, the column need not be there."""
@@ -68,9 +76,17 @@ class Statement:
         return folded(self.text)
 
 
+_known: KeptByText[Statement] = KeptByText()
+"""By what was asked. Those that read no files: then nothing but the text says what it is."""
+_consistent: set[str] = set()
+"""Functions that give the same for the same arguments whenever they are called; empty until the engine was asked."""
+
+
 def read_statement(connection: duckdb.DuckDBPyConnection, sql: str, *, allow_files: bool = False) -> Statement:
     """The statement; with `allow_files` it may read local files that it names. Raises `UsageError` for what is no SQL
     or no SELECT, `NotFound` for a table without a database and for a file that is not there."""
+    if not allow_files and (known := _known.get(sql)) is not None:
+        return known
     try:
         found = connection.extract_statements(sql.encode().decode())
     except UnicodeEncodeError:
@@ -97,7 +113,23 @@ def read_statement(connection: duckdb.DuckDBPyConnection, sql: str, *, allow_fil
     tables = _tables(nodes, allow_files=allow_files)
     if any(name.partition(".")[0].lower() in _RESERVED for name in tables):
         text = connection.execute("SELECT json_deserialize_sql($1)", [json.dumps(parsed)]).fetchall()[0][0]
-    return Statement(text.rstrip(";"), tables, explained is not None, files, _means_unnamed(nodes))
+    statement = Statement(
+        text.rstrip(";"), tables, explained is not None, files, _means_unnamed(nodes), _functions(nodes)
+    )
+    if not allow_files:
+        _known.put(sql, statement)
+    return statement
+
+
+def is_planned_alike(connection: duckdb.DuckDBPyConnection, statement: Statement) -> bool:
+    """Whether the engine plans it the same way each time over the same tables: no time, chance or setting is in it."""
+    if not _consistent:
+        found = connection.execute(
+            "SELECT lower(function_name) FROM duckdb_functions() WHERE function_type NOT IN ('table', 'pragma') "
+            "GROUP BY ALL HAVING bool_and(coalesce(stability = 'CONSISTENT', false))"
+        ).fetchall()
+        _consistent.update(_TABLE_FUNCTIONS.union(name for (name,) in found))
+    return not statement.files and statement.functions <= _consistent
 
 
 def schema_of(database: str) -> str:
@@ -156,6 +188,14 @@ def _means_unnamed(nodes: list[ParsedNode]) -> bool:
         or (node.get("class") == "COLUMN_REF" and node["column_names"][-1].lower() in tables)
         for node in nodes
     )
+
+
+def _functions(nodes: list[ParsedNode]) -> frozenset[str]:
+    called = {name.lower() for node in nodes if isinstance(name := node.get("function_name"), str) and name}
+    looking_alike = {
+        name.lower() for node in nodes if node.get("class") == "COLUMN_REF" for name in node["column_names"][:1]
+    }
+    return frozenset(called | (looking_alike & _WITHOUT_PARENTHESES))
 
 
 def _nodes(value: Any) -> Iterator[ParsedNode]:

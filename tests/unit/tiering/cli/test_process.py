@@ -9,13 +9,22 @@ import pytest
 
 THREADS = "import os, numpy; print(len(os.listdir('/proc/self/task')))"
 POOL = "import pyarrow; print(pyarrow.default_memory_pool().backend_name)"
+EXTENSIONS = (
+    "import sys, msgspec; before = 'typing_extensions' in sys.modules; import typing_extensions; "
+    "print(before, msgspec.json.decode(b'[1]', type=list[int]), typing_extensions.__name__)"
+)
 PANDAS = "import sys, pyarrow; pyarrow.scalar(1); print('pandas' in sys.modules)"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc, and glibc alone keeps what was freed")
 @pytest.mark.parametrize(
     ("made", "asked", "answer"),
-    [("set_up", THREADS, "1"), ("keep_freed_blocks", POOL, "system"), ("set_up", PANDAS, "False")],
+    [
+        ("set_up", THREADS, "1"),
+        ("keep_freed_blocks", POOL, "system"),
+        ("set_up", PANDAS, "False"),
+        ("set_up", EXTENSIONS, "False [1] typing_extensions"),
+    ],
 )
 def test_it_is_set_up_before_packages_are_imported(made: str, asked: str, answer: str) -> None:
     program = f"from tiering.cli.frame import process; process.{made}(); {asked}"

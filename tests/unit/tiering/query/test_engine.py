@@ -271,6 +271,6 @@ class _OutOfMemory:
 
 
 def test_no_memory_to_read_a_statement_is_no_mistake_in_it() -> None:
-    for steps in (lambda one: read_statement(one, "SELECT 1"), lambda one: plan_statement(one, "SELECT 1", {})):
+    for steps in (lambda one: read_statement(one, "SELECT 1 AS a"), lambda one: plan_statement(one, "SELECT 1", {})):
         with pytest.raises(LimitReached, match="more memory"):
             steps(_OutOfMemory())
