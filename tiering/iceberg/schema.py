@@ -262,7 +262,7 @@ def _fits(value: int, kind: pa.DataType) -> bool:
 
 
 def _other_partition(part: Part, definition: TableDefinition, why: str) -> Refused:
-    hint = f"'frostline merge {definition.full_name} --cold --final' may write it again; else the table stays as it is"
+    hint = f"'frostline merge {definition.full_name} --cold --final' may write it again"
     return Refused(f"part {part.name} cannot be published: {why}", hint=hint)
 
 

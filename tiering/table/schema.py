@@ -127,9 +127,8 @@ class TableSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
 
 
 class Publish(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a table is published, so that other engines read in place what it has in its bucket."""
+    """How a table is published as Iceberg metadata, so that other engines read in place what it has in its bucket."""
 
-    format: Literal["iceberg"] = "iceberg"
     without: tuple[str, ...] = ()
     """Columns that are left out."""
 

@@ -70,7 +70,7 @@ def publish(
 
 
 def unpublish(session: Session, table: TableName) -> None:
-    """End a table's publication and remove its metadata. The table stays as it is."""
+    """End a table's publication and remove its metadata. The table itself does not change."""
     from msgspec import UNSET
     from msgspec.structs import replace
 
