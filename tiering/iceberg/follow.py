@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from disks.bucket_disk import LoggedDisk
 from disks.effects import remove_file
 from disks.garbage.publications import remove_publication
 from oplog.errors import FrostlineError
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 def publish_due(store: Store) -> list[str]:
     """Publish every table whose bucket has changed since its last publication; why those failed that did. They are
     published next time."""
+    is_published = any(definition.is_published for definition in store.context.catalog.last_tables())
+    if not is_published and not any(_kept(disk) for disk in store.object_disks()):
+        return []  # at no cost
     problems = _end_dropped(store)
     for definition in store.definitions():
         if definition.is_published and not store.context.stop.is_set():
@@ -36,7 +41,7 @@ def _end_dropped(store: Store) -> list[str]:
     problems = []
     uuids = {definition.uuid for definition in store.definitions()}
     for disk in store.object_disks():
-        for kept in (disk.state_path / PUBLICATIONS_PREFIX).glob("*.json"):
+        for kept in _kept(disk):
             if kept.stem in uuids or not disk.exists(tombstones.path_of(kept.stem)):
                 continue
             try:
@@ -45,3 +50,8 @@ def _end_dropped(store: Store) -> list[str]:
             except FrostlineError as error:
                 problems.append(f"the publication of dropped table {kept.stem} is still there: {error.message}")
     return problems
+
+
+def _kept(disk: LoggedDisk) -> list[Path]:
+    """What this machine keeps of publications on the disk, in files that are named after tables."""
+    return list((disk.state_path / PUBLICATIONS_PREFIX).glob("*.json"))
