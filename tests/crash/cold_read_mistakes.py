@@ -10,6 +10,7 @@ from tests.crash.seeding import nothing, replaced
 
 _FETCHED = "tests/unit/tiering/query/test_fetched_files.py"
 _FOOTERS = "tests/unit/tiering/parquet/test_footers.py"
+_STATED = "tests/unit/tiering/query/test_stated_rows.py"
 _STATEMENTS = "tests/property/test_cold_statements.py::test_the_answer_is_that_of_the_engine_alone"
 
 
@@ -68,6 +69,21 @@ def _nothing_compared() -> None:
     )
 
 
+def _shortened_is_exact() -> None:
+    """Bounds of long texts are taken for values."""
+    from tiering.query.sql import stated_rows
+
+    stated_rows._SHORT = 1 << 30
+
+
+def _too_few_rows() -> None:
+    """Half of the rows that are wanted are taken for enough."""
+    from tiering.query.sql import session
+
+    first = session.first_files
+    session.first_files = lambda files, definition, access, enough: first(files, definition, access, enough // 2)
+
+
 Mistake = tuple[str, str, str, Callable[[], None]]
 
 MISTAKES: tuple[Mistake, ...] = (
@@ -106,6 +122,24 @@ MISTAKES: tuple[Mistake, ...] = (
         "sections that were fetched are not compared with their CRC32",
         f"{_FETCHED}::test_what_is_not_what_was_written_is_an_error",
         _nothing_compared,
+    ),
+    (
+        "cold read: null taken for true",
+        "rows for which a filter is null count as those for which it is true",
+        f"{_STATED}::test_what_it_does_not_say_is_read[SELECT count(*) FROM u.t WHERE n >= 0]",
+        replaced("tiering.table.pruning", "_is_never_null", lambda *arguments: True),
+    ),
+    (
+        "cold read: a shortened text as the smallest",
+        "the bound of a long text, which is shortened, is the answer",
+        f"{_STATED}::test_what_it_does_not_say_is_read[SELECT min(long) AS a, max(long) AS b FROM u.t]",
+        _shortened_is_exact,
+    ),
+    (
+        "cold read: fewer rows than the limit",
+        "not so many row groups are read as have the rows that are wanted",
+        f"{_STATED}::test_some_rows_need_few_requests[-1000-300]",
+        _too_few_rows,
     ),
     (
         "cold read: rows of all row groups",

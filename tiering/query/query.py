@@ -187,6 +187,8 @@ def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool, held: 
         session.open(
             {name: (definitions[name], selections[name].files, accesses[name]) for name in resolved},
             stops_early=reads.stops_early,
+            summary=reads.summary,
+            rows_enough=reads.rows_enough if len(resolved) == 1 else None,
             runs=not statement.is_explained,
             local_files=statement.files,
             may_mean=statement.may_mean,

@@ -52,14 +52,18 @@ def cold_reads(
     definition: TableDefinition,
     access: Access,
     places: Mapping[int, FilePlace],
+    first: Mapping[int, Collection[int]],
 ) -> list[ColdRead]:
-    """What is read of files that have the columns at these `places`."""
+    """What is read of files that have the columns at these `places`. `first`: by the `id` of a file, the row groups of
+    which nothing else is needed."""
     leaves = leaves_read(definition, access, places)
     filtered = columns_of(access.predicate)
     by_footer = partial(footer_groups, predicate=access.predicate, definition=definition, places=places)
     reads = []
     for file in files:
-        groups = matching_groups(access.predicate, file.file, definition) if filtered else None
+        groups = first.get(id(file))
+        if groups is None and filtered:
+            groups = matching_groups(access.predicate, file.file, definition)
         footer_says = by_footer if filtered and groups is None else None
         reads.append(cold_read(file, opened(file), leaves, groups, footer_says))
     return reads

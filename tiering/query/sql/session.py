@@ -38,8 +38,10 @@ from tiering.query.sql.fetched_files import FetchedFiles
 from tiering.query.sql.file_places import FilePlace, by_version, file_names, file_places, leaves_read
 from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
+from tiering.query.sql.plan_shapes import Summary
 from tiering.query.sql.planning import EmptyTables, SourceColumn, declare, selected
 from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, ScannedFiles
+from tiering.query.sql.stated_rows import first_files, stated_rows
 from tiering.table.names import alike
 from tiering.table.schema import TableDefinition
 
@@ -88,6 +90,8 @@ class SqlSession:
         self._local: list[tuple[SelectedFile, list[int]]] = []
         self._local_bytes = 0
         self._known_places: dict[tuple[str, int], dict[int, FilePlace]] = {}
+        self._stated: dict[str, tuple[str, dict[int, SourceColumn | None]]] = {}
+        """By the names of tables, rows of files that are not read."""
         self.asked = StoreReads()
         self.will_ask = 0, 0
         """Requests and bytes at most, before the statement runs: of what is in the cache in part, too."""
@@ -123,6 +127,8 @@ class SqlSession:
         tables: Mapping[str, _Table],
         *,
         stops_early: bool,
+        summary: Summary | None = None,
+        rows_enough: int | None = None,
         runs: bool = True,
         local_files: Collection[str] = (),
         may_mean: Callable[[str], bool] = bool,  # any name
@@ -133,13 +139,18 @@ class SqlSession:
         statement does not mean any of their name. Raises `FileMissing`, `Damaged`, and `EngineOutgrown`: then the
         statement has to be planned by a new session."""
         with self.translated():
+            if summary is not None:
+                tables = {name: self._without_stated(name, table, summary) for name, table in tables.items()}
+            first: dict[int, Collection[int]] = {}
+            if rows_enough is not None:
+                tables, first = _first(tables, rows_enough)
             files = [file for _, members, _ in tables.values() for file in members if _opens_itself(file)]
             self._files = local_files
             opened = sum(len(members) for _, members, _ in tables.values())
             # The engine keeps about half of them open at once.
             serve_local = opened > files_to_open() // 2 or not self._compare(tables, stops_early)
-            if not (runs and stops_early):
-                cold = self._cold(tables)
+            if first or not (runs and stops_early):
+                cold = self._cold(tables, first)
                 self.will_ask = sum(read.requests for read in cold), sum(read.size_bytes for read in cold)
                 if runs:
                     self._fetched.fetch(fitting(cold, self._fetched.room_bytes, files_to_open() // 4))
@@ -159,7 +170,7 @@ class SqlSession:
             scans = [ScannedFiles(definition, access, window_bytes) for definition, _, access in tables.values()]
             shown = [_shown(scan.definition, scan.access, may_mean) for scan in scans]
             views = [
-                (scan.definition, name, self._rows(scan, tables[name][1], columns, serve_local), columns)
+                (scan.definition, name, self._rows(name, scan, tables[name][1], columns, serve_local), columns)
                 for name, scan, columns in zip(tables, scans, shown, strict=True)
             ]
             if self._served is not None and runs:
@@ -303,7 +314,15 @@ class SqlSession:
         self._local_bytes += sum(self._kept.bytes_of(file) for file, _ in cached)
         return True
 
-    def _cold(self, tables: Mapping[str, _Table]) -> list[ColdRead]:
+    def _without_stated(self, name: str, table: _Table, summary: Summary) -> _Table:
+        """Without the files of which `part.json` says all that is wanted."""
+        definition, files, access = table
+        left, stated = stated_rows(files, definition, access, summary)
+        if stated is not None:
+            self._stated[name] = stated.source(definition, counts=summary.counts)
+        return definition, left, access
+
+    def _cold(self, tables: Mapping[str, _Table], first: Mapping[int, Collection[int]]) -> list[ColdRead]:
         """What the statement reads of files in buckets that the engine does not have from the cache."""
         reads: list[ColdRead] = []
         for definition, files, access in tables.values():
@@ -311,7 +330,7 @@ class SqlSession:
             for version, members in by_version(remote if access.columns else ()).items():
                 places = self._places(definition, version, members[0])
                 opened = partial(checked_file, self._context, held=HeldSections(0), cache=self._cache)
-                reads += cold_reads(members, partial(opened, counted=self.asked), definition, access, places)
+                reads += cold_reads(members, partial(opened, counted=self.asked), definition, access, places, first)
         return reads
 
     def _places(self, definition: TableDefinition, version: int, file: SelectedFile) -> dict[int, FilePlace]:
@@ -321,13 +340,17 @@ class SqlSession:
             )
         return self._known_places[key]
 
-    def _rows(self, scan: ScannedFiles, files: Sequence[SelectedFile], shown: Sequence[int], serve_local: bool) -> str:
+    def _rows(
+        self, name: str, scan: ScannedFiles, files: Sequence[SelectedFile], shown: Sequence[int], serve_local: bool
+    ) -> str:
         """The rows of the files with the table's columns that are `shown`, in its order and types."""
         definition = scan.definition
         reads = list(self._reads(scan, files, serve_local))
         compared = scan.access.columns
         if compared:
-            pieces = [selected(definition, source, sources, compared, shown) for source, sources in reads]
+            found: list[tuple[str, Mapping[int, SourceColumn | None]]] = [*reads]
+            found += [self._stated[name]] if name in self._stated else []
+            pieces = [selected(definition, source, sources, compared, shown) for source, sources in found]
             return _united(pieces, len(shown)) if pieces else selected(definition, "range(0)", {}, compared, shown)
         # Of a union the engine always reads a column, and none of these was compared: it is a union of bare rows.
         bare = " UNION ALL ".join(f"SELECT 1 FROM {source}" for source, _ in reads)
@@ -388,6 +411,13 @@ def _united(pieces: Sequence[str], columns: int) -> str:
     names = ", ".join(f"c{place}" for place in range(columns))
     union = " UNION ALL ".join(f"SELECT 0, * FROM ({piece})" for piece in pieces)
     return f"SELECT {names} FROM ({union}) AS united(bare, {names})"
+
+
+def _first(tables: Mapping[str, _Table], rows_enough: int) -> tuple[Mapping[str, _Table], dict[int, Collection[int]]]:
+    """Of the only table as few files, and by their ids row groups, as have rows enough, where that is known."""
+    ((name, (definition, files, access)),) = tables.items()
+    found = first_files(files, definition, access, rows_enough) if access.columns else None
+    return ({name: (definition, found[0], access)}, found[1]) if found is not None else (tables, {})
 
 
 def _opens_itself(file: SelectedFile) -> bool:
