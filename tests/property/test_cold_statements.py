@@ -21,7 +21,7 @@ from disks.config import LocalDiskConfig, ObjectDiskConfig
 from tests.tiers import altered, define, make_context, put_part, put_table, resolver
 from tiering.config.settings import ReadCacheConfig
 from tiering.query.query import run_sql
-from tiering.query.sql import cold_reads
+from tiering.query.sql import cold_reads, fetched_files
 from tiering.query.sql.fetched_files import FetchedFiles
 from tiering.query.sql.planning import connect
 from tiering.table.part import DataFile
@@ -211,6 +211,7 @@ def test_the_answer_is_that_of_the_engine_alone(
             except duckdb.Error:
                 continue
             monkeypatch.setattr(cold_reads, "_FOOTER_BYTES", random.choice([0, most]))
+            monkeypatch.setattr(fetched_files, "MOST_BYTES", random.choice([10_000, 1 << 30]))
             answer = run_sql(context, statement, resolver(context)).read_all()
             assert _rows(answer) == _rows(expected), statement
             compared += 1

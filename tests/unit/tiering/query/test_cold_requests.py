@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,9 +13,12 @@ import pytest
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from tests.tiers import define, make_context, put_part, put_table, resolver
 from tiering.catalog.context import Context
+from tiering.config.settings import ReadCacheConfig
 from tiering.config.units import counted, format_size
+from tiering.parquet.checked_file import CheckedFile
 from tiering.parquet.sections import bytes_of_columns
 from tiering.query.query import QueryResult, run_sql
+from tiering.query.sql.served_files import ServedFiles
 from tiering.table.schema import TableSettings
 
 PARTS, ROWS, GROUP_ROWS = 12, 30_000, 5_000
@@ -78,6 +83,60 @@ def test_explain_says_what_will_be_asked(context: Context, where: str) -> None:
     said = [line for line in lines if re.match(r"at most \d+ request", line)]
     asked = f"at most {counted(result.requests, 'request')} for {format_size(result.bytes_fetched)} in buckets"
     assert said == ([asked] if result.requests else [])
+
+
+@pytest.fixture
+def cached(context: Context, tmp_path: Path) -> Iterator[Context]:
+    """With a read cache, which is empty."""
+    former = context.config
+    context.config = former.__replace__(read_cache=ReadCacheConfig(path=str(tmp_path), max_bytes=10**8))
+    context.idle_engines.clear()  # they may not open what it keeps
+    yield context
+    context.config = former
+    context.idle_engines.clear()
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Files that the engine reads through Python."""
+    found: list[str] = []
+    add = ServedFiles.add
+
+    def noted(self: ServedFiles, file: CheckedFile) -> str:
+        found.append(path := add(self, file))
+        return path
+
+    monkeypatch.setattr(ServedFiles, "add", noted)
+    return found
+
+
+@pytest.mark.parametrize("where", ["k = 7", "k BETWEEN 40000 AND 90000", "b < 0", "k < 0 OR k > 100000"])
+def test_row_groups_in_the_cache_are_asked_once(cached: Context, opened: list[str], where: str) -> None:
+    """A filter that leaves row groups out leaves holes in what is kept."""
+    sql = f"SELECT count(*), max(s), sum(a) FROM u.t WHERE {where}"
+    first = run_sql(cached, sql, resolver(cached))
+    rows = first.read_all()
+    again = run_sql(cached, sql, resolver(cached))
+    assert again.read_all() == rows
+    assert again.requests == 0
+    assert not opened
+    other = run_sql(cached, f"SELECT count(*), max(b) FROM u.t WHERE {where}", resolver(cached))
+    assert other.read_all().column(0) == rows.column(0)
+    assert other.bytes_fetched <= first.bytes_fetched
+
+
+def test_what_went_from_the_cache_is_asked_again(cached: Context, tmp_path: Path) -> None:
+    sql = "SELECT count(*), max(s) FROM u.t WHERE k BETWEEN 40000 AND 90000"
+    first = run_sql(cached, sql, resolver(cached))
+    rows = first.read_all()
+    for number, path in enumerate(path for folder in ("once", "again") for path in (tmp_path / folder).iterdir()):
+        if number % 2:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] + bytes(path.stat().st_size // 2))
+    again = run_sql(cached, sql, resolver(cached))
+    assert again.read_all() == rows
+    assert 0 < again.requests <= first.requests + 2
 
 
 def test_explain_fetches_no_columns(context: Context) -> None:
