@@ -24,7 +24,7 @@ STATEMENTS = {
     "all": "SELECT count(*), sum(k), sum(a), max(b) FROM d.t",
     "by the sort key": "SELECT count(*), sum(a), max(b) FROM d.t WHERE k BETWEEN 1000 AND 31000",
     "by another column": "SELECT count(*), sum(k), max(b) FROM d.t WHERE a < 400000000000",
-    "some rows": "SELECT k, a, b FROM d.t LIMIT 5",
+    "some rows": "SELECT k, a, b FROM d.t LIMIT 30000",
 }
 Around = Callable[[Exchange, Callable[[], None]], None]
 
