@@ -79,6 +79,7 @@ def write(result: "QueryResult", chosen: str, file: str | None, output: Output, 
 
         output.note(
             f"{counted(rows, 'row')}; read {format_size(result.bytes_read)} from {counted(result.parts_read, 'part')}"
+            + (f", {counted(result.requests, 'request')}" if result.requests else "")
         )
 
 
@@ -196,6 +197,8 @@ def _document(result: "QueryResult", rows: list[list[Any]]) -> dict[str, Any]:
         "row_count": len(rows),
         "parts_read": result.parts_read,
         "bytes_read": result.bytes_read,
+        "requests": result.requests,
+        "bytes_fetched": result.bytes_fetched,
     }
 
 
