@@ -374,7 +374,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "nobody else learns what was given up (I16)",
         "other disks do not say that one was given up",
         f"{_GIVEN_UP}::test_a_lost_journal_asks_the_bucket",
-        replaced("tiering.catalog.identities.given_up", "note", lambda disks, identity, actor: []),
+        replaced("tiering.catalog.identities.notes", "note_given_up", lambda disks, identity, actor: []),
     ),
     (
         "who knows a disk asks nobody (I16)",
@@ -440,13 +440,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "a clone leaves no mark (I16)",
         "the home that finds another one under its identity tells nobody",
         f"{_CLONES}::test_both_homes_see_it",
-        replaced("tiering.catalog.identities.clones", "mark", lambda disks, identity, token, actor: []),
+        replaced("tiering.catalog.identities.notes", "mark_clone", lambda disks, identity, token, actor: []),
     ),
     (
         "marks of other homes are passed over (I16)",
         "a home looks only at what a log has seen of its disk",
         f"{_CLONES}::test_both_homes_see_it",
-        replaced("tiering.catalog.identities.clones", "is_marked", lambda disks, identity, stamps: ""),
+        replaced("tiering.catalog.identities.notes", "is_cloned", lambda disks, identity, stamps: ""),
     ),
     (
         "an adopted clone keeps its journal's id (I18)",

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from disks import effects
-from disks.host.database_copy import check_openable, in_memory
+from disks.host.database import check_openable, in_memory
 from disks.system_errors import of_sqlite
 from oplog.errors import Damaged, FrostlineError, UsageError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 import threading
 import uuid
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from disks import effects
-from disks.host.database_transaction import transaction
+from disks.host.database import transaction
 from disks.host.owners import Owners
 from disks.host.processes import is_alive, process_start
 from disks.host.reserve import Reserve
@@ -25,6 +26,8 @@ from tiering.journal.locks import hold_lock
 
 live: weakref.WeakValueDictionary[str, JournalFile] = weakref.WeakValueDictionary()
 """The open journals of this process: a claim of our own process whose journal is not among them is stale."""
+
+_JOURNAL, _GENERATION = "journal", "generation"
 
 
 class JournalFile:
@@ -115,6 +118,13 @@ class JournalFile:
         """Whether the journal has this table: those that came later are made when something is first noted in them."""
         return bool(self.read("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)))
 
+    def generation(self) -> tuple[str, int]:
+        """The id of the journal, and how far it is: a number that goes up, in the same transaction, with whatever the
+        journal must not forget. "" and 0 before the first."""
+        rows = self.read("SELECT key, value FROM meta WHERE key IN (?, ?)", (_JOURNAL, _GENERATION))
+        found = {row["key"]: row["value"] for row in rows}
+        return found.get(_JOURNAL, ""), int(found.get(_GENERATION, "0"))
+
     @contextmanager
     def write(self, operation: str, *details: object, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """One transaction, durable when this returns; rolled back on any error.
@@ -154,6 +164,22 @@ def _translated(path: Path) -> Iterator[None]:
         raise Damaged(
             f"the journal {path} is damaged: {error}", hint="run the command again: it begins a new one"
         ) from error
+
+
+def advance_generation(connection: sqlite3.Connection, above: int = 0) -> None:
+    """Within a transaction of the journal: the next generation, above this one. A journal without an id gets one."""
+    connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (_JOURNAL, secrets.token_hex(8)))
+    connection.execute(
+        "INSERT INTO meta VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET"
+        " value = max(CAST(value AS INTEGER), CAST(?2 AS INTEGER) - 1) + 1",
+        (_GENERATION, str(above + 1)),
+    )
+
+
+def renew_id(connection: sqlite3.Connection) -> None:
+    """Within a transaction of the journal: another id."""
+    connection.execute("DELETE FROM meta WHERE key = ?", (_JOURNAL,))
+    advance_generation(connection)
 
 
 def now_text() -> str:
