@@ -37,11 +37,11 @@ from disks.base import (
     SmallFile,
     Transaction,
 )
-from disks.directory_disk import DirectoryDisk
+from disks.contracts.directory_disk import DirectoryDisk
+from disks.contracts.identified_disk import IdentifiedDisk
 from disks.effects import nearest_directory, remove_file, why_not_writable
 from disks.host.locks import abandoned, file_lock, sweep, try_file_lock
 from disks.host.reserve import Reserve
-from disks.identified_disk import IdentifiedDisk
 from disks.identity import DISK_FILE, IdentityGuard, read_file, write_file
 from disks.local.commits import LocalCommits
 from disks.local.held_files import hold_files, let_go

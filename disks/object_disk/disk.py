@@ -20,7 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from disks.base import DiskCapabilities, Fingerprint, Leftover, Location
-from disks.bucket_disk import BucketTransaction, LoggedDisk
+from disks.contracts.bucket_disk import BucketTransaction, LoggedDisk
 from disks.file_table.commits import Commits
 from disks.file_table.gone_rows import names_changed
 from disks.file_table.table import FileTable, TableDamaged

@@ -17,7 +17,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.file_table.blobs_by_key import BlobsByKey
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable

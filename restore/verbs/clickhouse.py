@@ -139,7 +139,7 @@ def import_metadata(
 
     Stop the server first. Exit 4: objects are missing or files unreadable. Exit 13: nothing was imported.
     """
-    from disks.bucket_disk import ClickHouseLogDisk
+    from disks.contracts.bucket_disk import ClickHouseLogDisk
     from disks.kinds import as_disk
     from restore.clickhouse.rebuild import import_tree
 

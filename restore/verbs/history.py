@@ -13,7 +13,7 @@ from tiering.cli.frame.verb import verb
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
 
 DiskName = Annotated[str, typer.Argument(metavar="DISK", help="an object disk")]
 

@@ -155,7 +155,7 @@ def _listers(session: Session, disks: "Iterable[Disk]") -> "dict[str, Remote]":
 
 def _disks_for_spark(disks: "Mapping[str, Disk]", *, reading: bool) -> list[str]:
     """Those that Spark can do something for. Raises `UsageError` when there is none."""
-    from disks.bucket_disk import BucketDisk, LoggedDisk
+    from disks.contracts.bucket_disk import BucketDisk, LoggedDisk
     from disks.kinds import as_disk
 
     names = [name for name, disk in disks.items() if as_disk(disk, BucketDisk) is not None]
@@ -322,7 +322,7 @@ def gc(
 
 
 def _say_without_marks(session: Session, disk: "Disk") -> None:
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from disks.kinds import as_disk
     from disks.object_disk.sharing.recorded_keeper import record_without_marks
     from disks.stores.wrappers.named_log import whole_prefix
@@ -349,7 +349,7 @@ def _remote(session: Session, work: SparkWork | None, disk: "Disk") -> "Remote |
 
 def _collected_with_spark(store: "Store", names: list[str]) -> bool:
     """Whether there is a disk to collect. Raises `UsageError` for one that Spark does nothing for."""
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from disks.kinds import as_disk
 
     for name in names:

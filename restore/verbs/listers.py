@@ -18,7 +18,7 @@ _MOST_PROCESSES = 8
 
 def lister(session: Session, disk: "Disk", *, shown: bool = False) -> "Remote | None":
     """Processes that list the disk's bucket in ranges of keys, where that is worth it; else None."""
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from disks.kinds import as_disk
     from disks.workers.process_runner import processes
     from restore.check.cache import CachedTable

@@ -67,7 +67,7 @@ def drop(session: Session, table: TableName, partition: Partition) -> None:
 
     'frostline undo' brings back parts in a bucket; parts on local disks are gone. 'partition detach' keeps both.
     """
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from disks.kinds import as_disk
     from restore.history.partitions import drop as drop_partition
     from restore.history.partitions import parts_of

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from disks.bucket_disk import ClickHouseLogDisk, LoggedDisk
+    from disks.contracts.bucket_disk import ClickHouseLogDisk, LoggedDisk
     from restore.rebuild.duplicates import Look
     from restore.rebuild.request import RebuildRequest
     from restore.rebuild.result import RebuildResult
@@ -55,7 +55,7 @@ def restore(
     A preview unless --apply. Asks for confirmation before deleting files. Run an interrupted restore again to continue
     it. Exit 3: parts were left out because their rows exist elsewhere. Exit 4: objects are missing.
     """
-    from disks.bucket_disk import ClickHouseLogDisk
+    from disks.contracts.bucket_disk import ClickHouseLogDisk
     from disks.kinds import as_disk, with_commits
     from restore.rebuild.request import RebuildRequest
 

@@ -12,7 +12,7 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
 
 if TYPE_CHECKING:
-    from spark_tiering.spark_runner import SparkRunner
+    from spark_tiering.running.spark_runner import SparkRunner
     from spark_tiering.writing.file_shares import IngestFile
     from tiering.engine.store import Store
     from tiering.engine.write_job import WriteResult

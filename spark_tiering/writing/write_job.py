@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from oplog.errors import Refused, UsageError
 from restore.history import partitions
-from spark_tiering.read_options import CATALOGUED
+from spark_tiering.reading.read_options import CATALOGUED
 from spark_tiering.writing.cached_store import cached_store
 from spark_tiering.writing.gathering import gather
 from tiering.config.reading import load

@@ -183,7 +183,7 @@ Mistake = tuple[str, str, str, Callable[[], Any]]
 
 
 def _counts_of_directories_only() -> None:
-    from disks.directory_disk import DirectoryDisk
+    from disks.contracts.directory_disk import DirectoryDisk
     from disks.kinds import as_disk
     from tiering.catalog.identities.identity import Identities
 

@@ -18,8 +18,8 @@ from disks.memory import MemoryDisk
 from disks.registry import DISK_TYPES, open_disk
 from oplog.errors import UsageError
 from oplog.kinds import Inserted
-from spark_tiering.read_options import ReadOptions
-from spark_tiering.scan_planning import plan_scan
+from spark_tiering.reading.read_options import ReadOptions
+from spark_tiering.reading.scan_planning import plan_scan
 from tests.command_line import Frostline
 from tests.documented import blocks, configure_every_type, documented
 from tiering.plugins import PLUGINS

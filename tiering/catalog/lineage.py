@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import BucketDisk, LoggedDisk
+from disks.contracts.bucket_disk import BucketDisk, LoggedDisk
 from disks.kinds import as_disk
 from oplog.entry import Commit, Create, Remove
 from oplog.errors import FrostlineError

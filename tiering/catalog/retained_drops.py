@@ -17,7 +17,7 @@ from datetime import datetime
 import msgspec
 
 from disks.base import Disk, list_each
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import Conflict, FrostlineError, NotFound

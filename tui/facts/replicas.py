@@ -14,7 +14,7 @@ from tui.facts.listing import ListColumn, Listing, field, minute, number
 from tui.facts.overview import daemon_text
 
 if TYPE_CHECKING:
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from tiering.engine.store import Store
     from zerocopy.replica.status import OwnReplica, ReplicaStatus
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import to_builtins
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from tiering.catalog.rows import DiskRow, UsageRow, disk_rows, part_row, table_rows, time_column, usage
 from tiering.config.units import counted
@@ -282,7 +282,7 @@ def _orphans(store: Store) -> str:
 def bucket_lines(store: Store, name: str) -> list[str]:
     """What these screens asked of the disk's bucket, its pins, and who tells what nothing names. Of a local disk
     nothing."""
-    from disks.bucket_disk import BucketDisk
+    from disks.contracts.bucket_disk import BucketDisk
     from disks.stores.wrappers.metered import MeteredStore
     from oplog import pins
 

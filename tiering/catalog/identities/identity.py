@@ -16,8 +16,8 @@ from functools import partial
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
-from disks.identified_disk import IdentifiedDisk
+from disks.contracts.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
+from disks.contracts.identified_disk import IdentifiedDisk
 from disks.identity import not_there, read_object
 from disks.kinds import as_disk, identity_of, stamps_of
 from disks.object_disk.sharing.writers import take_over

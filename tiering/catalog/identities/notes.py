@@ -18,7 +18,7 @@ from contextlib import nullcontext
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from disks.stores.time_budget import time_budget
 from oplog.documents import Document

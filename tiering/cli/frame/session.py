@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from collections.abc import Sequence
 
     from disks.base import Disk
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from disks.stores.wrappers.limit import Limiter
     from disks.workers.progress import Progress
     from disks.workers.runner import ClusterRunner

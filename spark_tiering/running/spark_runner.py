@@ -355,7 +355,9 @@ def _failed(title: str, error: Exception, log: str) -> FrostlineError:
 
 def _reason(error: Exception) -> str:
     """Why a job failed, in a line: the last failure of the task that failed too often."""
-    from spark_tiering.session import java_has_ended  # here: executors, which import this module, need none of that
+    from spark_tiering.running.session import (
+        java_has_ended,  # here: executors, which import this module, need none of that
+    )
 
     if java_has_ended(error):
         return "the Java process of Spark's driver ended; for lack of memory, perhaps (spark.driver.memory)"
