@@ -32,6 +32,7 @@ from disks.object_disk.cache import IDENTITY, TableCache
 from disks.object_disk.commit_checks import CommitChecks
 from disks.object_disk.following import (
     CONTRADICTED,
+    UnprovedEntries,
     apply_entries,
     is_proved,
     newest_fence,
@@ -45,7 +46,6 @@ from disks.object_disk.sharing.prefix import identify, log_in
 from disks.object_disk.sharing.writers import WriterClaim
 from disks.object_disk.table_disk import TableDisk
 from disks.object_disk.transaction import ObjectTransaction, Target
-from disks.object_disk.unproved import UnprovedEntries
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.checks import WrongAnswer
 from disks.stores.time_budget import last_look

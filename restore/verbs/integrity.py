@@ -1,13 +1,14 @@
 """`fsck` and `gc`: is everything there that must be, and is anything there that need not be."""
 
+import os
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oplog.errors import Refused, UsageError
-from restore.verbs.listers import lister
 from tiering.cli.frame.output import counted
-from tiering.cli.frame.remote_work import Master, Spark, SparkWork, wanted
+from tiering.cli.frame.remote_work import Master, Spark, SparkWork, remote, wanted
 from tiering.cli.frame.session import BEGIN_OR_FIND, Session, actor
 from tiering.cli.frame.verb import verb
 from tiering.cli.reports.garbage import GC_AGAIN, print_gc
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tiering.config.settings import Config
     from tiering.engine.store import Store
     from tiering.journal.journal import Journal
+
 
 Disks = Annotated[list[str] | None, typer.Argument(metavar="DISK", help="default: all that apply")]
 
@@ -380,3 +382,30 @@ def _gc_document(rows: "list[GcRow]", *, dry_run: bool) -> "GcDocument | GcSum":
         disks=rows,
         dry_run=dry_run,
     )
+
+
+LARGE_FILES = 50_000
+"""A bucket with more files is listed by several processes; a smaller one before they would have started."""
+_MOST_PROCESSES = 8
+
+
+def lister(session: Session, disk: "Disk", *, shown: bool = False) -> "Remote | None":
+    """Processes that list the disk's bucket in ranges of keys, where that is worth it; else None."""
+    from disks.contracts.bucket_disk import LoggedDisk
+    from disks.kinds import as_disk
+    from disks.workers.process_runner import processes
+    from restore.check.cache import CachedTable
+
+    config = session.loaded.config.buckets().get(disk.name)
+    workers = min(os.cpu_count() or 1, _MOST_PROCESSES)
+    logged = as_disk(disk, LoggedDisk)
+    if logged is None or config is None or not config.url.startswith("s3:") or workers < 2:
+        return None
+    with closing(CachedTable(logged)) as cache:
+        if cache.count() <= LARGE_FILES:
+            return None
+    try:
+        runner = processes(workers)
+    except (OSError, NotImplementedError):  # a system without shared memory: one process does it, too
+        return None
+    return remote(session, runner, config, slots=workers, shown=shown)

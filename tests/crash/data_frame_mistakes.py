@@ -97,9 +97,9 @@ def _catalogued_options_forgotten() -> None:
 
 
 def _kept_store_of_before() -> None:
-    from spark_tiering.writing import cached_store
+    from spark_tiering.writing import write_job
 
-    cached_store._look_again = lambda store, *, recover: None
+    write_job._look_again = lambda store, *, recover: None
 
 
 def _registered_elsewhere() -> None:

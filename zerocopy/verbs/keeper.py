@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def list_nodes(session: Session, path: NodePath = "/") -> None:
     """List the child nodes of a path."""
-    from zerocopy.keeper.node_row import KeeperNode
+    from zerocopy.keeper.client import KeeperNode
 
     path = _checked(path)
     with _keeper(session) as keeper:

@@ -8,12 +8,13 @@ import typer
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
-from zerocopy.verbs import audit
 
 if TYPE_CHECKING:
     from tiering.table.schema import TableDefinition
+    from zerocopy.execution.auditing import Audited
     from zerocopy.rebuilding.rebuilding import Rebuilt
     from zerocopy.replica.status import OwnReplica, ReplicaStatus
+
 
 TableName = Annotated[str, typer.Argument(metavar="DB.TABLE", help="the table")]
 OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
@@ -29,7 +30,7 @@ def register(app: typer.Typer) -> None:
     verb(group, changes=True, instead_of_dry_run="'frostline replica queue' and 'replica status' change nothing")(sync)
     verb(group, changes=True)(drop)
     verb(group, changes=True, instead_of_dry_run="'frostline fsck' shows what it would repair")(restore)
-    verb(group, changes=True)(audit.audit)
+    verb(group, changes=True)(audit)
 
 
 def list_replicas(session: Session) -> None:
@@ -326,3 +327,52 @@ def _replicated(session: Session, table: str | None) -> "list[TableDefinition]":
     if not definition.is_replicated:
         raise UsageError(f"{table} is not replicated", hint="'frostline replica list' shows the tables that are")
     return [definition]
+
+
+DiskName = Annotated[str | None, typer.Argument(metavar="DISK", help="default: every disk with `log:`")]
+Repair = Annotated[bool, typer.Option("--repair", help="restore missing marks; remove stale marks of this machine")]
+
+
+def audit(session: Session, disk: DiskName = None, repair: Repair = False) -> None:
+    """Compare the marks of shared objects with all logs and the bucket. Deletes no object.
+
+    gc on shared objects needs a clean audit. Exit 4: something differs.
+    """
+    from zerocopy.execution import auditing
+
+    context = session.store().context
+    chosen = list(auditing.disks(context, disk))
+    found = [auditing.run(context, one, repairs=repair, dry_run=session.dry_run) for one in chosen]
+    if session.options.json:
+        session.output.document({"audits": [_audit_document(one) for one in found]})
+    else:
+        for one in found:
+            for line in one.lines():
+                session.output.line(line)
+        if not found:
+            session.output.line("No disk here shares its objects: none has log: in the configuration.")
+    if any(one.differences or one.elsewhere for one in found):
+        session.found_something()
+
+
+def _audit_document(audited: "Audited") -> dict[str, object]:
+    return {
+        "disk": audited.disk,
+        "logs": audited.logs,
+        "sets": audited.sets,
+        "marks": audited.marks,
+        "objects": audited.objects,
+        "differences": [
+            {
+                "kind": difference.kind,
+                "log": difference.log,
+                "directory": difference.reference.directory,
+                "what": difference.what,
+            }
+            for difference in audited.differences
+        ],
+        "repaired": audited.repaired,
+        "clean": audited.clean,
+        "elsewhere": audited.elsewhere,
+        "collects_from": audited.collects_from,
+    }

@@ -288,13 +288,13 @@ def status(session: Session) -> None:
 def _where(session: Session) -> "tuple[Path, str]":
     """The state directory of the daemon that is asked, and what is wrong with the configuration as it lies there now:
     a daemon works on by the one before. Raises what is wrong where no daemon can be found all the same."""
-    from tiering.config import unread
+    from tiering.config.reading import state_directory_of
     from tiering.journal.locks import daemon_lock_path, lock_holder
 
     try:
         return session.loaded.config.state_directory, ""
     except FrostlineError as error:
-        directory = unread.state_directory(session.options.config, os.environ)
+        directory = state_directory_of(session.options.config, os.environ)
         if directory is None or lock_holder(daemon_lock_path(directory)) is None:
             raise
         return directory, in_a_line(error)

@@ -28,10 +28,10 @@ from tiering.catalog import reachability, tables
 from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
 from tiering.daemon.control import SOCKET_FILE
+from tiering.daemon.daemon import MemoryKeeping
 from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.jobs.status import job_rows
 from tiering.daemon.live import live_status
-from tiering.daemon.memory import MemoryKeeping
 from tiering.daemon.status import STATUS_FILE, DaemonStatus, StatusRecord, read_status
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
