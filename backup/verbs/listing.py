@@ -8,6 +8,7 @@ import typer
 from backup.verbs.options import To, opened
 from tiering.cli.frame.output import Cell, counted
 from tiering.cli.frame.session import Session
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from backup.documents import ShownBackup
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 def list_backups(session: Session, to: To = None) -> None:
     """List backups, oldest first, with sizes and the results of verification and drills."""
     from backup.documents import backup_row, drilled_text, verified_text
-    from tiering.config.units import format_size
 
     with opened(session, to) as repository:
         found = repository.backups()
@@ -104,7 +104,6 @@ def _shown(repository: "Repository", entry: "Listed") -> "ShownBackup":
 
 def _print_shown(session: Session, document: "ShownBackup") -> None:
     from backup.documents import drilled_text, verified_text
-    from tiering.config.units import format_size
 
     line = session.output.line
     line(f"backup {document.name} of {document.machine} ({document.id}), taken {document.taken}")
@@ -138,8 +137,6 @@ def diff(
     to: To = None,
 ) -> None:
     """Compare two backups: tables and part names. Reads no data."""
-    from tiering.config.units import format_size
-
     with opened(session, to) as repository:
         found = repository.diff(first, second)
     if session.options.json:

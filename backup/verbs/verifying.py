@@ -8,6 +8,7 @@ from backup.verbs.options import To, opened
 from oplog.errors import UsageError
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session, actor
+from tiering.config.units import format_size, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,8 +85,6 @@ def _verify_document(results: "Sequence[VerifyResult]", name: str | None) -> "Ve
 
 
 def _print_verified(session: Session, result: "VerifyResult") -> None:
-    from tiering.config.units import format_size
-
     line = session.output.line
     how = {"quick": "", "data": f", {format_size(result.read_bytes)} read", "subset": ""}[result.depth]
     if result.depth == "subset":
@@ -111,7 +110,6 @@ def drill(
     Needs free space for the restored data; live tables are not touched. Exit 4: something is wrong.
     """
     from backup.recover.drill import DrillRequest
-    from tiering.config.units import parse_size
 
     limit = parse_size(max_bytes) if max_bytes is not None else None
     with opened(session, to) as repository:
@@ -125,8 +123,6 @@ def drill(
 
 
 def _print_drilled(session: Session, result: "DrillResult") -> None:
-    from tiering.config.units import format_size
-
     line, done = session.output.line, not result.dry_run
     verdict = "FAILED" if not result.ok else "ok" if done else "to be restored"
     line(f"backup {result.name}: {format_size(result.bytes)}{'' if result.whole else ', a share'}: {verdict}")

@@ -12,6 +12,7 @@ from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 from tiering.cli.frame.verb_table import verbs_of_clickhouse
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from disks.workers.parallel import Askers
@@ -105,8 +106,6 @@ def _askers(session: Session) -> "Askers":
 
 
 def _print_export(session: Session, result: "Exported") -> None:
-    from tiering.config.units import format_size
-
     line = session.output.line
     for part in result.lost_parts:
         line(f"LOST NAME  {part.source} is a complete part: in this tree it is {part.target}")
@@ -164,8 +163,6 @@ def import_metadata(
 
 
 def _print_import(session: Session, result: "ImportResult") -> None:
-    from tiering.config.units import format_size
-
     line = session.output.line
     versions = ", ".join(str(version) for version in sorted(result.versions)) or "none"
     files = counted(result.files, "file")
@@ -184,7 +181,6 @@ def _print_import(session: Session, result: "ImportResult") -> None:
 
 def _print(session: Session, report: "Report", *, files: bool, attach: bool) -> None:
     from restore.clickhouse.findings import told
-    from tiering.config.units import format_size
 
     line = session.output.line
     line(f"{report.store}: {report.title}")

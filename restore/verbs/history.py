@@ -9,6 +9,7 @@ from oplog.errors import NotFound, UsageError
 from tiering.cli.frame.output import Cell, counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,8 +54,6 @@ def log(
     if session.options.json:
         session.output.document({"disk": disk.name, "entries": documents})
         return
-    from tiering.config.units import format_size
-
     session.output.table(
         ["revision", "time", "kind", "operations", "size", "actor", "reason"],
         [

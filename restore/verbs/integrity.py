@@ -12,6 +12,7 @@ from tiering.cli.frame.remote_work import Master, Spark, SparkWork, remote, want
 from tiering.cli.frame.session import BEGIN_OR_FIND, Session, actor
 from tiering.cli.frame.verb import verb
 from tiering.cli.reports.garbage import GC_AGAIN, print_gc
+from tiering.config.units import format_size, parse_duration, parse_percent, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -205,8 +206,6 @@ def _check_document(result: "CheckResult", *, dry_run: bool) -> "CheckDocument":
 
 
 def _print_check(session: Session, result: "CheckResult", how: "CheckOptions") -> None:
-    from tiering.config.units import format_size
-
     line = session.output.line
     if how.repair and how.dry_run:
         line("Dry run: nothing was changed.")
@@ -283,7 +282,6 @@ def gc(
     Exit 4: the report found some, or a reason not to delete. Exit 13: a safety rule refused.
     """
     from disks.garbage.rules import GcRules
-    from tiering.config.units import parse_duration, parse_percent, parse_size
 
     store = session.store()
     remote = [item for item in store.context.disks.values() if item.capabilities.remote]

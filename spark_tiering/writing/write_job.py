@@ -22,6 +22,7 @@ from tiering.engine.store import Store
 from tiering.engine.write_job import WriteOptions, WriteResult, begin, commit, is_nothing
 from tiering.insert.uploaded.once import OnceABatch, OnceAJob
 from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart
+from tiering.table.columns.types import cast_batch
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
@@ -104,8 +105,6 @@ def check_columns(schema: StructType, definition: TableDefinition) -> None:
     """Raise `UsageError` when rows of the schema can never go into the table."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
-
-    from tiering.table.columns.types import cast_batch
 
     cast_batch(pa.RecordBatch.from_pylist([], schema=to_arrow_schema(schema, timezone="UTC")), definition)
 

@@ -36,6 +36,7 @@ from tiering.daemon.jobs.kinds import JobKind, kinds
 from tiering.daemon.jobs.runs import RunOrder, RunReport
 from tiering.daemon.jobs.timer import NoTimer, SchedulerTimer
 from tiering.daemon.lanes import Lanes
+from tiering.daemon.lock import daemon_lock
 from tiering.daemon.log_lines import LogStream, fields
 from tiering.daemon.reload import FileWatch, Taken, take_over
 from tiering.daemon.status import Changes, DaemonStatus, StatusRecord, Watch, with_rounds
@@ -45,7 +46,6 @@ from tiering.daemon.trouble import Trouble
 from tiering.engine import capacity, replication
 from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport
 from tiering.engine.store import Store
-from tiering.journal.locks import daemon_lock
 from tiering.move import mover
 
 if TYPE_CHECKING:

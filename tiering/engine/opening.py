@@ -67,5 +67,6 @@ def make_context(
         clock=clock,
         identities=identities,
     )
-    replication.put_marks(disks.values(), config, context)
+    if config.keeper.hosts:
+        replication.put_marks(disks.values(), config, context)
     return context

@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from oplog.errors import Locked, UsageError
+from tiering.journal.file import JournalFile, advance_generation, now_text, renew_id, time_of
 from tiering.journal.known_disks import KnownDisks
 from tiering.journal.known_replicas import ReplicaRecords
-from tiering.journal.opened import JournalFile, advance_generation, now_text, renew_id, time_of
 from tiering.journal.overrides import Overrides
 from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, Drop, UnfinishedDrop, decode_drop, encode_drop
 from tiering.journal.work import WorkRecords

@@ -9,7 +9,7 @@ import msgspec
 
 from oplog.documents import Document
 from oplog.stamps import CommitStamp
-from tiering.journal.opened import JournalFile, advance_generation, now_text
+from tiering.journal.file import JournalFile, advance_generation, now_text
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS disks (

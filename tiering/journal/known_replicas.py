@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from oplog.documents import Document
-from tiering.journal.opened import JournalFile, now_text
+from tiering.journal.file import JournalFile, now_text
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS replicas (table_uuid TEXT PRIMARY KEY, number INTEGER NOT NULL, digest TEXT NOT NULL,"

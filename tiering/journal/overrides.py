@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from oplog.errors import NotFound, UsageError
-from tiering.journal.opened import JournalFile, now_text, time_of
+from tiering.journal.file import JournalFile, now_text, time_of
 from tiering.journal.records import PAUSE_KINDS, PartPin, Pause, PauseKind
 
 _DRAINED = """CREATE TABLE IF NOT EXISTS drained_disks (

@@ -12,7 +12,7 @@ import msgspec
 
 from oplog.documents import Document
 from oplog.errors import NotFound, UsageError
-from tiering.journal.opened import JournalFile, now_text, time_of
+from tiering.journal.file import JournalFile, now_text, time_of
 from tiering.journal.records import (
     ACTIVE_MERGES,
     ACTIVE_MOVES,

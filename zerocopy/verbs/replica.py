@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oplog.errors import PartlyDone, UsageError
 from tiering.cli.frame.output import counted
-from tiering.cli.frame.session import Session
+from tiering.cli.frame.session import Session, fail_if_partly
 from tiering.cli.frame.verb import new_app, verb
 
 if TYPE_CHECKING:
@@ -151,7 +152,6 @@ def sync(session: Session, table: OptionalTable = None) -> None:
 
     Exit 3: some of it failed. Exit 1: all of it failed.
     """
-    from tiering.cli.frame.session import fail_if_partly
     from zerocopy.execution import work
     from zerocopy.execution.synced import SyncedTable, synced_table
     from zerocopy.verbs.each_table import EachTable
@@ -241,8 +241,6 @@ def restore(
     Missing parts are fetched; unknown parts move to detached/. Exit 3: unfinished, or it waits for other replicas.
     Exit 1: all of it failed. Exit 4: no replica has a part that the log lists.
     """
-    from oplog.errors import PartlyDone
-    from tiering.cli.frame.session import fail_if_partly
     from zerocopy.execution import work
 
     store = session.store()
@@ -318,8 +316,6 @@ def _like(cloned: str) -> str:
 
 
 def _replicated(session: Session, table: str | None) -> "list[TableDefinition]":
-    from oplog.errors import UsageError
-
     store = session.store()
     if table is None:
         return [definition for definition in store.definitions() if definition.is_replicated]
