@@ -342,11 +342,6 @@ def _or_text(key: Yaml, example: str) -> Yaml:
     return {**kept, "anyOf": [*choices, text]}
 
 
-def environment_name(path: tuple[str, ...]) -> str:
-    """The variable that sets a key."""
-    return PREFIX + "__".join(path).upper()
-
-
 _STATE_PATH = re.compile(r"""^state_path:[ \t]+(?:"([^"]+)"|'([^']+)'|([^\s'"#&*!|>{\[][^#\n]*))""", re.MULTILINE)
 
 

@@ -151,9 +151,7 @@ def compared(
     """What the disk has at these names, or at all, against the parts known there."""
     start, end = f"{target.directory}/", f"/{PART_FILE}"
     fingerprints = {
-        f"{start}{name}{end}": one.fingerprint
-        for name, one in known_parts.items()
-        if one.fingerprint != UNSETTLED
+        f"{start}{name}{end}": one.fingerprint for name, one in known_parts.items() if one.fingerprint != UNSETTLED
     }
     arguments = () if among is None else (among,)
     files = target.disk.look_over(target.directory, PART_FILE, fingerprints, *arguments)
