@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow.dataset as pads
-
 from disks.workers.progress import Task
 from oplog.errors import UsageError
 from tiering.catalog import reachability
@@ -188,7 +186,7 @@ def counted(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Record
         task.advance(size_bytes=batch.nbytes, items=batch.num_rows)
 
 
-def polars_frame(dataset: pads.Dataset) -> polars.LazyFrame:
+def polars_frame(dataset: pa.dataset.Dataset) -> polars.LazyFrame:
     """The dataset as a lazy frame; filters and chosen columns reach the dataset. Raises `UsageError` without Polars."""
     check_installed("polars")
     import polars
