@@ -380,7 +380,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "who knows a disk asks nobody (I16)",
         "a journal that knows an id does not hear that another machine gave it up",
         f"{_GIVEN_UP}::test_another_machine_that_knew_the_disk",
-        replaced("tiering.catalog.identities.given_up", "is_noted", lambda disks, identity: False),
+        replaced("tiering.catalog.identities.notes", "is_given_up", lambda disks, identity: False),
     ),
     (
         "given up once is given up for good (I16)",
