@@ -129,7 +129,7 @@ def fsck(
 
 def _not_written(disks: "dict[str, Disk]") -> "list[Problem]":
     """The logs among several that this machine may not write: one that was retired is collected."""
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from disks.kinds import as_disk
     from disks.object_disk.sharing.writers import refusal
     from restore.check.check import Problem
