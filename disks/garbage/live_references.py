@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.garbage.kept_revisions import tables_at
 from disks.object_disk.history import TableAsOf, contradicted_by, named_blobs, named_in
 from disks.object_disk.references import FUTURE_TOLERANCE, Inventory, is_set_aside, retained_from

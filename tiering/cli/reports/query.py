@@ -12,6 +12,7 @@ from tiering.cli.frame.interruptible import interruptible
 from tiering.cli.frame.output import Output, counted, encode
 from tiering.cli.reports.plain_csv import write_plain_csv
 from tiering.cli.reports.query_progress import shown
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,8 +76,6 @@ def write(result: "QueryResult", chosen: str, file: str | None, output: Output, 
         else:
             rows = _write_stdout(result, pieces, chosen, output)
     if chosen != "json" or file:
-        from tiering.config.units import format_size
-
         output.note(
             f"{counted(rows, 'row')}; read {format_size(result.bytes_read)} from {counted(result.parts_read, 'part')}"
             + (f", {counted(result.requests, 'request')}" if result.requests else "")
